@@ -1,7 +1,7 @@
-"""What became of one configuration on one workload: measured, or one of the ways to fail.
+"""The outcome of one configuration on one workload: measured, or one of the ways to fail.
 
-A failure is a value with a reason, never a score and never an exception. As JSON both are
-fields of pydantic models, of the types `AnyOutcome` and `Evaluation`: the journal's events are such models.
+A failure is a value with a reason, never a score and never an exception. As JSON both are fields of pydantic models, of
+the types `AnyOutcome` and `Evaluation`: the journal's events are such models.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, SerializerFunctionWrapHandler, Tag, WrapSerializer
 
 Objective = Literal["time", "energy", "edp"]
-"""What a run makes small: seconds, joules, or joule seconds (the energy-delay product) of a launch."""
+"""The quantity that a run makes small: seconds, joules, or joule seconds (the energy-delay product) of a launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Measured:
     energy: Energy | None = None
 
     def quantity(self, objective: Objective) -> float | None:
-        """What the objective makes small, of a launch; None where its energy is not known."""
+        """The objective's quantity of a launch; None where its energy is not known."""
         if objective == "time":
             return self.seconds
         if self.energy is None:
@@ -107,8 +107,8 @@ class WrongResult:
 
 @dataclass(frozen=True, slots=True)
 class Implausible:
-    """Timed faster than the device can be: the timing or the kernel's result is not what it seems. seconds: what was
-    timed; floor: the least that the measured roofs allow, in seconds, after the margin of docs/trust.md."""
+    """Timed faster than the device can be: the timing or the kernel's result is misleading. seconds: the measured
+    time; floor: the shortest time that the measured roofs allow, in seconds, after the margin of docs/trust.md."""
 
     kind: ClassVar[str] = "implausible"
     seconds: float

@@ -7,7 +7,6 @@ and the reason why another point is not one.
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,11 +82,10 @@ class SpaceRule:
         """
         known = dict(constants or {})
         names = frozenset(expression.names - known.keys())
-        divisors = _divisors(expression.text)
 
         def holds(values: Mapping[str, Any]) -> Any:
             if any(isinstance(values[name], np.ndarray) for name in names):
-                return _vectorised(expression, divisors, {name: values[name] for name in names}, known)
+                return _vectorised(expression, {name: values[name] for name in names}, known)
             return _holds(expression, {**known, **values})
 
         def explain(config: Config) -> str:
@@ -113,69 +111,25 @@ class SpaceRule:
         return Reason(self.kind, self.label, self.explain(config))
 
 
-@lru_cache(1024)  # a check in hundreds of steps makes the same rules for each of its sizes
-def _divisors(expression: str) -> tuple[Expression, ...]:
-    """The subexpressions that must not be zero: right sides of / // %, second arguments of the dividing functions."""
-    found: dict[str, Expression] = {}
-    for node in ast.walk(ast.parse(expression, mode="eval")):
-        divisor: ast.expr | None = None
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod):
-            divisor = node.right
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id in ("ceil_div", "round_up") and len(node.args) == 2:
-                divisor = node.args[1]
-            elif node.func.id == "log2":
-                divisor = node.args[0]
-        if divisor is not None and not (isinstance(divisor, ast.Constant) and divisor.value):
-            text = ast.unparse(divisor)
-            found[text] = parse(text)
-    return tuple(found.values())
-
-
-def _vectorised(
-    expression: Expression, divisors: tuple[Expression, ...], values: Mapping[str, Any], known: Mapping[str, Any]
-) -> Flags:
-    """`expression` on arrays with the meaning it has on scalars.
-
-    Arrays evaluate both sides of `and`, `or` and `if`, and divide by zero without complaint, where scalars
-    short-circuit or raise. So wherever a divisor is zero, or the arrays cannot be evaluated as a whole, the points in
-    question are evaluated one at a time. So are values of several types, as an array has one type.
-    """
-    count = max(len(value) for value in values.values() if isinstance(value, np.ndarray))
-    names = {**known, **values}
-    doubtful = np.zeros(count, dtype=np.bool_)
-    answer = np.zeros(count, dtype=np.bool_)
-    if any(isinstance(value, np.ndarray) and value.dtype == object for value in values.values()):
-        doubtful[:] = True
-    else:
+def _vectorised(expression: Expression, values: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
+    """`expression` on arrays with the meaning it has on scalars: where arrays have no value, as they hold several types
+    or evaluate both sides of a condition, each combination of values is evaluated by itself."""
+    if not any(isinstance(value, np.ndarray) and value.dtype == object for value in values.values()):
         try:
-            for divisor in divisors:
-                doubtful |= np.asarray(divisor.evaluate(names) == 0, dtype=np.bool_)
-            answer |= np.asarray(expression.evaluate(names), dtype=np.bool_)
+            return expression.evaluate({**known, **values})
         except ExpressionError:
-            doubtful[:] = True
-    if doubtful.any():
-        answer[doubtful] = _one_by_one(expression, values, known, np.flatnonzero(doubtful))
-    return answer
-
-
-def _one_by_one(
-    expression: Expression, values: Mapping[str, Any], known: Mapping[str, Any], positions: NDArray[np.intp]
-) -> list[bool]:
-    """Whether `expression` is true at `positions`. Parameters have few values, and their combinations come again."""
-    columns = [
-        value[positions].tolist() if isinstance(value, np.ndarray) else [value] * len(positions)
-        for value in values.values()
-    ]
-    seen: dict[tuple[Any, ...], bool] = {}
-    found = []
-    for point in zip(*columns, strict=True):
-        # 1, 1.0 and True are one key, and are not the same to an expression.
-        key = (point, tuple(map(type, point)))
-        if key not in seen:
-            seen[key] = _holds(expression, {**known, **dict(zip(values, point, strict=True))})
-        found.append(seen[key])
-    return found
+            pass
+    count = max(len(value) for value in values.values() if isinstance(value, np.ndarray))
+    columns = [value.tolist() if isinstance(value, np.ndarray) else [value] * count for value in values.values()]
+    combination = np.zeros(count, dtype=np.int64)
+    for column in columns:
+        # 1, 1.0 and True are equal, and are not the same to an expression.
+        numbers: dict[Any, int] = {}
+        places = [numbers.setdefault((type(value), value), len(numbers)) for value in column]
+        combination = combination * len(numbers) + places
+    _, first, again = np.unique(combination, return_index=True, return_inverse=True)
+    points = [{name: column[at] for name, column in zip(values, columns, strict=True)} for at in first.tolist()]
+    return np.array([_holds(expression, {**known, **point}) for point in points], dtype=np.bool_)[again]
 
 
 def _holds(expression: Expression, names: Mapping[str, Any]) -> bool:
@@ -545,15 +499,8 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
     for constraint in template.constraints:
         expression = parse(constraint.expression)
         for suffix, sizes in _environments(expression.names, workloads):
-            names = sizes | {name: value for name, value in device.items() if name in expression.names}
-            found.append(
-                SpaceRule.from_expression(
-                    expression,
-                    names,
-                    because=constraint.because,
-                    label=constraint.expression + suffix,
-                )
-            )
+            label = constraint.expression + suffix
+            found.append(SpaceRule.from_expression(expression, sizes | device, because=constraint.because, label=label))
     for position, text in enumerate(template.launch.block):
         found += _bounded("block_dim", f"block.{AXES[position]}", text, 1, limits.max_block_dims[position], workloads)
     threads = " * ".join(f"({text})" for text in template.launch.block)
@@ -567,7 +514,9 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
     if template.max_registers is not None:
         most = limits.max_registers_per_thread
         found += _bounded("max_registers", "max_registers", template.max_registers, 0, most, workloads)
-    found += _valued("fast_math", template.fast_math, workloads)
+    if parse(text := template.fast_math).names:  # a constant was evaluated when the template was read
+        said = ("fast_math", "true or false")
+        found += _conditions("fast_math", "fast_math has a value", f"({text}) or True", text, said, workloads)
     for position, text in enumerate(template.launch.grid):
         most = limits.max_grid_dims[position] if limits.max_grid_dims else MAX_BLOCKS
         found += _bounded("grid_dim", f"grid.{AXES[position]}", text, 1, most, workloads)
@@ -652,30 +601,24 @@ def _environments(names: frozenset[str], workloads: Sequence[Workload]) -> list[
 def _bounded(
     kind: str, what: str, text: str, low: int, high: int | None, workloads: Sequence[Workload]
 ) -> list[SpaceRule]:
-    """The rules that `text` is a whole number from `low` to `high`, for each environment; `high` None is no limit."""
-    most = MAX_INTEGER if high is None else high
-    value = parse(text)
-    condition = parse(f"{low} <= ({text}) <= {most} and ({text}) % 1 == 0")
+    """The rules that `text` is a whole number from `low` to `high`, for each environment; `high` None sets no limit."""
     bounds = f"at least {low}" if high is None else f"within {low} to {high}"
-    return [
-        replace(
-            SpaceRule.from_expression(condition, names, kind=kind, label=f"{what} {bounds}{suffix}"),
-            explain=_explained(value, what, f"a whole number {bounds}", names),
-        )
-        for suffix, names in _environments(condition.names, workloads)
-    ]
+    condition = f"{low} <= ({text}) <= {MAX_INTEGER if high is None else high} and ({text}) % 1 == 0"
+    return _conditions(kind, f"{what} {bounds}", condition, text, (what, f"a whole number {bounds}"), workloads)
 
 
-def _valued(key: str, text: str, workloads: Sequence[Workload]) -> list[SpaceRule]:
-    """The rules that `text` has a value, for each environment; none where it is a constant, as those were evaluated
-    when the template was read."""
-    value, condition = parse(text), parse(f"({text}) or True")
+def _conditions(
+    kind: str, label: str, condition: str, text: str, said: tuple[str, str], workloads: Sequence[Workload]
+) -> list[SpaceRule]:
+    """The rules that `condition` holds, for each environment. said: names of the value of `text` and of what it must
+    be, for the explanation."""
+    parsed, value = parse(condition), parse(text)
     return [
         replace(
-            SpaceRule.from_expression(condition, names, kind=key, label=f"{key} has a value{suffix}"),
-            explain=_explained(value, key, "true or false", names),
+            SpaceRule.from_expression(parsed, names, kind=kind, label=f"{label}{suffix}"),
+            explain=_explained(value, *said, names),
         )
-        for suffix, names in (_environments(value.names, workloads) if value.names else ())
+        for suffix, names in _environments(parsed.names, workloads)
     ]
 
 

@@ -17,7 +17,7 @@ from tunesmith.graph.state import Bottleneck, BranchKind
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BackendName, Config, Template
-from tunesmith.kernels.spec.validation import require_sound_template, unused_parameters
+from tunesmith.kernels.spec.validation import unused_parameters, validate_template
 
 Value = bool | int | float | str
 MAX_TEXT = 4000
@@ -140,7 +140,7 @@ def template_of(answer: TemplateAnswer | RewriteAnswer, task: Task, backend: Bac
     if isinstance(answer, TemplateAnswer):
         _require_choices(template)
     try:
-        require_sound_template(template, task, f"template {template.name}")
+        validate_template(template, task, f"template {template.name}")
     except TaskError as error:
         raise Unusable(str(error)) from error
     return template

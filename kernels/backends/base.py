@@ -72,8 +72,8 @@ class TimedSequence(Protocol):
     count: int
 
     def seconds(self) -> float:
-        """Runs all launches once and returns the device time they took together, in seconds; what the sequence takes to
-        start and to end is no part of it, as far as that is known."""
+        """Runs all launches once and returns the device time they took together, in seconds, without the time to start
+        and to end the sequence, as far as that is known."""
         ...
 
 
@@ -170,9 +170,9 @@ class Device(Protocol):
         ...
 
     def foreign_code(self) -> AbstractContextManager[None]:
-        """For as long as code runs that is not ours, a reference or an opponent: what it makes the current stream is
-        taken back. Work that went on a second stream while ours is busy would not be ordered with ours, and makes each
-        launch of the process take longer (docs/trust.md, "Two speeds")."""
+        """For as long as code runs that is not ours, a reference or an opponent: a stream that it makes the current one
+        is taken back. Work on a second stream while ours is busy would not be ordered with ours, and makes each launch
+        of the process take longer (docs/trust.md, "Two speeds")."""
         ...
 
     def reset_cache(self) -> None:

@@ -140,7 +140,7 @@ def _granularity(index: int) -> tuple[int, Any]:
 
 
 def _unmap(start: int, size: int, reserved: int) -> None:
-    # What these answer does not matter: where a kernel has ended the context, the memory is gone with it.
+    # Their answers do not matter: where a kernel has ended the context, the memory is gone with it.
     from cuda.bindings import driver
 
     driver.cuMemUnmap(start, size)
@@ -247,7 +247,7 @@ class CudaDevice:
     @property
     def graph_overhead_seconds(self) -> float:
         """Seconds of a timed piece of work that are its own start and end, not its kernels': about 2.4 us on an H200.
-        From two sequences of kernels that do nothing, as what is left of the line through them at no kernel. Left in,
+        From two sequences of kernels that do nothing, as the line through them at zero kernels. Left in,
         they would be 2.3 % of a sample of 0.105 ms and 0.8 % of one of 0.3 ms, the least and the most that a search
         accepts."""
         if self._graph_overhead is None:
@@ -258,13 +258,13 @@ class CudaDevice:
             for _ in range(EMPTY_ROUNDS):
                 short, long = self._timed([few.enqueue, many.enqueue])
                 found.append(short - few.count * (long - short) / (many.count - few.count))
-            # The clock's ticks are a fifth of what is asked for: a median would stay on one of them, a mean does not.
+            # The clock's ticks are a fifth of this time: a median would stay on one of them, a mean does not.
             middle = sorted(found)[EMPTY_ROUNDS // 4 : -EMPTY_ROUNDS // 4]
             self._graph_overhead = max(0.0, statistics.fmean(middle))
         return self._graph_overhead
 
     def _kernels_share(self, seconds: float) -> float:
-        # What takes no longer than its edges is told as half of it, as no time is nothing.
+        # A sequence that takes no longer than its edges counts half, as a time cannot be zero.
         return max(seconds - self.graph_overhead_seconds, seconds / 2)
 
     @contextmanager

@@ -1,17 +1,16 @@
-"""Makes the embedded CPU OpenCL usable on processors newer than it.
+"""OpenCL C through pyopencl: compile to a program binary, load, launch, time by profiling events.
 
-The PoCL wheel is built on LLVM 14 (2022). On a processor it does not know, LLVM answers "generic" for the processor's
-name, which its own clang then refuses (`unknown target CPU 'generic'`, PoCL issue 1049), so that nothing compiles; or,
-for AMD's later ones (Zen 4), "znver3", which lacks their AVX-512, so that kernels with wide vectors abort. The name
-lies in the device's structure as C text; here it is replaced by one that LLVM 14 knows and whose instruction set this
-machine has. Delete this module when a newer PoCL wheel exists.
+Also makes the embedded CPU OpenCL (PoCL) usable on processors newer than it. The PoCL wheel is built on LLVM 14 (2022).
+On a processor it does not know, LLVM answers "generic" for the processor's name, which its own clang then refuses
+(`unknown target CPU 'generic'`, PoCL issue 1049), so that nothing compiles; or, for AMD's later ones (Zen 4), "znver3",
+which lacks their AVX-512, so that kernels with wide vectors abort. The name lies in the device's structure as C text;
+`name_processor` replaces it by a name that LLVM 14 knows and whose instruction set this machine has. Delete that part
+when a newer PoCL wheel exists.
 
-There was no cleaner way on 2026-11-22: of PoCL's own environment variables none names the processor; 3.0 is the newest
+There was no cleaner way on 2026-11-22: none of PoCL's own environment variables names the processor; 3.0 is the newest
 wheel; Debian's PoCL 3.1 is built on LLVM 14 as well; and of Intel's runtime, which a package ships too
 (intel-opencl-rt 2026.2, 783 MB installed), the driver's file names a library at a place that does not exist. So it is
 here, done only where it is needed and safe, and `TUNESMITH_POCL_PROCESSOR=as-is` switches it off.
-
-OpenCL C through pyopencl: compile to a program binary, load, launch, time by profiling events.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def name_processor(device: Any) -> bool:
         return False
     name = _processor_name()
     if given != "generic" and name != _PROCESSORS[0][0]:
-        # It may be what it is said to be; what it certainly has not is AVX-512.
+        # The name may be right; AVX-512 is certainly missing.
         return False
     wrong = given.encode() + b"\0"
     replaced = False
@@ -162,7 +161,7 @@ def open_device(index: int) -> Any:
         raise OpenclUnavailable(
             f"There is no OpenCL device {index}; there are {len(listed.devices)}: see `tunesmith devices`."
         )
-    # Listing leaves out what is neither CPU nor GPU, and platforms that fail: places in the driver are others.
+    # Listing leaves out devices that are neither CPU nor GPU, and platforms that fail: numbers in the driver differ.
     place = listed.devices[index]
     device = pyopencl.get_platforms()[place.platform_index].get_devices()[place.device_index]
     name_processor(device)
@@ -245,7 +244,7 @@ def _silent_compiler() -> Iterator[None]:
 
 def pages_of(data: NDArray[np.uint8], side: Side, alignment: int, *, writable: bool) -> NDArray[np.uint8]:
     """A copy of `data` in pages of its own among `BEYOND_EDGE` bytes that cannot be touched: at their start, or as near
-    to their end as `alignment` allows. A NaN of every float type fills what is left over. writable: whether a copy may
+    to their end as `alignment` allows. A NaN of every float type fills the rest. writable: whether a copy may
     be written."""
     size = -(-data.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     # Only pages that are touched take memory.

@@ -1,7 +1,5 @@
-"""What a compiler makes of a source: machine code for one architecture, and what the compiler says of it.
-
-A configuration of a template, compiled for every combination of types it is to run with.
-What is asked of a pool. Apart from the pool, since Ray takes a second to import: what only names a request does
+"""Compiled kernels as values: machine code for one architecture, a configuration compiled for all its types, and the
+request to evaluate one. Owns no compiler and no pool, so that naming these types imports neither.
 """
 
 from __future__ import annotations

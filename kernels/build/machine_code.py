@@ -62,7 +62,7 @@ def files_named(ptx: str, name: str) -> set[int]:
 
 
 def source_line(loc: str, files: set[int]) -> int:
-    """The line of one of `files` that a `.loc` names, or that what it names was inlined at; 0 where neither is."""
+    """The line of one of `files` that a `.loc` names or at which the named code was inlined; 0 where neither is."""
     found = _LOC.match(loc)
     if found is None:
         return 0

@@ -1,8 +1,7 @@
 """The source a compiler sees: a template with its parameters and the workload's types written in as macros.
 
-What is compiled is exactly what is handed to the user in the end, so a winner can be rebuilt from its text alone.
-
-A kernel's source as people read it: without its macros, and without the branches that they rule out.
+The compiler's text is exactly the text that the user gets in the end, so a winner can be rebuilt from it alone. Also
+owns `readable`, the same source without its macros and without the branches that they rule out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""What buffers hold: the contents a candidate must be right on, beside those its task declares.
+"""The contents of buffers: those that a task declares, and others that a candidate must be right on as well.
 
-Owns the names of the kinds and which of them a task has; drawing them is `tunesmith.kernels.launch.contents`. A search
-visit uses the task's own; the full verdict (`tunesmith.kernels.check.verify`) goes through all of `KINDS`.
-
-Draws what an array holds: each kind of contents, for floats and integers, in the array's own precision.
+Owns the names of the kinds, which of them a task has, and drawing them in an array's own precision. A search visit uses
+the task's own; the full verdict (`tunesmith.kernels.check.verify`) goes through all of `KINDS`.
 """
 
 from __future__ import annotations
@@ -102,7 +100,7 @@ EXACT = 1 << 53
 """The largest magnitude of integers that no task has bounded: up to it float64, in which references work, has all."""
 SPARSE = 1 / 2000
 """Share of elements that hold an infinity or a NaN, at least one."""
-MOST_ROWS = 1 << 18
+MAX_ROWS = 1 << 18
 """Rows of which each is changed or not; where there are more, neighbours share their lot."""
 
 
@@ -147,7 +145,7 @@ def _keep_part(
     for number, (name, shape) in enumerate(shapes.items()):
         kept = first[name].copy()
         last = shape[-1] if len(shape) > 1 else 1
-        last *= -(-kept.size // last // MOST_ROWS)
+        last *= -(-kept.size // last // MAX_ROWS)
         rows = kept.size // last
         fresh, changed = (one[: rows * last].reshape(rows, last) for one in (second[name], kept))
         if change == "rows":

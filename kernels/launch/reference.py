@@ -216,7 +216,7 @@ def as_expected(xp: Any, task: Task, workload: Workload, results: Any) -> dict[s
                 raise TaskError(f"{where} returns complex numbers for {argument.name}; return real ones.")
             result = xp.asarray(results[argument.name], dtype=xp.float64)
         except (ValueError, TypeError) as error:
-            raise TaskError(f"{where} returns {argument.name}, which is no array of numbers: {error}.") from error
+            raise TaskError(f"{where} returns {argument.name}, which is not an array of numbers: {error}.") from error
         if result.shape != shape:
             raise TaskError(f"{where} returns {argument.name} with the shape {result.shape}, not {shape}.")
         dtype = task.dtype_of(argument, workload)
@@ -277,7 +277,7 @@ def _compiled(source: str, name: str) -> CodeType:
 VARIANTS = 2
 """Drawings of the contents that a workload's sets of buffers hold in turn."""
 _DECIDING = ("contents.py", "reference.py", "../spec/dtypes.py")
-"""Modules of which a change may change what is prepared."""
+"""Modules whose change may change the prepared contents."""
 
 
 @dataclass(frozen=True, slots=True)

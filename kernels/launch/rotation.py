@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tunesmith.kernels.backends import BoundLaunch, Device, HostCall, TimedSequence
 
-MOST_LAUNCHES = 2048
+MAX_EXTRA_LAUNCHES = 2048
 """Launches in a sample beyond one for each set: capturing each takes microseconds of the host."""
 
 
@@ -100,10 +100,7 @@ def window_for(seconds: float, sets: int, sample_seconds: float, *, rounds: bool
     caches, and for an in-place kernel on its own results.
     """
     wanted = max(1, math.ceil(sample_seconds / seconds)) if seconds > 0 else sets
-    window = min(wanted, sets + MOST_LAUNCHES if rounds and sets > 2 else sets)
+    window = min(wanted, sets + MAX_EXTRA_LAUNCHES if rounds and sets > 2 else sets)
     # The next sample begins with the first sets again, on which this one must not have been just before its end.
     begun = (window - 1) % (sets - 1) if window > sets else 0
     return window - begun if begun + 1 < sets // 2 else window
-
-
-__all__ = ["MOST_LAUNCHES", "Rotation", "orders", "window_for"]

@@ -184,12 +184,7 @@ def _integer(name: str, size: int, cuda: str, opencl: str) -> DataType:
 
 _TYPES = (
     DataType(
-        name="float64",
-        size=8,
-        c_names={"cuda": "double", "opencl": "double"},
-        is_float=True,
-        rtol=1e-12,
-        atol=1e-12,
+        name="float64", size=8, c_names={"cuda": "double", "opencl": "double"}, is_float=True, rtol=1e-12, atol=1e-12
     ),
     DataType(
         name="float32",

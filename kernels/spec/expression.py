@@ -1,8 +1,9 @@
 """The small, safe language of constraints, shapes and launch geometry: `VEC * BLOCK <= d`, `ceil_div(n, ROWS)`.
 
-Owns parsing, the meaning on scalars, and the same meaning on NumPy arrays of whole numbers, floats or text, by which
-`tunesmith.kernels.space` lists millions of points; where arrays cannot have it, evaluating them is an error. Python's
-integers have no bound and NumPy's wrap around: results beyond 62 bits are refused on both.
+Owns parsing and the meaning on scalars. On NumPy arrays, by which `tunesmith.kernels.space` lists millions of points,
+an expression means the same or is an error: arrays in arithmetic hold whole numbers, both sides of a condition have a
+value, and no divisor is zero. Results beyond 62 bits are refused on both: Python's integers have no bound, and NumPy's
+wrap around.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import ast
 import difflib
 import io
 import math
+import operator
 import re
 import tokenize
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -49,19 +51,13 @@ def is_text(value: Value) -> bool:
 
 
 def as_number(value: Value) -> Value:
-    """`value` for arithmetic: flags in arrays become 0 and 1, as they are in scalars."""
-    return value.astype(np.int64) if isinstance(value, np.ndarray) and value.dtype == np.bool_ else value
-
-
-def _is_whole(value: Value) -> bool:
-    return np.asarray(value).dtype.kind in "biu"
-
-
-def require_one_type(*values: Value) -> None:
-    """Raises `TypeError` where an array of `values` would convert some of them to another type."""
-    kinds = {"i" if _is_whole(value) else np.asarray(value).dtype.kind for value in values}
-    if len(kinds) > 1:
-        raise TypeError("an array holds values of one type")
+    """`value` for arithmetic: flags in arrays become 0 and 1, as they are in scalars. Raises `TypeError` for text, and
+    for arrays of floats, which would turn what else they meet into floats."""
+    if is_text(value):
+        raise TypeError("text takes part in comparisons only")
+    if is_array(value) and value.dtype.kind not in "bi":
+        raise TypeError("arrays in arithmetic hold whole numbers")
+    return value.astype(np.int64) if is_array(value) else value
 
 
 def _checked(result: Value, bound: Callable[[], Value]) -> Value:
@@ -76,63 +72,52 @@ def _checked(result: Value, bound: Callable[[], Value]) -> Value:
 
 
 def _float(value: Value) -> Value:
-    return value.astype(np.float64) if isinstance(value, np.ndarray) else float(value)
+    return value.astype(np.float64) if is_array(value) else float(value)
 
 
 def _multiply(a: Value, b: Value) -> Value:
     return _checked(a * b, lambda: _float(a) * _float(b))
 
 
+def _divided(divide: Callable[[Value, Value], Value], a: Value, b: Value) -> Value:
+    if is_array(a, b) and not np.all(b):
+        raise ZeroDivisionError("division by zero")
+    return divide(a, b)
+
+
 def _ceil_div(a: Value, b: Value) -> Value:
-    return -(-a // b)
-
-
-def _round_up(a: Value, b: Value) -> Value:
-    return _multiply(_ceil_div(a, b), b)
+    return -_divided(operator.floordiv, -a, b)
 
 
 def _log2(a: Value) -> Value:
-    if np.any(a <= 0):
+    if is_array(a):
+        raise TypeError("log2() takes one number")
+    if a <= 0:
         raise ValueError("log2() takes a positive number")
-    return np.log2(a) if is_array(a) else math.log2(a)
+    return math.log2(a)
 
 
 def _is_pow2(a: Value) -> Value:
-    if is_array(a):
-        return (a > 0) & ((a & (a - 1)) == 0)
-    return a > 0 and a & (a - 1) == 0
+    return (a > 0) & ((a & (a - 1)) == 0) if is_array(a) else a > 0 and a & (a - 1) == 0
 
 
 def _fold(scalar: Callable[..., Value], vector: Callable[..., Value]) -> Callable[..., Value]:
-    def apply(*values: Value) -> Value:
-        if not is_array(*values):
-            return scalar(*values)
-        require_one_type(*values)
-        return reduce(vector, values)
-
-    return apply
+    return lambda *values: reduce(vector, values) if is_array(*values) else scalar(*values)
 
 
-def _rounded(scalar: Callable[[float], int], vector: Callable[..., Value]) -> Callable[[Value], Value]:
-    def apply(value: Value) -> Value:
-        if not is_array(value):
-            return scalar(value)
-        rounded = vector(value)
-        if not np.all(np.abs(rounded) <= MAX_INTEGER):
-            raise OverflowError(f"the value exceeds {MAX_INTEGER}")
-        return rounded.astype(np.int64)
-
-    return apply
+def _rounded(scalar: Callable[[float], int]) -> Callable[[Value], Value]:
+    # Arrays in arithmetic are whole.
+    return lambda value: value if is_array(value) else scalar(value)
 
 
 FUNCTIONS: Mapping[str, tuple[Callable[..., Value], int, int]] = {
     "min": (_fold(min, np.minimum), 2, 16),
     "max": (_fold(max, np.maximum), 2, 16),
     "abs": (abs, 1, 1),
-    "ceil": (_rounded(math.ceil, np.ceil), 1, 1),
-    "floor": (_rounded(math.floor, np.floor), 1, 1),
+    "ceil": (_rounded(math.ceil), 1, 1),
+    "floor": (_rounded(math.floor), 1, 1),
     "ceil_div": (_ceil_div, 2, 2),
-    "round_up": (_round_up, 2, 2),
+    "round_up": (lambda a, b: _multiply(_ceil_div(a, b), b), 2, 2),
     "log2": (_log2, 1, 1),
     "is_pow2": (_is_pow2, 1, 1),
     "sizeof": (_sizeof, 1, 1),
@@ -141,39 +126,34 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Value], int, int]] = {
 
 
 def _power(a: Value, b: Value) -> Value:
-    if np.any(np.abs(b) > MAX_EXPONENT):
+    if is_array(a, b):
+        raise TypeError("arrays have no powers")
+    if abs(b) > MAX_EXPONENT:
         raise ValueError(f"an exponent is at most {MAX_EXPONENT}")
-    negative = np.less(b, 0)
-    if np.any(np.equal(a, 0) & negative):
+    if a == 0 and b < 0:
         raise ZeroDivisionError("0 has no negative power")
-    if np.any(np.less(a, 0) & (np.floor(b) != b)):
+    if a < 0 and b != math.floor(b):
         raise ValueError("a negative number has no power that is not whole")
-    if not is_array(a, b):
-        return a**b
-    if np.any(negative):
-        if _is_whole(a) and not np.all(negative):
-            raise TypeError("an array holds either whole numbers or floats")
-        return _float(a) ** b
-    return _checked(a**b, lambda: _float(a) ** b)
+    return a**b
 
 
 BINARY: Mapping[type[ast.operator], Callable[[Value, Value], Value]] = {
     ast.Add: lambda a, b: _checked(a + b, lambda: _float(a) + _float(b)),
     ast.Sub: lambda a, b: _checked(a - b, lambda: _float(a) - _float(b)),
     ast.Mult: _multiply,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
+    ast.Div: partial(_divided, operator.truediv),
+    ast.FloorDiv: partial(_divided, operator.floordiv),
+    ast.Mod: partial(_divided, operator.mod),
     ast.Pow: _power,
-    ast.BitAnd: lambda a, b: a & b,
+    ast.BitAnd: operator.and_,
 }
 COMPARE: Mapping[type[ast.cmpop], Callable[[Value, Value], Value]] = {
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
-    ast.Eq: lambda a, b: a == b,
-    ast.NotEq: lambda a, b: a != b,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
 }
 
 
@@ -282,7 +262,8 @@ class Expression:
                 test = self._value(node.test, values)
                 if is_array(test):
                     body, orelse = self._value(node.body, values), self._value(node.orelse, values)
-                    require_one_type(body, orelse)
+                    if is_text(body) != is_text(orelse):
+                        raise TypeError("an array holds either numbers or text")
                     return np.where(test, body, orelse)
                 return self._value(node.body if test else node.orelse, values)
             case ast.Call(func=ast.Name(id=name)):
@@ -293,10 +274,7 @@ class Expression:
         raise AssertionError(f"unchecked node {node!r}")
 
     def _operand(self, node: ast.expr, values: Mapping[str, Value]) -> Value:
-        value = self._value(node, values)
-        if is_text(value):
-            raise TypeError("text takes part in comparisons only")
-        return as_number(value)
+        return as_number(self._value(node, values))
 
     def _boolean(self, node: ast.BoolOp, values: Mapping[str, Value]) -> Value:
         conjunction = isinstance(node.op, ast.And)
@@ -314,18 +292,18 @@ class Expression:
     def _comparison(self, node: ast.Compare, values: Mapping[str, Value]) -> Value:
         left = self._value(node.left, values)
         result: Value = True
-        for operator, right_node in zip(node.ops, node.comparators, strict=True):
+        for symbol, right_node in zip(node.ops, node.comparators, strict=True):
             right = self._value(right_node, values)
-            if isinstance(operator, ast.In | ast.NotIn):
+            if isinstance(symbol, ast.In | ast.NotIn):
                 held: Value
                 if not is_array(left, *right):
                     held = left in right
                 else:
                     held = reduce(np.logical_or, (np.asarray(left == option) for option in right), np.asarray(False))
-                if isinstance(operator, ast.NotIn):
+                if isinstance(symbol, ast.NotIn):
                     held = np.logical_not(held) if is_array(held) else not held
             else:
-                held = COMPARE[type(operator)](left, right)
+                held = COMPARE[type(symbol)](left, right)
             result = np.logical_and(result, held) if is_array(result, held) else bool(result and held)
             if result is False:
                 return result
@@ -355,8 +333,8 @@ def _check(node: ast.AST, text: str, names: set[str], depth: int = 0) -> None:
             pass
         case ast.Compare() if all(type(op) in COMPARE or isinstance(op, ast.In | ast.NotIn) for op in node.ops):
             _check(node.left, text, names, depth + 1)
-            for operator, right in zip(node.ops, node.comparators, strict=True):
-                if not isinstance(operator, ast.In | ast.NotIn):
+            for symbol, right in zip(node.ops, node.comparators, strict=True):
+                if not isinstance(symbol, ast.In | ast.NotIn):
                     _check(right, text, names, depth + 1)
                     continue
                 # Lists stand nowhere else: nothing can be built from them, least of all something huge.

@@ -2,8 +2,7 @@
 
 Owns which part of the format becomes which part of a task. The launch is that of Kernel Tuner: the problem's size
 divided by GridDivX and its like, in blocks of `block_size_x` and its like. The kernel's source is taken as it is; its
-baseline is the kernel with the parameters' defaults. What the format does not say is the right
-result: the reference is the user's.
+baseline is the kernel with the parameters' defaults. The format has no right results: the reference is the user's.
 """
 
 from __future__ import annotations
@@ -68,20 +67,21 @@ class _T1Reader:
             raise TaskError(f"{path} is not a tuning problem in the format T1: give a JSON object, not {data!r:.40}.")
         self.path, self.kernel = path, data["KernelSpecification"]
         self.space = data["ConfigurationSpace"]
-        language = self.kernel["Language"]
-        if language not in LANGUAGES:
-            raise TaskError(f"{path}: the language {language} has no backend here; CUDA and OpenCL have.")
-        self.backend = LANGUAGES[language]
+        self.backend = self._known(LANGUAGES, self.kernel["Language"], "key Language")
         self.suffix = BACKENDS[self.backend].suffix
         self.entry = self._identifier("KernelName", self.kernel["KernelName"])
         if self.kernel.get("SharedMemory"):
             raise TaskError(f"{path}, key SharedMemory: dynamic shared memory has no expression in T1; write a task.")
         self.parameters = [self._parameter(one) for one in self.space["TuningParameters"]]
+        self.defaults = {one["name"]: one["default"] for one in self.parameters}
         size = self.kernel["ProblemSize"]
-        self.sizes = {
-            f"size_{axis}": int(one)
-            for axis, one in zip(AXES, size if isinstance(size, list) else [size], strict=False)
-        }
+        extents = size if isinstance(size, list) else [size]
+        self.sizes = {f"size_{axis}": int(extent) for axis, extent in zip(AXES, extents, strict=False)}
+
+    def _known(self, table: Mapping[str, str], value: str, where: str) -> str:
+        if value not in table:
+            raise TaskError(f"{self.path}, {where}: {value} is not known here; use one of {', '.join(table)}.")
+        return table[value]
 
     def task(self, reference: str | None) -> Imported:
         arguments = [self._argument(one) for one in self.kernel["Arguments"]]
@@ -90,9 +90,11 @@ class _T1Reader:
                 f"{self.path}: no argument has the AccessType WriteOnly or ReadWrite, so nothing can be checked."
             )
         source = self._source()
+        defaults = {name: int(value) if isinstance(value, bool) else value for name, value in self.defaults.items()}
+        macros = "".join(f"#define {name} {value}\n" for name, value in defaults.items())
         files = {
             f"kernel{self.suffix}": source,
-            f"baseline{self.suffix}": self._baseline(source),
+            f"baseline{self.suffix}": f"// The kernel with the parameters' defaults.\n{macros}{source}",
             "template.toml": self._template(),
         }
         file, _, function = (reference or f"reference.py:{self.entry}").rpartition(":")
@@ -108,7 +110,7 @@ class _T1Reader:
 
     def _identifier(self, key: str, text: str) -> str:
         if not re.fullmatch(NAME_PATTERN, text):
-            raise TaskError(f"{self.path}, key {key}: {text!r} is no name that a kernel can have here.")
+            raise TaskError(f"{self.path}, key {key}: {text!r} cannot be a name in a kernel here.")
         return text
 
     def _parameter(self, one: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,29 +132,17 @@ class _T1Reader:
             raise TaskError(
                 f"{self.path}, argument {name}: constant memory is filled by no argument here; pass an array."
             )
-        if one["Type"] not in TYPES:
-            raise TaskError(
-                f"{self.path}, argument {name}: the type {one['Type']} is not known; use one of {', '.join(TYPES)}."
-            )
-        dtype = TYPES[one["Type"]]
+        where = f"argument {name}, key"
+        dtype = self._known(TYPES, one["Type"], f"{where} Type")
         if one["MemoryType"] == "Scalar":
             return {"name": name, "role": "scalar", "dtype": dtype, "value": str(one["FillValue"])}
         fill = {"Constant": f'kind = "constant", mean = {float(one.get("FillValue", 0))}', "Random": 'kind = "normal"'}
-        if one["FillType"] not in fill:
-            raise TaskError(
-                f"{self.path}, argument {name}: the FillType {one['FillType']} is not known; use Constant or Random."
-            )
-        access = one.get("AccessType", "ReadWrite")
-        if access not in ROLES:
-            raise TaskError(
-                f"{self.path}, argument {name}: the AccessType {access} is not known; use one of {', '.join(ROLES)}."
-            )
         return {
             "name": name,
-            "role": ROLES[access],
+            "role": self._known(ROLES, one.get("AccessType", "ReadWrite"), f"{where} AccessType"),
             "dtype": dtype,
             "shape": self._size(name, one["Size"]),
-            "fill": fill[one["FillType"]],
+            "fill": self._known(fill, one["FillType"], f"{where} FillType"),
         }
 
     def _size(self, name: str, size: int | str) -> str:
@@ -160,10 +150,9 @@ class _T1Reader:
         axes = dict(enumerate(AXES))
         text = re.sub(r"ProblemSize\[(\d)\]", lambda found: f"size_{axes.get(int(found[1]), found[1])}", str(size))
         for one in self.parameters:
-            for extreme in (min, max):
-                numbers = [value for value in one["values"] if isinstance(value, int | float)]
-                if numbers:
-                    text = text.replace(f"{extreme.__name__}({one['name']})", str(extreme(numbers)))
+            if numbers := [value for value in one["values"] if isinstance(value, int | float)]:
+                text = text.replace(f"min({one['name']})", str(min(numbers)))
+                text = text.replace(f"max({one['name']})", str(max(numbers)))
         try:
             parse(text).require(set(self.sizes), f"{self.path}, argument {name}, key Size")
         except ExpressionError as error:
@@ -190,9 +179,6 @@ class _T1Reader:
             grid.append(f"ceil_div({size}, {product})" if product else size)
         return grid
 
-    def _block(self) -> list[str]:
-        return [self._threads(name) for name in THREADS]
-
     def _threads(self, text: str) -> str:
         known = {one["name"] for one in self.parameters}
         return str(THREADS[text]) if text in THREADS and text not in known else text
@@ -201,57 +187,44 @@ class _T1Reader:
         def with_values(text: str) -> str:
             return re.sub(r"[A-Za-z_]\w*", lambda found: str(values.get(found[0], found[0])), text)
 
-        grid, block = ([with_values(one) for one in ones] for ones in (self._grid(), self._block()))
+        grid, block = ([with_values(one) for one in ones] for ones in (self._grid(), map(self._threads, THREADS)))
         return f"{{ grid = {json.dumps(grid)}, block = {json.dumps(block)} }}"
 
-    def _baseline(self, source: str) -> str:
-        macros = "".join(f"#define {one['name']} {_macro(one['default'])}\n" for one in self.parameters)
-        return f"// The kernel with the parameters' defaults.\n{macros}{source}"
-
     def _template(self) -> str:
+        fields = [", ".join(f"{key} = {json.dumps(value)}" for key, value in one.items()) for one in self.parameters]
+        conditions = [json.dumps(one["Expression"]) for one in self.space.get("Conditions", [])]
         lines = [f'name = "{self.entry}"', f'source_file = "kernel{self.suffix}"', "parameters = ["]
-        for one in self.parameters:
-            fields = ", ".join(f"{key} = {_toml(one[key])}" for key in ("name", "values", "default"))
-            lines.append(f"    {{ {fields} }},")
-        lines += ["]", f"launch = {self._launch({})}"]
-        for one in self.space.get("Conditions", []):
-            lines += ["", "[[constraints]]", f"expression = {_toml(one['Expression'])}"]
-        return "\n".join(lines) + "\n"
+        lines += [*(f"    {{ {one} }}," for one in fields), "]", f"launch = {self._launch({})}"]
+        return "\n".join(lines + [f"\n[[constraints]]\nexpression = {one}" for one in conditions]) + "\n"
 
     def _task(self, arguments: list[dict[str, Any]], function: str) -> str:
-        moved = [f"({one['shape']}) * sizeof({one['dtype']})" for one in arguments if one["role"] != "scalar"]
-        lines = [
-            f"# Imported from {self.path.name}, a tuning problem in the format T1.",
-            f'name = "{self.entry}"',
-            f'entry = "{self.entry}"',
-            f'reference = "reference.py:{function}"',
-            f"bytes = {_toml(' + '.join(moved))}",
-            "",
-            "arguments = [",
-        ]
+        moved = " + ".join(f"({one['shape']}) * sizeof({one['dtype']})" for one in arguments if "shape" in one)
+        rows = []
         for one in arguments:
-            shape = (
-                f'shape = ["{one["shape"]}"], fill = {{ {one["fill"]} }}'
-                if one["role"] != "scalar"
-                else f'value = "{one["value"]}"'
+            shape = f'shape = ["{one["shape"]}"], fill = {{ {one["fill"]} }}' if "shape" in one else ""
+            value = shape or f'value = "{one["value"]}"'
+            rows.append(
+                f'    {{ name = "{one["name"]}", role = "{one["role"]}", dtype = "{one["dtype"]}", {value} }},\n'
             )
-            lines.append(
-                f'    {{ name = "{one["name"]}", role = "{one["role"]}", dtype = "{one["dtype"]}", {shape} }},'
-            )
-        defaults = {one["name"]: one["default"] for one in self.parameters}
         sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
-        launch = self._launch(defaults)
-        lines += [
-            "]",
-            "",
-            f"[backends.{self.backend}]",
-            f'baseline = {{ source_file = "baseline{self.suffix}", label = "defaults", launch = {launch} }}',
-            'templates = ["template.toml"]',
-            "",
-            "[[workloads]]",
-            f"sizes = {{ {sizes} }}",
-        ]
-        return "\n".join(lines) + "\n"
+        launch = self._launch(self.defaults)
+        return f"""\
+# Imported from {self.path.name}, a tuning problem in the format T1.
+name = "{self.entry}"
+entry = "{self.entry}"
+reference = "reference.py:{function}"
+bytes = {json.dumps(moved)}
+
+arguments = [
+{"".join(rows)}]
+
+[backends.{self.backend}]
+baseline = {{ source_file = "baseline{self.suffix}", label = "defaults", launch = {launch} }}
+templates = ["template.toml"]
+
+[[workloads]]
+sizes = {{ {sizes} }}
+"""
 
     def _draft(self, arguments: list[dict[str, Any]]) -> str:
         read = ", ".join(one["name"] for one in arguments if one["role"] != "out")
@@ -261,12 +234,3 @@ class _T1Reader:
             f"def {self.entry}({read}):\n"
             f"    return {{{made}}}  {MARK} the right results, as NumPy arrays\n"
         )
-
-
-def _macro(value: Any) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-def _toml(value: Any) -> str:
-    """JSON's numbers, texts, flags and lists are TOML's."""
-    return json.dumps(value)

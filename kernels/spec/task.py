@@ -1,9 +1,8 @@
-"""A task: one kernel to tune, its arguments, its reference, its workloads, and what counts as right.
+"""A task: one kernel to tune, its arguments, its reference, its workloads, and when a result is right.
 
-Owns the meaning of a task once read; reading it from files is `kernels.spec.files.taskfile`. A task is self-contained
-(sources and the reference's text travel inside), so that it can be sent to any node of a cluster.
-
-The geometry of one launch: grid, block and dynamic shared memory of a template at a configuration on a workload.
+Owns the meaning of a task once read; reading it from files is `tunesmith.kernels.spec.taskfile`. A task is
+self-contained (sources and the reference's text travel inside), so that it can be sent to any node of a cluster. Also
+owns the geometry of one launch: grid, block and dynamic shared memory of a template at a configuration on a workload.
 """
 
 from __future__ import annotations
@@ -139,14 +138,14 @@ class Workload(_Strict):
 
 
 class Baseline(_Strict):
-    """What a candidate is compared with. label: what it honestly is, such as plain, extracted, production."""
+    """The kernel a candidate is compared with. label: its honest kind, such as plain, extracted, production."""
 
     label: str = "plain"
     template: Template
 
 
 class Opponent(_Strict):
-    """What a user would have called instead of the kernel, timed beside the kernels. label: what it honestly is.
+    """A function or kernel that a user would have called instead, timed beside the kernels. label: its honest kind.
     on_request: timed only where all opponents are asked for, as it costs seconds to start or to compile."""
 
     name: Annotated[str, Field(min_length=1, max_length=80)]
@@ -176,7 +175,7 @@ class FunctionOpponent(Opponent):
 
 AnyOpponent = KernelOpponent | FunctionOpponent
 OpponentChoice = Literal["usual", "all", "none"]
-"""Which opponents are timed: those that are not on request, every one, or none."""
+"""Which opponents are timed: all that are not on request, every one, or none."""
 
 
 class BackendSources(_Strict):
@@ -295,7 +294,7 @@ class Task(_Strict):
         )
 
     def opponents_on(self, backend: str, which: OpponentChoice) -> tuple[AnyOpponent, ...]:
-        """The opponents of a choice, those that are kernels first."""
+        """The opponents of a choice, kernels first."""
         found: tuple[AnyOpponent, ...] = (*self.sources(backend).opponents, *self.opponents)
         return tuple(one for one in found if which == "all" or (which == "usual" and not one.on_request))
 

@@ -22,7 +22,7 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BACKENDS, NAME_PATTERN, TEMPLATE_NAME, Config, Template
-from tunesmith.kernels.spec.validation import parse_python, require_options, require_sound_task, require_sound_template
+from tunesmith.kernels.spec.validation import parse_python, require_options, validate_task, validate_template
 
 MARK = "# FILL:"
 _MARKED = re.compile(rf"{MARK}[ \t]*(.*)")
@@ -109,7 +109,7 @@ def _place(loc: Sequence[int | str]) -> tuple[int | str, ...]:
 
 
 def unknown_key(wrong: str, known: Sequence[str]) -> str:
-    """That there is no such key, and the one that was meant or those there are. No full stop at the end."""
+    """The sentence for an unknown key, with the key that was meant or the known keys. No full stop at the end."""
     close = difflib.get_close_matches(wrong, known, 1)
     if close:
         return f"unknown key '{wrong}'; did you mean '{close[0]}'?"
@@ -416,8 +416,8 @@ def _validate_expressions(task: Task, path: Path) -> None:
             template.validate_names(sizes, frozenset(task.types), where)
             require_options(template, where)
             if template is not sources.baseline.template:
-                require_sound_template(template, task, where)
-    require_sound_task(task, str(path))
+                validate_template(template, task, where)
+    validate_task(task, str(path))
 
 
 def _toml(path: Path, what: Literal["task", "template"] = "task") -> dict[str, Any]:

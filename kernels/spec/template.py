@@ -1,8 +1,7 @@
-"""A tunable parameter and the values it may take.
+"""A template: device source whose execution choices are parameters, with constraints and launch geometry.
 
-Owns the parameter's own validity; which combinations are feasible is the business of `tunesmith.kernels.space`.
-
-A template: device source whose execution choices are parameters, with constraints and launch geometry.
+Owns the parts of a template, configurations as texts and keys, and the
+record of traits by which backends differ. Which points are feasible is the business of `tunesmith.kernels.space`.
 """
 
 from __future__ import annotations
@@ -180,7 +179,7 @@ BACKENDS: Mapping[str, BackendTraits] = {
         packages=("pyopencl",),
     ),
 }
-"""By name, those that a run prefers first."""
+"""By name, in the order in which a run prefers them."""
 MAX_SOURCE_BYTES = 1 << 20
 MAX_PARAMETERS = 64
 

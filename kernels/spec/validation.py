@@ -32,7 +32,7 @@ MAX_BLOCKS = 2**31 - 1
 """Blocks along an axis, of any device; CUDA's limit along x (CUDA C++ Programming Guide, technical specifications)."""
 
 
-def require_sound_task(task: Task, where: str) -> None:
+def validate_task(task: Task, where: str) -> None:
     """Raises `TaskError` for names that C or Python reserve, tolerances that accept everything, and baselines whose
     launch no device can carry out. where: the task's file."""
     for argument in task.arguments:
@@ -47,7 +47,7 @@ def require_sound_task(task: Task, where: str) -> None:
                 raise TaskError(f"{where}, {what} {name}: '{name}' is a reserved word; choose another name.")
     if task.entry in C_KEYWORDS:
         raise TaskError(f"{where}, key entry: '{task.entry}' is a reserved word of C; choose another name.")
-    require_sound_reference(task, where)
+    validate_reference(task, where)
     if task.arithmetic not in ("", "float32"):
         raise TaskError(
             f"{where}, key arithmetic: no peak of '{task.arithmetic}' is measured; write 'float32' or leave it out."
@@ -81,7 +81,7 @@ def parse_python(text: str, where: str) -> ast.Module:
         raise TaskError(f"{where}: it is not valid Python{at}: {getattr(error, 'msg', error)}.") from error
 
 
-def require_sound_reference(task: Task, where: str) -> None:
+def validate_reference(task: Task, where: str) -> None:
     """Raises `TaskError` for a reference that is no Python, lacks its function, or whose function does not take the
     arguments that are read. What is not defined by a plain `def` is left to its first call."""
     name = task.reference_name
@@ -121,9 +121,9 @@ def require_sound_reference(task: Task, where: str) -> None:
         )
 
 
-def require_sound_template(template: Template, task: Task, where: str) -> None:
-    """Raises `TaskError` for parameters that cannot be macros or that nothing uses, constraints that are no conditions,
-    and expressions that have no value where all parameters have their defaults."""
+def validate_template(template: Template, task: Task, where: str) -> None:
+    """Raises `TaskError` for parameters that cannot be macros or that nothing uses, constraints that are not
+    conditions, and expressions that have no value where all parameters have their defaults."""
     for parameter in template.parameters:
         name = parameter.name
         if name in C_KEYWORDS or keyword.iskeyword(name):

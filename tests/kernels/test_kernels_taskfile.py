@@ -315,8 +315,8 @@ REFERENCES = [
     ("return {'z': x}", "must return a dict with y; it returns z."),
     ("return {'y': x[:5]}", r"returns y with the shape \(5,\), not \(1024,\)"),
     ("return missing", "raises NameError"),
-    ("return {'y': 'text'}", "returns y, which is no array of numbers"),
-    ("return {'y': [[1.0], [1.0, 2.0]]}", "returns y, which is no array of numbers"),
+    ("return {'y': 'text'}", "returns y, which is not an array of numbers"),
+    ("return {'y': [[1.0], [1.0, 2.0]]}", "returns y, which is not an array of numbers"),
 ]
 
 

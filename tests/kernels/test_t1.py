@@ -108,7 +108,7 @@ def test_kernel_tuner_accepts_the_problem(t1: Path) -> None:
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        ({"Language": "Vulkan"}, "the language Vulkan has no backend here"),
+        ({"Language": "Vulkan"}, "key Language: Vulkan is not known"),
         ({"KernelFile": "none.cl"}, r"there is no none\.cl beside it"),
         ({"SharedMemory": 64}, "dynamic shared memory has no expression in T1"),
         ({"Arguments": []}, "no argument has the AccessType"),

@@ -96,10 +96,7 @@ def test_what_kernels_need_is_accepted(source: str) -> None:
     ("header", "remedy"),
     [
         ("cmath", "it is not on the list of accepted headers: leave it out, or include cuda/std/cmath."),
-        (
-            "vector",
-            "accepted headers: leave it out, or write out what the kernel needs of it.",
-        ),
+        ("vector", "accepted headers: leave it out, or write out what the kernel needs of it."),
         ("cub/cub.cuh", "include parts of cub/block/ or cub/warp/ instead, such as cub/block/block_reduce.cuh."),
         ("cub/device/device_reduce.cuh", "it does not compile for the device alone"),
     ],

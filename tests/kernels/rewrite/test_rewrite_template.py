@@ -17,7 +17,7 @@ from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.space import compiler_rejection, feasible
 from tunesmith.kernels.spec.task import Task, Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template
-from tunesmith.kernels.spec.validation import require_sound_template
+from tunesmith.kernels.spec.validation import validate_template
 
 SMALL = {"n": 5, "d": 333, "h": 3, "half": 8, "w": 45, "e": 40, "k": 3, "m": 20}
 EMULATED = (*OWN, "int8_quant", "layernorm", "rope", "stencil3x3", *(one for one in LIBRARY_NAMES if one != "gemm"))
@@ -43,7 +43,7 @@ class TestEveryKernel:
     def test_its_template_is_sound_and_begins_with_the_baseline(self, name: str) -> None:
         task = plain_task(name)
         template, plain = template_of(task), task.sources("cuda").baseline.template
-        require_sound_template(template, task, "here")
+        validate_template(template, task, "here")
         template.validate_names(frozenset(task.size_names), frozenset(task.types), "here")
         for workload in task.workloads:
             assert geometry(template, template.default_config, workload) == geometry(plain, {}, workload)
