@@ -413,7 +413,7 @@ CASES = [
         "'has no winners'",
         ("export", "{task}", "--as", "t4"),
         2,
-        "is not the folder of a run; name one",
+        "is not the folder of a run; name a folder",
     ),
     # Files that are named for output, and are another's.
     *(
