@@ -82,28 +82,16 @@ class TunedKernel:
     @property
     def rows(self) -> tuple[TunedWorkload, ...]:
         """One for each workload for which something right was found."""
-        found = []
+        rows = []
         for one in self.result.summary.tuned:
             best = one.general or one.best
             if best is None or one.baseline_seconds is None:
                 continue
-            others = {
-                f"{entry.name} ({entry.label})": entry.seconds / best.seconds
-                for entry in one.opponents
-                if entry.seconds is not None
-            }
-            found.append(
-                TunedWorkload(
-                    one.workload,
-                    best.seconds,
-                    one.baseline_seconds,
-                    1 / best.ratio,
-                    1 / best.high,
-                    1 / best.low,
-                    others,
-                )
-            )
-        return tuple(found)
+            others = {f"{entry.name} ({entry.label})": entry.seconds for entry in one.opponents if entry.seconds}
+            speedups = {name: seconds / best.seconds for name, seconds in others.items()}
+            own = (1 / best.ratio, 1 / best.high, 1 / best.low)
+            rows.append(TunedWorkload(one.workload, best.seconds, one.baseline_seconds, *own, speedups))
+        return tuple(rows)
 
     @property
     def source(self) -> str:
@@ -200,8 +188,8 @@ class TunedKernel:
         return found
 
     def _chosen(self, workload: Workload) -> tuple[Template, Config]:
-        """What to use for a shape: of a tuned one what was found best there, elsewhere what the dispatch rule says, as
-        far as it can be launched on the shape; else the kernel as it came."""
+        """The kernel for a shape: the best for a tuned shape, elsewhere the dispatch rule's choice, as far as it can
+        be launched on the shape; else the kernel as it came."""
         summary, sources = self.result.summary, self.task.sources(self._signature.backend)
         found = summary.dispatching
         used: Winner | None = None
@@ -240,14 +228,14 @@ def tune_kernel(
     array, a tuple of arrays in the order of the kernel's parameters, or a dict by their names; scalars that shapes do
     not tell must be among them, or be defaults of the reference. entry: the kernel's name, where there are several.
     grid, block: of the launch, as expressions of sizes, where the code does not tell. tolerance: (rtol, atol) by data
-    type or output. opponents: functions like the reference, timed beside the kernel, by name; those of torch.compile
-    are compiled anew, with its default settings. run_dir, listener, settings: of `tunesmith.graph.tune`. Raises
-    `TunesmithError`.
+    type or output. opponents: functions like the reference, timed beside the kernel, by name; functions of
+    torch.compile are compiled anew, with its default settings. run_dir, listener, settings: of `tunesmith.graph.tune`.
+    Raises `TunesmithError`.
     """
     if not callable(reference) and not (isinstance(reference, str) and reference == "baseline"):
         raise ExampleError(
-            'reference: give a function of what the kernel reads, or "baseline" for the kernel as it came, not '
-            f"{reference!r:.80}."
+            'reference: give a function of the arrays that the kernel reads, or "baseline" for the kernel as it came, '
+            f"not {reference!r:.80}."
         )
     if not isinstance(source, str) or "(" not in source:
         raise ExampleError(
@@ -269,8 +257,7 @@ def tune_kernel(
         text: tuple[str, str, Literal["numpy", "torch"]] = ("", "baseline", "numpy")
         completed = [_shaped_as_read(signature, one) for one in examples]
     else:
-        call = _call(signature, reference)
-        text = (_text(signature, reference, call, framework), "reference", "torch" if framework == "torch" else "numpy")
+        text = (_text(signature, reference, framework), "reference", "torch" if framework == "torch" else "numpy")
         completed = [_with_outputs(signature, reference, one) for one in examples]
     on_host = [{name: _to_numpy(value) for name, value in one.items()} for one in completed]
     try:
@@ -296,7 +283,7 @@ def _opponents(
         FunctionOpponent(
             name=name,
             label="eager" if _uncompiled(function) is function else "compiled",
-            source=_text(signature, function, _call(signature, function), "numpy", name),
+            source=_text(signature, function, "numpy", name),
             function="reference",
             framework=framework,
         )
@@ -305,7 +292,7 @@ def _opponents(
 
 
 def _as_run(result: RunResult, task: Task) -> Task:
-    """The task as the run has it: with the templates that the rules made, also those of fewer rules."""
+    """The task as the run has it: with the templates that the rules made, also the templates of fewer rules."""
     from tunesmith.graph.journal.events import TemplateAdded
     from tunesmith.graph.journal.log import RunLog
     from tunesmith.graph.journal.store import Journal
@@ -322,8 +309,8 @@ def _as_run(result: RunResult, task: Task) -> Task:
 
 
 def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:
-    """The examples. A plain list of arrays is one example of a kernel that reads several, and several of one that reads
-    one."""
+    """The examples. A plain list of arrays is one example for a kernel that reads several, and several examples
+    for a kernel that reads one."""
     if isinstance(inputs, Mapping) or _is_array(inputs):
         return [inputs]
     if not isinstance(inputs, Iterable):
@@ -386,30 +373,23 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
         return {}
 
 
-def _call(signature: Signature, function: Callable[..., Any]) -> str:
-    """The arguments of the function, as text: by name where its names are the kernel's, else its arrays by position."""
-    parameters = _parameters(function)
-    known = {*signature.read, *signature.scalars}
+def _names_taken(signature: Signature, function: Callable[..., Any]) -> list[str] | None:
+    """The kernel's names by which the function takes its arguments; None where it takes the arrays by position."""
+    parameters, known = _parameters(function), (*signature.read, *signature.scalars)
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
-        return "**given"
+        return list(known)
     named = [name for name in parameters if name in known]
-    if set(signature.read) <= set(named):
-        return ", ".join(f"{name}=given[{name!r}]" for name in named)
-    return ", ".join(f"given[{name!r}]" for name in signature.read)
+    return named if set(signature.read) <= set(named) else None
 
 
 def _with_outputs(signature: Signature, reference: Callable[..., Any], example: Mapping[str, Any]) -> dict[str, Any]:
-    """The example with what the reference gives, whose shapes are those of the outputs."""
-    parameters, known = _parameters(reference), {*signature.read, *signature.scalars}
-    named = {name: example[name] for name in parameters if name in known and name in example}
-    copies = {name: _copied(value) for name, value in named.items()}
+    """The example with the reference's results, whose shapes are the outputs'."""
+    names = _names_taken(signature, reference)
     try:
-        if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
-            results = reference(**{name: _copied(value) for name, value in example.items()})
-        elif set(signature.read) <= set(named):
-            results = reference(**copies)
-        else:
+        if names is None:
             results = reference(*(_copied(example[name]) for name in signature.read))
+        else:
+            results = reference(**{name: _copied(example[name]) for name in names if name in example})
     except Exception as error:  # it is the user's code: whatever it raises is named
         raise ExampleError(
             f"reference: called with {', '.join(signature.read)} it raises {type(error).__name__}: {error}."
@@ -440,9 +420,7 @@ def _shaped_as_read(signature: Signature, example: Mapping[str, Any]) -> dict[st
     return {**empty, **example}
 
 
-def _text(
-    signature: Signature, function: Callable[..., Any], call: str, framework: str, name: str = "reference"
-) -> str:
+def _text(signature: Signature, function: Callable[..., Any], framework: str, name: str = "reference") -> str:
     """The source of a module whose function `reference` calls `function`; name: what messages call it."""
     from ray import cloudpickle
 
@@ -454,6 +432,10 @@ def _text(
             f"{name}: the function cannot be sent to another process ({error}); leave out of it what belongs to this "
             "one, such as locks and open files."
         ) from error
+    names = _names_taken(signature, function)
+    call = f"**{{name: given[name] for name in {names!r} if name in given}}"
+    if names is None:
+        call = ", ".join(f"given[{name!r}]" for name in signature.read)
     text = _REFERENCE.format(pickled=pickled, call=call, outputs=signature.written)
     if plain is not function:
         text += _COMPILED

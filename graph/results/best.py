@@ -1,11 +1,9 @@
-"""The machine code of a kernel that was compared with the baseline, to be handed to the user as it is.
+"""best/: the winners of a run as files that need nothing of Tunesmith, and these files as they are read back.
 
-A source compiled by another program is not the same machine code: CuPy's RawModule adds -ftz=true, which changes times
-by several per cent (docs/trust.md). The journal keeps the digest of what was timed. Here the bytes with that digest are
-found: in what an earlier export left, in the cache of compiled kernels, or by compiling once more.
-
-The winners as files that stand alone: specialised source, configuration, geometry, a launcher.
-The files of `best/` as they are read back: dispatch.json and each folder's launch.json.
+Owns the choice of folders, the contents of dispatch.json and of each launch.json, and the machine code. A source that
+another program compiles is other machine code: CuPy's RawModule adds -ftz=true, which changes times by several per cent
+(docs/trust.md). So the machine code with the digest that the journal keeps is looked for in an earlier export and in
+the cache of compiled kernels, and is compiled once more only where neither has it.
 """
 
 from __future__ import annotations
@@ -15,9 +13,8 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +26,7 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import BASELINE as BY_BASELINE
 from tunesmith.graph.dispatch import DispatchRule, can_launch, dispatching, winner_key
 from tunesmith.graph.journal.events import Compared, ShapeCompared
-from tunesmith.graph.journal.records import Dispatched, Figures, FinalistResult, Verdict, Winner, WorkloadRow
+from tunesmith.graph.journal.records import Figures, FinalistResult, Verdict, Winner, WorkloadRow
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact, TypesKey, types_key
 from tunesmith.kernels.build.artifact_cache import cache_key, open_cache
@@ -43,24 +40,8 @@ from tunesmith.kernels.spec.template import BACKENDS, Config, Template, config_k
 from tunesmith.kernels.spec.translate import folded
 from tunesmith.kernels.spec.validation import MAX_BLOCKS
 
-SECONDS = 120.0
-"""For one compilation."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundCode:
-    """`code` for `arch`. measured: it is, byte for byte, what was compared with the baseline; note: how that is known,
-    or why it is not, in a sentence."""
-
-    code: bytes
-    arch: str
-    compiler: str
-    measured: bool
-    note: str
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.code).hexdigest()
+COMPILE_SECONDS = 120.0
+"""Timeout of one compilation."""
 
 
 class MachineCodes:
@@ -71,7 +52,7 @@ class MachineCodes:
         self._exported = {_digest(code): code for code in (path.read_bytes() for path in folder.glob("*/*.cubin"))}
         self._compiler: tuple[Isolated, str] | None = None
         self._measured: dict[tuple[str, str, TypesKey], tuple[str, str]] = {}
-        """By template, configuration and types: the digest of what was timed last, and its compiler."""
+        """By template, configuration and types: the digest of the code that was timed last, and its compiler."""
         baseline = context.sources.baseline.template
         for shape in context.log.events(ShapeCompared):
             self._keep(shape.entries, types_key(shape.workload), shape.compiler)
@@ -87,60 +68,61 @@ class MachineCodes:
             if one.code:
                 self._measured[one.template, config_key(one.config), types] = one.code, compiler
 
-    @contextmanager
-    def open(self) -> Iterator[MachineCodes]:
-        """Ends the compiler's process, if one was needed, with the block."""
-        try:
-            yield self
-        finally:
-            if self._compiler is not None:
-                self._compiler[0].end()
-                self._compiler = None
+    def close(self) -> None:
+        """Ends the compiler's process, if one was needed."""
+        if self._compiler is not None:
+            self._compiler[0].end()
 
-    def find(self, template: Template, config: Config, workload: Workload) -> FoundCode | str:
-        """The machine code for the workload's types, or a sentence that says why there is none."""
-        arch = self._context.device.limits.arch
-        source = specialise(template, config, workload.types)
+    def write(self, file: Path, template: Template, config: Config, workload: Workload) -> dict[str, Any]:
+        """Writes the machine code for the workload's types to `file`, if it can be had, and returns its entry in
+        launch.json. measured: it is, byte for byte, the code that was compared with the baseline."""
+        arch, source = self._context.device.limits.arch, specialise(template, config, workload.types)
         key = (template.id, config_key(config), types_key(workload))
         wanted, compiler = self._measured.get(key, ("", ""))
-        if wanted:
-            code = self._exported.get(wanted) or self._cached(source, arch, compiler)
-            if code is not None and _digest(code) == wanted:
-                return FoundCode(code, arch, compiler, True, "It is the machine code that was measured.")
-        made = self._compile(source)
-        if isinstance(made, str):
-            return f"The machine code is not at hand, and the source was not compiled here: {made}."
-        artifact, compiler = made
-        if not wanted:
-            note = "It was compiled for this export; the journal does not say which machine code was measured."
-        elif artifact.code_digest == wanted:
-            note = "It was compiled again, and is byte for byte the machine code that was measured."
-        else:
-            note = (
-                f"It was compiled again and is not the machine code that was measured (sha256 {wanted}...): times may "
-                "differ."
-            )
-        return FoundCode(artifact.code, arch, compiler, artifact.code_digest == wanted, note)
+        code = self._exported.get(wanted) or (self._cached(source, arch, compiler) if wanted else None)
+        note = "It is the machine code that was measured."
+        if code is None or _digest(code) != wanted:
+            made = self._compile(source)
+            if isinstance(made, str):
+                note = f"The machine code is not at hand, and the source was not compiled here: {made}."
+                return {"file": None, "measured": False, "note": note}
+            code, compiler = made
+            if not wanted:
+                note = "It was compiled for this export; the journal does not say which machine code was measured."
+            elif _digest(code) == wanted:
+                note = "It was compiled again, and is byte for byte the machine code that was measured."
+            else:
+                note = f"It was compiled again and is not the machine code that was measured (sha256 {wanted}...): "
+                note += "times may differ."
+        file.write_bytes(code)
+        return {
+            "file": file.name,
+            "sha256": hashlib.sha256(code).hexdigest(),
+            "architecture": arch,
+            "compiler": compiler,
+            "measured": _digest(code) == wanted,
+            "note": note,
+        }
 
     def _cached(self, source: Specialised, arch: str, compiler: str) -> bytes | None:
         cache = open_cache()
         found = None if cache is None else cache.get(cache_key(source, arch, compiler))
         return found.code if isinstance(found, Artifact) else None
 
-    def _compile(self, source: Specialised) -> tuple[Artifact, str] | str:
-        """The artifact and the compiler's version, or why there is none, as a clause."""
+    def _compile(self, source: Specialised) -> tuple[bytes, str] | str:
+        """The machine code and the compiler's version, or the reason for its absence, as a clause."""
         device = self._context.device
         try:
             if self._compiler is None:
                 process = Isolated("compile", CompileWorker, device.limits, device.index)
-                ready: Any = process.call("start", SECONDS)
+                ready: Any = process.call("start", COMPILE_SECONDS)
                 self._compiler = process, ready.version if isinstance(ready, CompilerReady) else "an unknown compiler"
             process, version = self._compiler
-            made: Any = process.call("compile", SECONDS, source)
+            made: Any = process.call("compile", COMPILE_SECONDS, source)
         except TunesmithError as error:
             # The compiler may be on other nodes of a cluster only.
             return str(error).rstrip(".")
-        return (made, version) if isinstance(made, Artifact) else f"the compiler answers {made}"
+        return (made.code, version) if isinstance(made, Artifact) else f"the compiler answers {made}"
 
 
 def _digest(code: bytes) -> str:
@@ -158,7 +140,7 @@ MAX_GRID = (MAX_BLOCKS, MAX_BLOCKS, MAX_BLOCKS)
 
 def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
     """Writes what `verdict` found best into `folder`, replacing what an earlier round wrote."""
-    with MachineCodes(context, folder).open() as codes:
+    with closing(MachineCodes(context, folder)) as codes:
         _export_all(context, folder, verdict, codes)
 
 
@@ -188,13 +170,13 @@ def _export_all(context: Context, folder: Path, verdict: Verdict, codes: Machine
             # Not tuned on, or nothing better was found: the general configuration, where it is shown to be faster.
             faster = row.general is not None and row.general.gains(verdict.objective)
             name, figures = (GENERAL, row.general) if faster and general is not None else (BASELINE, None)
-        elif (known := folders.get(winner_key(best))) is not None:
-            name = known
+        elif (key := winner_key(best)) in folders:
+            name = folders[key]
         else:
-            name = folders[winner_key(best)] = _free_name(folder, row.workload)
-            same = [_workload(context, one) for one in verdict.dispatch if winner_key(one) == winner_key(best)]
+            name = folders[key] = _free_name(folder, row.workload)
+            same = [context.task.workload(one.workload) for one in verdict.dispatch if winner_key(one) == key]
             template = context.template(best.template)
-            if winner_key(best) in by_rule:
+            if key in by_rule:
                 same = [one for one in workloads if can_launch(context, template, one, best)]
             _export(context, folder / name, template, best.config, same, codes)
         shapes.append(_shape(row, name, figures, held_out=row in verdict.held_out))
@@ -271,13 +253,9 @@ def _rule(rule: DispatchRule, kernels: Sequence[Winner], folders: Mapping[tuple[
     }
 
 
-def _workload(context: Context, row: WorkloadRow | Dispatched) -> Workload:
-    return context.task.workload(row.workload)
-
-
 def _shape(row: WorkloadRow, folder: str, figures: Figures | None, *, held_out: bool) -> dict[str, Any]:
-    """A shape of dispatch.json. Beside the folder's own figures stand those of the general configuration, which say why
-    it is not used."""
+    """A shape of dispatch.json. Beside the folder's own figures stand the general configuration's, which say why it is
+    not used."""
 
     def numbers(one: Figures | None) -> dict[str, Any] | None:
         return None if one is None else {"ratio": one.ratio, "low": one.low, "high": one.high, "verdict": one.verdict}
@@ -325,20 +303,17 @@ def _export(
         file = source_name(template, workload.types)
         if file not in sources:
             (folder / file).write_text(source.source, encoding="utf-8")
-            compiled: dict[str, Any] = {
-                "source": file,
-                "max_registers": source.max_registers,
-                "fast_math": source.fast_math,
-            }
+            about = {"source": file, "max_registers": source.max_registers, "fast_math": source.fast_math}
+            sources[file] = {"types": workload.types, **about}
             if BACKENDS[template.backend].makes_cubins:
-                compiled["machine_code"] = _write_code(codes, folder / file, template, config, workload)
-            sources[file] = {"types": workload.types, **compiled}
+                cubin = (folder / file).with_suffix(".cubin")
+                sources[file]["machine_code"] = codes.write(cubin, template, config, workload)
         launches[workload.name] = {
-            **{name: value for name, value in sources[file].items() if name != "types"},
+            **sources[file],
             "measured_seconds": measured.get(workload.name),
             **_launch(context, template, config, workload),
         }
-    about = {
+    launch = {
         "task": context.task.name,
         "template": template.name,
         "config": config,
@@ -346,19 +321,19 @@ def _export(
         "device": context.device.name,
         "entry": template.entry,
         "reference": context.task.reference_name,
-        # For shapes that are no workload: expressions over sizes, types and the configuration.
+        # For other shapes than the workloads': expressions over sizes, types and the configuration.
         "launch": template.launch.model_dump(mode="json"),
         "requires": _requirements(context, template),
         "sources": list(sources.values()),
         "workloads": launches,
     }
-    (folder / "launch.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    (folder / "launch.json").write_text(json.dumps(launch, indent=2) + "\n", encoding="utf-8")
     shutil.copyfile(HERE / "launchers" / "launch.py", folder / "launch.py")
 
 
 def _examined(context: Context, template: Template, config: Config) -> str:
     """How far the full verdict on a kernel went: "accepted", "partial" (right, on few sizes), "not examined", or
-    "baseline", which is what others are compared with."""
+    "baseline"."""
     if template.id == context.sources.baseline.template.id:
         return BASELINE
     key = winner_key(Winner(template=template.id, config=config))
@@ -376,25 +351,6 @@ def _requirements(context: Context, template: Template) -> list[str]:
         found += [f"1 <= ({folded(text, {})}) <= {bound}" for text, bound in zip(texts, most, strict=False)]
     threads = " * ".join(f"({text})" for text in launch.block)
     return [*found, f"{threads} <= {limits.max_threads_per_block}"]
-
-
-def _write_code(
-    codes: MachineCodes, source: Path, template: Template, config: Config, workload: Workload
-) -> dict[str, Any]:
-    """The entry of launch.json for the machine code of `source`, which is written beside it if it can be had."""
-    found = codes.find(template, config, workload)
-    if isinstance(found, str):
-        return {"file": None, "measured": False, "note": found}
-    file = source.with_suffix(".cubin")
-    file.write_bytes(found.code)
-    return {
-        "file": file.name,
-        "sha256": found.sha256,
-        "architecture": found.arch,
-        "compiler": found.compiler,
-        "measured": found.measured,
-        "note": found.note,
-    }
 
 
 def _measured_seconds(context: Context, template: Template, config: Config) -> dict[str, float]:
@@ -429,7 +385,6 @@ def _launch(context: Context, template: Template, config: Config, workload: Work
         arguments.append(entry)
     return {
         "sizes": workload.sizes,
-        "types": workload.types,
         "grid": shape.grid,
         "block": shape.block,
         "shared_bytes": shape.shared_bytes,
@@ -438,7 +393,7 @@ def _launch(context: Context, template: Template, config: Config, workload: Work
 
 
 class _BestFile(BaseModel):
-    """Further keys are for people, and are kept."""
+    """A part of a file of best/. Further keys are for people, and are kept."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -458,34 +413,30 @@ class RuleNode(_BestFile):
         return self
 
     def folders(self) -> set[str]:
-        """All that the rule may choose."""
+        """The folders that the rule may choose."""
         return {self.folder or ""} if self.yes is None or self.no is None else self.yes.folders() | self.no.folders()
 
     def tests(self) -> list[str]:
-        """All conditions in it."""
+        """The conditions of all its nodes."""
         if self.test is None or self.yes is None or self.no is None:
             return []
         return [self.test, *self.yes.tests(), *self.no.tests()]
 
 
-class ShapeFigures(_BestFile):
-    """Time over the baseline's, with its interval where there is one."""
-
-    ratio: float
-    low: float | None
-    high: float | None
-    verdict: str
-
-
-class Shape(ShapeFigures):
-    """A measured shape, and the folder it uses. general: the figures of the general configuration."""
+class MeasuredShape(_BestFile):
+    """A measured shape, the folder it uses, and that kernel's time over the baseline's, with its interval where there
+    is one. general: the same figures of the general configuration."""
 
     workload: str
     held_out: bool
     sizes: dict[str, int]
     types: dict[str, str]
     folder: str
-    general: ShapeFigures | None
+    ratio: float
+    low: float | None
+    high: float | None
+    verdict: str
+    general: dict[str, Any] | None
 
 
 class DispatchFile(_BestFile):
@@ -497,7 +448,7 @@ class DispatchFile(_BestFile):
     verdict: str
     compiler: str
     rule: RuleNode
-    shapes: list[Shape]
+    shapes: list[MeasuredShape]
     policies: list[dict[str, Any]]
     signature: dict[str, Any]
 

@@ -46,7 +46,7 @@ class ExportError(TunesmithError):
 @dataclass(frozen=True, slots=True)
 class Code:
     """One kernel for one combination of types. source: its file in the run's best/; cubin: the machine code's, None
-    where there is none; arch: its architecture, such as "sm_90"; measured: whether it is what was timed."""
+    where there is none; arch: its architecture, such as "sm_90"; measured: whether it is the code that was timed."""
 
     source: Path
     cubin: Path | None
@@ -76,7 +76,7 @@ class ExportedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """An argument of the kernel as exports pass it. name: one that Python, C and C++ take; position: in the kernel's
+    """An argument of the kernel as exports pass it. name: legal in Python, C and C++; position: in the kernel's
     signature; shape: for people; dtype: a data type or type name, and types: the same for people; value: a scalar's
     expression; default: of a scalar that a caller may choose, None for any other."""
 
@@ -98,9 +98,9 @@ class Package:
         self.folder = folder
         best = folder / "best"
         if not best.exists() and not (folder / "journal.sqlite").exists():
-            what = f"{folder} is not the folder of a run" if folder.exists() else f"There is no folder {folder}"
-            end = f"{what}; name one that `tunesmith tune` wrote, as its last lines say"
-            raise ExportError(f"{end}{run_around(folder)}")
+            problem = f"{folder} is not the folder of a run" if folder.exists() else f"There is no folder {folder}"
+            hint = f"name a folder that `tunesmith tune` wrote, as its last lines say{run_around(folder)}"
+            raise ExportError(f"{problem}; {hint}")
         try:
             raw = (best / "dispatch.json").read_text(encoding="utf-8")
             found = {path.parent.name: path.read_text("utf-8") for path in best.glob("*/launch.json")}
@@ -154,7 +154,7 @@ class Package:
                     if Path(file).name != file or not (best / name / file).is_file():
                         raise self._damaged(f"{name}/launch.json", f"there is no file {file!r} beside it")
                 if set(source.types) != set(self.types):
-                    raise self._damaged(f"{name}/launch.json", "its types are not those of the task")
+                    raise self._damaged(f"{name}/launch.json", "its types are not the types of the task")
 
     def _require_expressions(self, file: str, texts: Iterable[str]) -> None:
         for text in texts:
@@ -178,7 +178,7 @@ class Package:
 
     @cached_property
     def combinations(self) -> list[Types]:
-        """Those for which there is a baseline."""
+        """The combinations of types that have a baseline."""
         return list(self.kernels[0].codes)
 
     def named(self, types: Types) -> dict[str, str]:
@@ -239,7 +239,7 @@ class Package:
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """Where the kernels come from, and what was found of them."""
+        """The origin of the kernels, and the times that were measured."""
         with Journal(self.folder, create=False, reading=True) as journal:
             begun = RunLog(journal).entries(RunStarted)[-1]
         measured = [code.measured for kernel in self.kernels for code in kernel.codes.values() if code.cubin]

@@ -1,6 +1,6 @@
 """The report of a run: one HTML file that needs nothing beside it, and a Markdown text for a pull request.
 
-Owns how results are shown; what they are is the summary's and the log's. `Chart` and `Bars` are data in percent of
+Owns how results are shown; the results are the summary's and the log's. `Chart` and `Bars` are data in percent of
 their axes, which a macro each (charts.j2) draws: as wide as the page, with text of normal size on a phone and on
 paper, without scripts.
 """
@@ -40,19 +40,19 @@ from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.space import Space, rules
 from tunesmith.kernels.spec.template import assignments, described
 
-MAX_BEST = 10
+MAX_BEST_ROWS = 10
 """Rows in the table of the search's best configurations."""
 MAX_MARKS = 300
 """Marks in all charts of the search together, so that the page stays small; new bests and failures are kept first."""
-MAX_DOTS = 60
+MAX_DOTS_PER_CHART = 60
 """Measured configurations in the chart of a parameter, evenly spread from the fastest to the slowest."""
-LEAST_SHARE = 0.01
+MIN_EFFECT_SHARE = 0.01
 """Share of the variance below which a parameter's effect is not drawn."""
-BELIEVED = 0.5
+MIN_EXPLAINED_SHARE = 0.5
 """Share of the variance that the model must explain for its shares to be shown without a warning."""
 AXIS_MARGIN = 0.04
 """Room beside the outermost values, as a share of the axis."""
-MAX_WHISKER = 3.0
+MAX_WHISKER_FACTOR = 3.0
 """Factor beyond the outermost speed-ups at which the axis ends and intervals are cut off."""
 
 Mark = tuple[int, float | None, str, str]
@@ -148,7 +148,7 @@ class Chart:
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A bar from `start` to `end`, in percent of the axis. name: of the workload; kind: a CSS class; word: its value;
-    verdict: what colours the word; whisker: the ends of its interval; note: what is said behind the value."""
+    verdict: the word's colour; whisker: the ends of its interval; note: a text behind the value."""
 
     name: str
     tag: str
@@ -172,7 +172,7 @@ class Bars:
 
 
 def render_report(log: RunLog, summary: Summary) -> str:
-    """The report as HTML, from a run's log and what it found."""
+    """The report as HTML, from a run's log and summary."""
     spaces = _spaces(log, summary)
     template = _environment(html=True).get_template("report.html.j2")
     return template.render(
@@ -271,7 +271,7 @@ def warnings(summary: Summary) -> list[str]:
             f"{len(summary.disqualified)} finalist(s) of the search failed in the final comparison or examination."
         )
     if not summary.ended_by:
-        found.append("The run has not ended: this is what it had found by then.")
+        found.append("The run has not ended: these are its results until then.")
     return found + [note for note in summary.notes if note not in shaky]
 
 
@@ -336,7 +336,7 @@ def speedup_bars(summary: Summary) -> Bars | None:
     if not found:
         return None
     ratios = [1.0, *(1 / one.ratio for *_, one in found)]
-    least, most = min(ratios) / MAX_WHISKER, max(ratios) * MAX_WHISKER
+    least, most = min(ratios) / MAX_WHISKER_FACTOR, max(ratios) * MAX_WHISKER_FACTOR
     ends = [min(most, max(least, 1 / end)) for *_, one in found for end in (one.low, one.high)]
     axis = axis_of("times as fast as the baseline", [*ratios, *ends], log=True)
     line = axis.place(1.0)
@@ -511,11 +511,11 @@ def effect_charts(log: RunLog, summary: Summary, template_id: str, space: Space)
         return None
     chosen = summary.general.config if summary.general and summary.general.template == template_id else {}
     level = weighted_geomean({workload: before[workload] for workload in names}, weights)
-    drawn = sorted(times, key=lambda one: one[0])[:: -(-len(times) // MAX_DOTS)]
+    drawn = sorted(times, key=lambda one: one[0])[:: -(-len(times) // MAX_DOTS_PER_CHART)]
     expected = [one * level for effect in found.parameters for one in effect.expected if one is not None]
     up = axis_of("us per launch", [1e6 * one for one in [*(taken for taken, _ in drawn), *expected]], log=True)
     charts = []
-    for effect in (one for one in found.parameters if one.share >= LEAST_SHARE):
+    for effect in (one for one in found.parameters if one.share >= MIN_EFFECT_SHARE):
         parameter = space.parameters[space.domain.column[effect.parameter]]
         place = {value: at for at, value in enumerate(parameter.values)}
         across = ChartAxis(effect.parameter, -0.5, len(place) - 0.5, names=tuple(map(str, parameter.values)))
@@ -530,7 +530,7 @@ def effect_charts(log: RunLog, summary: Summary, template_id: str, space: Space)
                 chart.mark(at, mean, "general", f"{parameter.values[at]}: {rounded(mean)} us expected")
         charts.append(chart)
     said = f"{max(0.0, found.explained) * 100:.0f} % of the variance of {found.points} configurations"
-    weak = ", which is little: take the shares as a hint" if found.explained < BELIEVED else ""
+    weak = ", which is little: take the shares as a hint" if found.explained < MIN_EXPLAINED_SHARE else ""
     return log.template(template_id).name, f"a model of these parameters explains {said}{weak}", charts
 
 
@@ -610,7 +610,7 @@ def _best(log: RunLog) -> list[dict[str, Any]]:
         if value is not None:
             seconds = {name: taken for name, taken in seconds_of(one).items() if name in baseline}
             ranked.append({"value": value, "seconds": weighted_geomean(seconds, weights), "evaluation": one})
-    return sorted(ranked, key=lambda row: row["value"])[:MAX_BEST]
+    return sorted(ranked, key=lambda row: row["value"])[:MAX_BEST_ROWS]
 
 
 def _winning_source(log: RunLog, summary: Summary) -> dict[str, Any] | None:

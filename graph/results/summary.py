@@ -1,8 +1,7 @@
-"""What a run found, as one value: made of the run's log, and read from its summary.json.
+"""The results of a run: as one value, which is the form of summary.json, and as a table (CSV, RFC 4180).
 
-`Summary` is the form of summary.json; its schema is docs/summary.schema.json, which `make schema` writes.
-
-A run's measurements as a table for other programs, as CSV (RFC 4180): one row for each configuration and workload,
+Owns how both are built from the run's log, and how summary.json is read. docs/summary.schema.json, which `make schema`
+writes, is the schema of `Summary`.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.spec.taskfile import sentence
 from tunesmith.kernels.spec.template import config_key
 
-WIDE = 1.5
-"""An interval's high over its low, from where on it says little: a comparison aims at 1.01."""
+MAX_INTERVAL_RATIO = 1.5
+"""An interval's high over its low, above which it says little: a comparison aims at 1.01."""
 PACKAGES = (
     "ray",
     "langgraph",
@@ -92,7 +91,7 @@ class Summary(Verdict):
     """What a run found, and how. Besides the last verdict: settings: by name, as in a settings file; ended_by: why the
     run ended, empty where it has not; seconds: working time of all sessions; from_cache: evaluations for which
     nothing had to be compiled; failures: evaluations that failed, by kind; examined: the winners' full verdicts;
-    dispatching: which kernel serves a shape that is no workload, and what that costs; None where nothing was right;
+    dispatching: the kernel for each shape beside the workloads, and its cost; None where nothing was right;
     models: None where none was used; versions: of the packages that took part; started_at: seconds since the epoch."""
 
     task: str
@@ -213,10 +212,14 @@ def summary_schema() -> str:
 
 
 def unsteady(verdict: Verdict) -> list[str]:
-    """What a reader should not take at face value: intervals too wide to say much, and times below the floor. (Where
-    they are far below it, the roof has been left out, and there is no share.)"""
+    """Warnings about figures: intervals too wide to say much, and times below the floor. (Where they are far below it,
+    the roof has been left out, and no share is known.)"""
     rows = (*verdict.tuned, *verdict.held_out)
-    wide = [row.workload for row in rows if row.general is not None and row.general.high > WIDE * row.general.low]
+    wide = [
+        row.workload
+        for row in rows
+        if row.general is not None and row.general.high > MAX_INTERVAL_RATIO * row.general.low
+    ]
     below = [row.workload for row in rows if row.general is not None and (row.share_of_floor or 0.0) > 1]
     notes = []
     if wide:
@@ -263,7 +266,7 @@ LAST = ("registers", "shared_bytes", "spill_bytes", "compile_seconds", "lane_sec
 def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
     """Writes the table of the run in `folder` to `out`, and gives the number of rows. force: also over another's file.
 
-    evaluation counts from 1 in the order in which they ended; the baseline is 0. Then what was measured: seconds of a
+    evaluation counts from 1 in the order in which they ended; the baseline is 0. Then the measurement: seconds of a
     launch with their 95 % interval, empty where it failed. A column for each parameter of any template follows (named
     "parameter samples" where it shares its name with another); then the compiler's figures, wall-clock seconds of the
     evaluation, and why it failed. Rows whose outcome is "compared" come last: ratio is the finalist's time over the

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import importlib
 import inspect
 import json
 import os
@@ -15,8 +16,10 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from cuda_runs import ORIGIN, write_cuda_run
 
@@ -156,6 +159,53 @@ def test_the_machine_code_is_loaded_if_it_is_whole_and_compiled_once_for_another
     file.write_bytes(b"\x7fELF")
     with pytest.raises(DriverError, match="is not the file that was exported"):
         kernels.machine_code("general", types, "sm_90")
+
+
+def test_a_buffer_that_is_too_small_is_refused(package: Package) -> None:
+    pytest.importorskip("pyopencl")
+    buffers = {"input": SimpleNamespace(size=4), "out": SimpleNamespace(size=1 << 30)}
+    words = r"silu_and_mul: input has 4 bytes, but the shape \(32, 10240\) of float16 takes 655360"
+    with pytest.raises(ValueError, match=words):
+        Kernels(package.folder / "best").enqueue(None, ("float16",), (32, 5120), buffers)
+
+
+class CupyArray(np.ndarray[Any, Any]):
+    """An array of CuPy, as far as the exported function asks, on the host."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+
+def test_the_cupy_function_passes_its_arrays_and_the_stream(
+    package: Package, driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = SimpleNamespace(
+        runtime=SimpleNamespace(getDevice=lambda: 0), get_current_stream=lambda: SimpleNamespace(ptr=77)
+    )
+    cupy = SimpleNamespace(cuda=cuda, empty=lambda shape, dtype: np.empty(shape, dtype).view(CupyArray))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)  # type: ignore[arg-type]
+    monkeypatch.syspath_prepend(export_run(package.folder, "cupy", tmp_path / "out"))  # type: ignore[no-untyped-call]
+    module = importlib.import_module("silu_and_mul_cupy")
+    module._KERNELS._driver = Driver(str(driver / "libcuda.so.1"))
+    stub = ctypes.CDLL(str(driver / "libcuda.so.1"))
+    stub.stub_last.restype = ctypes.POINTER(ctypes.c_longlong)
+    x = np.ones((32, 10240), np.float16).view(CupyArray)
+    for _ in range(2):
+        out = module.silu_and_mul(x)
+        _, grid, block, shared = module._KERNELS.choose(("float16",), (32, 5120))
+        assert (out.shape, out.dtype) == ((32, 5120), np.float16)
+        assert tuple(stub.stub_last()[:8]) == (*grid, *block, shared, 77)
+        found = [stub.stub_argument(at) for at in range(4)]
+        assert found == [*(ctypes.c_int32(one.ctypes.data).value for one in (x, out)), 32, 5120]
+    for wrong, words in (
+        (x[0], r"input has 2 dimensions \(n, 2 \* d\), not 1"),
+        (x[:, :7], r"input must have the shape \(n, 2 \* d\) with n = 32, d = 3, not \(32, 7\)"),
+        (x.astype(np.int8), "there is no kernel for T = int8"),
+        (x[:, ::2], "input must be contiguous"),
+    ):
+        with pytest.raises(ValueError, match=f"silu_and_mul: {words}"):
+            module.silu_and_mul(wrong)
 
 
 PROGRAM = """
@@ -303,7 +353,7 @@ def test_mistakes_are_told_in_a_sentence_and_leave_nothing(package: Package, tmp
     (tmp_path / "full" / "file").touch()
     with pytest.raises(OutputError, match="is not empty; name a new"):
         export_run(package.folder, "torch", tmp_path / "full")
-    with pytest.raises(ExportError, match="is not the folder of a run; name one"):
+    with pytest.raises(ExportError, match="is not the folder of a run; name a folder"):
         export_run(tmp_path, "torch")
     (tmp_path / "journal.sqlite").touch()
     with pytest.raises(ExportError, match="has no winners to export"):

@@ -1,4 +1,4 @@
-"""The report of runs on a simulated device: what it shows, as data, as HTML in a real browser, and as Markdown."""
+"""The report of runs on a simulated device: as data, as HTML in a real browser, and as Markdown."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Figures, OpponentRow
 from tunesmith.graph.journal.store import Entry, Journal
 from tunesmith.graph.results.report import (
-    LEAST_SHARE,
     MAX_MARKS,
+    MIN_EFFECT_SHARE,
     _spaces,
     axis_of,
     badge,
@@ -43,7 +43,7 @@ from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.template import assignments
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-MOST_BYTES = 150_000
+MAX_PAGE_BYTES = 150_000
 ENDING = ("failures", "examination", "source", "caveats")
 
 Found = tuple[RunLog, Summary, Path]
@@ -64,7 +64,7 @@ def test_the_page_begins_with_what_matters(found: Found) -> None:
     log, summary, folder = found
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert page == render_report(log, summary), "what the run wrote can be made again from its journal"
-    assert len(page.encode()) < MOST_BYTES
+    assert len(page.encode()) < MAX_PAGE_BYTES
     body = page[page.index("<body>") :]
     sections = re.findall(r'<h2 id="([^"]*)">', body)
     assert sections == ["speed-up", "times", "search", "parameters", "best", "plans", *ENDING]
@@ -115,7 +115,7 @@ def test_a_long_run_stays_a_small_page(found: Found, monkeypatch: pytest.MonkeyP
     assert len(many) == 3_000 and len(chart.marks) <= MAX_MARKS + 1
     assert f"{len(many) - len(chart.marks)} of the marks are not drawn" in chart.caption
     assert sum(kind == "newbest" for _, _, kind, _ in chart.marks) == len(chart.lines[-1][1]) // 2
-    assert len(render_report(log, summary).encode()) < MOST_BYTES
+    assert len(render_report(log, summary).encode()) < MAX_PAGE_BYTES
 
 
 def test_the_time_between_sessions_does_not_count(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,9 @@ def test_effects_are_those_of_the_simulated_device(found: Found) -> None:
     name, about, charts = effect_charts(log, summary, template, space) or pytest.fail("nothing was measured")
     assert name == log.template(template).name and "little" not in about
     shares = {chart.title.split(":")[0]: int(chart.title.split()[1]) for chart in charts}
-    assert list(shares)[:2] in (["GROUP", "ITEMS"], ["ITEMS", "GROUP"]) and min(shares.values()) >= 100 * LEAST_SHARE
+    assert (
+        list(shares)[:2] in (["GROUP", "ITEMS"], ["ITEMS", "GROUP"]) and min(shares.values()) >= 100 * MIN_EFFECT_SHARE
+    )
     config = (summary.general or pytest.fail("nothing is right")).config
     chosen = {
         chart.title.split(":")[0]: text for chart in charts for *_, kind, text in chart.marks if kind == "general"
@@ -184,7 +186,7 @@ def test_throttling_and_drift_are_told(found: Found, monkeypatch: pytest.MonkeyP
 
 
 def with_verdicts(summary: Summary, tuned: str, held_out: str = "faster", **more: Any) -> Summary:
-    """`summary` with these verdicts on its workloads; what is not faster is not dispatched."""
+    """`summary` with these verdicts on its workloads; only faster kernels are dispatched."""
     rows = {
         name: tuple(
             row.model_copy(update={"general": row.general and row.general.model_copy(update={"verdict": verdict})})

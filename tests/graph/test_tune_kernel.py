@@ -1,4 +1,4 @@
-"""A kernel tuned from Python, without a file: the cell of the docs, and what is read from examples."""
+"""A kernel tuned from Python, without a file: the cell of the docs, and the task that examples give."""
 
 from __future__ import annotations
 
