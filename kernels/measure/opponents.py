@@ -29,11 +29,11 @@ from tunesmith.kernels.spec.task import FunctionOpponent
 
 FRAMEWORKS = {"cuda": ("cupy", "torch"), "opencl": ("numpy", "torch")}
 """Those that work on a backend's arrays; with OpenCL on the host, whose processor is the device where it is a CPU."""
-WARM_UP = 3
-"""Calls before the first is timed: what compiles, chooses an algorithm or allocates has done so then."""
+WARM_UP_CALLS = 3
+"""Calls before the first that is timed, in which a library compiles, chooses an algorithm or allocates."""
 _NUMBERS = itertools.count(1)
-SLACK = 4.0
-"""How many times a kernel's tolerance an opponent may be off: it rounds in other places, and is not on trial."""
+OPPONENT_TOLERANCE_FACTOR = 4.0
+"""An opponent's tolerance over a kernel's: it rounds in other places, and is not judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def prepare_opponent(
     try:
         calls = _Calls(device, opponent, data)
         data.restore()
-        for _ in range(WARM_UP):
+        for _ in range(WARM_UP_CALLS):
             calls.once(0)
         # What is changed in place is judged after one call.
         data.restore()
@@ -243,7 +243,7 @@ def _wrong(data: WorkloadData, results: Mapping[str, Any]) -> str | None:
         if results[name].shape != expected.shape:
             return f"its {name} has {results[name].size} elements, not {expected.size}"
         tolerance = data.task.tolerance_of(place.dtype, name)
-        allowed = SLACK * (tolerance.atol + tolerance.rtol * np.abs(expected))
+        allowed = OPPONENT_TOLERANCE_FACTOR * (tolerance.atol + tolerance.rtol * np.abs(expected))
         with np.errstate(invalid="ignore"):
             off = ~((np.abs(results[name] - expected) <= allowed) | (results[name] == expected))
         off &= ~(np.isnan(results[name]) & np.isnan(expected))

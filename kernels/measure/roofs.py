@@ -17,7 +17,7 @@ from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import Compiler, Device, DeviceError, Launch
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
-from tunesmith.kernels.measure.timing import FEWEST_SAMPLES, Precision, sample_until
+from tunesmith.kernels.measure.timing import MIN_SAMPLES, Precision, sample_until
 from tunesmith.kernels.spec.task import Geometry
 from tunesmith.kernels.spec.template import BackendName
 
@@ -33,7 +33,7 @@ ARITHMETIC_BLOCK = {"gpu": 256, "cpu": 64}
 """
 BLOCKS_PER_PROCESSOR = {"gpu": 64, "cpu": 32}
 PRECISION = {
-    "gpu": Precision(target=0.01, min_samples=FEWEST_SAMPLES, max_samples=30, budget_seconds=0.5),
+    "gpu": Precision(target=0.01, min_samples=MIN_SAMPLES, max_samples=30, budget_seconds=0.5),
     "cpu": Precision(target=0.01, min_samples=7, max_samples=30, budget_seconds=0.25),
 }
 COPY_MIB = {"gpu": (16, 64, 256, 1024), "cpu": (8, 64)}
