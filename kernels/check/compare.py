@@ -1,4 +1,4 @@
-"""Is the output right? Compares one set of buffers after a launch with the reference and with what it held before.
+"""Is the output right? Compares one set of buffers after a launch with the reference, and with its contents before.
 
 A configuration is checked three times in a visit, and nearly all are right. So `FusedCheck` goes first: its kernels
 read everything once and, by one small copy, say that all is right and how far each output is from the reference. Array
@@ -141,7 +141,7 @@ class FusedCheck:
         """For set `index` after a launch, the largest share of the tolerance and the root mean square of shares by
         output; None when anything is not as it should be. `allowed` as in `check.measure_set`."""
         outputs = [place for place in data.places if place.argument.role != "in"]
-        # All bytes of a set but those of the outputs must be unchanged.
+        # All bytes of a set outside of the outputs must be unchanged.
         ordered = sorted(outputs, key=lambda place: place.offset)
         begins = [0, *(place.offset + place.nbytes for place in ordered)]
         ranges = list(zip(begins, [*(place.offset for place in ordered), data.set_bytes], strict=True))
@@ -261,7 +261,7 @@ def deviation(
     Equal infinities and NaN for NaN are 0; any other infinity or NaN is infinitely far. From `overflow` on the storage
     type holds infinities; one where a finite value within the tolerance of that magnitude was expected is 0 too.
     """
-    # Arithmetic on infinities makes NaN here, which the last line turns into what is meant.
+    # Arithmetic on infinities makes NaN here, which the last line turns into the intended shares.
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         same = (got == expected) | (xp.isnan(got) & xp.isnan(expected))
         if math.isfinite(overflow):
@@ -275,7 +275,7 @@ def deviation(
 def measure_set(
     data: WorkloadData, index: int, allowed: Mapping[str, float] | None = None, *, lenient: bool = False
 ) -> WrongResult | dict[str, Deviation]:
-    """The deviations of each output of set `index` after exactly one launch on its contents, or what is wrong.
+    """The deviations of each output of set `index` after exactly one launch on its contents, or the first error.
 
     allowed: the largest deviation per output, as a share of its tolerance; 1.0 if left out. Where it is exceeded and
     the original kernel is the reference, an element may also be off by `WorkloadData.order_of_sums`. lenient: it may
@@ -322,7 +322,7 @@ def warm_up(data: WorkloadData) -> None:
 def _measure_slowly(
     data: WorkloadData, index: int, allowed: Mapping[str, float], slack: Mapping[str, Any] | None = None
 ) -> WrongResult | dict[str, Deviation]:
-    """`measure_set` by array operations, which says what is wrong and where."""
+    """`measure_set` by array operations, which name the first error and its place."""
     xp = data.device.xp
     after = data.set_array(index)
     before = data.set_array(index, pristine=True)
@@ -417,7 +417,7 @@ def _mismatch(data: WorkloadData, place: Place, index: int, flat: int, got: floa
     element = slice(flat * width, (flat + 1) * width)
     after, before = data.set_array(index)[whole], data.set_array(index, pristine=True)[whole]
     if place.argument.role == "inout" and bool((after == before).all()):
-        held = f"{name} holds what it held before the launch; {name}{list(where)} should be {want:.6g}"
+        held = f"{name} holds its contents from before the launch; {name}{list(where)} should be {want:.6g}"
         return WrongResult("unwritten", name, held)
     if place.argument.role == "out" and bool((after[element] == before[element]).all()):
         held = f"{name}{list(where)} holds the bytes that outputs hold before a launch; expected {want:.6g}"

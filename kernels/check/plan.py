@@ -50,7 +50,7 @@ MAX_BYTES = {"gpu": 6e6, "cpu": 4e5}
 MAX_FLOPS = {"gpu": 4e9, "cpu": 1e7}
 """Limits of a derived workload, so that hundreds of them take seconds; at least the need of the task's smallest."""
 EXTENT_SHARE, EXTENT_GROWTH = 0.01, 1.5
-"""Share of all bytes, and growth where a size is doubled, from which on an input is one that the size makes long."""
+"""Share of all bytes, and growth where a size is doubled, from which on a size makes an input long."""
 MAX_ELEMENTS_PER_BYTE = 8
 """An extent beyond this many times the bytes makes no array long; an array has the most elements in a bitmap."""
 FULL_STEP_COST = 3.0
@@ -201,8 +201,8 @@ def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
 def derived_steps(
     task: Task, limits: DeviceLimits, like: Workload, seed: int, unusable: Collection[tuple[str, int]] = ()
 ) -> list[Step]:
-    """Steps on sizes of the ladder, around those of `like`, and about the largest of the task, the smallest first. A
-    size that is no extent takes the value of `like`, half of it, one less, one more, and twice of it."""
+    """Steps on sizes of the ladder, around the sizes of `like`, and about the largest of the task, the smallest first.
+    A size that is not an extent takes the value of `like`, half of it, one less, one more, and twice of it."""
     largest = {name: max(workload.sizes[name] for workload in _of_kind(task, limits)) for name in like.sizes}
     bounds = _Bounds.of(task, limits, like)
     classes: dict[str, tuple[tuple[int, ...], ...]] = {}
@@ -404,7 +404,7 @@ def _of_kind(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
 @dataclass(frozen=True, slots=True)
 class _Bounds:
     """Which sizes the steps of a task may have. like: the workload whose sizes they vary; extents: see `extents`;
-    most_bytes, most_flops: of a step, at least those of the task's smallest workload."""
+    most_bytes, most_flops: of a step, at least the need of the task's smallest workload."""
 
     task: Task
     like: Workload
@@ -453,8 +453,8 @@ class _Bounds:
         return min(self._related(types, kept), key=lambda one: abs(one[kept] - sizes[kept]), default=None)
 
     def _related(self, types: Mapping[str, str], kept: str) -> list[dict[str, int]]:
-        """Where several sizes must fit together: those of `like`, the extents or else all of them halved as often as it
-        takes, and these with every length of `kept` that fits them."""
+        """Where several sizes must fit together: the sizes of `like`, the extents or else all of them halved as often as
+        it takes, and these with every length of `kept` that fits them."""
         key = (kept, *types.items())
         if key not in self.known and kept:
             halved = [

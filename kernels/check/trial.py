@@ -131,7 +131,7 @@ def load_again(device: Device, checked: Checked, data: WorkloadData) -> Checked:
 def recheck(checked: Checked, data: WorkloadData) -> WrongResult | None:
     """After timing: do the timed launches still do the work? Raises `DeviceError`.
 
-    One set gets other inputs, while its outputs are those of an earlier launch, and the sequence that was timed last
+    One set gets other inputs, while it keeps the outputs of an earlier launch, and the sequence that was timed last
     runs again. A kernel that skips its work when it finds an output, or repeats one, is wrong here.
     """
     index = checked.rotation.last_set

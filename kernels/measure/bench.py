@@ -94,7 +94,7 @@ class Modes:
 
 
 def measure_modes(device: Device, checked: Checked, data: WorkloadData) -> Modes:
-    """Both modes of a checked candidate. In-place kernels work on what they wrote before. Raises `DeviceError`."""
+    """Both modes of a checked candidate. In-place kernels work on their own output. Raises `DeviceError`."""
     data.restore()
     sequence = device.sequence([checked.launches[0]] * WARM_LAUNCHES)
     sequence.seconds()
@@ -127,7 +127,7 @@ ASKS_TO_KEEP = re.compile(r"\bevict_last\b|access_property")
 MAX_THROTTLED_REPEATS = 2
 """Repetitions of a measurement under throttling, after which it is kept and marked."""
 COMPARISON_SAMPLE_FACTOR = 13
-"""Duration of a comparison's samples over those of a search: about 2 ms with CUDA."""
+"""Duration of a comparison's samples over a search's: about 2 ms with CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class Bench:
         except OutOfDeviceMemory as error:
             return all_failed(LaunchFailed(str(error)))
         forget_compiled()
-        # By position: the baseline, the candidates, then the opponents, of which those that are kernels come first.
+        # By position: the baseline, the candidates, then the opponents, kernels first.
         rivals = sorted(opponents, key=lambda one: not isinstance(one, KernelRival))
         seconds = COMPARISON_SAMPLE_FACTOR * self.device.sample_seconds if self.device.has_graph_overhead else None
         entrants = [prepare(self.device, one, data, seconds) for one in (baseline, *candidates)]

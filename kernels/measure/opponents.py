@@ -1,8 +1,8 @@
-"""What a user would have called instead: library functions in Python, timed on the same buffers as the kernels.
+"""Opponents: library functions in Python, and kernels, timed on the same buffers as the candidates.
 
-Owns giving them a workload's arrays, the look at their results, and their launches. With CUDA they are captured as
-graphs, so that the time is the device's, without Python's. They are no candidates: nothing searches or ships them, and
-what they allocate is their framework's own. Opponents that are kernels are checked and launched as candidates are.
+Owns the arrays that functions get, the check of their results, and their launches. With CUDA they are captured as
+graphs, so that the time is the device's, without Python's. Their framework allocates their memory. Opponents that are
+kernels are checked and launched as candidates are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OPPONENT_TOLERANCE_FACTOR = 4.0
 @dataclass(frozen=True, slots=True)
 class Encounter:
     """An opponent on one workload. comparison: its time over the baseline's; against: the time of each candidate over
-    its, None for one that was not timed; why: it was not timed, as a clause."""
+    its, None for a candidate that was not timed; why: the reason for which it was not timed itself, as a clause."""
 
     name: str
     label: str
@@ -58,7 +58,7 @@ class KernelRival:
 
 
 Rival = KernelRival | FunctionOpponent
-"""What a comparison times beside the candidates."""
+"""An opponent of a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class Ready:
 
 
 def forget_compiled() -> None:
-    """Has PyTorch give up what it compiled for earlier workloads: of a function it compiles eight shapes, and runs it
-    as it is from then on."""
+    """Clears PyTorch's compile cache of earlier workloads: it compiles a function for eight shapes, and runs it
+    uncompiled from then on."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.compiler.reset()
 
@@ -150,7 +150,7 @@ class _Calls:
         return Call(lambda: self._run(given))
 
     def once(self, index: int) -> Any:
-        """What a call gives."""
+        """The result of a call."""
         given = self._given(index)
         found = self._run(given)
         self._device.synchronize()
@@ -233,7 +233,7 @@ class _Calls:
 
 
 def _wrong(data: WorkloadData, results: Mapping[str, Any]) -> str | None:
-    """Why results are not those of the task, as a clause; None where they are."""
+    """Why results are wrong, as a clause; None where they are right."""
     for place in data.places:
         name = place.argument.name
         if place.argument.role == "in":

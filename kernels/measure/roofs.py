@@ -1,10 +1,8 @@
-"""The measured roofs of a device: copy bandwidth at several sizes, the peak of plain float arithmetic, and what an
-empty kernel takes.
+"""The measured roofs of a device: copy bandwidth at several sizes, the peak of plain float arithmetic, and the time of
+an empty kernel; and whether it computes at all: a small kernel whose result is known.
 
 Owns three small kernels per backend and how they are timed, which is how candidates are timed: through the same
 launcher, with cold caches. The arithmetic over roofs is `tunesmith.hw.roofline`.
-
-Does the device compute at all? A tiny kernel whose right answer is known, run before anything is measured.
 """
 
 from __future__ import annotations
@@ -205,7 +203,7 @@ _HEALTH_SOURCES: dict[BackendName, str] = {
 
 
 def compile_health(compiler: Compiler, backend: BackendName) -> Artifact | None:
-    """The kernel, compiled; None where the compiler refuses it, which then is no fault of a device."""
+    """The health kernel, compiled; None where the compiler refuses it."""
     made = compiler.compile(Specialised(backend, HEALTH_ENTRY, _HEALTH_SOURCES[backend]))
     return made if isinstance(made, Artifact) else None
 

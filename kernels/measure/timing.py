@@ -1,4 +1,4 @@
-"""How long does it take: statistics of repeated samples, and how many samples are enough.
+"""Statistics of repeated timings, and the number of samples that is enough.
 
 Pure: it is given functions that take a sample and never touches a device. Times are seconds.
 """

@@ -1,7 +1,7 @@
-"""What became of one point of a search. Owns `Observation` and `SearchError`, nothing of the strategies.
+"""The contract of a search: ask for a point, tell its result, in any order, with many in flight.
 
-Results from elsewhere that a search may begin with: of an earlier run, another device or another task.
-The contract of a search: ask for a point, tell what became of it, in any order, with many in flight.
+Owns `Strategy`, `Observation` (the result of a point) and `Prior` (results of an earlier run, another device or another
+task). The strategies are in `strategies` and `bayesian`.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class Strategy(ABC):
     """Chooses points of `space` one at a time; deterministic under `seed` for the same sequence of asks and tells.
 
     budget: how many points the caller means to measure in all (None: unknown), workers: how many at a time; both are
-    for planning and not enforced. seeds: configurations to ask first; those that are infeasible are not asked and
-    stand with their reasons in `refused_seeds`. prior: results of an earlier run or of another device; strategies that
-    learn ask its best points first, after the seeds. A strategy never asks an infeasible point, nor one that was asked
-    or told before, and never waits for a particular result.
+    for planning and not enforced. seeds: configurations to ask first; infeasible ones are not asked and stand with
+    their reasons in `refused_seeds`. prior: results of an earlier run or of another device; strategies that learn ask
+    its best points first, after the seeds. A strategy never asks an infeasible point, nor a point that was asked or
+    told before, and never waits for a particular result.
     """
 
     name: ClassVar[str]
@@ -154,7 +154,7 @@ class Strategy(ABC):
         """What the strategy does, as a clause that starts with its name."""
 
     def describe(self) -> str:
-        """One sentence for the user: what was picked, why, and what it does."""
+        """One sentence for the user: the strategy, the reason for it, and its method."""
         return f"{self.because}; {self._method()}." if self.because else f"{self._method()}."
 
     def ask(self) -> Config | None:
