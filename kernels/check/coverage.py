@@ -104,9 +104,9 @@ class Coverage:
 def launch_marked(
     device: Device, twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[object, object]]
 ) -> frozenset[int]:
-    """The numbers of the blocks that one launch of a marked twin on set 0 enters, or earlier launches of the same machine
-    code entered. loaded: kernels of this device and their marks, by the digest of their machine code, to which this one
-    is added. Raises `DeviceError`."""
+    """The numbers of the blocks that one launch of a marked twin on set 0, or an earlier one of the same machine code,
+    entered. loaded: kernels of this device and their marks, by the digest of their machine code, to which this one is
+    added. Raises `DeviceError`."""
     artifact = twin.artifacts[types_key(data.workload)]
     if artifact.code_digest not in loaded:
         loaded[artifact.code_digest] = device.load_marked(artifact)

@@ -212,24 +212,17 @@ class _Calls:
         return {**arrays, **self._scalars}
 
     def _array(self, dtype: str, buffer: Any) -> Any:
-        raw = self._device.array(buffer, dtype)
-        kind = DTYPES[dtype]
-        if self._device.backend == "opencl":
-            stored = raw.view(kind.storage)
-            if self._opponent.framework == "numpy":
-                return stored
-            import torch
-
-            bits = torch.from_numpy(raw.view(f"i{kind.size}") if kind.array != kind.storage else stored)
-            return bits.view(getattr(torch, kind.numpy_name or kind.name)) if kind.array != kind.storage else bits
-        if self._opponent.framework == "cupy":
-            if kind.array != kind.storage:
-                raise TypeError(f"CuPy has no {dtype}")
-            return raw
+        raw, kind, on_host = self._device.array(buffer, dtype), DTYPES[dtype], self._device.backend == "opencl"
+        foreign = kind.array != kind.storage
+        if self._opponent.framework == "cupy" and foreign:
+            raise TypeError(f"CuPy has no {dtype}")
+        if self._opponent.framework != "torch":
+            return raw.view(kind.storage) if on_host else raw
         import torch
 
-        tensor = torch.as_tensor(raw.view(f"i{kind.size}") if kind.array != kind.storage else raw, device="cuda")
-        return tensor.view(getattr(torch, kind.numpy_name or kind.name)) if kind.array != kind.storage else tensor
+        bits = raw.view(f"i{kind.size}") if foreign else raw.view(kind.storage) if on_host else raw
+        tensor = torch.from_numpy(bits) if on_host else torch.as_tensor(bits, device="cuda")
+        return tensor.view(getattr(torch, kind.numpy_name or kind.name)) if foreign else tensor
 
 
 def _wrong(data: WorkloadData, results: Mapping[str, Any]) -> str | None:

@@ -73,20 +73,16 @@ def _multiply_add_body(width: int, step: str) -> str:
 """
 
 
-def _named(entry: str, width: int) -> str:
-    return f"{entry}_{width}"
-
-
 _PROBE_SOURCES: dict[BackendName, dict[str, str]] = {
     "cuda": {
-        _named(COPY, 4): f"{_CUDA_HEAD}{COPY}_4(const uint4* source, uint4* target) {_CUDA_COPY_BODY}",
+        f"{COPY}_4": f"{_CUDA_HEAD}{COPY}_4(const uint4* source, uint4* target) {_CUDA_COPY_BODY}",
         EMPTY: f"{_CUDA_HEAD}{EMPTY}(float* target) {{}}",
-        _named(MULTIPLY_ADD, 1): f"{_CUDA_HEAD}{MULTIPLY_ADD}_1(float* target, float a, float b) "
+        f"{MULTIPLY_ADD}_1": f"{_CUDA_HEAD}{MULTIPLY_ADD}_1(float* target, float a, float b) "
         + _multiply_add_body(1, "fma({x}, va, vb)"),
     },
     "opencl": {
         **{
-            _named(COPY, width): f"__kernel void {COPY}_{width}(__global const uint{width}* source, "
+            f"{COPY}_{width}": f"__kernel void {COPY}_{width}(__global const uint{width}* source, "
             f"__global uint{width}* target) {_OPENCL_COPY_BODY}"
             for width in (4, 16)
         },
@@ -94,7 +90,7 @@ _PROBE_SOURCES: dict[BackendName, dict[str, str]] = {
         # Written as kernels write it. OpenCL's fma() is a call of a function where the driver's library has it so: PoCL
         # 3.0 then does 0.9 GFLOP/s on a machine whose two cores do 70 with x * a + b.
         **{
-            _named(MULTIPLY_ADD, width): f"__kernel void {MULTIPLY_ADD}_{width}(__global float* target, float a, "
+            f"{MULTIPLY_ADD}_{width}": f"__kernel void {MULTIPLY_ADD}_{width}(__global float* target, float a, "
             "float b) " + _multiply_add_body(width, "{x} * va + vb")
             for width in WIDTHS["opencl"]
         },
