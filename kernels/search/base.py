@@ -159,9 +159,9 @@ class Strategy(ABC):
 
     def ask(self) -> Config | None:
         """The next configuration; None when there is nothing to ask now or ever (see `exhausted`)."""
-        point = self._next_queued()
-        if point is None:
-            point = self._propose(self._rng())
+        while self._queue and self.taken(self._queue[0]):
+            self._queue.popleft()
+        point = self._queue[0] if self._queue else self._propose(self._rng())
         if point is None:
             self._dry = not self.pending
             return None
@@ -217,14 +217,6 @@ class Strategy(ABC):
     def _rng(self) -> np.random.Generator:
         return np.random.default_rng([self.seed & ((1 << 64) - 1), len(self.asked), self._tells])
 
-    def _next_queued(self) -> int | None:
-        while self._queue:
-            point = self._queue[0]
-            if not self.taken(point):
-                return point
-            self._queue.popleft()
-        return None
-
     def _ask_noted(self, point: int) -> None:
         self.asked[point] = None
         if point not in self.known:
@@ -233,11 +225,10 @@ class Strategy(ABC):
 
     def _fresh(self, rng: np.random.Generator, count: int = 1) -> list[int]:
         """Up to `count` random points that are not taken."""
-        size = len(self.space)
-        used = len(self.known.keys() | self.asked.keys())
-        if (used + count) * 4 > size:
+        size, used = len(self.space), list(self.known.keys() | self.asked.keys())
+        if (len(used) + count) * 4 > size:
             left = np.ones(size, dtype=np.bool_)
-            left[list(self.known.keys() | self.asked.keys())] = False
+            left[used] = False
             free = np.flatnonzero(left)
             return [int(point) for point in rng.permutation(free)[:count]]
         found: dict[int, None] = {}
