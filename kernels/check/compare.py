@@ -1,13 +1,11 @@
-"""The usual verdict in one pass over memory: everything is right, and how far each output is from the reference.
+"""Is the output right? Compares one set of buffers after a launch with the reference, and with its contents before.
 
-A configuration is checked three times in a visit, and nearly all are right. Array operations take some thirty passes
-and ten round trips to the device for one check; the kernels here read everything once, and one small copy brings the
-verdict. They only ever say that all is right; whatever is not is found again, and named, by `kernels.check.check`.
+A configuration is checked three times in a visit, and nearly all are right. So `FusedCheck` goes first: its kernels
+read everything once and, by one small copy, say that all is right and how far each output is from the reference. Array
+operations, with some thirty passes and ten round trips to the device, then find and name whatever is not right.
 
 One text serves CUDA and OpenCL. Every block adds up its part in a fixed order and writes it to a place of its own, so
 that the same contents give the same figures.
-
-Is the output right? Compares one set of buffers after a launch with what must be there.
 """
 
 from __future__ import annotations
@@ -143,15 +141,19 @@ class FusedCheck:
         """For set `index` after a launch, the largest share of the tolerance and the root mean square of shares by
         output; None when anything is not as it should be. `allowed` as in `check.measure_set`."""
         outputs = [place for place in data.places if place.argument.role != "in"]
-        ranges = _ranges(outputs, data.set_bytes)
-        self._reserve(len(ranges) + len(outputs))
+        # All bytes of a set outside of the outputs must be unchanged.
+        ordered = sorted(outputs, key=lambda place: place.offset)
+        begins = [0, *(place.offset + place.nbytes for place in ordered)]
+        ranges = list(zip(begins, [*(place.offset for place in ordered), data.set_bytes], strict=True))
+        if (parts := len(ranges) + len(outputs)) > self._parts:
+            self._parts, self._figures = parts, self._device.allocate(8 * parts * self._blocks * FIGURES)
         after, before = data.set_buffer(index), data.set_buffer(index, pristine=True)
         for part, (begin, end) in enumerate(ranges):
-            self._run(UNCHANGED, part, after, before, self._figures, np.int64(begin), np.int64(end))
+            self._run(UNCHANGED, part, after, before, np.int64(begin), np.int64(end))
         for part, place in enumerate(outputs, len(ranges)):
             self._compare(data, index, place, part, allowed.get(place.argument.name, 1.0))
         found = self._device.read(self._figures).view(np.float64).reshape(-1, self._blocks, FIGURES)
-        if found[: len(ranges) + len(outputs), :, 2].any():
+        if found[:parts, :, 2].any():
             return None
         deviations = {}
         for place, figures in zip(outputs, found[len(ranges) :], strict=False):
@@ -169,19 +171,13 @@ class FusedCheck:
         figures = np.array([tolerance.rtol, tolerance.atol, edge, allowed])
         count = np.int64(math.prod(place.shape))
         got, expected = data.view(place, index), data.expected_buffer(index, place.argument.name)
-        self._run(place.dtype, part, got, expected, self._figures, count, *figures)
+        self._run(place.dtype, part, got, expected, count, *figures)
 
-    def _run(self, kernel: str, part: int, first: object, second: object, figures: object, *rest: object) -> None:
-        offset = np.int64(part * self._blocks * FIGURES)
-        arguments = (first, second, figures, offset, *rest)
+    def _run(self, kernel: str, part: int, first: object, second: object, *rest: object) -> None:
+        arguments = (first, second, self._figures, np.int64(part * self._blocks * FIGURES), *rest)
         self._device.launch(
             BoundLaunch(self._kernels[kernel], Geometry((self._blocks, 1, 1), (BLOCK, 1, 1)), arguments)
         )
-
-    def _reserve(self, parts: int) -> None:
-        if parts > self._parts:
-            self._parts = parts
-            self._figures = self._device.allocate(8 * parts * self._blocks * FIGURES)
 
     def _compile(self, entry: str, text: str) -> object:
         backend: BackendName = self._device.limits.backend
@@ -200,22 +196,14 @@ def _compare_source(backend: str, dtype: str) -> str:
     return f"#define ELEMENT {kind.element(backend)}\n" + (kind.load or "#define VALUE(x) ((double)(x))\n") + _COMPARE
 
 
-def _ranges(outputs: list[Slot], size: int) -> list[tuple[int, int]]:
-    """What no kernel may change: all bytes of a set but those of `outputs`."""
-    outputs = sorted(outputs, key=lambda place: place.offset)
-    starts = [0, *(place.offset + place.nbytes for place in outputs)]
-    ends = [*(place.offset for place in outputs), size]
-    return list(zip(starts, ends, strict=True))
-
-
 COMPILED: dict[str, Artifact] = {}
-"""What this process, or another for the same device, has compiled, by device and the digest of its source."""
+"""Compiled kernels, of this process or of another for the same device, by device and the digest of their source."""
 _CHECKS: WeakKeyDictionary[Device, FusedCheck | str] = WeakKeyDictionary()
-"""By device; a text says why a device has none."""
+"""The check of each device, or why it has none."""
 
 
 def fused_check(device: Device) -> FusedCheck | None:
-    """The device's, made at the first call; None where its compiler or its arithmetic cannot have it."""
+    """The device's check, made at the first call; None where its kernels cannot be compiled or loaded."""
     if device not in _CHECKS:
         try:
             _CHECKS[device] = FusedCheck(device)
@@ -275,7 +263,7 @@ def deviation(
     Equal infinities and NaN for NaN are 0; any other infinity or NaN is infinitely far. From `overflow` on the storage
     type holds infinities; one where a finite value within the tolerance of that magnitude was expected is 0 too.
     """
-    # Arithmetic on infinities makes NaN here, which the last line turns into what is meant.
+    # Arithmetic on infinities makes NaN here, which the last line turns into the intended shares.
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         same = (got == expected) | (xp.isnan(got) & xp.isnan(expected))
         if math.isfinite(overflow):
@@ -289,7 +277,7 @@ def deviation(
 def measure_set(
     data: WorkloadData, index: int, allowed: Mapping[str, float] | None = None, *, lenient: bool = False
 ) -> WrongResult | dict[str, Deviation]:
-    """The deviations of each output of set `index` after exactly one launch on its contents, or what is wrong.
+    """The deviations of each output of set `index` after exactly one launch on its contents, or the first error.
 
     allowed: the largest deviation per output, as a share of its tolerance; 1.0 if left out. Where it is exceeded and
     the original kernel is the reference, an element may also be off by `WorkloadData.order_of_sums`. lenient: it may
@@ -336,20 +324,15 @@ def warm_up(data: WorkloadData) -> None:
 def _measure_slowly(
     data: WorkloadData, index: int, allowed: Mapping[str, float], slack: Mapping[str, Any] | None = None
 ) -> WrongResult | dict[str, Deviation]:
-    """`measure_set` by array operations, which says what is wrong and where."""
+    """`measure_set` by array operations, which name the first error and its place."""
     xp = data.device.xp
     after = data.set_array(index)
     before = data.set_array(index, pristine=True)
-    if (wrong := _red_zones(xp, after, before, data)) is not None:
+    if (wrong := _changed_beside_outputs(xp, after, before, data)) is not None:
         return wrong
     deviations = {}
-    for place in data.places:
+    for place in (place for place in data.places if place.argument.role != "in"):
         name = place.argument.name
-        if place.argument.role == "in":
-            data_slice = slice(place.offset, place.offset + place.nbytes)
-            if not bool((after[data_slice] == before[data_slice]).all()):
-                return WrongResult("input_modified", name, f"{name} is declared `in`, but the kernel changed it")
-            continue
         found = _compare(data, place, index, allowed.get(name, 1.0), None if slack is None else slack[name])
         if isinstance(found, WrongResult):
             return found
@@ -368,18 +351,13 @@ def check_surroundings(data: WorkloadData, launched: Set[int]) -> WrongResult | 
         if index not in launched:
             detail = "a launch changed memory that belongs to the arrays of another launch"
             return WrongResult("out_of_bounds_write", data.places[0].argument.name, detail)
-        if (wrong := _red_zones(xp, after, before, data)) is not None:
+        if (wrong := _changed_beside_outputs(xp, after, before, data)) is not None:
             return wrong
-        for place in data.places:
-            whole = slice(place.offset, place.offset + place.nbytes)
-            if place.argument.role == "in" and not bool((after[whole] == before[whole]).all()):
-                name = place.argument.name
-                return WrongResult("input_modified", name, f"{name} is declared `in`, but the kernel changed it")
     return None
 
 
-def _red_zones(xp: Any, after: Any, before: Any, data: WorkloadData) -> WrongResult | None:
-    """Whether a byte outside of the arrays has changed, and by which array it lies."""
+def _changed_beside_outputs(xp: Any, after: Any, before: Any, data: WorkloadData) -> WrongResult | None:
+    """Whether a byte outside of the arrays has changed, and by which array it lies, or an input."""
     ordered = sorted(data.places, key=lambda place: place.offset)
     ends = [0, *(place.offset + place.nbytes for place in ordered)]
     starts = [*(place.offset for place in ordered), data.set_bytes]
@@ -393,6 +371,10 @@ def _red_zones(xp: Any, after: Any, before: Any, data: WorkloadData) -> WrongRes
         distance = at - begin + 1 if behind else end - at
         name, side = place.argument.name, "after" if behind else "before"
         return WrongResult("out_of_bounds_write", name, f"the kernel wrote {distance} byte(s) {side} {name}")
+    for place in (place for place in data.places if place.argument.role == "in"):
+        whole, name = slice(place.offset, place.offset + place.nbytes), place.argument.name
+        if not bool((after[whole] == before[whole]).all()):
+            return WrongResult("input_modified", name, f"{name} is declared `in`, but the kernel changed it")
     return None
 
 
@@ -407,13 +389,11 @@ def _compare(data: WorkloadData, place: Slot, index: int, allowed: float, slack:
     for start in range(0, expected.size, CHUNK):
         part = DTYPES[place.dtype].to_float64(xp, raw[start : start + CHUNK])
         wanted = expected[start : start + CHUNK]
-        if slack is None:
-            shares = deviation(xp, part, wanted, tolerance, overflow)
-        else:
-            shares = deviation(xp, part, wanted, tolerance, overflow, slack[start : start + CHUNK])
-            if spread is not None:
-                anything = xp.isnan(wanted) | (xp.isnan(part) & spread[start : start + CHUNK])
-                shares = xp.where(anything, 0.0, shares)
+        own_slack = 0.0 if slack is None else slack[start : start + CHUNK]
+        shares = deviation(xp, part, wanted, tolerance, overflow, own_slack)
+        if spread is not None:
+            anything = xp.isnan(wanted) | (xp.isnan(part) & spread[start : start + CHUNK])
+            shares = xp.where(anything, 0.0, shares)
         largest = float(shares.max())
         if not largest <= allowed:
             at = int(xp.argmax(shares > allowed))
@@ -437,16 +417,10 @@ def _mismatch(data: WorkloadData, place: Slot, index: int, flat: int, got: float
     element = slice(flat * width, (flat + 1) * width)
     after, before = data.set_array(index)[whole], data.set_array(index, pristine=True)[whole]
     if place.argument.role == "inout" and bool((after == before).all()):
-        held = f"{name} holds what it held before the launch; {name}{list(where)} should be {want:.6g}"
+        held = f"{name} holds its contents from before the launch; {name}{list(where)} should be {want:.6g}"
         return WrongResult("unwritten", name, held)
     if place.argument.role == "out" and bool((after[element] == before[element]).all()):
-        return WrongResult(
-            "unwritten",
-            name,
-            f"{name}{list(where)} holds the bytes that outputs hold before a launch; expected {want:.6g}",
-        )
-    return WrongResult(
-        "mismatch",
-        name,
-        f"{name}{list(where)} is {versus(got, want)} ({wrong_in_chunk} or more elements differ)",
-    )
+        held = f"{name}{list(where)} holds the bytes that outputs hold before a launch; expected {want:.6g}"
+        return WrongResult("unwritten", name, held)
+    differs = f"{name}{list(where)} is {versus(got, want)} ({wrong_in_chunk} or more elements differ)"
+    return WrongResult("mismatch", name, differs)

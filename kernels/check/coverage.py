@@ -1,4 +1,4 @@
-"""Has every part of a candidate run in some check? Counts the basic blocks that launches entered, and names the rest.
+"""Coverage of a candidate by its checks: the basic blocks that launches entered, and the lines of the others.
 
 Owns which blocks of which machine code have run. A candidate's *marked* twin is compiled from the same source, with a
 mark at the start of each block (`tunesmith.kernels.build.machine_code`), and launched once on the data of each step;
@@ -18,7 +18,7 @@ from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.launch.buffers import WorkloadData
 
-MOST_LINES = 12
+MAX_LINES_SHOWN = 12
 """Lines that a sentence names."""
 
 
@@ -42,7 +42,7 @@ class Unexecuted:
 
 
 def _named(lines: Sequence[int]) -> str:
-    shown = ", ".join(map(str, lines[:MOST_LINES])) + (", ..." if len(lines) > MOST_LINES else "")
+    shown = ", ".join(map(str, lines[:MAX_LINES_SHOWN])) + (", ..." if len(lines) > MAX_LINES_SHOWN else "")
     return f"line{'s' if len(lines) > 1 else ''} {shown}"
 
 
@@ -85,7 +85,7 @@ class Coverage:
         return tuple(found)
 
     def _lines(self, key: TypesKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The lines of which no block has run: those of the candidate alone, and those that it shares with such lines
+        """The lines of which no block has run: the candidate's own, and the lines that it shares with such lines
         of the plain kernel."""
         missing = self._missing(key)
         texts = set(self.plain._missing(key).values()) if self.plain is not None and key in self.plain.marked else set()
@@ -104,9 +104,9 @@ class Coverage:
 def launch_marked(
     device: Device, twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[object, object]]
 ) -> frozenset[int]:
-    """The numbers of the blocks that one launch of a marked twin on set 0 enters, and those of earlier launches of the
-    same machine code. loaded: kernels of this device and their marks, by the digest of their machine code, to which
-    this one is added. Raises `DeviceError`."""
+    """The numbers of the blocks that one launch of a marked twin on set 0, or an earlier one of the same machine code,
+    entered. loaded: kernels of this device and their marks, by the digest of their machine code, to which this one is
+    added. Raises `DeviceError`."""
     artifact = twin.artifacts[types_key(data.workload)]
     if artifact.code_digest not in loaded:
         loaded[artifact.code_digest] = device.load_marked(artifact)

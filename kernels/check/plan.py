@@ -12,7 +12,7 @@ import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -50,7 +50,7 @@ MAX_BYTES = {"gpu": 6e6, "cpu": 4e5}
 MAX_FLOPS = {"gpu": 4e9, "cpu": 1e7}
 """Limits of a derived workload, so that hundreds of them take seconds; at least the need of the task's smallest."""
 EXTENT_SHARE, EXTENT_GROWTH = 0.01, 1.5
-"""Share of all bytes, and growth where a size is doubled, from which on an input is one that the size makes long."""
+"""Share of all bytes, and growth where a size is doubled, from which on a size makes an input long."""
 MAX_ELEMENTS_PER_BYTE = 8
 """An extent beyond this many times the bytes makes no array long; an array has the most elements in a bitmap."""
 FULL_STEP_COST = 3.0
@@ -77,7 +77,12 @@ MIN_LONG_SIZE = 1536
 """The shortest long size. The others are its multiples by powers of two: vectors of any width divide them."""
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 SECOND_SEED = 7919
-SCALARS = ("negated", "zero", "other", "thousandfold")
+SCALARS: tuple[Callable[[float], float], ...] = (
+    lambda own: -own,
+    lambda own: 0.0,
+    lambda own: 2 * own + 0.25,
+    lambda own: 1000 * own,
+)
 """Values of a scalar of a float type beside the task's own, where the task lists no `values`."""
 
 
@@ -201,8 +206,8 @@ def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
 def derived_steps(
     task: Task, limits: DeviceLimits, like: Workload, seed: int, unusable: Collection[tuple[str, int]] = ()
 ) -> list[Step]:
-    """Steps on sizes of the ladder, around those of `like`, and about the largest of the task, the smallest first. A
-    size that is no extent takes the value of `like`, half of it, one less, one more, and twice of it."""
+    """Steps on sizes of the ladder, around the sizes of `like`, and about the largest of the task, the smallest first.
+    A size that is not an extent takes the value of `like`, half of it, one less, one more, and twice of it."""
     largest = {name: max(workload.sizes[name] for workload in _of_kind(task, limits)) for name in like.sizes}
     bounds = _Bounds.of(task, limits, like)
     classes: dict[str, tuple[tuple[int, ...], ...]] = {}
@@ -404,15 +409,13 @@ def _of_kind(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
 @dataclass(frozen=True, slots=True)
 class _Bounds:
     """Which sizes the steps of a task may have. like: the workload whose sizes they vary; extents: see `extents`;
-    most_bytes, most_flops: of a step, at least those of the task's smallest workload."""
+    cheap, most: bytes and operations of a usual step, and of any, at least the need of the task's smallest workload."""
 
     task: Task
     like: Workload
     extents: frozenset[str]
-    cheap_bytes: float
-    cheap_flops: float
-    most_bytes: float
-    most_flops: float
+    cheap: tuple[float, float]
+    most: tuple[float, float]
     known: dict[tuple[object, ...], list[dict[str, int]]] = field(default_factory=dict)
     """The results of `_related`, by the size and the types."""
 
@@ -420,14 +423,14 @@ class _Bounds:
     def of(cls, task: Task, limits: DeviceLimits, like: Workload) -> _Bounds:
         own = _of_kind(task, limits)
         smallest = min(own, key=lambda one: _array_bytes(task, one))
-        cheap_bytes, cheap_flops = MAX_BYTES[limits.kind], MAX_FLOPS[limits.kind]
-        most = max(cheap_bytes, _array_bytes(task, smallest)), max(cheap_flops, _flops(task, smallest))
-        return cls(task, like, extents(task, own), cheap_bytes, cheap_flops, *most)
+        cheap = MAX_BYTES[limits.kind], MAX_FLOPS[limits.kind]
+        most = max(cheap[0], _array_bytes(task, smallest)), max(cheap[1], _flops(task, smallest))
+        return cls(task, like, extents(task, own), cheap, most)
 
     def within(self, sizes: dict[str, int], types: Mapping[str, str], kept: str) -> dict[str, int] | None:
         """`sizes`, of which the largest extents are made smaller until the workload is cheap, the one called `kept`
         last, and then as the task requires them; None where no such workload keeps to the limits."""
-        while not self._costs_at_most(sizes, types, self.cheap_bytes, self.cheap_flops):
+        while not self._costs_at_most(self.cheap, sizes, types):
             shrinking = [name for name in sizes if name in self.extents and sizes[name] > 1]
             name = max(shrinking, key=lambda name: (name != kept, sizes[name]), default="")
             lower = [size for size in STEPS_DOWN if name and size <= sizes[name] // 2]
@@ -453,8 +456,8 @@ class _Bounds:
         return min(self._related(types, kept), key=lambda one: abs(one[kept] - sizes[kept]), default=None)
 
     def _related(self, types: Mapping[str, str], kept: str) -> list[dict[str, int]]:
-        """Where several sizes must fit together: those of `like`, the extents or else all of them halved as often as it
-        takes, and these with every length of `kept` that fits them."""
+        """Where several sizes must fit together: the sizes of `like`, the extents or else all of them halved until they
+        are cheap, and these with every length of `kept` that fits them."""
         key = (kept, *types.items())
         if key not in self.known and kept:
             halved = [
@@ -462,7 +465,7 @@ class _Bounds:
                 for names in (self.extents, self.like.sizes)
                 for times in range(MAX_HALVINGS)
             ]
-            cheap = (one for one in halved if self._costs_at_most(one, types, self.cheap_bytes, self.cheap_flops))
+            cheap = (one for one in halved if self._costs_at_most(self.cheap, one, types))
             bases = [one for one in cheap if not self._broken(one, types, self.task.requires)]
             varied = [
                 {**one, kept: size} for one in (bases[:1] + bases[-1:]) for size in range(1, MAX_RELATED_SIZE + 1)
@@ -480,9 +483,8 @@ class _Bounds:
     def allow_long(self, number: int) -> bool:
         """Whether some extent may be `number` and one more where the others are 1."""
         small = self.like.sizes | dict.fromkeys(self.extents, 1)
-        return number <= MAX_ELEMENTS_PER_BYTE * self.cheap_bytes and any(
-            self._costs_at_most({**small, name: number + 1}, self.like.types, self.cheap_bytes, self.cheap_flops)
-            for name in self.extents
+        return number <= MAX_ELEMENTS_PER_BYTE * self.cheap[0] and any(
+            self._costs_at_most(self.cheap, {**small, name: number + 1}, self.like.types) for name in self.extents
         )
 
     def _broken(self, sizes: dict[str, int], types: Mapping[str, str], requires: Sequence[str]) -> frozenset[str]:
@@ -491,11 +493,11 @@ class _Bounds:
         return frozenset(text for text in requires if not _allows(self.task, workload, text))
 
     def _affordable(self, sizes: dict[str, int], types: Mapping[str, str]) -> bool:
-        return self._costs_at_most(sizes, types, self.most_bytes, self.most_flops)
+        return self._costs_at_most(self.most, sizes, types)
 
-    def _costs_at_most(self, sizes: dict[str, int], types: Mapping[str, str], most_bytes: float, most: float) -> bool:
+    def _costs_at_most(self, most: tuple[float, float], sizes: dict[str, int], types: Mapping[str, str]) -> bool:
         workload = self.like.model_copy(update={"sizes": sizes, "types": dict(types)})
-        return _array_bytes(self.task, workload) <= most_bytes and _flops(self.task, workload) <= most
+        return _array_bytes(self.task, workload) <= most[0] and _flops(self.task, workload) <= most[1]
 
 
 def _allows(task: Task, workload: Workload, requirement: str | None = None) -> bool:
@@ -554,7 +556,7 @@ def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int]) -> tuple
             value = (
                 task.scalar_of(argument.model_copy(update={"value": argument.values[level - 1]}), workload)
                 if argument.values
-                else _varied(own, SCALARS[level - 1])
+                else SCALARS[level - 1](own)
             )
         except TaskError:
             continue
@@ -570,7 +572,3 @@ def made_up_scalars(task: Task, workload: Workload) -> Iterator[tuple[str, int, 
             for level in range(1, _levels(argument, task)):
                 for name, value in _scalars(task, workload, {argument.name: level}):
                     yield name, level, value
-
-
-def _varied(own: float, how: str) -> float:
-    return {"negated": -own, "zero": 0.0, "other": 2 * own + 0.25, "thousandfold": 1000 * own}[how]

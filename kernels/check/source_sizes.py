@@ -62,7 +62,7 @@ UNKNOWN = _Operand()
 
 
 def source_integers(source: str) -> tuple[int, ...]:
-    """The integers from 2 on that `source` names, each once: first those of comparisons, remainders and cases. A
+    """The integers from 2 on that `source` names, each once: first operands of comparisons, remainders and cases. A
     constant expression counts as its value, and a comparison of an expression of one operand and constants as the
     values of that operand at which its result changes."""
     text = _COMMENT.sub(" ", _LINE_SPLICE.sub("", source))
@@ -197,7 +197,7 @@ def _literal(text: str) -> tuple[int, ...]:
 
 
 def _computed(sign: str, left: int, right: int) -> int | None:
-    """The value of an operator on constants, where it has one that may lead to a size."""
+    """The value of an operator on constants, if it may lead to a size."""
     if sign in ("/", "%", "<<", ">>") and (left < 0 or right < 0):
         return None
     if sign not in OPERATORS or (sign in ("/", "%") and right == 0) or (sign in ("<<", ">>") and right >= 64):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError
-from tunesmith.kernels.build.artifact import Candidate, TypesKey, types_key, undeclared_state
+from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key, undeclared_state
 from tunesmith.kernels.check.compare import Deviation, measure_set
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.rotation import Rotation, window_for
@@ -25,9 +25,9 @@ SAMPLE_LENGTH_TOLERANCE = (0.7, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A candidate that passed the check, ready to be timed, with its deviations per output. key: its artifact's."""
+    """A candidate that passed the check, ready to be timed, with its deviations per output."""
 
-    key: TypesKey
+    artifact: Artifact
     rotation: Rotation
     launches: Sequence[BoundLaunch]
     deviations: dict[str, Deviation]
@@ -90,7 +90,7 @@ def prepare(
         name: Deviation(max(one.largest, again[name].largest), max(one.rms, again[name].rms))
         for name, one in first.items()
     }
-    return Checked(types_key(data.workload), rotation, launches, worst)
+    return Checked(candidate.artifacts[types_key(data.workload)], rotation, launches, worst)
 
 
 def _rotation(
@@ -119,11 +119,11 @@ def _rotation(
     return rotation, rotation.run_first()
 
 
-def load_again(device: Device, candidate: Candidate, checked: Checked, data: WorkloadData) -> Checked:
+def load_again(device: Device, checked: Checked, data: WorkloadData) -> Checked:
     """The same launches, on the sets where they lie now, with the code loaded anew where that is cheap."""
     launches = [replace(launch, arguments=data.arguments(index)) for index, launch in enumerate(checked.launches)]
     if device.loads_quickly:
-        kernel = device.load(candidate.artifacts[checked.key])
+        kernel = device.load(checked.artifact)
         launches = [replace(launch, kernel=kernel) for launch in launches]
     return replace(checked, rotation=checked.rotation.again(launches), launches=launches)
 
@@ -131,7 +131,7 @@ def load_again(device: Device, candidate: Candidate, checked: Checked, data: Wor
 def recheck(checked: Checked, data: WorkloadData) -> WrongResult | None:
     """After timing: do the timed launches still do the work? Raises `DeviceError`.
 
-    One set gets other inputs, while its outputs are those of an earlier launch, and the sequence that was timed last
+    One set gets other inputs, while it keeps the outputs of an earlier launch, and the sequence that was timed last
     runs again. A kernel that skips its work when it finds an output, or repeats one, is wrong here.
     """
     index = checked.rotation.last_set

@@ -290,7 +290,7 @@ class _StepLaunches:
         return less_accurate(self._first, self._beside, self._elements, ACCURACY_FREE * self._growth)
 
     def repeats(self) -> WrongResult | None:
-        """Further launches on the same contents: those that are wrong, and whether all give the same bits."""
+        """Further launches on the same contents: the first wrong one, and whether all give the same bits."""
         data, index = self._data, self._index
         bits = data.set_array(index).copy()
         for _ in range(REPEATS - 1):
@@ -305,7 +305,7 @@ class _StepLaunches:
         return None
 
     def stale(self) -> WrongResult | None:
-        """A launch on other inputs, while outputs are those of an earlier launch: right ones, of other inputs."""
+        """A launch on other inputs, while the outputs, of an earlier launch, are right ones of other inputs."""
         data, index = self._data, self._index
         if not data.exchange_inputs(index):
             return None
@@ -313,7 +313,7 @@ class _StepLaunches:
         changed = self._measure(index)
         if not isinstance(changed, WrongResult):
             return None
-        # On fresh buffers with the same contents: is it these that it gets wrong, or what was left from before?
+        # On fresh buffers with the same contents: are these inputs the cause, or the outputs left from before?
         data.restore_set(index, data.held(index))
         self._launch(index)
         fresh = self._measure(index)
@@ -431,8 +431,8 @@ _SHARES_WORK = re.compile(r"gridDim|num_groups|get_global_size|nctaid|atomic|ato
 def surplus_of_blocks(
     device: Device, candidate: Candidate, data: WorkloadData, loaded: dict[str, object] | None = None
 ) -> float:
-    """Blocks of a launch over those that its output needs, by halving the grid along each axis; 1 for a kernel that
-    reads the grid's size or uses atomics, of which this cannot be told. loaded: see `bind`. Raises `DeviceError`."""
+    """Blocks of a launch over the number that its output needs, by halving the grid along each axis; 1 where this
+    cannot be told, as the kernel reads the grid's size or uses atomics. loaded: see `bind`. Raises `DeviceError`."""
     if _SHARES_WORK.search(candidate.template.source):
         return 1.0
     launches = bind(device, candidate, data, loaded)

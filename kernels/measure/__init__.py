@@ -1,1 +1,1 @@
-"""How long does a candidate take: a visit to the device, its statistics, the roofs of the device and its health."""
+"""The time of candidates: visits to the device, their statistics, the roofs of the device and its health."""

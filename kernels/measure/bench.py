@@ -1,15 +1,14 @@
-"""Does the device still run as fast as before? One kernel, re-timed now and then, tells.
+"""A bench: one device, one task, and every candidate that is put on it to be checked and timed.
 
-The first candidate a process measures is kept as the reference. Its time now over its time then is written beside
-later measurements, so that a device that slowed down half-way is seen and not taken for slow kernels.
-
-Times that are not the kernel's with a cold cache, measured apart so that they are never taken for it.
-A bench: one device, one task, and every candidate that is put on it to be checked and timed.
+Owns the measurement of a candidate on a workload (`visit`), the comparison of candidates with the baseline and with
+opponents (`compare`), times with a warm cache and from call to call (`modes`), and the reference kernel that is timed
+now and then to tell a device that slowed down from slow kernels.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 import time
@@ -32,7 +31,7 @@ from tunesmith.kernels.measure.energy import BATCH_SECONDS, measure_energy
 from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Ready, Rival, forget_compiled, prepare_opponent
 from tunesmith.kernels.measure.roofs import measure_roofline
 from tunesmith.kernels.measure.timing import (
-    FEWEST_SAMPLES,
+    MIN_SAMPLES,
     Comparison,
     Estimate,
     Precision,
@@ -46,43 +45,44 @@ from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measure
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import BACKENDS
 
-EVERY = 16
+DRIFT_INTERVAL = 16
 """Measurements between two timings of the reference."""
-SAMPLES = 5
+DRIFT_SAMPLES = 5
 
 
 class DriftMonitor:
     """The reference of one process. `ratio` is its latest time over its first; None before it was timed again."""
 
-    def __init__(self, every: int = EVERY) -> None:
+    def __init__(self, every: int = DRIFT_INTERVAL) -> None:
         self._every, self._since = every, 0
-        self._sampler: Callable[[], float] | None = None
-        self._first: Estimate | None = None
-        self.workload = ""
+        self._reference: tuple[str, Callable[[], float], float] | None = None
+        """Its workload, its sampler and the median of its first samples."""
         self.ratio: float | None = None
 
     def keep(self, workload: str, sampler: Callable[[], float], first: Estimate) -> None:
         """Makes `sampler` the reference if there is none; `workload` names the buffers it runs on."""
-        if self._sampler is None:
-            self.workload, self._sampler, self._first, self._since = workload, sampler, first, 0
+        if self._reference is None:
+            self._reference, self._since = (workload, sampler, first.median), 0
 
     def forget(self, workload: str) -> None:
         """The buffers of `workload` are gone, and with them a reference that runs on them and its ratio."""
-        if workload == self.workload:
-            self._sampler, self._first, self.workload, self.ratio = None, None, "", None
+        if self._reference is not None and self._reference[0] == workload:
+            self._reference, self.ratio = None, None
 
     def tick(self) -> float | None:
         """To be called before each measurement: times the reference when it is due, and gives `ratio`."""
         self._since += 1
-        if self._sampler is not None and self._first is not None and self._since > self._every:
+        if self._reference is not None and self._since > self._every:
             self._since = 0
-            self.ratio = estimate([self._sampler() for _ in range(SAMPLES)]).median / self._first.median
+            _, sampler, first = self._reference
+            self.ratio = estimate([sampler() for _ in range(DRIFT_SAMPLES)]).median / first
         return self.ratio
 
 
 WARM_LAUNCHES = 16
-CALLS = 64
-PRECISION = Precision(target=0.01, min_samples=FEWEST_SAMPLES, max_samples=50, budget_seconds=0.3)
+"""Launches of a sample with a warm cache."""
+CALLS_PER_SAMPLE = 64
+MODES_PRECISION = Precision(target=0.01, min_samples=MIN_SAMPLES, max_samples=50, budget_seconds=0.3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,49 +95,50 @@ class Modes:
 
 
 def measure_modes(device: Device, checked: Checked, data: WorkloadData) -> Modes:
-    """Both modes of a checked candidate. In-place kernels work on what they wrote before. Raises `DeviceError`."""
+    """Both modes of a checked candidate. In-place kernels work on their own output. Raises `DeviceError`."""
     data.restore()
     sequence = device.sequence([checked.launches[0]] * WARM_LAUNCHES)
     sequence.seconds()
-    warm = sample_until(lambda count: [one / WARM_LAUNCHES for one in device.times([sequence] * count)], PRECISION)
+    warm = sample_until(
+        lambda count: [one / WARM_LAUNCHES for one in device.times([sequence] * count)], MODES_PRECISION
+    )
     data.restore()
 
     def calls(_: int = 1) -> list[float]:
         device.synchronize()
         started = time.perf_counter()
-        for number in range(CALLS):
+        for number in range(CALLS_PER_SAMPLE):
             device.launch(checked.launches[number % len(checked.launches)])
         device.synchronize()
-        return [(time.perf_counter() - started) / CALLS]
+        return [(time.perf_counter() - started) / CALLS_PER_SAMPLE]
 
     calls()
-    return Modes(warm, sample_until(calls, PRECISION))
+    return Modes(warm, sample_until(calls, MODES_PRECISION))
 
 
 MEMORY_SHARE = 0.7
 """Share of the free device memory that workloads may take."""
-TARGET = 0.005
+COMPARISON_TARGET = 0.005
 """Half-width of a comparison's interval at which it ends, as a share of the ratio."""
 FLOOR_MARGIN = {"gpu": 0.9, "cpu": 0.5}
-"""Share of a floor that a time may fall to: a kernel that mostly reads is faster than the copies that roofs are from. A
-processor's memory is shared with other programs, and what they took while roofs were measured makes floors too high.
-"""
+"""Share of the roofline floor below which a time is implausible. A kernel that mostly reads beats the bandwidth of
+copies, which roofs are measured by; on a CPU other programs share the memory while roofs are measured."""
 ASKS_TO_KEEP = re.compile(r"\bevict_last\b|access_property")
 """How a CUDA source asks the last cache to keep lines for longer than others: in PTX, or in CUDA's own functions."""
-REPEATS = 2
-"""How often a measurement under throttling is repeated before it is kept and marked."""
+MAX_THROTTLED_REPEATS = 2
+"""Repetitions of a measurement under throttling, after which it is kept and marked."""
 COMPARISON_SAMPLE_FACTOR = 13
-"""How many times longer the samples of a comparison are than those of a search: about 2 ms with CUDA."""
+"""Duration of a comparison's samples over a search's: about 2 ms with CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadComparison:
     """Candidates against the baseline on one workload, interleaved: a `Comparison` for each, or why not.
 
-    opponents: how those that were asked for did. energies: of a launch of the baseline, then of each candidate; None
-    for one that failed, and no entry at all where nobody asked.
-    codes: the digest of the machine code (`Artifact.code_digest`) of the baseline, then of each candidate, empty for
-    one that did not compile; compiler: what it came from, with its version. Both are empty where nobody filled them in.
+    opponents: the results of the opponents. energies: of a launch of the baseline, then of each candidate; None for a
+    candidate that failed; empty where energy was not asked for.
+    codes: the digest of the machine code (`Artifact.code_digest`) of the baseline, then of each candidate, empty for a
+    candidate that did not compile; compiler: its name and version. Both are empty until the pool fills them in.
     """
 
     workload: str
@@ -162,12 +163,6 @@ class ComparisonRequest:
     floor: float = 0.0
     energy_seconds: float = 0.0
     opponents: Sequence[Rival] = ()
-
-
-def _encounter(name: str, label: str, samples: Samples, timed: Mapping[int, Samples], candidates: int) -> Encounter:
-    """What the samples of an opponent say of it, of the baseline (0 of `timed`) and of the candidates (1 and on)."""
-    against = tuple(compare(timed[at], samples) if at in timed else None for at in range(1, candidates + 1))
-    return Encounter(name, label, compare(samples, timed[0]), against)
 
 
 class Bench:
@@ -223,30 +218,80 @@ class Bench:
     def compare(self, request: ComparisonRequest) -> WorkloadComparison:
         """Re-checks all, then times baseline and candidates in random order, round by round, and checks them again. An
         opponent that cannot be timed says why and changes nothing else."""
-        candidates, workload, opponents = request.candidates, request.workload, request.opponents
+        candidates, workload = request.candidates, request.workload
+
+        def all_failed(outcome: Outcome) -> WorkloadComparison:
+            return WorkloadComparison(workload, tuple(outcome for _ in candidates))
+
         try:
             data = self._data(self.task.workload(workload))
         except OutOfDeviceMemory as error:
-            return WorkloadComparison(workload, tuple(LaunchFailed(str(error)) for _ in candidates))
-        seconds = COMPARISON_SAMPLE_FACTOR * self.device.sample_seconds if self.device.has_graph_overhead else None
-        kernels = [one for one in opponents if isinstance(one, KernelRival)]
-        named = (request.baseline, *candidates, *(one.made for one in kernels if isinstance(one.made, Candidate)))
-        entrants = [prepare(self.device, one, data, seconds) for one in named]
-        if not isinstance(entrants[0], Checked):
-            return WorkloadComparison(workload, tuple(entrants[0] for _ in candidates))
-        running = {at: one for at, one in enumerate(entrants) if isinstance(one, Checked)}
-
+            return all_failed(LaunchFailed(str(error)))
         forget_compiled()
-        functions = [
-            prepare_opponent(self.device, one, data, seconds) for one in opponents if not isinstance(one, KernelRival)
-        ]
-        met = [one for one in functions if isinstance(one, Ready)]
+        # By position: the baseline, the candidates, then the opponents, kernels first.
+        rivals = sorted(request.opponents, key=lambda one: not isinstance(one, KernelRival))
+        seconds = COMPARISON_SAMPLE_FACTOR * self.device.sample_seconds if self.device.has_graph_overhead else None
+        entrants = [prepare(self.device, one, data, seconds) for one in (request.baseline, *candidates)]
+        if not isinstance(entrants[0], Checked):
+            return all_failed(entrants[0])
+        beside = [self._prepare_opponent(rival, data, seconds) for rival in rivals]
+        running = {at: one for at, one in enumerate([*entrants, *beside]) if isinstance(one, Checked | Ready)}
+
+        try:
+            budget = request.budget_seconds * len(running)
+            timed = self._interleave(running, data, rounds=request.rounds, budget_seconds=budget)
+            checked = {at: one for at, one in running.items() if isinstance(one, Checked)}
+            # Nobody asks for the energy of opponents.
+            measured = {at: one for at, one in checked.items() if at < len(entrants)}
+            energies = {at: self._energy(one.rotation, request.energy_seconds) for at, one in measured.items()}
+            wrong = {at: recheck(one, data) for at, one in checked.items()}
+        except DeviceError as error:
+            return all_failed(LaunchFailed(str(error), sticky=error.sticky))
+        if (broken := wrong[0]) is not None:
+            return all_failed(broken)
+
+        def result(at: int) -> Comparison | Outcome:
+            if not isinstance(entrant := entrants[at], Checked):
+                return entrant
+            comparison = compare(timed[at], timed[0])
+            return wrong[at] or self._implausible(comparison.candidate, request.floor, data) or comparison
+
+        def encounter(at: int, rival: Rival, one: Checked | Ready | Encounter | Outcome) -> Encounter:
+            failed = wrong.get(at) if isinstance(one, Checked | Ready) else one
+            if failed is not None:
+                why = failed.why if isinstance(failed, Encounter) else describe(failed)
+                return Encounter(rival.name, rival.label, why=why)
+            against = tuple(compare(timed[other], timed[at]) if other in timed else None for other in positions)
+            return Encounter(rival.name, rival.label, compare(timed[at], timed[0]), against)
+
+        positions = range(1, len(entrants))
+        met = zip(itertools.count(len(entrants)), rivals, beside, strict=False)
+        return WorkloadComparison(
+            workload,
+            tuple(result(at) for at in positions),
+            opponents=tuple(encounter(at, rival, one) for at, rival, one in met),
+            energies=tuple(energies.get(at) for at in (0, *positions)) if request.energy_seconds else (),
+        )
+
+    def _interleave(
+        self,
+        running: dict[int, Checked | Ready],
+        data: WorkloadData,
+        *,
+        rounds: int,
+        budget_seconds: float,
+    ) -> dict[int, Samples]:
+        """Samples of all `running`, by position; a candidate is replaced by its launches as they were loaded last.
+        Raises `DeviceError`."""
 
         def load(at: int) -> Rotation:
-            running[at] = load_again(self.device, named[at], running[at], data)
-            return running[at].rotation
+            one = running[at]
+            if isinstance(one, Ready):
+                return one.load()
+            running[at] = again = load_again(self.device, one, data)
+            return again.rotation
 
-        layouts = np.random.default_rng([self.seed, *workload.encode()])
+        layouts = np.random.default_rng([self.seed, *data.workload.name.encode()])
 
         def lay_out() -> None:
             # Where code is loaded anew, as where restoring all sets takes no longer than a sample.
@@ -254,59 +299,25 @@ class Bench:
                 data.rearrange(layouts)
 
         # A reference that is timed now and then works on the places that the arrays had when it was made.
-        self._drift.forget(workload)
-
+        self._drift.forget(data.workload.name)
         data.restore()
-        try:
-            samples = interleaved(
-                [*(partial(load, at) for at in running), *(one.load for one in met)],
-                rounds=request.rounds,
-                seed=self.seed,
-                budget_seconds=request.budget_seconds * (len(running) + len(met)),
-                target=TARGET,
-                before_block=lay_out,
-            )
-            # Of opponents nobody asks for energy.
-            asked = {at: one for at, one in running.items() if at <= len(candidates)}
-            energies = {at: self._energy(one.rotation, request.energy_seconds) for at, one in asked.items()}
-            wrong = {at: recheck(one, data) for at, one in running.items()}
-        except DeviceError as error:
-            failure = LaunchFailed(str(error), sticky=error.sticky)
-            return WorkloadComparison(workload, tuple(failure for _ in candidates))
-        if (broken := wrong[0]) is not None:
-            return WorkloadComparison(workload, tuple(broken for _ in candidates))
-        timed = dict(zip(running, samples, strict=False))
-        beside = iter(samples[len(running) :])
-        results = list[Comparison | Outcome]()
-        for at, one in enumerate(entrants[1 : 1 + len(candidates)], 1):
-            if not isinstance(one, Checked):
-                results.append(one)
-                continue
-            comparison = compare(timed[at], timed[0])
-            results.append(wrong[at] or self._implausible(comparison.candidate, request.floor, data) or comparison)
-        others = list[Encounter]()
-        places = iter(range(1 + len(candidates), len(entrants)))
-        for kernel in kernels:
-            failed: Outcome | None
-            if isinstance(kernel.made, Candidate):
-                at = next(places)
-                one = entrants[at]
-                failed = wrong[at] if isinstance(one, Checked) else one
-            else:
-                failed = kernel.made
-            others.append(
-                Encounter(kernel.name, kernel.label, why=describe(failed))
-                if failed is not None
-                else _encounter(kernel.name, kernel.label, timed[at], timed, len(candidates))
-            )
-        for rival in functions:
-            if isinstance(rival, Ready):
-                name, label = rival.opponent.name, rival.opponent.label
-                others.append(_encounter(name, label, next(beside), timed, len(candidates)))
-            else:
-                others.append(rival)
-        joules = tuple(energies.get(at) for at in range(1 + len(candidates))) if request.energy_seconds else ()
-        return WorkloadComparison(workload, tuple(results), opponents=tuple(others), energies=joules)
+        samples = interleaved(
+            [partial(load, at) for at in running],
+            rounds=rounds,
+            seed=self.seed,
+            budget_seconds=budget_seconds,
+            target=COMPARISON_TARGET,
+            before_block=lay_out,
+        )
+        return dict(zip(running, samples, strict=True))
+
+    def _prepare_opponent(
+        self, rival: Rival, data: WorkloadData, seconds: float | None
+    ) -> Checked | Ready | Encounter | Outcome:
+        """An opponent of a comparison, checked and ready to be timed, or why it is not."""
+        if not isinstance(rival, KernelRival):
+            return prepare_opponent(self.device, rival, data, seconds)
+        return prepare(self.device, rival.made, data, seconds) if isinstance(rival.made, Candidate) else rival.made
 
     def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
         """Warm-cache and call-to-call times of a candidate, beside which `compare` gives the cold ones."""
@@ -353,23 +364,22 @@ class Bench:
 
     def _sample(self, checked: Checked, precision: Precision, drift: float | None) -> Measured:
         """Times a checked candidate; under throttling again, and marked when that lasts."""
-        spent = 0.0
-        for attempt in range(REPEATS + 1):
+        spent, rotation = 0.0, checked.rotation
+        for attempt in range(MAX_THROTTLED_REPEATS + 1):
             before = self._telemetry.sample()
             started = time.perf_counter()
-            rotation = checked.rotation
             estimate = sample_until(rotation.take, precision, expected=rotation.lasted)
             spent += time.perf_counter() - started
             after = self._telemetry.sample()
             throttled = {reason for one in (before, after) for reason in harmful(one)}
-            if not throttled or attempt == REPEATS:
+            if not throttled or attempt == MAX_THROTTLED_REPEATS:
                 break
         return Measured(
             seconds=estimate.median,
             low=estimate.low,
             high=estimate.high,
             samples=estimate.samples,
-            launches=checked.rotation.window,
+            launches=rotation.window,
             errors=checked.errors,
             throttled=tuple(sorted(throttled)),
             dropped=estimate.dropped,
@@ -395,8 +405,8 @@ class Bench:
         return None if found is None else replace(found, sm_clock_hz=clock)
 
     def _implausible(self, timed: Estimate, floor: float, data: WorkloadData) -> Implausible | None:
-        """The error of being faster than the memory: the interval lies below the floor, less a margin and what part of
-        all sets the last cache may still hold when their turn comes again."""
+        """The error of being faster than the memory: the interval lies below the floor, less a margin and the share of
+        all sets that the last cache may still hold when their turn comes again."""
         held = min(1.0, (self.limits.l2_bytes or 0) / (max(1, data.sets - 1) * data.touched_bytes))
         least = floor * (1 - held) * FLOOR_MARGIN[self.limits.kind]
         if timed.high >= least:

@@ -1,9 +1,9 @@
-"""How much energy does a launch take: launches repeated for a window, by the counter of the device.
+"""The energy of a launch: launches repeated for a window, by the counter of the device.
 
 Owns the window. The counter of an NVIDIA GPU moves every 20 to 100 ms and takes milliseconds to read, so that it says
 nothing of one launch. A thread reads it as often as it can while launches follow each other; a window begins and ends
-where it moved, and the launches between are those that were under way from the one moment to the other. What remains
-unknown is when exactly, between two readings, it moved: `Energy.error`.
+where it moved, and the launches between are the launches under way from the one moment to the other. When exactly it
+moved between two readings remains unknown: `Energy.error`.
 
 The energy is the whole board's, idle parts and memory included.
 """
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from tunesmith.kernels.outcome import Energy
 
 BATCH_SECONDS = 0.02
-"""About how long launches run between two looks at the window."""
+"""Approximate time of the launches between two readings of the clock."""
 PATIENCE_SECONDS = 2.0
-"""Beyond the window's length, after which a counter that does not move is given up."""
+"""Timeout beyond the window's length, for a counter that does not move."""
 PAUSE_SECONDS = 0.001
 """Between two readings of the counter, so that the thread that launches gets its turn."""
 
@@ -46,7 +46,7 @@ def measure_energy(
     """Joules per launch over a window of at least `seconds`; None where the counter cannot be read or does not move.
 
     run: makes launches one right behind the other, for about `BATCH_SECONDS`, and says how many; read: joules since
-    whenever. What `run` raises ends the measurement.
+    whenever. An exception of `run` ends the measurement.
     """
     moves: list[Move] = []
     over = threading.Event()
@@ -70,7 +70,7 @@ def measure_energy(
         while watcher.is_alive():
             launches = progress[-1][1] + run()
             progress.append((clock(), launches))
-            # What moved later is of launches that were not counted yet.
+            # A later move belongs to launches that were not counted yet.
             known = [move for move in list(moves) if move.at <= progress[-1][0]]
             if len(known) > 1 and known[-1].at - known[0].at >= seconds:
                 return energy_between(known, progress)

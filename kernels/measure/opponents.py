@@ -1,8 +1,8 @@
-"""What a user would have called instead: library functions in Python, timed on the same buffers as the kernels.
+"""Opponents: library functions in Python, and kernels, timed on the same buffers as the candidates.
 
-Owns giving them a workload's arrays, the look at their results, and their launches. With CUDA they are captured as
-graphs, so that the time is the device's, without Python's. They are no candidates: nothing searches or ships them, and
-what they allocate is their framework's own. Opponents that are kernels are checked and launched as candidates are.
+Owns the arrays that functions get, the check of their results, and their launches. With CUDA they are captured as
+graphs, so that the time is the device's, without Python's. Their framework allocates their memory. Opponents that are
+kernels are checked and launched as candidates are.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import FunctionOpponent
 from tunesmith.kernels.spec.template import BACKENDS
 
-WARM_UP = 3
-"""Calls before the first is timed: what compiles, chooses an algorithm or allocates has done so then."""
+FRAMEWORKS = {"cuda": ("cupy", "torch"), "opencl": ("numpy", "torch")}
+"""Those that work on a backend's arrays; with OpenCL on the host, whose processor is the device where it is a CPU."""
+WARM_UP_CALLS = 3
+"""Calls before the first that is timed, in which a library compiles, chooses an algorithm or allocates."""
 _NUMBERS = itertools.count(1)
-SLACK = 4.0
-"""How many times a kernel's tolerance an opponent may be off: it rounds in other places, and is not on trial."""
+OPPONENT_TOLERANCE_FACTOR = 4.0
+"""An opponent's tolerance over a kernel's: it rounds in other places, and is not judged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encounter:
     """An opponent on one workload. comparison: its time over the baseline's; against: the time of each candidate over
-    its, None for one that was not timed; why: it was not timed, as a clause."""
+    its, None for a candidate that was not timed; why: the reason for which it was not timed itself, as a clause."""
 
     name: str
     label: str
@@ -57,7 +59,7 @@ class KernelRival:
 
 
 Rival = KernelRival | FunctionOpponent
-"""What a comparison times beside the candidates."""
+"""An opponent of a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ class Ready:
 
 
 def forget_compiled() -> None:
-    """Has PyTorch give up what it compiled for earlier workloads: of a function it compiles eight shapes, and runs it
-    as it is from then on."""
+    """Clears PyTorch's compile cache of earlier workloads: it compiles a function for eight shapes, and runs it
+    uncompiled from then on."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.compiler.reset()
 
@@ -90,7 +92,7 @@ def prepare_opponent(
     try:
         calls = _Calls(device, opponent, data)
         data.restore()
-        for _ in range(WARM_UP):
+        for _ in range(WARM_UP_CALLS):
             calls.once(0)
         # What is changed in place is judged after one call.
         data.restore()
@@ -150,7 +152,7 @@ class _Calls:
         return HostCall(lambda: self._run(given))
 
     def once(self, index: int) -> Any:
-        """What a call gives."""
+        """The result of a call."""
         given = self._given(index)
         found = self._run(given)
         self._device.synchronize()
@@ -212,28 +214,21 @@ class _Calls:
         return {**arrays, **self._scalars}
 
     def _array(self, dtype: str, buffer: Any) -> Any:
-        raw = self._device.array(buffer, dtype)
-        kind = DTYPES[dtype]
-        if BACKENDS[self._device.limits.backend].arrays_on_host:
-            stored = raw.view(kind.storage)
-            if self._opponent.framework == "numpy":
-                return stored
-            import torch
-
-            bits = torch.from_numpy(raw.view(f"i{kind.size}") if kind.array != kind.storage else stored)
-            return bits.view(getattr(torch, kind.numpy_name or kind.name)) if kind.array != kind.storage else bits
-        if self._opponent.framework == "cupy":
-            if kind.array != kind.storage:
-                raise TypeError(f"CuPy has no {dtype}")
-            return raw
+        raw, kind, on_host = self._device.array(buffer, dtype), DTYPES[dtype], self._device.backend == "opencl"
+        foreign = kind.array != kind.storage
+        if self._opponent.framework == "cupy" and foreign:
+            raise TypeError(f"CuPy has no {dtype}")
+        if self._opponent.framework != "torch":
+            return raw.view(kind.storage) if on_host else raw
         import torch
 
-        tensor = torch.as_tensor(raw.view(f"i{kind.size}") if kind.array != kind.storage else raw, device="cuda")
-        return tensor.view(getattr(torch, kind.numpy_name or kind.name)) if kind.array != kind.storage else tensor
+        bits = raw.view(f"i{kind.size}") if foreign else raw.view(kind.storage) if on_host else raw
+        tensor = torch.from_numpy(bits) if on_host else torch.as_tensor(bits, device="cuda")
+        return tensor.view(getattr(torch, kind.numpy_name or kind.name)) if foreign else tensor
 
 
 def _wrong(data: WorkloadData, results: Mapping[str, Any]) -> str | None:
-    """Why results are not those of the task, as a clause; None where they are."""
+    """Why results are wrong, as a clause; None where they are right."""
     for place in data.places:
         name = place.argument.name
         if place.argument.role == "in":
@@ -243,7 +238,7 @@ def _wrong(data: WorkloadData, results: Mapping[str, Any]) -> str | None:
         if results[name].shape != expected.shape:
             return f"its {name} has {results[name].size} elements, not {expected.size}"
         tolerance = data.task.tolerance_of(place.dtype, name)
-        allowed = SLACK * (tolerance.atol + tolerance.rtol * np.abs(expected))
+        allowed = OPPONENT_TOLERANCE_FACTOR * (tolerance.atol + tolerance.rtol * np.abs(expected))
         with np.errstate(invalid="ignore"):
             off = ~((np.abs(results[name] - expected) <= allowed) | (results[name] == expected))
         off &= ~(np.isnan(results[name]) & np.isnan(expected))

@@ -1,10 +1,8 @@
-"""The measured roofs of a device: copy bandwidth at several sizes, the peak of plain float arithmetic, and what an
-empty kernel takes.
+"""The measured roofs of a device: copy bandwidth at several sizes, the peak of plain float arithmetic, and the time of
+an empty kernel; and whether it computes at all: a small kernel whose result is known.
 
 Owns three small kernels per backend and how they are timed, which is how candidates are timed: through the same
 launcher, with cold caches. The arithmetic over roofs is `tunesmith.hw.roofline`.
-
-Does the device compute at all? A tiny kernel whose right answer is known, run before anything is measured.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, DeviceError
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
-from tunesmith.kernels.measure.timing import FEWEST_SAMPLES, Precision, sample_until
+from tunesmith.kernels.measure.timing import MIN_SAMPLES, Precision, sample_until
 from tunesmith.kernels.spec.task import Geometry
 from tunesmith.kernels.spec.template import BackendName
 
@@ -33,7 +31,7 @@ ARITHMETIC_BLOCK = {"gpu": 256, "cpu": 64}
 """
 BLOCKS_PER_PROCESSOR = {"gpu": 64, "cpu": 32}
 PRECISION = {
-    "gpu": Precision(target=0.01, min_samples=FEWEST_SAMPLES, max_samples=30, budget_seconds=0.5),
+    "gpu": Precision(target=0.01, min_samples=MIN_SAMPLES, max_samples=30, budget_seconds=0.5),
     "cpu": Precision(target=0.01, min_samples=7, max_samples=30, budget_seconds=0.25),
 }
 COPY_MIB = {"gpu": (16, 64, 256, 1024), "cpu": (8, 64)}
@@ -75,20 +73,16 @@ def _multiply_add_body(width: int, step: str) -> str:
 """
 
 
-def _named(entry: str, width: int) -> str:
-    return f"{entry}_{width}"
-
-
 _PROBE_SOURCES: dict[BackendName, dict[str, str]] = {
     "cuda": {
-        _named(COPY, 4): f"{_CUDA_HEAD}{COPY}_4(const uint4* source, uint4* target) {_CUDA_COPY_BODY}",
+        f"{COPY}_4": f"{_CUDA_HEAD}{COPY}_4(const uint4* source, uint4* target) {_CUDA_COPY_BODY}",
         EMPTY: f"{_CUDA_HEAD}{EMPTY}(float* target) {{}}",
-        _named(MULTIPLY_ADD, 1): f"{_CUDA_HEAD}{MULTIPLY_ADD}_1(float* target, float a, float b) "
+        f"{MULTIPLY_ADD}_1": f"{_CUDA_HEAD}{MULTIPLY_ADD}_1(float* target, float a, float b) "
         + _multiply_add_body(1, "fma({x}, va, vb)"),
     },
     "opencl": {
         **{
-            _named(COPY, width): f"__kernel void {COPY}_{width}(__global const uint{width}* source, "
+            f"{COPY}_{width}": f"__kernel void {COPY}_{width}(__global const uint{width}* source, "
             f"__global uint{width}* target) {_OPENCL_COPY_BODY}"
             for width in (4, 16)
         },
@@ -96,7 +90,7 @@ _PROBE_SOURCES: dict[BackendName, dict[str, str]] = {
         # Written as kernels write it. OpenCL's fma() is a call of a function where the driver's library has it so: PoCL
         # 3.0 then does 0.9 GFLOP/s on a machine whose two cores do 70 with x * a + b.
         **{
-            _named(MULTIPLY_ADD, width): f"__kernel void {MULTIPLY_ADD}_{width}(__global float* target, float a, "
+            f"{MULTIPLY_ADD}_{width}": f"__kernel void {MULTIPLY_ADD}_{width}(__global float* target, float a, "
             "float b) " + _multiply_add_body(width, "{x} * va + vb")
             for width in WIDTHS["opencl"]
         },
@@ -205,7 +199,7 @@ _HEALTH_SOURCES: dict[BackendName, str] = {
 
 
 def compile_health(compiler: Compiler, backend: BackendName) -> Artifact | None:
-    """The kernel, compiled; None where the compiler refuses it, which then is no fault of a device."""
+    """The health kernel, compiled; None where the compiler refuses it."""
     made = compiler.compile(Specialised(backend, HEALTH_ENTRY, _HEALTH_SOURCES[backend]))
     return made if isinstance(made, Artifact) else None
 

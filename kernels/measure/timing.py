@@ -1,4 +1,4 @@
-"""How long does it take: statistics of repeated samples, and how many samples are enough.
+"""Statistics of repeated timings, and the number of samples that is enough.
 
 Pure: it is given functions that take a sample and never touches a device. Times are seconds.
 """
@@ -19,13 +19,14 @@ Samples = NDArray[np.float64] | Sequence[Sequence[float]]
 
 CONFIDENCE_Z = 1.959963984540054
 """Normal quantile of a two-sided 95 % interval."""
-FEWEST_SAMPLES = 6
-"""The fewest whose extremes bound the median with 95 %: 1 - 2 * 0.5**6 is 96.9 %."""
+MIN_SAMPLES = 6
+"""Below, the extremes of the samples do not bound the median with 95 %: 1 - 2 * 0.5**6 is 96.9 %."""
 BLOCK_ROUNDS = 3
 """Rounds of a block of a comparison, for each of which everything is loaded anew."""
-LEAST_BLOCKS = 10
+MIN_BLOCKS = 10
+"""Blocks before a comparison may end by its target."""
 MAX_ROUNDS_FACTOR = 4
-"""How many times the usual number of rounds a comparison may take to reach its target."""
+"""Rounds that a comparison may take to reach its target, over the usual number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,10 @@ class Precision:
     `min_samples` when the interval's lower end exceeds `give_up_above` (a clear loser needs no precise time).
     floor: the seconds that the device's measured roofs allow at least; 0 where they are not known. energy_seconds: how
     long launches are repeated after that for their energy; 0 for not at all.
-
-    Six samples are the fewest whose extremes bound the median with 95 % (1 - 2 * 0.5**6 is 96.9 %)."""
+    """
 
     target: float = 0.01
-    min_samples: int = FEWEST_SAMPLES
+    min_samples: int = MIN_SAMPLES
     max_samples: int = 100
     budget_seconds: float = 0.25
     give_up_above: float = math.inf
@@ -62,7 +62,7 @@ class Estimate:
     def confidence(self) -> float:
         """The interval's level: 95 %, or, of fewer than six samples, that of their extremes (Conover, section 3.2):
         1 - 2 * 0.5**n, 93.75 % of five and 75 % of three."""
-        return 0.95 if self.samples >= FEWEST_SAMPLES else max(0.0, 1 - 2 * 0.5**self.samples)
+        return 0.95 if self.samples >= MIN_SAMPLES else max(0.0, 1 - 2 * 0.5**self.samples)
 
     @property
     def half_width(self) -> float:
@@ -187,7 +187,7 @@ def interleaved(
     sample of each, again in random order. At least 3 blocks are taken, then as many as make `rounds`, or the budget
     allows.
 
-    With a `target` it ends, from `LEAST_BLOCKS` on, once each ratio to the first kernel is known to a half-width of
+    With a `target` it ends, from `MIN_BLOCKS` on, once each ratio to the first kernel is known to a half-width of
     `target`, and goes on to `MAX_ROUNDS_FACTOR` times `rounds` until it is. The width says nothing of which is faster,
     so that stopping by it favours neither.
     """
@@ -197,7 +197,7 @@ def interleaved(
     for done in range(most):
         if done >= 3 and clock() - started > budget_seconds:
             break
-        if target and done >= LEAST_BLOCKS and _widest(samples) <= target:
+        if target and done >= MIN_BLOCKS and _widest(samples) <= target:
             break
         before_block()
         loaded: dict[int, Callable[[], float]] = {position: makers[position]() for position in _shuffled(rng, makers)}

@@ -1,4 +1,4 @@
-"""Search strategies by name: ask for a configuration, tell what became of it.
+"""Search strategies by name: ask for a configuration, tell its result.
 
 Owns the registry. A strategy is one class in one file, a subclass of `Strategy`; models are imported only when the
 strategy that needs them is made. "default" picks itself from the space, the budget and the workers.
@@ -29,7 +29,7 @@ STRATEGIES: Mapping[str, str] = MappingProxyType(
 
 
 def make_strategy(name: str, space: Space, **arguments: Any) -> Strategy:
-    """The strategy called `name` on `space`; `arguments` are those of `Strategy` (`seed` is required).
+    """The strategy called `name` on `space`; `arguments` as for `Strategy` (`seed` is required).
 
     Raises `SearchError` for an unknown name.
     """

@@ -1,7 +1,7 @@
-"""What became of one point of a search. Owns `Observation` and `SearchError`, nothing of the strategies.
+"""The contract of a search: ask for a point, tell its result, in any order, with many in flight.
 
-Results from elsewhere that a search may begin with: of an earlier run, another device or another task.
-The contract of a search: ask for a point, tell what became of it, in any order, with many in flight.
+Owns `Strategy`, `Observation` (the result of a point) and `Prior` (results of an earlier run, another device or another
+task). The strategies are in `strategies` and `bayesian`.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class Strategy(ABC):
     """Chooses points of `space` one at a time; deterministic under `seed` for the same sequence of asks and tells.
 
     budget: how many points the caller means to measure in all (None: unknown), workers: how many at a time; both are
-    for planning and not enforced. seeds: configurations to ask first; those that are infeasible are not asked and
-    stand with their reasons in `refused_seeds`. prior: results of an earlier run or of another device; strategies that
-    learn ask its best points first, after the seeds. A strategy never asks an infeasible point, nor one that was asked
-    or told before, and never waits for a particular result.
+    for planning and not enforced. seeds: configurations to ask first; infeasible ones are not asked and stand with
+    their reasons in `refused_seeds`. prior: results of an earlier run or of another device; strategies that learn ask
+    its best points first, after the seeds. A strategy never asks an infeasible point, nor a point that was asked or
+    told before, and never waits for a particular result.
     """
 
     name: ClassVar[str]
@@ -154,14 +154,14 @@ class Strategy(ABC):
         """What the strategy does, as a clause that starts with its name."""
 
     def describe(self) -> str:
-        """One sentence for the user: what was picked, why, and what it does."""
+        """One sentence for the user: the strategy, the reason for it, and its method."""
         return f"{self.because}; {self._method()}." if self.because else f"{self._method()}."
 
     def ask(self) -> Config | None:
         """The next configuration; None when there is nothing to ask now or ever (see `exhausted`)."""
-        point = self._next_queued()
-        if point is None:
-            point = self._propose(self._rng())
+        while self._queue and self.taken(self._queue[0]):
+            self._queue.popleft()
+        point = self._queue[0] if self._queue else self._propose(self._rng())
         if point is None:
             self._dry = not self.pending
             return None
@@ -217,14 +217,6 @@ class Strategy(ABC):
     def _rng(self) -> np.random.Generator:
         return np.random.default_rng([self.seed & ((1 << 64) - 1), len(self.asked), self._tells])
 
-    def _next_queued(self) -> int | None:
-        while self._queue:
-            point = self._queue[0]
-            if not self.taken(point):
-                return point
-            self._queue.popleft()
-        return None
-
     def _ask_noted(self, point: int) -> None:
         self.asked[point] = None
         if point not in self.known:
@@ -233,11 +225,10 @@ class Strategy(ABC):
 
     def _fresh(self, rng: np.random.Generator, count: int = 1) -> list[int]:
         """Up to `count` random points that are not taken."""
-        size = len(self.space)
-        used = len(self.known.keys() | self.asked.keys())
-        if (used + count) * 4 > size:
+        size, used = len(self.space), list(self.known.keys() | self.asked.keys())
+        if (len(used) + count) * 4 > size:
             left = np.ones(size, dtype=np.bool_)
-            left[list(self.known.keys() | self.asked.keys())] = False
+            left[used] = False
             free = np.flatnonzero(left)
             return [int(point) for point in rng.permutation(free)[:count]]
         found: dict[int, None] = {}

@@ -1,6 +1,6 @@
 """Model-based search: a Gaussian process over the feasible points says which one is most worth measuring.
 
-Owns the strategy: first points, when the model is fitted anew, candidates, what is asked. The scheme is Bayesian
+Owns the strategy: first points, fits of the model, candidates, and the choice among them. The scheme is Bayesian
 optimisation on the logarithm of the objective with expected improvement (Jones et al., 1998), over listed feasible
 points instead of a box; the model is `tunesmith.kernels.search.model`. Failures are information: a second process gives
 the chance of success, by which the expectation is multiplied, and of the candidates only those count whose chance is
@@ -47,7 +47,7 @@ class SurrogateSearch(Strategy):
     MAX_NEIGHBOURS: ClassVar[int] = 64
     """Neighbours taken of one point."""
     REFIT_GROWTH: ClassVar[float] = 0.1
-    """Growth of what is known after which the hyperparameters are fitted anew."""
+    """Growth of the number of results after which the hyperparameters are fitted anew."""
     MODEL_POINTS: ClassVar[int] = 320
     """Points that the model keeps: beyond, the best ones, the latest ones and the latest failures."""
     FIT_POINTS: ClassVar[int] = 160
@@ -156,7 +156,7 @@ class SurrogateSearch(Strategy):
         return len(self.space) <= self.CANDIDATES
 
     def _spread(self, rng: np.random.Generator) -> int | None:
-        """A point far from all asked ones; where most points fail, one that is likelier than others not to."""
+        """A point far from all asked ones; where most points fail, a point with a larger chance of success."""
         fresh = self._fresh(rng, self.INITIAL_CANDIDATES)
         if not fresh or not self.asked:
             return fresh[0] if fresh else None
@@ -207,7 +207,7 @@ class SurrogateSearch(Strategy):
         return failures
 
     def _labels(self) -> Floats:
-        """1 for the model's points that failed, 0 for those that did not, NaN for those in flight."""
+        """For each of the model's points 1 if it failed, 0 if it did not, NaN if it is in flight."""
         return np.array([float(point in self._failed) if point in self.known else np.nan for point in self._points])
 
     def _add(self, point: int) -> None:
@@ -243,8 +243,8 @@ class SurrogateSearch(Strategy):
         return [point for point in around if not self.taken(point)]
 
     def _target(self, model: Posterior) -> tuple[Floats, float]:
-        """The posterior's weights, and the best complete value, standardised, or a better one that is believed to be on
-        its way: what is asked next should improve on that."""
+        """The posterior's weights, and the best complete value, standardised, or a better one that is expected of
+        a point in flight: the next point should improve on that."""
         least = self._targets.least() if self.best is None else math.log(self.best[1])
         best = self._targets.standard(least)
         weights = model.weights(self._targets.standardised(self._points)[0])

@@ -1,4 +1,4 @@
-"""What each parameter does to the time: a functional analysis of variance of the surrogate, from what was measured.
+"""What each parameter does to the time: a functional analysis of variance of the model of a search.
 
 Owns the decomposition only: it is given a space and observations, and measures nothing. The model is the one that the
 strategy `surrogate` searches with, fitted once to all results, whichever strategy asked for them. Its expectation at
@@ -64,7 +64,7 @@ def effects(space: Space, results: Mapping[int, Observation], *, seed: int = 0) 
     with single_threaded():
         targets.impute(kernel, kernel.prior, MAX_FITTED)
         ranked = targets.ranked()
-        # The best ones, and of the others as many, evenly spread: a model of the best alone would not see what is bad.
+        # The best ones, and of the others as many, evenly spread: a model of the best alone would not see bad values.
         others = ranked[MAX_FITTED // 2 :]
         fitted = ranked[: MAX_FITTED // 2] + others[:: max(1, math.ceil(2 * len(others) / MAX_FITTED))]
         codes = space.codes_of(fitted)

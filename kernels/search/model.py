@@ -122,7 +122,7 @@ class CovarianceKernel:
             if len(table) > len(first):
                 used, rows = table[rows], np.arange(len(first))
             factors.append((used.take(second[:, column], axis=1), rows))
-        # A few rows at a time, so that what is multiplied stays in the processor's cache.
+        # A few rows at a time, so that the factors stay in the processor's cache.
         step = max(1, _CACHED // max(1, len(second)))
         for start in range(0, len(first), step):
             part = result[start : start + step]
@@ -192,7 +192,7 @@ class CovarianceKernel:
 
 
 class Posterior:
-    """What is expected at candidate points, kept up to date as points are added one at a time.
+    """The posterior at candidate points, kept up to date as points are added one at a time.
 
     A point may be added before its value is known (it is in flight) or without one ever (it failed): it then lowers
     the uncertainty around it and leaves the expectation alone, which is what believing the model's own prediction
@@ -252,7 +252,7 @@ class Posterior:
         self.candidates = np.concatenate([self.candidates, candidates])
 
     def weights(self, values: Floats) -> Floats:
-        """What `expect` needs of standardised `values`, one a point in the order added, NaN where there is none."""
+        """Weights for `expect`, from standardised `values`, one a point in the order added, NaN where there is none."""
         unknown = np.flatnonzero(~np.isfinite(values))
         filled = values.copy()
         filled[unknown] = 0.0
@@ -274,7 +274,7 @@ class Posterior:
         return mean, np.sqrt(np.maximum(self._scale - explained, 1e-10))
 
     def mean(self, weights: Floats, others: Codes) -> Floats:
-        """The mean alone at `others`: without a deviation there is no need to whiten them."""
+        """The mean alone at `others`: without a deviation they need not be whitened."""
         solved = solve_triangular(self._lower, weights, lower=True, trans=1, check_finite=False)
         return np.asarray(solved @ self._covariance(self.codes, others))
 
@@ -327,7 +327,7 @@ class Targets:
         return len(self._known)
 
     def note(self, point: int, seen: Observation) -> None:
-        """Takes in `seen`; a failure takes out what was known before."""
+        """Takes in `seen`; a failure takes out an earlier value."""
         self._moments = None
         self._dropped.pop(point, None)
         if seen.value is None:

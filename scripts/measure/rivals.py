@@ -11,7 +11,7 @@ slowest time so far.
 
 - `optuna-gp`: the process of Optuna's GPSampler (its kernel, priors and fit) with its log expected improvement at all
   configurations of the table, since the sampler itself knows no list of feasible points. Needs PyTorch.
-- `optuna-tpe`: Optuna's TPESampler; what it suggests is replaced by the nearest configuration of the table that is new.
+- `optuna-tpe`: Optuna's TPESampler; each suggestion is replaced by the nearest new configuration of the table.
 """
 
 from __future__ import annotations

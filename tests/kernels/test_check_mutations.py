@@ -292,7 +292,7 @@ def test_a_size_that_only_the_source_names_is_checked(device: Any) -> None:
 
 
 def test_each_value_of_a_scalar_is_another() -> None:
-    values = [1e-6, *(planning._varied(1e-6, how) for how in planning.SCALARS)]
+    values = [1e-6, *(change(1e-6) for change in planning.SCALARS)]
     assert len(set(values)) == len(planning.SCALARS) + 1
 
 

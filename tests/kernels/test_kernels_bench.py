@@ -11,7 +11,7 @@ import pytest
 from tunesmith.kernels.backends.opencl import OpenclSequence
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.launch.buffers import MAX_COLD_MULTIPLE, RED_ZONE, WorkloadData
-from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import Implausible, Measured
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -111,7 +111,7 @@ def test_a_comparison_lays_arrays_out_anew_for_each_block_and_stays_right(
 
     monkeypatch.setattr(WorkloadData, "rearrange", seen)
     pretended_clock(1e-3)  # A sample is a few launches.
-    compared = bench.compare(candidate, [candidate], bench.task.workloads[0].name, rounds=12, budget_seconds=1.0)
+    compared = bench.compare(ComparisonRequest(candidate, [candidate], bench.task.workloads[0].name, 12, 1.0))
     assert isinstance(compared.results[0], Comparison), compared
     assert len(layouts) >= 3 and len(set(layouts)) > 1
     assert isinstance(visit(bench, candidate), Measured)

@@ -18,7 +18,7 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends import HostCall
 from tunesmith.kernels.backends.opencl import OpenclSequence
 from tunesmith.kernels.launch.buffers import WorkloadData
-from tunesmith.kernels.measure.bench import Bench, WorkloadComparison
+from tunesmith.kernels.measure.bench import Bench, ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.opponents import KernelRival, Ready, prepare_opponent
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import CompileFailed
@@ -82,7 +82,8 @@ def compared(task: Task, device: Any, **options: Any) -> WorkloadComparison:
     """The baseline with itself, and with the task's opponents."""
     baseline = compiled_candidate(task, device)
     options = {"rounds": 9, "budget_seconds": 0.2, "opponents": task.opponents, **options}
-    return Bench(task, device.limits, device.index).compare(baseline, [baseline], task.workloads[0].name, **options)
+    request = ComparisonRequest(baseline, [baseline], task.workloads[0].name, **options)
+    return Bench(task, device.limits, device.index).compare(request)
 
 
 def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:

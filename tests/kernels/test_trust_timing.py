@@ -20,8 +20,8 @@ from tunesmith.kernels.measure import roofs as calibrate
 from tunesmith.kernels.measure.bench import DriftMonitor
 from tunesmith.kernels.measure.timing import (
     BLOCK_ROUNDS,
-    LEAST_BLOCKS,
     MAX_ROUNDS_FACTOR,
+    MIN_BLOCKS,
     Precision,
     compare,
     estimate,
@@ -85,15 +85,14 @@ def test_two_per_cent_are_found() -> None:
 
 
 def test_a_comparison_ends_at_its_target_and_goes_on_for_it() -> None:
-    def blocks(noise: float, **target: float) -> int:
-        pair = [kernel(np.random.default_rng(3), noise, [0.0])] * 2
-        found = interleaved(pair, rounds=40, seed=0, budget_seconds=1e9, **target)
-        assert found[0].shape[1] == BLOCK_ROUNDS
-        return len(found[0])
-
-    assert blocks(1e-4, target=0.005) == LEAST_BLOCKS
-    assert blocks(0.2, target=0.005) == math.ceil(40 * MAX_ROUNDS_FACTOR / BLOCK_ROUNDS)
-    assert blocks(0.2) == math.ceil(40 / BLOCK_ROUNDS)
+    rng = np.random.default_rng(3)
+    quiet = interleaved([kernel(rng, 1e-4, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9, target=0.005)
+    loud = interleaved([kernel(rng, 0.2, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9, target=0.005)
+    plain = interleaved([kernel(rng, 0.2, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9)
+    assert quiet[0].shape == (MIN_BLOCKS, BLOCK_ROUNDS)
+    assert len(loud[0]) == math.ceil(40 * MAX_ROUNDS_FACTOR / BLOCK_ROUNDS) and len(plain[0]) == math.ceil(
+        40 / BLOCK_ROUNDS
+    )
 
 
 def test_a_comparison_ends_with_its_budget_after_three_blocks() -> None:
@@ -195,4 +194,4 @@ def test_settings_are_no_throttling() -> None:
 def test_few_samples_have_a_lower_confidence_and_say_so() -> None:
     assert estimate([1.0, 2.0, 3.0]).confidence == 0.75 and estimate([1.0] * 5).confidence == 0.9375
     assert estimate([1.0] * 6).confidence == 0.95
-    assert bench.PRECISION.min_samples >= 6 and all(one.min_samples >= 6 for one in calibrate.PRECISION.values())
+    assert bench.MODES_PRECISION.min_samples >= 6 and all(one.min_samples >= 6 for one in calibrate.PRECISION.values())
