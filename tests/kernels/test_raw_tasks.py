@@ -89,11 +89,10 @@ class TestReferences:
         n, d = 4, 33
         x, weight, bias = self.rng.standard_normal((n, d)), self.rng.standard_normal(d), self.rng.standard_normal(d)
         out = reference("layernorm")(x=x, weight=weight, bias=bias, eps=1e-5, n=n, d=d)["out"]
-        for i in range(n):
-            mean = sum(x[i]) / d
-            variance = sum((value - mean) ** 2 for value in x[i]) / d
-            for j in range(d):
-                assert out[i, j] == pytest.approx((x[i, j] - mean) / math.sqrt(variance + 1e-5) * weight[j] + bias[j])
+        for row, found in zip(x, out, strict=True):
+            mean = sum(row) / d
+            variance = sum((value - mean) ** 2 for value in row) / d
+            assert found == pytest.approx((row - mean) / math.sqrt(variance + 1e-5) * weight + bias)
 
     def test_int8_quant(self) -> None:
         x = np.array([[1.0, -2.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0], [-127.0, 1.5, 2.5, 127.0]])
@@ -116,15 +115,10 @@ class TestReferences:
         n, h, w = 2, 4, 5
         image, weights = self.rng.standard_normal((n, h, w)), self.rng.standard_normal(9)
         out = reference("stencil3x3")(image=image, filter=weights, n=n, h=h, w=w)["out"]
-        for z in range(n):
-            for y in range(h):
-                for x in range(w):
-                    total = 0.0
-                    for index in range(9):
-                        b, a = y + index // 3 - 1, x + index % 3 - 1
-                        if 0 <= b < h and 0 <= a < w:
-                            total += image[z, b, a] * weights[index]
-                    assert out[z, y, x] == pytest.approx(total)
+        padded = np.pad(image, ((0, 0), (1, 1), (1, 1)))
+        for z, y, x in np.ndindex(n, h, w):
+            total = sum(padded[z, y + at // 3, x + at % 3] * weights[at] for at in range(9))
+            assert out[z, y, x] == pytest.approx(total)
 
     def test_histogram(self) -> None:
         data, counts = self.rng.integers(0, 256, 1000).astype(float), self.rng.integers(0, 9, 256).astype(float)
@@ -149,10 +143,8 @@ class TestReferences:
             assert out[row, col] == ((byte >> 4 if col % 2 else byte & 15) - 8) * scales[row, col // 128]
 
     def test_gemv(self) -> None:
-        out = reference("gemv")(
-            matrix=np.array([[1.0, 2.0, 3.0], [0.0, -1.0, 4.0]]), x=np.array([1.0, 10.0, 100.0]), n=2, k=3
-        )
-        assert out["out"].tolist() == [321.0, 390.0]
+        matrix, x = np.array([[1.0, 2.0, 3.0], [0.0, -1.0, 4.0]]), np.array([1.0, 10.0, 100.0])
+        assert reference("gemv")(matrix=matrix, x=x, n=2, k=3)["out"].tolist() == [321.0, 390.0]
 
     def test_embedding_bag(self) -> None:
         table, rows = self.rng.standard_normal((4096, 5)), self.rng.integers(0, 4096, (7, 3))
