@@ -28,8 +28,6 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import FunctionOpponent
 from tunesmith.kernels.spec.template import BACKENDS
 
-FRAMEWORKS = {"cuda": ("cupy", "torch"), "opencl": ("numpy", "torch")}
-"""Those that work on a backend's arrays; with OpenCL on the host, whose processor is the device where it is a CPU."""
 WARM_UP_CALLS = 3
 """Calls before the first that is timed, in which a library compiles, chooses an algorithm or allocates."""
 _NUMBERS = itertools.count(1)
