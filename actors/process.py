@@ -52,8 +52,8 @@ _STARTING = threading.Lock()
 
 
 def preload(backend: BackendName) -> None:
-    """Has the fork server of this process import the modules of workers for `backend`, as far as installed, before it forks
-    the first child. Without effect once it runs; children import missing modules by themselves."""
+    """Has the fork server of this process import the modules of workers for `backend`, as far as installed, before its
+    first fork. Without effect once it runs; children import missing modules by themselves."""
     _FORK_SERVER.set_forkserver_preload([*_ALWAYS, *IMPORTS[backend]])
 
 
