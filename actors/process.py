@@ -3,10 +3,10 @@
 A call may have a deadline. A call that overruns it, or whose process dies, comes back as a value; the next call starts
 a new process. A user's mistake that the process finds is raised here, and so is a bug.
 
-Processes are forked by multiprocessing's fork server, which has imported what `preload` names. Measured with PoCL's
+Processes are forked by multiprocessing's fork server, which has imported the modules of `preload`. Measured with PoCL's
 modules on two busy cores: 0.8 s to the first child, 8 to 13 ms to each further one, 2.9 MB of its own memory, 2 ms to
 kill it; a new interpreter takes 1.1 s and 31 MB each time. (A fork server of our own was no better: 0.7 s, 7 to 10 ms,
-2.4 MB, 2 ms.) Forking is safe there: the server never touches a device, and its only other threads are those of
+2.4 MB, 2 ms.) Forking is safe there: the server never touches a device, and its only other threads belong to
 NumPy's OpenBLAS, which stops them before a fork and starts them when they are needed.
 """
 
@@ -39,10 +39,6 @@ START_PAUSE_SECONDS = 0.05
 """Pause before the second attempt, in which the death of a fork server is noticed; it doubles with each attempt."""
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 FAULT_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
-IMPORTS: dict[BackendName, tuple[str, ...]] = {
-    "cuda": ("tunesmith.actors.workers", "cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
-    "opencl": ("tunesmith.actors.workers", "pyopencl"),
-}
 
 _FORK_SERVER = multiprocessing.get_context("forkserver")
 _ALWAYS = ["numpy.random"]
@@ -52,8 +48,8 @@ _STARTING = threading.Lock()
 
 
 def preload(backend: BackendName) -> None:
-    """Has the fork server of this process import what workers for `backend` need, as far as it is installed, before it
-    forks the first child. Without effect once it runs; children import by themselves what is missing."""
+    """Has the fork server of this process import the modules of workers for `backend`, as far as installed, before its
+    first fork. Without effect once it runs; children import missing modules by themselves."""
     _FORK_SERVER.set_forkserver_preload([*_ALWAYS, "tunesmith.actors.workers", *BACKENDS[backend].packages])
 
 
@@ -221,6 +217,6 @@ def pack(*values: Any) -> bytes:
 
 
 def unpack(data: bytes) -> tuple[Any, ...]:
-    """What was packed by a process of this cluster, which Ray has authenticated."""
+    """The values packed by a process of this cluster, which Ray has authenticated."""
     values: tuple[Any, ...] = pickle.loads(data)
     return values

@@ -1,9 +1,6 @@
-"""The Ray cluster: attach to the one there is, or start one on this machine, and say what it offers.
+"""The Ray cluster: joins the present one, or starts one on this machine, and lists its GPUs.
 
 Never stops Ray processes that it did not start.
-
-Which GPUs a cluster has: one look at every node that offers some, whoever uses them at the moment.
-The Ray cluster: attaching to one, its GPUs, and the actors on it that may die.
 """
 
 from __future__ import annotations
@@ -32,18 +29,20 @@ from tunesmith.hw.probe import DeviceInfo, Inventory, probe_cuda
 
 CONNECT_SECONDS = 10.0
 WAIT_SECONDS = 60.0
-"""How long a cluster may take to offer the GPUs it should have."""
-ROOM = 8 << 20
-"""Bytes that a cluster here needs for its sockets and logs. It writes a quarter of a megabyte in a short run."""
+"""Timeout for a cluster to offer the GPUs it should have."""
+SURVEY_SECONDS = 60.0
+"""Deadline of all nodes together for the list of their GPUs."""
+MIN_FREE_BYTES = 8 << 20
+"""Disk space that a cluster here needs for its sockets and logs. It writes a quarter of a megabyte in a short run."""
 
 
 class ClusterError(TunesmithError):
-    """The cluster cannot be reached, or lacks what is needed."""
+    """The cluster cannot be reached, or lacks a resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the whole cluster has: CPU cores and GPUs. `attached`: it was there before us."""
+    """The CPU cores and GPUs of the whole cluster. attached: it was there before."""
 
     cpus: int
     gpus: int
@@ -80,7 +79,7 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
     except (OSError, ValueError, RuntimeError) as error:
         where = f"at RAY_ADDRESS={address}" if address else "on this machine"
         raise ClusterError(f"No Ray cluster could be used {where}: {error}.") from error
-    # Ray puts handlers of its own in place, which print a stack and end the process at once. Whoever has one keeps it.
+    # Ray's own handler prints a stack and ends the process at once, so one that was there before is kept.
     if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)
     try:
@@ -97,20 +96,20 @@ def _require_room() -> None:
     folder = Path(os.environ.get(name, "/tmp"))
     try:
         with tempfile.NamedTemporaryFile(prefix="tunesmith-", dir=folder) as file:
-            file.write(bytes(ROOM))
+            file.write(bytes(MIN_FREE_BYTES))
             file.flush()
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        what = f"has no room for the {ROOM >> 20} MiB that workers need" if full else "cannot be written"
+        defect = f"has no room for the {MIN_FREE_BYTES >> 20} MiB that workers need" if full else "cannot be written"
         remedy = f"make room there, or set {name}" if full else f"set {name}"
         raise ClusterError(
-            f"{name}: the folder for temporary files {folder} {what} ({error.strerror}); {remedy} to another folder."
+            f"{name}: the folder for temporary files {folder} {defect} ({error.strerror}); {remedy} to another folder."
         ) from error
 
 
 def _keep_token() -> None:
-    """Gives Ray, in this process and those that it starts, the token that it would keep in the user's home, where none
-    is there and none can be written."""
+    """Gives Ray, in this process and its children, the token that it would keep in the user's home, where none is there
+    and none can be written."""
     if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         return
     try:
@@ -152,8 +151,8 @@ def wait_for(resource: str, amount: float, deadline_seconds: float = WAIT_SECOND
 
 
 def cpu_share(lanes: int, compilers: int, *, gpu: bool) -> float:
-    """CPUs that each worker takes in Ray's accounts: a whole one, which it does keep busy, or an equal part of what
-    there is where the cluster has fewer cores than workers.
+    """CPUs that each worker takes in Ray's accounts: a whole one, which it does keep busy, or an equal part where the
+    cluster has fewer cores than workers.
 
     gpu: lanes hold GPUs, and a node's share has to do for as many lanes as it has GPUs.
     """
@@ -170,42 +169,38 @@ def _total(resource: str) -> float:
     return resources.get(resource, 0.0)
 
 
-SECONDS = 60.0
-"""For all nodes together to answer."""
-
-
-def look() -> Inventory:
+def list_gpus() -> Inventory:
     """The CUDA devices of the node this runs on; asks the driver for attributes, and takes no device."""
     # Ray hides all GPUs from a task that asks for none. The process that this is changed in ends with the task.
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     return probe_cuda()
 
 
-def survey(looker: Any = look) -> Inventory:
-    """The CUDA devices of all nodes that offer GPUs to the cluster, node by node. Notes say what a node answered that
-    shows none, or that it did not answer."""
+def survey(task: Any = list_gpus) -> Inventory:
+    """The CUDA devices of all nodes that offer GPUs to the cluster, node by node. Notes name nodes that list none, with
+    the reason, or did not answer. task: lists the GPUs of the node it runs on."""
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0) > 0]  # type: ignore[no-untyped-call]
-    task: Any = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(looker)
+    remote: Any = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(task)
     asked = {}
     for node in nodes:
         here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        asked[task.options(scheduling_strategy=here).remote()] = node
-    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=SECONDS) if asked else ([], [])
+        asked[remote.options(scheduling_strategy=here).remote()] = node
+    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=SURVEY_SECONDS) if asked else ([], [])
     devices: list[DeviceInfo] = []
     notes: list[str] = []
     for reference, node in asked.items():
         where = node["NodeManagerHostname"]
         if reference not in answered:
-            notes.append(f"The node {where} did not say within {SECONDS:g} s which GPUs it has.")
+            notes.append(f"The node {where} did not say within {SURVEY_SECONDS:g} s which GPUs it has.")
             continue
         try:
-            found: Inventory = ray.get(reference)
+            inventory: Inventory = ray.get(reference)
         except RayError as error:
             notes.append(f"The node {where} did not say which GPUs it has ({type(error).__name__}).")
             continue
-        devices += found.devices
-        if not found.devices:
-            notes += [f"On {where}: {note}" for note in found.notes]
+        devices += inventory.devices
+        if not inventory.devices:
+            notes += [f"On {where}: {note}" for note in inventory.notes]
     return Inventory(tuple(devices), tuple(notes))
 
 

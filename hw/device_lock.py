@@ -41,7 +41,7 @@ OPEN_TO_ALL = stat.S_ISVTX | stat.S_IWOTH
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process that holds devices, as it is shown to those that wait: its id, machine and command line."""
+    """A process that holds devices, as it is shown to waiting processes: its id, machine and command line."""
 
     pid: int
     host: str

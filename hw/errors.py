@@ -37,7 +37,7 @@ class Unavailable:
 
 
 class OutOfTime(TunesmithError):
-    """The time limit was reached while nothing could be measured; the message says what was waited for."""
+    """The time limit was reached while nothing could be measured; the message names the cause of the wait."""
 
 
 class NoDevice(TunesmithError):

@@ -1,4 +1,4 @@
-"""DeviceLimits: what one block and one multiprocessor of a device may hold.
+"""DeviceLimits: the resources of one block and of one multiprocessor of a device.
 
 Owns the record, its JSON form and the check of a single field's value. It does not know any particular
 device: the table is in `compute_capability`, the products in `products`, real machines in `probe`.

@@ -72,7 +72,7 @@ class Roofline:
     def memory_seconds(self, moved_bytes: float) -> float | None:
         """Seconds the memory needs to move `moved_bytes` at the best bandwidth; None where none was measured.
 
-        A small copy's own bandwidth includes its launch and ramp-up, which are no limit of the memory, and a
+        A small copy's own bandwidth includes its launch and ramp-up, which do not limit the memory, and a
         kernel that mostly reads can beat a copy of the same size; so the peak is what bounds from below.
         """
         _check_amount(moved_bytes, "bytes")

@@ -1,6 +1,6 @@
 """The limits of devices that need not be here: by compute capability, by product, by a user's file.
 
-Owns the tables, and how a user's text finds a row in them; what this machine has is for `tunesmith.hw.probe`.
+Owns the tables, and how a user's text finds a row in them; `tunesmith.hw.probe` lists the devices of this machine.
 
 Sources of the table of compute capabilities, by column:
 
@@ -16,8 +16,7 @@ Sources of the table of compute capabilities, by column:
 The numbers of products are those the CUDA driver reports (multiprocessors, L2 size, maximum SM clock, memory clock, bus
 width), except where a row's note says otherwise. Bandwidth is twice the memory clock times the bus width, which is why
 it can differ by a few percent from the rounded figure on a data sheet. Memory is the nominal capacity; the driver
-reports somewhat less, as it keeps a part for itself. ``None`` marks what is not established: it is left out rather than
-guessed.
+reports somewhat less, as it keeps a part for itself. ``None`` marks a number that is not established.
 
 A user's TOML file::
 
@@ -64,7 +63,7 @@ STATIC_SHARED_PER_BLOCK: Final = 48 * KIB
 
 @dataclass(frozen=True, slots=True)
 class _CapabilityLimits:
-    """What varies between capabilities. Shared memory in KiB, its allocation unit in bytes."""
+    """Limits that vary between capabilities. Shared memory in KiB, its allocation unit in bytes."""
 
     blocks: int
     warps: int
@@ -235,7 +234,7 @@ def resolve_target(text: str) -> DeviceLimits:
     """Return the limits that `text` names: ``sm_90``, ``9.0``, ``sm_90a``, ``h200``, or ``path/to/gpu.toml``.
 
     Case, spaces, hyphens and the words NVIDIA, GeForce and Tesla do not matter in a product's name.
-    Raises UnknownTarget, listing near matches, or saying what is wrong in the file.
+    Raises UnknownTarget, listing near matches, or naming the mistake in the file.
     """
     wanted = text.strip()
     if wanted.lower().endswith(".toml") or "/" in wanted or "\\" in wanted:

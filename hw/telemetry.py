@@ -32,7 +32,7 @@ _SETTINGS: Final = frozenset({"applications_clocks_setting", "sync_boost", "disp
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """One sample. None marks what this GPU does not report, and energy that was not asked for.
+    """One sample. None marks a value that this GPU does not report, and energy that was not asked for.
 
     Clocks in Hz, power in W, energy in J since the driver was loaded, temperature in degrees Celsius.
     """
@@ -94,7 +94,7 @@ class NvmlTelemetry:
 
     nvml: Any = field(repr=False)
     handle: Any = field(repr=False)
-    #: What this GPU does not report, by field, with NVML's reason; filled as it is found out.
+    #: Values that this GPU does not report, by field, with NVML's reason; filled as it is found out.
     unsupported: dict[str, str] = field(default_factory=dict)
     _closed: bool = False
 
@@ -165,7 +165,7 @@ class NvmlTelemetry:
 def open_telemetry(uuid: str | None = None, *, nvml_module: Any = None) -> NvmlTelemetry | NoTelemetry:
     """Open the GPU with this UUID (``GPU-...``, or ``MIG-...`` for the GPU around a slice).
 
-    Without a UUID the machine must have exactly one GPU. Never raises for what is missing: the answer is
+    Without a UUID the machine must have exactly one GPU. Never raises for a missing driver or GPU: the answer is
     then NoTelemetry with the reason.
     """
     nvml = nvml_access.load() if nvml_module is None else nvml_module

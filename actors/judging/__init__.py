@@ -1,2 +1,2 @@
-"""The verdict on one candidate, in processes of its own, without Ray: how it is made (`judge`), its steps spread over
-processes (`steps`), what such a process does (`examiner`), and a look at the reference before all (`reference`)."""
+"""The verdict on one candidate, in processes of its own, without Ray: its order (`judge`), its steps spread over
+processes (`steps`), their contents (`preparation`), and the check of the task and its reference (`task_check`)."""

@@ -1,7 +1,7 @@
 """The contents of steps and the reference's results for them, made ahead of the steps by processes that use no device.
 
-Owns the processes that call the reference in a verdict, the files by which they hand over what they made, and what is
-kept of it for later verdicts: preparing runs beside the launches, and no device is held for a slow reference.
+Owns the processes that call the reference in a verdict, the files by which they hand over its results, and the cache of
+these for later verdicts: preparing runs beside the launches, and no device is held for a slow reference.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tunesmith.kernels.spec.task import Task, TaskError, Workload
 if TYPE_CHECKING:
     from tunesmith.actors.judging.steps import Findings
 
-AHEAD = 8
+MAX_PREPARED_STEPS = 8
 """Steps that each process prepares before one of them is used: their files take disk space."""
-ON_DEVICE_BYTES = 16 << 20
+MAX_HOST_BYTES = 16 << 20
 """Bytes that a launch moves beyond which a GPU computes the reference faster than the host."""
-NEARLY_SECONDS, POLL_SECONDS = 0.2, 0.5
-KEPT_BYTES_PER_SECOND = 5e6
+READY_SECONDS, POLL_SECONDS = 0.2, 0.5
+MAX_CACHED_BYTES_PER_SECOND = 5e6
 """Prepared contents are kept on disk where preparing them was slower than this: others are soon made again."""
 
 
@@ -41,8 +41,11 @@ class ContentsHost:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._cache = _cache()
-        # What a reference imports takes time that is not its own.
+        try:
+            self._cache: DiskCache | None = open_cache()
+        except CacheError:  # which the command that began this has reported
+            self._cache = None
+        # The time of a reference does not include its imports.
         load_reference(task)
 
     def unusable_scalars(self, workload: Workload, seed: int) -> list[tuple[str, int, float]]:
@@ -75,17 +78,9 @@ class ContentsHost:
             if isinstance(made, OutsideContract):
                 return Skipped(step.name, made.why, reason="reference")
             data = made.to_bytes()
-            if self._cache is not None and len(data) < KEPT_BYTES_PER_SECOND * (time.monotonic() - begun):
+            if self._cache is not None and len(data) < MAX_CACHED_BYTES_PER_SECOND * (time.monotonic() - begun):
                 self._cache.write(key, data)
         path.write_bytes(data)
-        return None
-
-
-def _cache() -> DiskCache | None:
-    try:
-        return open_cache()
-    except CacheError:
-        # The command that began this has said so.
         return None
 
 
@@ -109,11 +104,11 @@ class Preparation:
             place: step
             for place, step in steps.items()
             if not task.original_is_reference
-            and (limits.kind == "cpu" or step.derived or task.bytes_of(step.workload) <= ON_DEVICE_BYTES)
+            and (limits.kind == "cpu" or step.derived or task.bytes_of(step.workload) <= MAX_HOST_BYTES)
         }
         self._made: dict[int, Future[Path | Skipped]] = {place: Future() for place in on_host}
         self._waiting = iter(on_host.items())
-        self._room = threading.Semaphore(AHEAD * max(1, len(hosts)))
+        self._room = threading.Semaphore(MAX_PREPARED_STEPS * max(1, len(hosts)))
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._threads = ThreadPoolExecutor(max(1, len(hosts)), "preparation")
 
@@ -136,10 +131,10 @@ class Preparation:
 
     def is_ready(self, place: int) -> bool:
         """Whether `get` returns at once, or nearly so."""
-        return place not in self._made or bool(wait([self._made[place]], NEARLY_SECONDS).done)
+        return place not in self._made or bool(wait([self._made[place]], READY_SECONDS).done)
 
     def get(self, place: int) -> Path | Skipped | None:
-        """The file with what was prepared, why the step is left out, or None where the device is to prepare it. Raises
+        """The file of prepared contents, why the step is left out, or None where the device is to prepare it. Raises
         `TunesmithError` where the task's own contents cannot be prepared."""
         if place not in self._made:
             return None
@@ -180,17 +175,17 @@ class Preparation:
         return answer if isinstance(answer, Skipped) else path
 
 
-def require_prepared(task: Task, what: str, found: object) -> None:
-    """Raises `TunesmithError` where preparing the data of `what` overran its deadline or ended its process: no kernel
-    ran, only the user's reference."""
-    match found:
+def require_prepared(task: Task, name: str, answer: object) -> None:
+    """Raises `TunesmithError` where preparing the data of the step or workload `name` overran its deadline or ended its
+    process: no kernel ran, only the user's reference."""
+    match answer:
         case TimedOut():
             raise TunesmithError(
-                f"Task {task.name}: preparing the data of {what} took longer than {found.limit:g} s; most likely the "
+                f"Task {task.name}: preparing the data of {name} took longer than {answer.limit:g} s; most likely the "
                 f"reference {task.reference_name} does not end: make it faster, or the workload smaller."
             )
         case Crashed():
             raise TunesmithError(
-                f"Task {task.name}: {found.detail} while it prepared the data of {what}; most likely the reference "
+                f"Task {task.name}: {answer.detail} while it prepared the data of {name}; most likely the reference "
                 f"{task.reference_name} ends it: fix the reference."
             )

@@ -1,9 +1,7 @@
-"""Is the reference fit to judge by? It is the user's code: it may be wrong, random, or change what it is given.
+"""Checks of a task without its device: its reference, its signatures, and its baseline.
 
-Owns what is asked of it on one workload, on the host and without a device. That it may hang or end its process is the
-business of whoever runs this in a process of its own (`tunesmith.actors.judging.task_check`).
-
-Is a task right, as far as can be seen without its device?
+The reference is the user's code, which may be wrong, random, or change its arguments. It is called on the host, in a
+process of its own, as it may hang or end its process.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ from tunesmith.kernels.spec.template import BACKENDS
 
 
 def examine_reference(task: Task, workload: Workload, seed: int, *, twice: bool) -> None:
-    """Raises `TaskError`, naming the reference, where its results cannot be what a kernel is compared with. twice: call
-    it a second time, to see whether it gives the same."""
+    """Raises `TaskError`, naming the reference, where no kernel can be compared with its results. twice: it is called a
+    second time, and must give the same."""
     given = host_inputs(task, workload, Contents(seed=seed))
     lent = {name: array.copy() for name, array in given.items()}
     results = reference_results(task, workload, lent)
@@ -47,7 +45,12 @@ def examine_reference(task: Task, workload: Workload, seed: int, *, twice: bool)
             )
     expected = as_expected(np, task, workload, results)
     for argument in task.outputs:
-        _require_precision(where, argument.name, np.asarray(results[argument.name]).dtype)
+        returned = np.asarray(results[argument.name]).dtype
+        if returned.kind == "f" and returned.itemsize < 8:
+            raise TaskError(
+                f"{where} returns {argument.name} in {returned}: return float64, which its arguments have, as rounded "
+                "results are no measure for a kernel."
+            )
         _require_numbers(where, argument.name, expected[argument.name], task.shape_of(argument, workload), given)
         _require_tolerance(task, workload, argument.name, expected[argument.name])
     if twice:
@@ -60,14 +63,6 @@ def examine_reference(task: Task, workload: Workload, seed: int, *, twice: bool)
                 )
 
 
-def _require_precision(where: str, name: str, dtype: np.dtype[Any]) -> None:
-    if dtype.kind == "f" and dtype.itemsize < 8:
-        raise TaskError(
-            f"{where} returns {name} in {dtype}: return float64, which its arguments have, as rounded results are no "
-            "measure for a kernel."
-        )
-
-
 def _require_numbers(
     where: str, name: str, expected: NDArray[Any], shape: tuple[int, ...], given: dict[str, NDArray[Any]]
 ) -> None:
@@ -78,8 +73,7 @@ def _require_numbers(
 
 
 def _require_tolerance(task: Task, workload: Workload, name: str, expected: NDArray[Any]) -> None:
-    argument = next(one for one in task.outputs if one.name == name)
-    dtype = task.dtype_of(argument, workload)
+    dtype = task.dtype_of(next(output for output in task.outputs if output.name == name), workload)
     tolerance = task.tolerance_of(dtype, name)
     whose = name if name in task.tolerance else dtype
     finite = np.abs(expected[np.isfinite(expected)])
@@ -93,10 +87,10 @@ def _require_tolerance(task: Task, workload: Workload, name: str, expected: NDAr
 
 COMPILE_SECONDS = 60.0
 REFERENCE_SECONDS = 60.0
-"""The deadline of the reference on one workload, unless the user says otherwise."""
-LARGEST_BYTES = 16 << 20
-"""Workloads that move more than this are left to the device, on which their results are computed faster; where all do,
-the smallest is called."""
+"""Deadline of the reference on one workload, unless the user says otherwise."""
+MAX_HOST_BYTES = 16 << 20
+"""Workloads that move more are left to the device, which computes their results faster; where all do, the reference is
+called on the smallest."""
 
 
 class _Host:
@@ -115,7 +109,7 @@ def check_reference(
     if task.original_is_reference:
         return  # nothing of the user's runs on the host
     ordered = sorted(workloads, key=task.bytes_of)
-    small = [one for one in ordered if task.bytes_of(one) <= LARGEST_BYTES]
+    small = [workload for workload in ordered if task.bytes_of(workload) <= MAX_HOST_BYTES]
     with Isolated("run", _Host, task, seed) as process:
         for workload in small or ordered[:1]:
             answer = process.call("examine", deadline, workload, workload is ordered[0])
@@ -137,27 +131,25 @@ def meant_for(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
 def check_task(
     task: Task, limits: DeviceLimits, index: int = 0, *, reference_deadline: float = REFERENCE_SECONDS
 ) -> tuple[list[str], list[str]]:
-    """What was found right, and what could not be checked, a clause each. Raises `TaskError` for the first mistake.
-
-    limits: of the device that the task is for, which need not be here for CUDA; index: of an OpenCL device that is,
-    whose driver compiles.
-    """
+    """Clauses on the parts that are right, and on the parts that could not be checked. Raises `TaskError` for the first
+    mistake. limits: of the task's device, which need not be here for CUDA; index: of a present OpenCL device, whose
+    driver compiles."""
     preload(limits.backend)
     right, unchecked = list[str](), list[str]()
     workloads = [one for one in task.workloads if limits.kind in one.devices] or list(task.workloads)
     small = small_workload(task, workloads)
-    for what, why in require_signatures(task, limits.backend).items():
-        (unchecked if why else right).append(f"{what}: {why or 'its signature is that of the arguments'}")
+    for kernel, why in require_signatures(task, limits.backend).items():
+        (unchecked if why else right).append(f"{kernel}: {why or 'its signature is that of the arguments'}")
     try:
         check_reference(task, [small], seed=0, deadline=reference_deadline)
     except TaskError:
         if small in workloads:
             raise
-        # What it does on sizes that were made up for this is not held against its author.
+        # A failure on made-up sizes is not held against the author.
         small = min(workloads, key=task.bytes_of)
         check_reference(task, [small], seed=0, deadline=reference_deadline)
-    for clause, found in _compiled(task, limits, index, workloads):
-        (right if found else unchecked).append(clause)
+    for clause, is_right in _compiled(task, limits, index, workloads):
+        (right if is_right else unchecked).append(clause)
     if not task.original_is_reference:
         right.append(f"reference: {task.reference_name} gives every output on {small.name}")
     return right, unchecked
@@ -175,32 +167,27 @@ def _compiled(task: Task, limits: DeviceLimits, index: int, workloads: list[Work
         for types, alike in combinations.items():
             named = f" with {', '.join(f'{name} = {dtype}' for name, dtype in types)}" if types else ""
             try:
-                made = compiler.call("compile", COMPILE_SECONDS, specialise(template, {}, dict(types)))
+                artifact = compiler.call("compile", COMPILE_SECONDS, specialise(template, {}, dict(types)))
             except CudaUnavailable as error:
                 yield f"baseline: not compiled. {error}".rstrip("."), False
                 return
-            if not isinstance(made, Artifact):
-                raise TaskError(f"{where}{named}: {describe(made).rstrip('.')}.")
-            if (kept := undeclared_state(template, made)) is not None:
+            if not isinstance(artifact, Artifact):
+                raise TaskError(f"{where}{named}: {describe(artifact).rstrip('.')}.")
+            if (kept := undeclared_state(template, artifact)) is not None:
                 raise TaskError(f"{where}{named}: {kept.detail.rstrip('.')}.")
             for workload in alike:
                 broken = infeasible_on(template, {}, workload, limits) or compiler_rejection(
-                    limits, geometry(template, {}, workload), made.resources
+                    limits, geometry(template, {}, workload), artifact.resources
                 )
                 if broken is not None:
                     raise TaskError(
                         f"{where}: it cannot be launched on the workload {workload.name}: {broken.detail.rstrip('.')}."
                     )
             yield f"baseline: it compiles{named} and can be launched on {', '.join(one.name for one in alike)}", True
-            declared = _static_shared(task, alike[0], limits)
-            cubin = BACKENDS[limits.backend].makes_cubins
-            if cubin and made.resources.shared is not None and made.resources.shared != declared:
+            declared, shared = parse(template.static_shared_bytes).integer(alike[0].names), artifact.resources.shared
+            if BACKENDS[limits.backend].makes_cubins and shared is not None and shared != declared:
                 yield (
-                    f"baseline: the source declares {made.resources.shared} bytes of shared memory, the task says "
-                    f'{declared}: write `static_shared_bytes = "{made.resources.shared}"`',
+                    f"baseline: the source declares {shared} bytes of shared memory, the task says {declared}: write "
+                    f'`static_shared_bytes = "{shared}"`',
                     False,
                 )
-
-
-def _static_shared(task: Task, workload: Workload, limits: DeviceLimits) -> int:
-    return parse(task.sources(limits.backend).baseline.template.static_shared_bytes).integer(workload.names)

@@ -1,1 +1,1 @@
-"""What the driver keeps: the scheduler, the workers and their replacement, and calls that use the pool alone."""
+"""The pool in the driver process: the scheduler, the workers and their replacement, and calls that need it alone."""

@@ -44,7 +44,7 @@ FINALISTS_ENDED = "every finalist ended its process"
 USES_DEVICE = ("prepare", "compare", "calibrate", "examine")
 """Calls of a lane that launch kernels, before which it waits for the device."""
 ROOF_WARN_DEVIATION = 0.01
-"""Deviation of a lane's roofs from those of the other lanes that is reported."""
+"""Deviation of a lane's roofs from the other lanes' that is reported."""
 ROOF_EXCLUDE_DEVIATION = 0.05
 """Deviation for which the lane is excluded."""
 METRICS_SECONDS = 2.0
@@ -134,7 +134,6 @@ class Pool:
         compile_class: type = CompileWorker,
     ) -> None:
         self.task, self.limits, self.cache = task, limits, cache
-        deadlines = deadlines or Deadlines()
         self.workers = WorkerSet(
             task,
             limits,
@@ -143,21 +142,13 @@ class Pool:
             compilers=compilers,
             seed=seed,
             workloads=workloads,
-            deadlines=deadlines,
+            deadlines=deadlines or Deadlines(),
             say=say,
             seconds_left=seconds_left,
             lane_class=lane_class,
             compile_class=compile_class,
         )
-        self._scheduler = Scheduler(
-            task,
-            limits,
-            self.workers,
-            seed=seed,
-            precision=precision or Precision(),
-            deadlines=deadlines,
-            cache=cache,
-        )
+        self._scheduler = Scheduler(self.workers, precision or Precision(), cache)
         self._metrics = Metrics(task.name) if shared else None
 
     def __enter__(self) -> Pool:
@@ -181,7 +172,7 @@ class Pool:
 
     @property
     def lanes(self) -> tuple[LaneStatus, ...]:
-        """What each lane does."""
+        """The state of each lane."""
         return tuple(LaneStatus(lane.name, lane.state, lane.served, lane.busy_until_now) for lane in self.workers.lanes)
 
     @property
@@ -383,8 +374,8 @@ def typical(all_roofs: Sequence[Roofline]) -> int:
 
 
 def deviation(roofs: Roofline, standard: Roofline) -> float:
-    """How far the roofs of one device are from those of another, as a share of these: the largest over copies at each
-    size and over peaks."""
+    """The relative difference of a device's roofs from the standard: the largest over copies at each size and over
+    peaks."""
     return max((abs(ratio - 1) for ratio in _ratios(roofs, standard)), default=0.0)
 
 

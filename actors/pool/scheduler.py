@@ -1,9 +1,9 @@
-"""The scheduler: what happens to evaluations between `submit` and the end.
+"""The scheduler: the queues of an evaluation between `submit` and its end.
 
 Owns the queues of compilations and of visits, their dispatch to workers, the retry of lost calls, and how many
 evaluations should be in flight. Workers have their next call before they have ended the one at hand, so that they never
-wait for this process. Whatever goes wrong becomes the outcome of that evaluation and of no other: a worker that dies or
-overruns its deadline is replaced, and its other calls are made again.
+wait for this process. A failure becomes the outcome of that evaluation and of no other: a worker that dies or overruns
+its deadline is replaced, and its other calls are made again.
 
 Artifacts pass through this process, because the cache on disk is its own: nodes come and go, and a second run finds all
 in one place. (Handing Ray's reference of a compilation on to the lane would not spare the way: Ray keeps results this
@@ -23,9 +23,8 @@ import ray
 from ray.exceptions import NodeDiedError, ObjectLostError
 
 from tunesmith.actors.lane import DeviceBusy, WorkerLost
-from tunesmith.actors.pool.workers import LOST, ActorCall, ActorHandle, Deadlines, WorkerSet, describe_loss, result_of
+from tunesmith.actors.pool.workers import LOST, ActorCall, ActorHandle, WorkerSet, describe_loss, result_of
 from tunesmith.actors.process import pack, unpack
-from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact, Candidate, EvaluationRequest, TypesKey, types_key
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
@@ -43,19 +42,19 @@ from tunesmith.kernels.outcome import (
     Resources,
     TimedOut,
 )
-from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.task import Workload
 
-ATTEMPTS = 2
-"""How often an evaluation may lose its process before that is held to be its own doing. Who ended a process is not
-known: a kernel that wrote where it must not, or a system that was short of memory."""
-GIVE_UP = 1.25
-"""How many times the fastest's time a clear loser takes: it is not sampled to the full precision."""
+MAX_WORKER_LOSSES = 2
+"""Worker losses after which an evaluation itself is blamed. The cause of a loss is not known: a kernel that wrote out
+of bounds, or a system that was short of memory."""
+EARLY_STOP_RATIO = 1.25
+"""Time over the fastest's from which on a candidate is not sampled to the full precision."""
 CALLS_PER_WORKER = 2
 """The call at hand and the next."""
 SPARE_COMPILATIONS = 0.25
-"""Compilations beyond those at hand, as a share of the workers: what comes next while this process is busy."""
+"""Further compilations, as a share of the workers, for the time that this process is busy."""
 NEWEST_WEIGHT = 0.1
-"""Of the newest duration in the running averages."""
+"""Weight of the newest duration in the running averages."""
 
 Compiled = Artifact | CompileFailed | Rejected
 
@@ -126,7 +125,7 @@ class Compilation:
 
 class InFlightTarget:
     """How many evaluations should be in flight on `lanes` lanes and `compilers` compile workers: enough that no lane
-    waits, and no more, as a search learns nothing from what is in flight.
+    waits, and no more, as a search learns nothing from evaluations in flight.
 
     By Little's law (Little, Operations Research 9, 1961) lanes that take an evaluation every t seconds from
     compilations of c seconds need c / t of them being compiled, besides those at the lanes themselves. exclusive: lanes
@@ -140,14 +139,14 @@ class InFlightTarget:
 
     @property
     def max(self) -> int:
-        """What keeps everything busy, however long things take."""
+        """The number that keeps all workers busy, however long calls take."""
         if self._exclusive:
             return self._lanes + self._compilers
         return CALLS_PER_WORKER * self._lanes + self._compilers + math.ceil(SPARE_COMPILATIONS * self._compilers)
 
     @property
     def now(self) -> int:
-        """What keeps the lanes busy, as far as durations are known; `max` until then."""
+        """The number that keeps the lanes busy, by the durations so far; `max` while none is known."""
         if self._exclusive or self._compile is None or not self._visit:
             return self.max
         compiling = math.ceil((1 + SPARE_COMPILATIONS) * self._compile * self._lanes / self._visit)
@@ -165,20 +164,19 @@ def _average(before: float | None, newest: float) -> float:
 
 
 class CompileQueue:
-    """Compilations for the architecture `arch`: those that wait for a worker, those that wait for the result of
-    another, and the cache on disk. seconds: the deadline of one; say: gets a sentence when the cache cannot be
-    written."""
+    """Compilations for the architecture `arch` that wait for a worker or for the result of another, and the cache on
+    disk. seconds: deadline of a compilation; say: called with a sentence when the cache cannot be written."""
 
     def __init__(self, arch: str, cache: ArtifactCache | None, seconds: float, say: Callable[[str], None]) -> None:
         self._arch, self._cache, self._seconds, self._say = arch, cache, seconds, say
         self._queue: deque[Compilation] = deque()
         self._waiters: dict[tuple[str, str], list[Compilation]] = {}
-        """What waits for the result of a compilation under way, by its `compile_key`."""
+        """Compilations that wait for the result of another under way, by its `compile_key`."""
         self._unwritten: dict[str, Artifact | CompileFailed] = {}
-        """What is not yet in the cache, by its key there."""
+        """Results that are not in the cache yet, by their keys there."""
         self._ended: dict[tuple[str, str], Crashed | TimedOut] = {}
-        """What became of sources that a compiler did not survive, by their `compile_key`. They are not compiled again,
-        for whatever configuration: each time would take as long."""
+        """Outcomes of sources that a compiler did not survive, by their `compile_key`. They are not compiled again, for
+        whatever configuration: each time would take as long."""
 
     def __len__(self) -> int:
         """Compilations that wait for a worker."""
@@ -191,18 +189,18 @@ class CompileQueue:
 
     @property
     def next_alone(self) -> bool:
-        """Whether the next one must have its worker for itself."""
+        """Whether the next compilation must have its worker for itself."""
         return bool(self._queue) and self._queue[0].alone
 
     def add(self, job: Job) -> None:
         self._queue.extend(Compilation(job, key) for key in job.sources)
 
     def requeue(self, compilation: Compilation) -> None:
-        """Puts one that was lost first in the queue."""
+        """Puts a lost compilation first in the queue."""
         self._queue.appendleft(compilation)
 
     def dispatch(self, worker: ActorHandle) -> Iterator[tuple[Compilation, Compiled | Crashed | TimedOut]]:
-        """Gives `worker` the next one that needs compiling, if there is any, and yields what is known on the way."""
+        """Gives `worker` the next compilation, if there is any, and yields those before it whose result is known."""
         while self._queue:
             compilation = self._queue.popleft()
             if compilation.job.failed:
@@ -227,15 +225,15 @@ class CompileQueue:
         return self._waiters.pop(compilation.compile_key)
 
     def on_lost(self, compilation: Compilation, end: Crashed | TimedOut | None = None) -> None:
-        """Those that waited for a compilation that was lost are next, whether or not it is made again. end: the source
-        is to blame, and this is the outcome of all that have it."""
+        """Puts the waiters of a lost compilation first in the queue, whether or not it is made again. end: outcome of
+        all with this source, where the source is to blame."""
         if end is not None:
             self._ended[compilation.compile_key] = end
         self._queue.extendleft(reversed(self._waiters.pop(compilation.compile_key)))
 
     def flush_cache(self) -> None:
-        """Writes to the cache what was compiled. It is called when workers have what there is for them: files take
-        longer to write than anything else in this process, and compilers often end at the same time."""
+        """Writes new results to the cache. It is called when all workers are served: files take longer to write than
+        anything else in this process, and compilers often end at the same time."""
         for key, result in self._unwritten.items():
             assert self._cache is not None
             before = self._cache.failure
@@ -255,42 +253,24 @@ class CompileQueue:
 
 
 class Scheduler:
-    """Evaluations in flight, on `workers`. done: those that ended and were not collected yet; in_flight: how many have
-    not ended; roofline: the device's measured roofs, below which no time is believed."""
+    """Evaluations in flight, on `workers`. done: ended, but not collected yet; in_flight: number of those under way;
+    roofline: the device's measured roofs, below which times are refused."""
 
-    def __init__(
-        self,
-        task: Task,
-        limits: DeviceLimits,
-        workers: WorkerSet,
-        *,
-        seed: int,
-        precision: Precision,
-        deadlines: Deadlines,
-        cache: ArtifactCache | None,
-    ) -> None:
-        self.task, self.workers = task, workers
-        self.precision, self.deadlines, self._seed = precision, deadlines, seed
+    def __init__(self, workers: WorkerSet, precision: Precision, cache: ArtifactCache | None) -> None:
+        self.workers, self.task, self.precision = workers, workers.task, precision
+        limits, self._deadlines = workers.limits, workers.deadlines
         self._exclusive = limits.kind == "cpu"
         """Compiling and timing share the processor, so they take turns."""
         self.target = InFlightTarget(len(workers.lanes), len(workers.compilers), exclusive=self._exclusive)
-        self.compile_queue = CompileQueue(limits.arch, cache, deadlines.compile, workers.say)
+        self.compile_queue = CompileQueue(limits.arch, cache, self._deadlines.compile, workers.say)
         self._visit_queue: deque[Job] = deque()
         self.done: deque[tuple[EvaluationRequest, Evaluation]] = deque()
         self.in_flight = 0
-        self._roofline = Roofline()
-        self._floors: dict[str, float] = {}
+        self.roofline = Roofline()
+        self._floors: dict[tuple[Roofline, str], float] = {}
         self._fastest: dict[str, float] = {}
         self._quarantine: dict[tuple[str, str], Failure] = {}
         """Configurations that ended a lane: they are answered from here and never run again."""
-
-    @property
-    def roofline(self) -> Roofline:
-        return self._roofline
-
-    @roofline.setter
-    def roofline(self, roofline: Roofline) -> None:
-        self._roofline, self._floors = roofline, {}
 
     def submit(self, request: EvaluationRequest) -> None:
         job = Job(request, sources_of(request, [self.task.workload(name) for name in request.workloads]))
@@ -301,7 +281,7 @@ class Scheduler:
         self.compile_queue.add(job)
 
     def step(self, until: float) -> None:
-        """Gives workers what there is for them, and waits for something to happen, until a monotonic time at most."""
+        """Gives workers their next calls, and waits for a call to end, until a monotonic time at most."""
         self._dispatch()
         self.compile_queue.flush_cache()
         if self.done or not self.in_flight:
@@ -313,7 +293,7 @@ class Scheduler:
         self.workers.report_waiting()
 
     def _advance(self, busy: list[ActorHandle], waited_until: float) -> None:
-        """Waits for something to happen, and deals with all that has."""
+        """Waits for a call to end, and handles all that have ended or are overdue."""
         waited = {worker.waited: worker for worker in busy}
         references = list(waited)
         finished, _ = ray.wait(references, num_returns=len(references), timeout=0)
@@ -348,7 +328,7 @@ class Scheduler:
                         self._start_visit(lane)
 
     def _start_compile(self, worker: ActorHandle) -> None:
-        # A worker that is not ready says so first: what stops it from starting is no fault of the source.
+        # The source is not to blame for a worker that does not start.
         if not worker.ready:
             return
         for compilation, found in self.compile_queue.dispatch(worker):
@@ -356,32 +336,33 @@ class Scheduler:
             self._on_compiled(compilation, found)
 
     def _start_visit(self, lane: ActorHandle) -> None:
-        if lane.seed != self._seed:
-            lane.reset_in_place(self._seed)
+        if lane.seed != self.workers.seed:
+            lane.reset_in_place(self.workers.seed)
         if not lane.ready:
             return
         job = self._visit_queue.popleft()
         names = job.request.workloads
         gate = lane.actor.call.remote("acquire") if job.gated else None
         packed = pack(job.candidate, names, {name: self._precision_of(name) for name in names})
-        seconds = self.deadlines.visit * len(names)
+        seconds = self._deadlines.visit * len(names)
         reference = lane.actor.call.remote("visit_packed", packed, seconds)
-        lane.begin(ActorCall(reference, seconds, job, gate, self.deadlines.grace))
+        lane.begin(ActorCall(reference, seconds, job, gate, self._deadlines.grace))
 
     def _precision_of(self, workload: str) -> Precision:
-        """The usual precision; clear losers to the fastest on this workload are dropped, unless a slower one may be the
-        thriftier; nothing beats the floor."""
+        """The usual precision, with the floor. Clear losers to the fastest on this workload are dropped, unless energy
+        counts, of which a slower kernel may take less."""
         best = None if self.precision.energy_seconds else self._fastest.get(workload)
-        above = self.precision.give_up_above if best is None else best * GIVE_UP
+        above = self.precision.give_up_above if best is None else best * EARLY_STOP_RATIO
         return replace(self.precision, give_up_above=above, floor=self.floor(workload))
 
     def floor(self, workload: str) -> float:
         """The least seconds that the roofs allow on a workload; 0 while they are not known."""
-        if workload not in self._floors:
-            task, one = self.task, self.task.workload(workload)
-            least = self.roofline.floor_seconds(task.bytes_of(one), task.flops_of(one), task.arithmetic)
-            self._floors[workload] = least or 0.0
-        return self._floors[workload]
+        key = self.roofline, workload
+        if key not in self._floors:
+            task, sized = self.task, self.task.workload(workload)
+            floor = self.roofline.floor_seconds(task.bytes_of(sized), task.flops_of(sized), task.arithmetic)
+            self._floors[key] = floor or 0.0
+        return self._floors[key]
 
     def _finish(self, worker: ActorHandle) -> None:
         call, seconds = worker.end_call()
@@ -391,7 +372,7 @@ class Scheduler:
                 return
             result = result_of(call.reference)
         except LOST as error:
-            # A node that is lost is nobody's doing, and neither is a result that was lost after it was there.
+            # The evaluation is not to blame for a lost node, nor for a result that was lost after it was there.
             blameless = worker.node_is_gone or isinstance(error, ObjectLostError | NodeDiedError)
             outcome = Crashed(self.workers.phase_of(worker), describe_loss(error))
             self._replace(worker)
@@ -443,7 +424,7 @@ class Scheduler:
 
     def _on_overdue(self, worker: ActorHandle) -> None:
         if not worker.ready and self.workers.others_ready(worker):
-            # It waits for its place in the cluster, as others use that; those that have theirs do the work.
+            # It waits for a place in the cluster that others use; the ready workers do the work.
             worker.deadline += worker.patience
             return
         patience = 0.0 if worker.ready else worker.patience
@@ -455,13 +436,13 @@ class Scheduler:
     def _on_lost(
         self, worker: ActorHandle, call: ActorCall, outcome: Crashed | TimedOut, seconds: float, *, blameless: bool
     ) -> None:
-        """What becomes of a call whose process is gone."""
+        """Makes a call whose process is gone again, or blames it."""
         if call.job is None:
             self.workers.on_startup_death(worker, outcome)
             return
         worker.startup_deaths = 0
         call.job.losses += not blameless
-        again = isinstance(outcome, Crashed) and call.job.losses < ATTEMPTS
+        again = isinstance(outcome, Crashed) and call.job.losses < MAX_WORKER_LOSSES
         if isinstance(call.job, Compilation):
             self.compile_queue.on_lost(call.job, None if again else outcome)
         if again:
@@ -475,7 +456,7 @@ class Scheduler:
         self._retry_all(worker.replace_actor())
 
     def _retry_all(self, calls: list[ActorCall]) -> None:
-        """Calls behind one that was lost did nothing wrong, and are made again."""
+        """Makes the calls behind a lost one again, as they did nothing wrong."""
         for call in reversed(calls):
             if call.job is not None:
                 if isinstance(call.job, Compilation):
@@ -504,7 +485,7 @@ class Scheduler:
 
 
 def _has_room(worker: ActorHandle, depth: int, alone: bool) -> bool:
-    """Whether a worker that has `depth` calls may get another; one that must run alone shares its worker with none."""
+    """Whether a worker that has `depth` calls may get another; alone: the call must not share its worker."""
     if len(worker.calls) != depth:
         return False
     return depth == 0 or not (alone or any(call.job is not None and call.job.alone for call in worker.calls))

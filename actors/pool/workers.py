@@ -1,7 +1,7 @@
 """The workers of a pool as it sees them: Ray actors that may die, be ended, excluded, and replaced.
 
-Owns how lanes and compile workers start, their deadlines and calls under way, and what Ray reports when a call ends
-without a result. Which call comes next is the pool's business.
+Owns how lanes and compile workers start, their deadlines and calls under way, and how a call can end without a
+result. Which call comes next is the pool's business.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS
 
 LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
-"""What Ray raises when a call ends without a result: its process, its node or its result is gone."""
+"""Ray's errors for a call that ends without a result: its process, its node or its result is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
     """Seconds allowed: to compile one source; to check and time one workload; to make all workloads' buffers and
-    reference results; to start a worker process or get hold of the device (others may be using both). grace: what a
-    lane that keeps its own deadline may take beyond it, until it is itself taken to hang."""
+    reference results; to start a worker process or get hold of the device (others may be using both). grace: added for
+    a lane that keeps its own deadline, before it is itself taken to hang."""
 
     compile: float = 60.0
     visit: float = 20.0
@@ -250,9 +250,9 @@ class WorkerSet:
     ) -> None:
         self.limits, self.deadlines, self.say = limits, deadlines, say
         self._seconds_left = seconds_left
-        self._task, self._workloads, self._seed = task, tuple(workloads), seed
+        self.task, self.seed, self._workloads = task, seed, tuple(workloads)
         self._gpu = BACKENDS[limits.backend].pinned_by_ray
-        # On a processor compiling and timing take turns, so that both together keep what the lane takes busy.
+        # On a CPU compiling and timing take turns, so compile workers take no core besides the lane's.
         takes_turns = limits.kind == "cpu"
         share = cpu_share(lanes, compilers, gpu=self._gpu)
         lane_actor: Any = ray.remote(
@@ -326,7 +326,7 @@ class WorkerSet:
             worker.begin(ActorCall(worker.actor.call.remote("start"), 0.0))
         elif self._known_health:
             # Lanes with other contents are for comparisons, which prepare their few workloads themselves.
-            workloads = self._workloads if worker.seed == self._seed else ()
+            workloads = self._workloads if worker.seed == self.seed else ()
             seconds = self.deadlines.prepare
             reference = worker.actor.call.remote("start", self.health, workloads, worker.seed, seconds)
             worker.begin(ActorCall(reference, seconds, grace=self.deadlines.grace))
@@ -499,7 +499,7 @@ class WorkerSet:
 
     def _on_failed_preparation(self, lane: ActorHandle, outcome: Crashed | TimedOut) -> None:
         """The process of a lane ended, or took too long, before any candidate ran."""
-        reference = f"the reference function {self._task.reference_name}"
+        reference = f"the reference function {self.task.reference_name}"
         if isinstance(outcome, TimedOut):
             raise PoolError(
                 f"Preparing the data took longer than {outcome.limit:g} s; most likely {reference} does not end: make "

@@ -35,7 +35,7 @@ class OpenClDevice:
 
 @dataclass(frozen=True, slots=True)
 class OpenClReport:
-    """The devices, CPUs and GPUs only, and sentences about those left out."""
+    """The devices, CPUs and GPUs only, and sentences about devices left out."""
 
     devices: tuple[OpenClDevice, ...]
     notes: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ POCL_CACHE = "POCL_CACHE_DIR"
 
 
 def keep_pocl_cache() -> None:
-    """Gives PoCL, in this process and those that it starts, a folder of this user's among the temporary files, where
+    """Gives PoCL, in this process and its children, a folder of this user's among the temporary files, where
     the one in its home, which PoCL would use, cannot be written: as in many containers."""
     if POCL_CACHE in os.environ:
         return

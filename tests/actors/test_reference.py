@@ -109,7 +109,7 @@ def test_it_is_called_on_small_workloads_and_on_one_at_least(monkeypatch: pytest
     made = task("return {'y': 2 * x if x.size < 100 else x * np.nan}")
     with pytest.raises(TaskError, match="workload larger: the reference scale returns nan"):
         check_reference(made, made.workloads, seed=0)
-    monkeypatch.setattr("tunesmith.actors.judging.task_check.LARGEST_BYTES", 8 * 64)
+    monkeypatch.setattr("tunesmith.actors.judging.task_check.MAX_HOST_BYTES", 8 * 64)
     check_reference(made, made.workloads, seed=0)
     with pytest.raises(TaskError, match="workload larger: the reference scale returns nan"):
         check_reference(made, [made.workload("larger")], seed=0)
