@@ -336,7 +336,7 @@ def draw_shapes(
         model = models[len(found) // 2 % len(models)]
         most = max(task.bytes_of(one.model_copy(update={"types": model.types})) for one in own)
         for _ in range(TRIES):
-            sizes = {name: _draw(random, [one.sizes[name] for one in own], own) for name in model.sizes}
+            sizes = {name: _draw(random, [one.sizes[name] for one in own]) for name in model.sizes}
             name = "drawn-" + "-".join(["x".join(map(str, sizes.values())), *model.types.values()])
             shape = Workload(name=name, sizes=sizes, types=model.types, held_out=True, devices=model.devices)
             if shape_key(shape) not in known and _can_be(task, shape, most) and fits(shape):
@@ -368,9 +368,10 @@ def shapes_of_others(
     return tuple(kept)
 
 
-def _draw(random: np.random.Generator, sizes: list[int], own: list[Workload]) -> int:
+def _draw(random: np.random.Generator, sizes: list[int]) -> int:
+    """A size within the range of `sizes`, with the alignment of one of them."""
     low, high = min(sizes), max(sizes)
-    like = sizes[int(random.integers(len(own)))]
+    like = sizes[int(random.integers(len(sizes)))]
     step = min(like & -like, MOST_ALIGNED)
     drawn = math.exp(random.uniform(math.log(low), math.log(high)))
     return min(max(round(drawn / step) * step, math.ceil(low / step) * step), high)

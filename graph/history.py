@@ -283,17 +283,15 @@ def _fitting(
         if all(template.runs_on(device_names(one)) for one in limits)
         for workload in workloads
     ]
-    return lambda config: any(
-        not isinstance(domain.encode(config), Reason) and _all_hold(each, config) for domain, each in conditions
-    )
 
+    def is_feasible(config: Config, domain: Domain, conditions: Sequence[Rule]) -> bool:
+        try:
+            return not isinstance(domain.encode(config), Reason) and all(rule.holds(config) for rule in conditions)
+        except ExpressionError:
+            # A constraint without a value, such as a division by zero, admits nothing.
+            return False
 
-def _all_hold(conditions: Sequence[Rule], config: Config) -> bool:
-    try:
-        return all(rule.holds(config) for rule in conditions)
-    except ExpressionError:
-        # A constraint without a value, such as a division by zero, admits nothing.
-        return False
+    return lambda config: any(is_feasible(config, domain, each) for domain, each in conditions)
 
 
 def read_prior(path: Path) -> EarlierResults:
