@@ -44,7 +44,7 @@ class Context:
     task: Task
     device: Device
     limits: tuple[DeviceLimits, ...]
-    """The device's limits, then those of a target that the winner must fit as well."""
+    """The limits of the device, then of a target that the winner must fit as well."""
     settings: Settings
     journal: Journal
     make_pool: Callable[[], Pool]

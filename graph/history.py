@@ -48,7 +48,7 @@ ROOF_REPORT_RATIO = 0.8
 """Share of a roof's best value below which a new measurement is reported."""
 COPY = "copy of "
 """With the bytes moved, the name of a bandwidth among roofs; the others are arithmetic, named by data type."""
-_EXPORTED = "name one that `tunesmith wisdom export` wrote"
+_EXPORTED = "name a file that `tunesmith wisdom export` wrote"
 _COLUMNS = ("task", "template", "config", "backend", "device", "driver", "workload", "entry")
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS results (
@@ -360,7 +360,7 @@ def prior_of(log: RunLog, template: Template, space: Space) -> Prior | None:
 
     Two templates may have the same parameters with different meanings. So these are the results of that template in the
     other run by its id, else by its name. Where they cover no point of `space`, they are the results without a template
-    and, as far as `space` has the configuration, those of other templates.
+    and, as far as `space` has the configuration, of other templates.
     """
     kept = log.last(EarlierResults) or EarlierResults()
     for rows in (

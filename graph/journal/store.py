@@ -24,7 +24,7 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.taskfile import sentence
 
 FORMAT = 3
-"""Of the table and of all events in it; the only one that is read. A file in which no journal was begun yet has 0."""
+"""Version of the table and of all events in it; no other is read. A file in which no journal was begun yet has 0."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -58,7 +58,7 @@ _REMEDIES = {
     sqlite3.SQLITE_PERM: "make the folder and its files readable and writable, or copy the run to where they are",
     sqlite3.SQLITE_CANTOPEN: "make the folder and its files readable and writable, or copy the run to where they are",
     sqlite3.SQLITE_FULL: "make room on the disk",
-    sqlite3.SQLITE_IOERR: "make room on the disk, or copy the run to one that works",
+    sqlite3.SQLITE_IOERR: "make room on the disk, or copy the run to another disk",
     sqlite3.SQLITE_BUSY: "end the program that has the file open, or wait for it",
 }
 """What to do about an error of SQLite's; any other means that the file itself is damaged."""
@@ -168,8 +168,8 @@ class Journal:
         return cursor.lastrowid
 
     def entries(self, *kinds: type[T], stage: str | None = None, after: int = 0) -> Iterator[Entry[T]]:
-        """Entries in the order they were written: of `kinds` (of all with `Event`); of one stage, or of all; after
-        the sequence number `after`. Raises `JournalError` for one that cannot be read."""
+        """Entries in the order they were written: of `kinds` (of all with `Event`); of one stage, or of all; after the
+        sequence number `after`. Raises `JournalError` for an unreadable entry."""
         for row in self._select(kinds, stage, f"AND sequence > {after:d} ORDER BY sequence"):
             yield self._read(row)
 

@@ -81,7 +81,8 @@ def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 
 def load_roles() -> dict[str, Role]:
-    """One role for each name: registered ones before those of other packages before built-in ones."""
+    """One role for each name: a registered one goes before a role of another package, and that before a built-in
+    one."""
     roles: dict[str, Role] = {}
     for name, target in BUILT_IN.items():
         module, _, attribute = target.partition(":")

@@ -142,7 +142,7 @@ def problem_of(evaluation: Evaluation) -> Problem | None:
         return None
     if isinstance(failure, CompileFailed):
         sentence, log = "It does not compile with its default configuration.", failure.log[:MAX_LOG]
-        advice = "Line numbers are those of your source."
+        advice = "Line numbers refer to your source."
         return Problem(failure.kind, sentence, log or failure.first_error, advice, failure.first_error)
     where = next((name for name, outcome in evaluation.outcomes.items() if outcome is failure), "")
     sentence, advice = _FAILURES[type(failure)]

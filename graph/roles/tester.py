@@ -221,7 +221,7 @@ class Tester:
         per_shape: dict[str, list[Finalist]],
         comparisons: list[Compared],
     ) -> Verdict:
-        """The verdict whose winners are all examined. While there is no general one and time is left, other
+        """The verdict whose winners are all examined. As long as none serves all workloads and time is left, other
         configurations are compared in place of the rejected ones: these with one value changed, the templates'
         defaults, and the next best measured ones."""
         stage, given_up = stage_of(number), set[tuple[str, str, str]]()

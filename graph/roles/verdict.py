@@ -82,7 +82,7 @@ def build_verdict(
         )
         assert time is not None, "a finalist without a time on a workload is out"
         together[key] = time, energy
-        # A finalist whose energy could not be measured wins only where there is no other; the fastest of them does.
+        # A finalist whose energy could not be measured wins only without a competitor; the fastest of them does.
         valid.append((math.inf if value is None else value, time, key))
     winner = min(valid)[2] if valid else None
     ratio, energy = (None, None) if winner is None else together[winner]

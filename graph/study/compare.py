@@ -1,4 +1,4 @@
-"""Finished runs of one task beside each other: what each found on each shape, and in what they differ.
+"""Finished runs of one task beside each other: their results on each shape, and their differences.
 
 Times of different runs were not taken in turn, and may be of different devices: only the ratio to its own baseline is a
 paired measurement, with an interval. So nothing here says that one run's kernel is faster than another's.
@@ -49,8 +49,8 @@ class ComparedShape:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """differences: what is not the same in all runs, by what it is, with a text for each run; it is empty where a run
-    does not say. same: what is the same in all, as text."""
+    """differences: facts that are not the same in all runs, by name, with a text for each run, empty where a run lacks
+    the fact; same: facts that all runs share, as text."""
 
     task: str
     runs: tuple[str, ...]
@@ -127,7 +127,7 @@ def _shapes(summaries: Sequence[Summary], began: Sequence[RunStarted | None]) ->
 
 
 def _facts(summary: Summary, began: RunStarted | None) -> dict[str, str]:
-    """What may differ between runs, as text, by what it is."""
+    """Facts that may differ between runs, as text, by name."""
     device, general = summary.device, summary.general
     found = {
         "device": device.name,
