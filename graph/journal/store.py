@@ -68,7 +68,7 @@ class JournalError(TunesmithError):
     """The folder holds no run, or a run that this version cannot read."""
 
 
-def _told(error: Exception) -> tuple[str, str]:
+def _reason_and_remedy(error: Exception) -> tuple[str, str]:
     """The reason why SQLite failed, on one line, and the remedy."""
     # The lowest byte says what kind of error it is.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
@@ -126,7 +126,7 @@ class Journal:
                 self._connection.execute(f"PRAGMA user_version = {FORMAT}")
             ended = self._connection.execute("SELECT session, MAX(elapsed) FROM events GROUP BY session").fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            why, remedy = _told(error)
+            why, remedy = _reason_and_remedy(error)
             raise JournalError(f"{path} cannot be used as a journal ({why}): {remedy}.") from error
         if not all(isinstance(one, int) and isinstance(elapsed, int | float) for one, elapsed in ended):
             raise JournalError(f"{path} cannot be used as a journal (an entry has no session or no time): {RESTORE}.")
@@ -159,7 +159,7 @@ class Journal:
                 [value for row in rows for value in row],
             )
         except sqlite3.DatabaseError as error:
-            why, remedy = _told(error)
+            why, remedy = _reason_and_remedy(error)
             raise JournalError(
                 f"The journal in {self._folder} cannot be written ({why}); what was measured before is kept: {remedy}, "
                 f"and go on with `tunesmith resume {self._folder}`."
@@ -198,7 +198,7 @@ class Journal:
         try:
             return self._connection.execute(query, values).fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            why, remedy = _told(error)
+            why, remedy = _reason_and_remedy(error)
             raise JournalError(f"The journal in {self._folder} cannot be read ({why}); {remedy}.") from error
 
     def _read(self, row: tuple[Any, ...]) -> Entry[Any]:

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,17 @@ def test_the_command_draws_the_roles_of_a_settings_file(
     assert "template -.-> reviewer" in capsys.readouterr().out
 
 
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[Any, Any], Any]], None]:
+    """Registers a function as a role, for one test."""
+    monkeypatch.setattr("tunesmith.graph.roles._registered", {})
+
+    def add(name: str, call: Callable[[Any, Any], Any]) -> None:
+        register(type("Registered", (), {"name": name, "__call__": lambda self, state, context: call(state, context)}))
+
+    return add
+
+
 @pytest.mark.usefixtures("simulation")
 class TestReviewer:
     roles = {"reviewer": {"after": "template"}}  # noqa: RUF012
@@ -194,47 +206,21 @@ class TestReviewer:
         with pytest.raises(RoleError, match="has no `name`"):
             register(type("Nameless", (), {}))
 
-    def test_a_role_that_sends_the_state_nowhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tunesmith.graph.roles._registered", {})
-
-        @register
-        class Lost:
-            name = "lost"
-
-            def __call__(self, state: Any, context: Any) -> Any:
-                return Command(goto="nowhere")
-
+    def test_a_role_that_sends_the_state_nowhere(self, tmp_path: Path, registered: Any) -> None:
+        registered("lost", lambda state, context: Command(goto="nowhere"))
         with pytest.raises(RoleError, match="sends the state to 'nowhere'; it may be sent back to plan or template"):
             run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"lost": {"after": "test"}})
 
     @pytest.mark.parametrize("after", ["tune", "test"])
     def test_a_round_that_was_searched_cannot_get_other_templates(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
+        self, tmp_path: Path, registered: Any, after: str
     ) -> None:
-        monkeypatch.setattr("tunesmith.graph.roles._registered", {})
-
-        @register
-        class Late:
-            name = "late"
-
-            def __call__(self, state: Any, context: Any) -> Any:
-                return Command(goto="template", update={"objections": ["another one"]})
-
+        registered("late", lambda state, context: Command(goto="template", update={"objections": ["another one"]}))
         with pytest.raises(RoleError, match="role late sends round 1 back to template when it was searched already"):
             run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"late": {"after": after}})
 
-    def test_a_role_that_always_wants_another_plan_ends_with_the_rounds(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("tunesmith.graph.roles._registered", {})
-
-        @register
-        class Never:
-            name = "never"
-
-            def __call__(self, state: Any, context: Any) -> Any:
-                return Command(goto="plan", update={"objections": ["not this one"]})
-
+    def test_a_role_that_always_wants_another_plan_ends_with_the_rounds(self, tmp_path: Path, registered: Any) -> None:
+        registered("never", lambda state, context: Command(goto="plan", update={"objections": ["not this one"]}))
         asked: list[Call] = []
 
         def script(call: Call) -> Any:
