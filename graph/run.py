@@ -248,9 +248,11 @@ def begun(
     # Before there is a run, so that resuming need not check the reference again.
     check_reference(task, meant_for(task, device.limits), seed=settings.seed, deadline=settings.reference_deadline)
     with Journal(folder, create=True) as journal, alone(folder):
+        if earlier is not None:
+            # Before the run itself: a run that was begun has all that it needs.
+            journal.append(earlier)
         origin = origin_of(None if in_memory is not None else settings.task)
-        started = RunStarted(settings=settings, task=task, device=device, origin=origin)
-        journal.append_all([*([(earlier, "")] if earlier is not None else []), (started, "")])
+        journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
         yield OpenRun(folder, journal, task, device, settings)
 
 
