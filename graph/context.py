@@ -19,7 +19,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.build.artifact import EvaluationRequest
-from tunesmith.kernels.outcome import Measured, Outcome, describe
+from tunesmith.kernels.outcome import Measured, describe
 from tunesmith.kernels.space import device_names
 from tunesmith.kernels.spec.task import AnyOpponent, BackendSources, Task, Workload
 from tunesmith.kernels.spec.template import Template
@@ -44,7 +44,7 @@ class Context:
     task: Task
     device: DeviceInfo
     limits: tuple[DeviceLimits, ...]
-    """The device's limits, then those of a target that the winner must fit as well."""
+    """The limits of the device, then of a target that the winner must fit as well."""
     settings: Settings
     journal: Journal
     make_pool: Callable[[], Pool]
@@ -119,16 +119,8 @@ class Context:
         """Leaves out the roofs that `kernel` beats, given its seconds by workload, and reports them. True where there
         was one: floors have changed then."""
         roofline, task = self.roofline(), self.task
-        timed = [
-            Timed(
-                f"{kernel} on {name}",
-                taken,
-                task.bytes_of(task.workload(name)),
-                task.flops_of(task.workload(name)),
-                task.arithmetic,
-            )
-            for name, taken in seconds.items()
-        ]
+        runs = [(f"{kernel} on {name}", taken, task.workload(name)) for name, taken in seconds.items()]
+        timed = [Timed(what, taken, task.bytes_of(at), task.flops_of(at), task.arithmetic) for what, taken, at in runs]
         kept, reasons = roofline.without_beaten(timed)
         if reasons:
             self.journal.append(RooflineMeasured(roofline=kept))
@@ -219,9 +211,11 @@ def baseline_seconds(context: Context) -> dict[str, float]:
         context.journal.append(BaselineMeasured(evaluation=evaluation))
     for name, outcome in evaluation.outcomes.items():
         if not isinstance(outcome, Measured):
+            text = describe(outcome).rstrip(".")
+            clause = text if text.startswith(("does", "cannot")) else f"gives this: {text}"
             raise BaselineError(
                 f"The {context.device.backend} baseline of {context.task.name} fails on the workload {name}: it "
-                f"{_as_clause(outcome)}. Fix its source, its launch or the reference."
+                f"{clause}. Fix its source, its launch or the reference."
             )
     return seconds_of(evaluation)
 
@@ -237,8 +231,3 @@ def baseline_quantities(context: Context) -> dict[str, float]:
             f"{context.device.name} cannot be read, or does not move. Use --objective time."
         )
     return found
-
-
-def _as_clause(outcome: Outcome) -> str:
-    text = describe(outcome).rstrip(".")
-    return text if text.startswith(("does", "cannot")) else f"gives this: {text}"

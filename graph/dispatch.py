@@ -278,7 +278,7 @@ def _tests(seen: Sequence[Seen]) -> tuple[list[str], Array]:
     for quantity in [*names, *([" * ".join(names)] if len(names) > 1 else [])]:
         quantities = parse(quantity).evaluate(values).tolist()
         found = sorted(set(quantities))
-        # Only where what is shown of the kernels changes: a threshold between shapes that are alike parts no better.
+        # Only where the verdicts or the fastest kernel change: a threshold between equal shapes separates nothing.
         shown = [{kind for kind, value in zip(kinds, quantities, strict=True) if value == one} for one in found]
         gaps = [gap for gap, (one, two) in zip(pairwise(found), pairwise(shown), strict=True) if len(one | two) > 1]
         if not gaps:
@@ -308,9 +308,9 @@ def _between(low: int, high: int) -> int:
     return max(low, min(math.floor(middle), high - 1))
 
 
-MOST_ALIGNED = 256
+MAX_ALIGNMENT = 256
 """The largest power of two of which a drawn size is made a multiple."""
-TRIES = 200
+MAX_DRAWS = 200
 """Draws for one shape, as some repeat each other or do not fit."""
 SHAPE_SEED = 11_000_003
 """Added to the run's seed."""
@@ -335,8 +335,8 @@ def draw_shapes(
     while len(found) < count and models:
         model = models[len(found) // 2 % len(models)]
         most = max(task.bytes_of(one.model_copy(update={"types": model.types})) for one in own)
-        for _ in range(TRIES):
-            sizes = {name: _draw(random, [one.sizes[name] for one in own], own) for name in model.sizes}
+        for _ in range(MAX_DRAWS):
+            sizes = {name: _draw(random, [one.sizes[name] for one in own]) for name in model.sizes}
             name = "drawn-" + "-".join(["x".join(map(str, sizes.values())), *model.types.values()])
             shape = Workload(name=name, sizes=sizes, types=model.types, held_out=True, devices=model.devices)
             if shape_key(shape) not in known and _can_be(task, shape, most) and fits(shape):
@@ -368,10 +368,11 @@ def shapes_of_others(
     return tuple(kept)
 
 
-def _draw(random: np.random.Generator, sizes: list[int], own: list[Workload]) -> int:
+def _draw(random: np.random.Generator, sizes: list[int]) -> int:
+    """A size within the range of `sizes`, with the alignment of one of them."""
     low, high = min(sizes), max(sizes)
-    like = sizes[int(random.integers(len(own)))]
-    step = min(like & -like, MOST_ALIGNED)
+    like = sizes[int(random.integers(len(sizes)))]
+    step = min(like & -like, MAX_ALIGNMENT)
     drawn = math.exp(random.uniform(math.log(low), math.log(high)))
     return min(max(round(drawn / step) * step, math.ceil(low / step) * step), high)
 

@@ -33,7 +33,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.search import Observation, Prior
-from tunesmith.kernels.space import Domain, Reason, Space, SpaceRule, device_names, rules
+from tunesmith.kernels.space import Domain, Reason, Space, device_names, rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.taskfile import explain
@@ -48,7 +48,7 @@ ROOF_REPORT_RATIO = 0.8
 """Share of a roof's best value below which a new measurement is reported."""
 COPY = "copy of "
 """With the bytes moved, the name of a bandwidth among roofs; the others are arithmetic, named by data type."""
-_EXPORTED = "name one that `tunesmith wisdom export` wrote"
+_EXPORTED = "name a file that `tunesmith wisdom export` wrote"
 _COLUMNS = ("task", "template", "config", "backend", "device", "driver", "workload", "entry")
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS results (
@@ -283,17 +283,15 @@ def _fitting(
         if all(template.runs_on(device_names(one)) for one in limits)
         for workload in workloads
     ]
-    return lambda config: any(
-        not isinstance(domain.encode(config), Reason) and _all_hold(each, config) for domain, each in conditions
-    )
 
+    def is_feasible(config: Config, domain: Domain, conditions: Sequence[SpaceRule]) -> bool:
+        try:
+            return not isinstance(domain.encode(config), Reason) and all(rule.holds(config) for rule in conditions)
+        except ExpressionError:
+            # A constraint without a value, such as a division by zero, admits nothing.
+            return False
 
-def _all_hold(conditions: Sequence[SpaceRule], config: Config) -> bool:
-    try:
-        return all(rule.holds(config) for rule in conditions)
-    except ExpressionError:
-        # A constraint without a value, such as a division by zero, admits nothing.
-        return False
+    return lambda config: any(is_feasible(config, domain, each) for domain, each in conditions)
 
 
 def read_prior(path: Path) -> EarlierResults:
@@ -362,7 +360,7 @@ def prior_of(log: RunLog, template: Template, space: Space) -> Prior | None:
 
     Two templates may have the same parameters with different meanings. So these are the results of that template in the
     other run by its id, else by its name. Where they cover no point of `space`, they are the results without a template
-    and, as far as `space` has the configuration, those of other templates.
+    and, as far as `space` has the configuration, of other templates.
     """
     kept = log.last(EarlierResults) or EarlierResults()
     for rows in (

@@ -1,6 +1,6 @@
 """The rule for every option that names a file or a folder to write: nothing is overwritten in silence.
 
-A command writes a new file, an empty one, or one that it wrote before, which is recognised by its first bytes; any
+A command writes a new file, an empty one, or its own former output, which is recognised by its first bytes; any
 other only with --force. A folder must be new or empty. What lies in the folder of a run belongs to that run.
 """
 

@@ -1,4 +1,4 @@
-"""A run from start to end: `tune` begins one, `resume` continues one that was interrupted or is to measure more.
+"""A run from start to end: `tune` begins one, `resume` continues it after an interruption, or extends it.
 
 Owns the folder of a run, its lock, and its extensions, which the journal keeps as the settings that they changed. The
 roles are called by the graph of `build`.
@@ -248,9 +248,11 @@ def begun(
     # Before there is a run, so that resuming need not check the reference again.
     check_reference(task, meant_for(task, device.limits), seed=settings.seed, deadline=settings.reference_deadline)
     with Journal(folder, create=True) as journal, alone(folder):
+        if earlier is not None:
+            # Before the run itself: a run that was begun has all that it needs.
+            journal.append(earlier)
         origin = origin_of(None if in_memory is not None else settings.task)
-        started = RunStarted(settings=settings, task=task, device=device, origin=origin)
-        journal.append_all([*([(earlier, "")] if earlier is not None else []), (started, "")])
+        journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
         yield OpenRun(folder, journal, task, device, settings)
 
 
@@ -273,7 +275,7 @@ def resumed(folder: Path, given: More | None = None, *, as_recorded: bool = True
         ):
             raise SettingsError(
                 f"The files of the task {task.name} have changed since the run in {folder} was begun ({changed}): go "
-                "on with those that it was begun with by --as-recorded, or start a new run for the new ones."
+                "on with the recorded ones by --as-recorded, or start a new run for the new ones."
             )
         inventory = inventory_for(settings.backend)
         same = [d for d in inventory.devices if (d.backend, d.name) == (old.backend, old.name)]
@@ -335,7 +337,7 @@ def changed_files(begun: Task, name: str, backend: Backend) -> str:
 
 
 def _clear(folder: Path) -> None:
-    """Makes room for a new run in the folder of one that ended before it had measured anything, as after a mistake in
+    """Makes room for a new run in the folder of a run that had measured nothing, as after a mistake in
     the task. Raises `SettingsError` when it has measurements."""
     with Journal(folder, create=False) as journal, alone(folder):
         events = [entry.event for entry in journal.entries(Event)]

@@ -259,7 +259,7 @@ class SearchSettings(BaseModel):
     )
     opponents: Literal["usual", "all", "none"] = Field(
         "usual",
-        description="Which of the task's opponents the last test times: usual (those that are not on request), all, or "
+        description="Which of the task's opponents the last test times: usual (all but those on request), all, or "
         "none.",
     )
     allow_unexecuted: bool = Field(

@@ -55,11 +55,11 @@ def choose_device(task: Task, backend: str, inventory: Inventory, model: str | N
         task.sources(backend)
         known = cast(BackendName, backend)
         found = inventory.of(known)
-        # Without any, `device` says what is missing.
+        # Without a device, `device` names the missing parts.
         return _most_common(found) if found else inventory.device(known)
     candidates = [device for device in inventory.devices if device.backend in task.backends]
     if not candidates:
-        why = inventory.why_without(task.backends) or "`tunesmith devices` lists those that there are"
+        why = inventory.why_without(task.backends) or "`tunesmith devices` lists the devices here"
         raise NoDevice(
             f"No device here can run the task {task.name}, which has sources for {' and '.join(task.backends)}: {why}."
         )
@@ -81,7 +81,7 @@ def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimi
         if "cuda" not in task.backends:
             raise
         without = str(error).rstrip(".")
-        raise NoDevice(f"{without}; or name one that is not here with --target, such as h200.") from error
+        raise NoDevice(f"{without}; or name another device with --target, such as h200.") from error
     return device.limits, device.index
 
 
@@ -94,7 +94,7 @@ def _most_common(devices: Sequence[DeviceInfo]) -> DeviceInfo:
 
 
 def limits_of(device: DeviceInfo, settings: Settings) -> tuple[DeviceLimits, ...]:
-    """The device's limits, then those of a target that the winner must fit as well."""
+    """The limits of the device, then of a target that the winner must fit as well."""
     return (device.limits,) + ((resolve_target(settings.target),) if settings.target else ())
 
 

@@ -172,7 +172,7 @@ class RunLog:
         """As far as they were read: by kind and stage, and by kind alone (stage None)."""
         self._templates: dict[str, Template] = {}
         self._evaluations: dict[str, list[Entry[Evaluated]]] = {}
-        self._indexed = {TemplateAdded: 0, Evaluated: 0}
+        self._indexed: dict[type[Event], int] = {}
 
     def entries(self, kind: type[T], stage: str | None = None) -> Sequence[Entry[T]]:
         """The entries of a kind in their order; of one stage, or of all."""
@@ -274,11 +274,15 @@ class RunLog:
         return {event.template: event.why for event in self.events(TemplateVetoed)}
 
     def _known_templates(self) -> dict[str, Template]:
-        entries = self.entries(TemplateAdded)
-        for entry in entries[self._indexed[TemplateAdded] :]:
+        for entry in self._unindexed(TemplateAdded):
             self._templates.setdefault(entry.event.id, entry.event.template)
-        self._indexed[TemplateAdded] = len(entries)
         return self._templates
+
+    def _unindexed(self, kind: type[T]) -> Sequence[Entry[T]]:
+        """The entries of a kind since the last call."""
+        entries = self.entries(kind)
+        start, self._indexed[kind] = self._indexed.get(kind, 0), len(entries)
+        return entries[start:]
 
     # Evaluations
 
@@ -293,10 +297,8 @@ class RunLog:
 
     def evaluations_of(self, template_id: str) -> Sequence[Entry[Evaluated]]:
         """The evaluations of one template, in the order they ended."""
-        entries = self.entries(Evaluated)
-        for entry in entries[self._indexed[Evaluated] :]:
+        for entry in self._unindexed(Evaluated):
             self._evaluations.setdefault(entry.event.evaluation.template, []).append(entry)
-        self._indexed[Evaluated] = len(entries)
         return self._evaluations.get(template_id, [])
 
     def search_history(self, stage: str) -> list[Asked | Evaluated]:

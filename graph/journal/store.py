@@ -24,7 +24,7 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.taskfile import sentence
 
 FORMAT = 3
-"""Of the table and of all events in it; the only one that is read. A file in which no journal was begun yet has 0."""
+"""Version of the table and of all events in it; no other is read. A file in which no journal was begun yet has 0."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -58,7 +58,7 @@ _REMEDIES = {
     sqlite3.SQLITE_PERM: "make the folder and its files readable and writable, or copy the run to where they are",
     sqlite3.SQLITE_CANTOPEN: "make the folder and its files readable and writable, or copy the run to where they are",
     sqlite3.SQLITE_FULL: "make room on the disk",
-    sqlite3.SQLITE_IOERR: "make room on the disk, or copy the run to one that works",
+    sqlite3.SQLITE_IOERR: "make room on the disk, or copy the run to another disk",
     sqlite3.SQLITE_BUSY: "end the program that has the file open, or wait for it",
 }
 """What to do about an error of SQLite's; any other means that the file itself is damaged."""
@@ -68,7 +68,7 @@ class JournalError(TunesmithError):
     """The folder holds no run, or a run that this version cannot read."""
 
 
-def _told(error: Exception) -> tuple[str, str]:
+def _reason_and_remedy(error: Exception) -> tuple[str, str]:
     """The reason why SQLite failed, on one line, and the remedy."""
     # The lowest byte says what kind of error it is.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
@@ -126,7 +126,7 @@ class Journal:
                 self._connection.execute(f"PRAGMA user_version = {FORMAT}")
             ended = self._connection.execute("SELECT session, MAX(elapsed) FROM events GROUP BY session").fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            why, remedy = _told(error)
+            why, remedy = _reason_and_remedy(error)
             raise JournalError(f"{path} cannot be used as a journal ({why}): {remedy}.") from error
         if not all(isinstance(one, int) and isinstance(elapsed, int | float) for one, elapsed in ended):
             raise JournalError(f"{path} cannot be used as a journal (an entry has no session or no time): {RESTORE}.")
@@ -159,7 +159,7 @@ class Journal:
                 [value for row in rows for value in row],
             )
         except sqlite3.DatabaseError as error:
-            why, remedy = _told(error)
+            why, remedy = _reason_and_remedy(error)
             raise JournalError(
                 f"The journal in {self._folder} cannot be written ({why}); what was measured before is kept: {remedy}, "
                 f"and go on with `tunesmith resume {self._folder}`."
@@ -168,8 +168,8 @@ class Journal:
         return cursor.lastrowid
 
     def entries(self, *kinds: type[T], stage: str | None = None, after: int = 0) -> Iterator[Entry[T]]:
-        """Entries in the order they were written: of `kinds` (of all with `Event`); of one stage, or of all; after
-        the sequence number `after`. Raises `JournalError` for one that cannot be read."""
+        """Entries in the order they were written: of `kinds` (of all with `Event`); of one stage, or of all; after the
+        sequence number `after`. Raises `JournalError` for an unreadable entry."""
         for row in self._select(kinds, stage, f"AND sequence > {after:d} ORDER BY sequence"):
             yield self._read(row)
 
@@ -198,7 +198,7 @@ class Journal:
         try:
             return self._connection.execute(query, values).fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            why, remedy = _told(error)
+            why, remedy = _reason_and_remedy(error)
             raise JournalError(f"The journal in {self._folder} cannot be read ({why}); {remedy}.") from error
 
     def _read(self, row: tuple[Any, ...]) -> Entry[Any]:

@@ -41,8 +41,8 @@ class Role(Protocol):
     """Reads the state and the journal, acts through the pool, and returns the changes of the state; a further role may
     send it back by LangGraph's `Command(goto="template", update=...)`.
 
-    A role that was interrupted is called again with the same state; one that has finished is not, so it does not look
-    for its own result in the journal. Work that must not be done twice it does by `Context.once`.
+    A role that was interrupted is called again with the same state, a finished role is not, so it does not look for its
+    own result in the journal. Work that must not be done twice it does by `Context.once`.
     """
 
     name: str
@@ -81,7 +81,8 @@ def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 
 def load_roles() -> dict[str, Role]:
-    """One role for each name: those registered here before those of other packages before our own."""
+    """One role for each name: a registered one goes before a role of another package, and that before a built-in
+    one."""
     roles: dict[str, Role] = {}
     for name, target in BUILT_IN.items():
         module, _, attribute = target.partition(":")

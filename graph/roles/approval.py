@@ -61,7 +61,13 @@ def decide(context: Context, folder: Path, plan: Plan, ask: Ask | None) -> Plan:
     file = folder / f"plan-{plan.round}.json"
 
     def read() -> Plan:
-        return read_plan(file, plan, context)
+        try:
+            data = json.loads(file.read_text(encoding="utf-8-sig"))
+        except OSError as error:
+            raise PlanError(f"The plan {file} cannot be read: {error.strerror}.") from error
+        except ValueError as error:
+            raise PlanError(f"{file} is not valid JSON: {error}; fix it and resume.") from error
+        return check_plan(data, plan, context, str(file))
 
     if context.log.last(ApprovalAwaited, stage) is not None:
         return read()
@@ -73,17 +79,6 @@ def decide(context: Context, folder: Path, plan: Plan, ask: Ask | None) -> Plan:
         f"The plan of round {plan.round} waits for approval in {file}: edit it or leave it as it is, then go on with "
         f"`tunesmith resume {folder}`."
     )
-
-
-def read_plan(file: Path, planned: Plan, context: Context) -> Plan:
-    """The plan in `file`, in the place of `planned`. Raises `PlanError`."""
-    try:
-        data = json.loads(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise PlanError(f"The plan {file} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise PlanError(f"{file} is not valid JSON: {error}; fix it and resume.") from error
-    return check_plan(data, planned, context, str(file))
 
 
 def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:

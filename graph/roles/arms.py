@@ -38,7 +38,7 @@ from tunesmith.graph.state import BASELINE, Branch, Plan, State
 
 
 def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
-    """The roles of a run by name: those of its arm, and of our own only those that have something to do in it."""
+    """The roles of a run by name: of its arm, without built-in roles that have nothing to do in it."""
     roles = load_roles()
     if settings.approve == "none" and isinstance(roles["approve"], Approver):
         del roles["approve"]
@@ -56,7 +56,7 @@ def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
 
 
 class LastTest:
-    """Tests when there is no other round: by number, by budget, or because no model will answer any more."""
+    """Tests when no other round follows: by number, by budget, or because no model will answer any more."""
 
     name = "test"
 
@@ -96,7 +96,7 @@ class NextRewrite:
 
 
 class Rewriter:
-    """One call, one kernel. What does not work is not repaired here; the next round is shown it, as it is all times."""
+    """One call, one kernel. A kernel that does not work is not repaired here; the next round is shown it."""
 
     name = "template"
 

@@ -60,7 +60,7 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
         workloads = context.tuned if due is None else (due,)
         ranks = [(_best(one, [w.name for w in workloads], quantities, context), one) for one in tunable]
         node = min(ranks, key=lambda rank: math.inf if rank[0] is None else rank[0][0])[1]
-        # A search of one workload is told what was measured there, and so knows the best already.
+        # A search of one workload is told the measurements there, and so knows the best already.
         if due is None:
             of_each = (_best(node, [workload.name], quantities, context) for workload in context.tuned)
             configs = {config_key(one[1].config): one[1].config for one in of_each if one is not None}
@@ -87,7 +87,7 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
 
 
 def share(context: Context, number: int) -> int:
-    """Evaluations of round `number`: what is left, in equal parts for the rounds that are left."""
+    """Evaluations of round `number`: the rest, in equal parts for the remaining rounds."""
     left, rounds = context.evaluations_left(), max(1, context.settings.rounds - number + 1)
     return max(1, math.ceil(left / rounds))
 
@@ -275,7 +275,7 @@ _MOVES: dict[BranchKind, tuple[str, ...]] = {
     "template": ("organise the work for what bounds it, and expose every choice of that organisation",),
     "rewrite": ("make it faster over all workloads, above all where the most is left",),
     "expose": ("expose the constants of the kernel as parameters",),
-    "extend": ("parameters for what is fixed now: how work is divided, staged, or kept",),
+    "extend": ("parameters for choices that are fixed now: how work is divided, staged, or kept",),
 }
 _ANEW = "organise the work in another way than was tried, for what bounds it, and expose every choice of it"
 
@@ -342,8 +342,8 @@ class Planner:
         return Finished(update, Planned(plan=plan))
 
     def _decide(self, context: Context, number: int, objections: list[str]) -> Plan | None:
-        """The plan of the model or of the rules; None where there is no template. Raises `NoTemplate` where there
-        cannot be any."""
+        """The plan of the model or of the rules; None without a template. Raises `NoTemplate` where the task cannot get
+        one."""
         if context.models is None:
             if not context.sources.templates:
                 backend = context.device.backend
@@ -497,7 +497,7 @@ def branch_problems(branches: list[Branch], tree: Tree) -> list[str]:
 
 
 def no_template(context: Context) -> str:
-    """The sentence for a run that cannot go on because there is no template to tune."""
+    """The sentence for a run that must end because nothing can be tuned."""
     task, backend = context.task.name, context.device.backend
     if context.sources.templates:
         return f"There is no template left to tune: all {backend} templates of the task {task} were excluded."

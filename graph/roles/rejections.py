@@ -1,6 +1,6 @@
-"""What rejected configurations have in common, and which configurations may be right instead.
+"""The common values of rejected configurations, and the configurations that may be right instead.
 
-Owns reading that from a run's examinations; what is measured and examined next is the tester's business.
+Reads a run's examinations; the tester decides which configurations are measured and examined next.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tunesmith.kernels.spec.template import Config, Parameter, Template
 MIN_REJECTED = 2
 """Rejected configurations of a template from which on their common values count as a defect."""
 NOT_EXAMINED = "it was not examined"
-"""How the reason begins for which an unexamined finalist is no winner."""
+"""Begins the reason for which an unexamined finalist cannot win."""
 MAX_VARIATIONS = 4
 """Variations of one rejected configuration that are measured."""
 _RELAXED = re.compile("fast|approx|relax|unsafe", re.IGNORECASE)
@@ -60,8 +60,8 @@ def has(config: Config, defect: Config) -> bool:
 
 
 def variations(template: Template, rejected: Config, defect: Config) -> list[Config]:
-    """`rejected` with one value changed to its neighbour: first of parameters that relax arithmetic, then those of the
-    known `defect`, then switches that are on, then others; at most `MAX_VARIATIONS`, feasible or not."""
+    """`rejected` with one value changed to its neighbour: first of parameters that relax arithmetic, then of the known
+    `defect`, then switches that are on, then others; at most `MAX_VARIATIONS`, feasible or not."""
 
     def rank(parameter: Parameter) -> tuple[bool, bool, bool]:
         is_on = set(parameter.values) in ({False, True}, {0, 1}) and bool(rejected[parameter.name])

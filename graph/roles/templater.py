@@ -136,13 +136,13 @@ def recorded(context: Context, stage: str) -> dict[str, Evaluation]:
 
 
 def problem_of(evaluation: Evaluation) -> Problem | None:
-    """What an author has to know of a trial that failed; None when it went well."""
+    """The problem that a failed trial shows its author; None for a trial without a failure."""
     failure = evaluation.failure
     if failure is None:
         return None
     if isinstance(failure, CompileFailed):
         sentence, log = "It does not compile with its default configuration.", failure.log[:MAX_LOG]
-        advice = "Line numbers are those of your source."
+        advice = "Line numbers refer to your source."
         return Problem(failure.kind, sentence, log or failure.first_error, advice, failure.first_error)
     where = next((name for name, outcome in evaluation.outcomes.items() if outcome is failure), "")
     sentence, advice = _FAILURES[type(failure)]
@@ -195,7 +195,7 @@ def holding(context: Context, template: Template, stage: str) -> Template:
         template = made or context.sources.baseline.template.model_copy(update=plain)
         problem = _problem(context, template, stage)
     for rule, why in withdrawn.items():
-        context.note("template", f"The rule {rule} is withdrawn, as what it makes of the kernel fails: {why}", stage)
+        context.note("template", f"The rule {rule} is withdrawn, as the kernel that it makes fails: {why}", stage)
     return template
 
 
@@ -215,10 +215,10 @@ class UnknownTemplate(TunesmithError):
 
 
 class TemplateDraft(BaseModel):
-    """The template that a model writes for one branch, on its way. number: of the branch, from 1; answers: how many it
-    has had; text: the last answer as written, answer: as read; template: what it describes, if that is a template,
-    with the seeds it proposes; problem: what is wrong with it; history: what was wrong with all; failed: why the branch
-    was given up; taken: whether the template is part of the run."""
+    """The template that a model writes for one branch, on its way. number: of the branch, from 1; answers: their number
+    so far; text: the last answer as written, answer: as read; template: of the answer, if it describes one, with the
+    seeds it proposes; problem: of the last answer; history: all problems; failed: why the branch was given up; taken:
+    whether the template is part of the run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -313,7 +313,7 @@ class Templater:
         return found
 
     def _judge(self, context: Context, drafts: Sequence[TemplateDraft], stage: str) -> list[TemplateDraft]:
-        """The drafts after a trial of those that were just answered: taken, open with a problem, or given up."""
+        """The drafts after a trial of the ones just answered: taken, open with a problem, or given up."""
         known, left = recorded(context, stage), context.evaluations_left()
         # The defaults are measured together, as far as the budget allows.
         wanted: dict[str, Template] = {}
@@ -352,7 +352,7 @@ class Templater:
         return draft
 
     def _search_further(self, context: Context, plan: Plan, stage: str) -> list[str]:
-        """The known templates that the plan searches as they are; those that a role has excluded are left out."""
+        """The known templates that the plan searches as they are, without excluded ones."""
         tree, chosen = context.tree(), []
         for branch in plan.branches:
             if branch.written:
@@ -371,7 +371,7 @@ class Templater:
             if node.round == 0:
                 register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
             if template.id != node.id:
-                # What was planned is not what is searched, of which only the default is known to hold.
+                # The searched template is another one than planned, and only its default is known to hold.
                 seeds = ()
                 veto = partial(TemplateVetoed, template=node.id, why=WITHDRAWN)
                 context.once(TemplateVetoed, stage, veto, template=node.id)
@@ -380,8 +380,8 @@ class Templater:
         return chosen
 
     def _fallback_templates(self, context: Context, plan: Plan, stage: str) -> list[str]:
-        """What the round tunes when none of its planned templates can be: the task's next one that no round has used,
-        else the best known one."""
+        """The template of a round whose planned ones cannot be used: the task's next unused one, else the best known
+        one."""
         tree = context.tree()
         chosen = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[:1]
         if not chosen:
@@ -423,7 +423,7 @@ def begin_writing(context: Context, stage: str, turn: int) -> int:
 
 
 def _with_problem(draft: TemplateDraft, question: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The question, and after it the last answer only with what is wrong with it: earlier ones are superseded."""
+    """The question, and after it only the last answer with its problem: earlier ones are superseded."""
     problem = draft.problem
     if problem is None:
         return question
@@ -438,7 +438,7 @@ def _with_problem(draft: TemplateDraft, question: tuple[Message, ...]) -> tuple[
 
 
 def register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
-    """Puts the template that came out of a branch into the tree, once. answers: how many the model needed for it."""
+    """Puts the template of a branch into the tree, once. answers: of the model, until it worked."""
     if not context.log.has_template(template.id):
         event = TemplateAdded(
             template=template, parent=branch.parent, moves=branch.moves, answers=answers, made_by=branch.kind
@@ -447,8 +447,8 @@ def register(context: Context, template: Template, branch: Branch, stage: str, a
 
 
 def _register_seeds(context: Context, template: str, seeds: Sequence[Config], stage: str) -> None:
-    """Writes down configurations that the search of this round is to try first, beside those that are written down, as
-    for another branch of the same template."""
+    """Journals configurations that the search of this round is to try first, unless they are journalled already, as for
+    another branch of the same template."""
     known = {config_key(config) for config in context.log.seeds(stage, template)}
     new = {key: config for config in seeds if (key := config_key(config)) not in known}
     if new:

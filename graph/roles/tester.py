@@ -48,9 +48,9 @@ NO_TIME = (
 
 
 def disqualified(context: Context, given_up: Collection[VerifiedKernel] = ()) -> dict[VerifiedKernel, str]:
-    """Which finalists may not win, and why: what examinations of this run rejected, what shares the common defect of
-    rejected ones, and, unless the settings allow it, what has lines that never ran. given_up: what could not be
-    examined in this session, which counts unless the settings allow it (for all workloads together: `FOR_ALL`)."""
+    """The finalists that may not win, and why: rejected by examinations of this run, with the common defect of rejected
+    ones, or, unless the settings allow it, with lines that never ran. given_up: kernels that could not be examined in
+    this session, which count unless the settings allow it (for all workloads together: `FOR_ALL`)."""
     settings, found = context.settings, dict[VerifiedKernel, str]()
     known = context.log.examinations()
     for key, one in known.items():
@@ -71,9 +71,9 @@ def disqualified(context: Context, given_up: Collection[VerifiedKernel] = ()) ->
 def examine_winners(
     context: Context, build: Callable[[Mapping[VerifiedKernel, str]], Verdict], given_up: set[VerifiedKernel]
 ) -> Verdict:
-    """The verdict that `build` makes of what is disqualified, once all its winners are examined: the general
-    configuration on everything, the others on the workload they won. Where one is rejected, or cannot be examined, the
-    next best is a winner and is examined in turn. given_up: what could not be examined, to which this adds."""
+    """The verdict of `build` on the disqualified kernels, once all its winners are examined: the general configuration
+    on everything, the others on the workload they won. Where one is rejected, or cannot be examined, the next best is a
+    winner and is examined in turn. given_up: receives the kernels that could not be examined."""
     while True:
         verdict = build(disqualified(context, given_up))
         known = context.log.examinations()
@@ -91,8 +91,8 @@ def examine_winners(
 
 
 def examine_everywhere(context: Context, kernels: Sequence[Winner]) -> None:
-    """Examines, on everything, those of `kernels` that were examined for single workloads alone: a dispatch rule uses
-    them for shapes that nobody looked at. What is rejected then is `disqualified` for all workloads."""
+    """Examines on everything the kernels that were examined for single workloads alone: a dispatch rule uses them for
+    further shapes. A kernel that is rejected then is `disqualified` for all workloads."""
     known = context.log.examinations()
     wanted = [(one.template, one.config, "") for one in kernels]
     waiting = [one for one in wanted if (was := known.get(_key(*one))) is None or was.verdict == "not examined"]
@@ -151,8 +151,8 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
 
 
 def _winners(verdict: Verdict) -> list[tuple[str, Config, str]]:
-    """The general configuration, and what is used for a workload where that is another: template, configuration, and
-    the workload that it is for, empty for all."""
+    """The general configuration, and other kernels for single workloads: template, configuration, and the workload,
+    empty for all."""
     general = verdict.general
     used = [(row.template, row.config, row.workload) for row in verdict.dispatch]
     if general is None:
@@ -194,7 +194,8 @@ class Tester:
         stage = stage_of(number)
         general, per_shape = finalists(context, stage)
         if not general and not any(per_shape.values()):
-            return {"done": _done(context, number, None) or _nothing(context)}
+            nothing_left = context.models is None and not context.tree().untried
+            return {"done": _done(context, number, None) or ("nothing valid" if nothing_left else "")}
         if _nothing_new(context, stage) and not _done(context, number, None):
             return {"done": ""}
         # Opponents cost time, and only what the run ends with is put beside them.
@@ -221,9 +222,9 @@ class Tester:
         per_shape: dict[str, list[Finalist]],
         comparisons: list[Compared],
     ) -> Verdict:
-        """The verdict whose winners are all examined. While there is no general one and time is left, other
-        configurations are compared in place of the rejected: these with one value changed, the templates' defaults,
-        and the next best that were measured."""
+        """The verdict whose winners are all examined. As long as none serves all workloads and time is left, other
+        configurations are compared in place of the rejected ones: these with one value changed, the templates'
+        defaults, and the next best measured ones."""
         stage, given_up = stage_of(number), set[tuple[str, str, str]]()
         while True:
             build = partial(build_verdict, context, comparisons, general)
@@ -244,19 +245,20 @@ class Tester:
         per_shape: dict[str, list[Finalist]],
         beside: Sequence[AnyOpponent],
     ) -> list[Compared]:
-        """The finalists on every workload, `beside` these opponents. What the journal has is not measured again."""
+        """The finalists on every workload, `beside` these opponents; without comparisons that the journal has."""
         stage = stage_of(number)
-        known = context.log.comparisons(stage)
+        known, opponents = context.log.comparisons(stage), {one.name for one in beside}
         wanted: list[tuple[Workload, list[Finalist]]] = []
         for workload in (*context.tuned, *context.held_out):
             entrants = _distinct([*general, *per_shape.get(workload.name, [])])
-            if (event := known.get(workload.name)) is not None and _has_met(event, beside):
+            event = known.get(workload.name)
+            if event is not None and opponents <= {one.name for one in event.opponents}:
                 met = {(one.template, config_key(one.config)) for one in event.entries}
                 entrants = [one for one in entrants if _kernel(one) not in met]
             if entrants:
                 wanted.append((workload, entrants))
         for position, (workload, entrants) in enumerate(wanted):
-            # Without the tuned workloads there is no verdict; the held-out ones come after all of them.
+            # A verdict needs the tuned workloads; the held-out ones come after all of them.
             if workload.held_out and context.seconds_left() <= 0:
                 if left := ", ".join(one.name for one, _ in wanted[position:] if one.name not in known):
                     context.note("test", f"The time limit left no time for the held-out workloads {left}.", stage)
@@ -297,19 +299,15 @@ class Tester:
         context.journal.append(event, stage_of(number))
 
 
-def _has_met(event: Compared, opponents: Sequence[AnyOpponent]) -> bool:
-    return {one.name for one in opponents} <= {one.name for one in event.opponents}
-
-
 def finalists(
     context: Context, stage: str, after: Sequence[Finalist] = ()
 ) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
     """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload, without
-    those that were found wrong before the test of this round began.
+    those found wrong before the test of this round began.
 
-    after: those that were finalists before; the next best in general then, of templates that had none first.
-    One that a constraint or a limit excludes on a held-out workload serves that shape not at all, however fast it is
-    elsewhere: it may be the best for a shape, but is none for all.
+    after: former finalists; the next best in general then, of templates without a finalist first. A configuration that
+    a constraint or a limit excludes on a held-out workload does not serve that shape, however fast it is elsewhere: it
+    may be the best for a shape, but not for all.
     """
     baseline, vetoed = baseline_quantities(context), context.log.vetoed()
     # A test that was interrupted goes on with the finalists that it began with.
@@ -353,8 +351,7 @@ def with_examination(context: Context, verdict: Verdict) -> Verdict:
     the settings allow."""
     if verdict.general is None:
         return verdict
-    key = (verdict.general.template, config_key(verdict.general.config), "")
-    known = context.log.examinations().get(key)
+    known = context.log.examinations().get(_key(verdict.general.template, verdict.general.config, ""))
     if known is None or known.verdict == "not examined":
         said = "The general configuration was not examined."
     elif known.verdict == "partial":
@@ -365,9 +362,9 @@ def with_examination(context: Context, verdict: Verdict) -> Verdict:
 
 
 def replacements(context: Context, stage: str, tried: Sequence[Finalist]) -> list[Finalist]:
-    """What to compare after all of `tried` were rejected: the fastest rejected of each template with one value changed,
-    and the templates' default configurations, measured now where they were not; else the next best that were measured
-    and share no known defect."""
+    """The next configurations after all of `tried` were rejected: the fastest rejected of each template with one value
+    changed, and the templates' defaults, measured now where they were not; else the next best measured ones without a
+    known defect."""
     known = {_kernel(one) for one in tried}
     rejected = [one for one in context.log.examinations().values() if one.verdict == "rejected"]
     common = defects(context.log)
@@ -409,7 +406,7 @@ def measured_now(context: Context, stage: str, wanted: Sequence[Finalist]) -> li
 
 
 def _broken_on_held_out(context: Context) -> Callable[[Finalist], str]:
-    """Says of a finalist which rule it breaks on a held-out workload, here or on the target; empty if none."""
+    """Gives the rule that a finalist breaks on a held-out workload, here or on the target; empty if none."""
     found: dict[str, list[SpaceRule]] = {}
 
     def broken(entrant: Finalist) -> str:
@@ -476,7 +473,8 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
 
 
 def _last_search_ended_by(context: Context, number: int) -> Done:
-    """What ended the search of the last round: its time or its space, where it did not spend all its evaluations."""
+    """The reason for the end of the last round's search: its time or its space, where it did not spend all its
+    evaluations."""
     stage = stage_of(number)
     searched, plan = context.log.searched(stage), context.log.plan(stage)
     # With a model, a further round might have brought another template.
@@ -488,7 +486,7 @@ def _last_search_ended_by(context: Context, number: int) -> Done:
 
 
 def _nothing_new(context: Context, stage: str) -> bool:
-    """Whether a round found all that it was to search measured already, so that an earlier verdict holds."""
+    """Whether all configurations of a round's search had been measured already, so that an earlier verdict holds."""
     searched = context.log.searched(stage)
     return context.models is None and searched is not None and searched.asked == 0 and context.log.verdict() is not None
 
@@ -507,11 +505,7 @@ def _exhausted(context: Context, number: int) -> bool:
 
 
 def model_gave_up(context: Context, number: int) -> bool:
-    """Whether a round of an arm without a search showed that no model will answer: there is nothing else to go on with.
-    After an answer that cannot be used, or a server that fails, the next round asks again, as in the other arms."""
+    """Whether a round of an arm without a search showed that no model will answer, so that the run cannot go on. After
+    an answer that cannot be used, or a server that fails, the next round asks again, as in the other arms."""
     notes = [note for note in context.log.notes(stage_of(number)) if note.role in ("plan", "rewrite")]
     return context.settings.arm in ("template", "rewrite") and any(note.failure in HOPELESS for note in notes)
-
-
-def _nothing(context: Context) -> Done:
-    return "nothing valid" if context.models is None and not context.tree().untried else ""

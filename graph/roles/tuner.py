@@ -49,8 +49,8 @@ def survivors(count: int, rung: int) -> int:
 def ask_order(asked: Sequence[int], best: Sequence[float | None], total: int) -> list[int]:
     """Templates (by position) in the order in which to ask them for the next configuration.
 
-    asked: evaluations each was given; best: its best objective, None before the first. The first that has something to
-    ask gets the evaluation; those that are out stand last, for when the others have nothing.
+    asked: evaluations of each; best: its best objective, None before the first. The first template with something to
+    ask gets the evaluation; templates that are out stand last, for when the others have nothing.
     """
     count = len(asked)
     rung = min(sum(asked) * rungs(count) // max(1, total), rungs(count) - 1)
@@ -67,8 +67,8 @@ def max_evaluations(count: int, total: int) -> int:
 
 
 class TemplateSearch:
-    """Raises `EmptySpace` where no configuration is feasible. budget: evaluations it may come to; workers: how many
-    configurations may be in flight."""
+    """The search of one template in one round. Raises `EmptySpace` where no configuration is feasible. budget:
+    evaluations it may come to; workers: configurations in flight."""
 
     def __init__(
         self,
@@ -153,13 +153,13 @@ class TemplateSearch:
 
     def _observe(self, evaluation: Evaluation) -> Observation:
         if has(evaluation.config, self._defect):
-            # What shares the defect of rejected winners is no result to search near.
+            # A configuration with the defect of rejected winners must not attract the search.
             return Observation(None, failure="wrong_result")
         of = self.context.settings.objective
         return observation(evaluation, self.plan.workloads, self.baseline, self.context.weights, of)
 
     def _seeds(self) -> list[Config]:
-        """What to try first, as far as feasible; the journal keeps those that are not, with the reason."""
+        """The feasible configurations to try first; the journal keeps the infeasible ones, with the reason."""
         log = self.context.log
         given = log.seeds(self.stage, self.template.id)
         refused = [
@@ -184,7 +184,7 @@ class Tuner:
 
     def __call__(self, state: State, context: Context) -> State | Finished:
         plan = Plan.model_validate(state["plan"])
-        # A model's kernel without parameters was measured in its trial; one that the task brings was not.
+        # A model's kernel without parameters was measured in its trial; a kernel of the task was not.
         templates = [
             one
             for one in state.get("templates", [])

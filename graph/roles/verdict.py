@@ -1,6 +1,6 @@
 """The verdict of a test: pure arithmetic over comparisons, and its sentences.
 
-Owns the choice of the configuration for all shapes and of those for single ones; what is compared belongs to `tester`.
+Owns the choice of the configuration for all shapes and of others for single ones; `tester` makes the comparisons.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ from tunesmith.kernels.spec.translate import folded
 Key = tuple[str, str]
 """Template id and configuration as text."""
 DISPATCH_GAIN = 0.01
-"""Share of the general configuration's time that another one must save on a workload to be worth a kernel of its own.
-"""
+"""Minimum saving on a workload, as a share of the general configuration's time, for a kernel of its own."""
 FOR_ALL = "*"
 """In place of a workload: disqualified as the general configuration, and for no shape alone."""
 NOTHING: Mapping[VerifiedKernel, str] = MappingProxyType({})
@@ -49,13 +48,13 @@ def build_verdict(
     general: Sequence[tuple[str, Config]],
     disqualified: Mapping[VerifiedKernel, str] = NOTHING,
 ) -> Verdict:
-    """What the comparisons show.
+    """The verdict of the comparisons.
 
     The general configuration is the one of `general` with the least weighted geometric mean of time over baseline on
-    the tuned workloads, among those that are right on every workload, held-out ones included. `regret` of a held-out
-    workload is the general configuration's time over the best finalist's there, less 1. Where the run makes energy
-    small, or its product with time, that stands for time in both. disqualified: what examinations
-    rejected, and why; such a finalist wins nothing there.
+    the tuned workloads, among the ones that are right on every workload, also held-out ones. `regret` of a held-out
+    workload is the general configuration's time over the best finalist's there, less 1. Where the objective is energy,
+    or its product with time, that stands for time in both. disqualified: with reasons; such a finalist wins nothing
+    there.
     """
     met = {compared.workload: compared for compared in comparisons}
     by_workload = {name: _entries(compared) for name, compared in met.items()}
@@ -83,7 +82,7 @@ def build_verdict(
         )
         assert time is not None, "a finalist without a time on a workload is out"
         together[key] = time, energy
-        # A finalist whose energy could not be measured wins only where there is no other; the fastest of them does.
+        # A finalist whose energy could not be measured wins only without a competitor; the fastest of them does.
         valid.append((math.inf if value is None else value, time, key))
     winner = min(valid)[2] if valid else None
     ratio, energy = (None, None) if winner is None else together[winner]
@@ -127,7 +126,7 @@ def build_verdict(
 
 
 def _only_where(context: Context, general: Winner | None) -> str:
-    """What there is to say of a winner that cannot be launched on every shape, as the kernel has no guard."""
+    """The sentence on a winner that cannot be launched on every shape, as the kernel has no guard; empty otherwise."""
     if general is None:
         return ""
     constraints = context.template(general.template).constraints
@@ -188,7 +187,7 @@ def _front(
 
 
 def dispatched(row: WorkloadRow, general: Winner | None, of: Objective = "time") -> Dispatched | None:
-    """What to use for a workload instead of the baseline: the best there where it gains enough over the general
+    """The kernel for a workload instead of the baseline: the best there where it gains enough over the general
     configuration, and their intervals are apart. None where nothing is shown to be better than the baseline."""
     if row.best is None or not row.best.gains(of):
         return None
@@ -299,7 +298,7 @@ def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...
 
 
 def _nothing(disqualified: int, unexamined: int) -> str:
-    """The verdict where there is no configuration for all workloads."""
+    """The verdict without a configuration for all workloads."""
     if unexamined and unexamined == disqualified:
         return (
             f"None of {unexamined} finalist(s) could be examined, and nothing is exported unexamined: keep the "

@@ -90,9 +90,9 @@ class ArmResult:
 @dataclass(frozen=True, slots=True)
 class Difference:
     """How many times faster `better` is than `than`: the ratio of their geometric means, with Student's t interval of
-    the mean difference of logarithms, repeat by repeat: those of a number have one seed and ran one after the other.
-    Where the arms have different numbers of repeats, only those that both have count. by_shape: whether it is of the
-    best for each workload, or of one configuration for all."""
+    the mean difference of logarithms, repeat by repeat: repeats of the same number have one seed and ran one after the
+    other. Where the arms have different numbers of repeats, only common numbers count. by_shape: whether it compares
+    the best for each workload, or one configuration for all."""
 
     by_shape: bool
     better: str
@@ -127,9 +127,9 @@ def ablate(
 ) -> Ablation:
     """Runs every arm `repeats` times in `folder` and compares them; finished runs are read, interrupted ones resumed.
 
-    settings: as those of `tune`; each repeat has a seed of its own, the same for all arms. calls: most model calls of a
+    settings: of `tune`; each repeat has a seed of its own, the same for all arms. calls: limit on the model calls of a
     run. Arms without a search go on for as many rounds as they have calls or evaluations. models: of your own; else the
-    settings name them. Where runs wait for answers, all that can go on do so before `Waiting` is raised.
+    settings name them. Where runs wait for answers, all others go on before `Waiting` is raised.
     """
     chosen = _arms(arms, repeats)
     if models is None and settings.get("model", "none") == "none":
@@ -303,7 +303,8 @@ def _arms(arms: Sequence[str], repeats: int) -> tuple[Arm, ...]:
 
 
 def _agree(folder: Path, wanted: Mapping[str, Any]) -> None:
-    """An ablation goes on only with what it was begun with; more repeats or arms may be added."""
+    """Raises `TunesmithError` where an ablation is continued with other settings than it was begun with; repeats and
+    arms may be added."""
     make_settings(task="any", **{name: value for name, value in wanted["settings"].items() if name not in UNCHECKED})
     file = folder / "ablation.json"
     text = json.dumps(wanted, indent=2, default=str) + "\n"

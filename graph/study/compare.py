@@ -1,4 +1,4 @@
-"""Finished runs of one task beside each other: what each found on each shape, and in what they differ.
+"""Finished runs of one task beside each other: their results on each shape, and their differences.
 
 Times of different runs were not taken in turn, and may be of different devices: only the ratio to its own baseline is a
 paired measurement, with an interval. So nothing here says that one run's kernel is faster than another's.
@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from tunesmith.graph.journal.events import RunStarted
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.records import Figures
+from tunesmith.graph.journal.records import Figures, ResultRecord
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.summary import Summary, read_summary
 from tunesmith.hw.errors import TunesmithError
@@ -30,27 +28,24 @@ class ComparisonError(TunesmithError):
     """The runs cannot be compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class RunOnShape(ResultRecord):
     """A run's general configuration on one workload. general: None where there is none that is right."""
 
     baseline_seconds: float | None
     general: Figures | None
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedShape:
+class ComparedShape(ResultRecord):
     """results: one for each run, None where the run did not measure the workload."""
 
     workload: str
     held_out: tuple[bool | None, ...]
-    results: tuple[Result | None, ...]
+    results: tuple[RunOnShape | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RunComparison:
-    """differences: what is not the same in all runs, by what it is, with a text for each run; it is empty where a run
-    does not say. same: what is the same in all, as text."""
+class RunComparison(ResultRecord):
+    """differences: facts that are not the same in all runs, by name, with a text for each run, empty where a run lacks
+    the fact; same: facts that all runs share, as text."""
 
     task: str
     runs: tuple[str, ...]
@@ -58,10 +53,6 @@ class RunComparison:
     shapes: tuple[ComparedShape, ...]
     differences: dict[str, tuple[str, ...]]
     same: dict[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON types only."""
-        return json.loads(json.dumps(asdict(self), default=Figures.to_json))  # type: ignore[no-any-return]
 
 
 def compare_runs(folders: Sequence[Path]) -> RunComparison:
@@ -119,7 +110,10 @@ def _shapes(summaries: Sequence[Summary], began: Sequence[RunStarted | None]) ->
                 workload=f"{row.workload}{alike}",
                 held_out=tuple(None if one is None else one[2] for one in found),
                 results=tuple(
-                    None if one is None else Result(one[0].baseline_seconds, one[0].general) for one in found
+                    None
+                    if one is None
+                    else RunOnShape(baseline_seconds=one[0].baseline_seconds, general=one[0].general)
+                    for one in found
                 ),
             )
         )
@@ -127,7 +121,7 @@ def _shapes(summaries: Sequence[Summary], began: Sequence[RunStarted | None]) ->
 
 
 def _facts(summary: Summary, began: RunStarted | None) -> dict[str, str]:
-    """What may differ between runs, as text, by what it is."""
+    """Facts that may differ between runs, as text, by name."""
     device, general = summary.device, summary.general
     found = {
         "device": device.name,

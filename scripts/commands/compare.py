@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tunesmith.cli.app import Json
 from tunesmith.cli.view.tables import console, print_json, print_table
-from tunesmith.graph.study.compare import ComparedShape, Result, RunComparison, compare_runs
+from tunesmith.graph.study.compare import ComparedShape, RunComparison, RunOnShape, compare_runs
 
 NOT_PAIRED = (
     "Each speed-up is over the run's own baseline, with its 99 % interval. Times of different runs were not taken in "
@@ -91,7 +91,7 @@ def _workload(shape: ComparedShape) -> str:
     return f"{shape.workload} ({'held out' if all(held_out) else 'held out in some'})"
 
 
-def _result(one: Result | None) -> str:
+def _result(one: RunOnShape | None) -> str:
     if one is None:
         return "not measured"
     general = one.general

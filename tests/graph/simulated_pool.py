@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -121,3 +122,19 @@ def simulate_device(monkeypatch: pytest.MonkeyPatch, pool: type[SimulatedPool] =
     for name in ("measured", "examined", "wrong", "partial"):
         monkeypatch.setattr(SimulatedPool, name, [], raising=False)
     return SimulatedPool.measured
+
+
+def add_templates(task: Path, *names: str) -> None:
+    """Copies of the task's template, under other names."""
+    text = (task / "template.toml").read_text()
+    for name in names:
+        (task / f"{name}.toml").write_text(text.replace('name = "runs"', f'name = "{name}"', 1))
+    files = ", ".join(f'"{name}.toml"' for name in ("template", *names))
+    whole = (task / "task.toml").read_text()
+    (task / "task.toml").write_text(whole.replace('templates = ["template.toml"]', f"templates = [{files}]"))
+
+
+def add_workload(task: Path) -> None:
+    """A third tuned workload; none is held out then."""
+    text = (task / "task.toml").read_text().replace("held_out = true\n", "")
+    (task / "task.toml").write_text(text + "\n[[workloads]]\nsizes = { n = 777 }\nweight = 2.0\n")

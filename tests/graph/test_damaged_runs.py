@@ -217,7 +217,7 @@ def test_what_a_killed_run_left_in_the_log_is_read(ended: Path) -> None:
     ("code", "remedy"),
     [
         (sqlite3.SQLITE_FULL, "make room on the disk, and go on with"),
-        (sqlite3.SQLITE_IOERR_WRITE, "make room on the disk, or copy the run to one that works, and go on with"),
+        (sqlite3.SQLITE_IOERR_WRITE, "make room on the disk, or copy the run to another disk, and go on with"),
         (sqlite3.SQLITE_READONLY, "make the folder and its files writable, or copy"),
         (sqlite3.SQLITE_CORRUPT, "restore the file from a copy"),
     ],

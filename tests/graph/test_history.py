@@ -192,7 +192,7 @@ def test_what_cannot_be_used_is_told_in_a_sentence(store: ResultsStore, tmp_path
         store.read_file(tmp_path / "text")
     for text in ("{}", "[]", '{"wisdom": 1}', '{"entries": []}'):
         (tmp_path / "other.json").write_text(text)
-        with pytest.raises(HistoryError, match=r"holds no results of earlier runs; name one that .* wrote\.$"):
+        with pytest.raises(HistoryError, match=r"holds no results of earlier runs; name a file that .* wrote\.$"):
             store.read_file(tmp_path / "other.json")
     store.keep([entry()])
     store.write_file(tmp_path / "all.json")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from journal_rows import rows
-from simulated_pool import SimulatedPool, simulate_device
+from simulated_pool import SimulatedPool, add_templates, add_workload, simulate_device
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.log import RunLog
@@ -32,8 +32,7 @@ def task(tmp_path: Path) -> Path:
     """scale_add with three tuned workloads."""
     folder = tmp_path / "task"
     shutil.copytree(TASK, folder)
-    text = (folder / "task.toml").read_text().replace("held_out = true\n", "")
-    (folder / "task.toml").write_text(text + "\n[[workloads]]\nsizes = { n = 777 }\nweight = 2.0\n")
+    add_workload(folder)
     return folder
 
 
@@ -93,12 +92,7 @@ def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most(
 def test_a_workload_is_searched_in_the_template_that_was_best_on_it(
     task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, better: str
 ) -> None:
-    text = (task / "template.toml").read_text()
-    (task / "other.toml").write_text(text.replace('name = "runs"', 'name = "other"', 1))
-    described = (task / "task.toml").read_text()
-    (task / "task.toml").write_text(
-        described.replace('templates = ["template.toml"]', 'templates = ["template.toml", "other.toml"]')
-    )
+    add_templates(task, "other")
     whole = SimulatedPool._evaluate
 
     def slower(self: SimulatedPool, request: Any) -> Evaluation:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from model_runs import RAW, ModelPool, run, simulation
 from scripted_models import SOURCE, Scripted, branch, explain, plan, rewrite, template
-from simulated_pool import SimulatedPool
+from simulated_pool import SimulatedPool, add_templates, add_workload
 
 from tunesmith.graph import tune
 from tunesmith.graph.journal.events import Planned, TemplateAdded
@@ -39,21 +39,6 @@ def task(tmp_path: Path) -> Path:
     folder = tmp_path / "task"
     shutil.copytree(TASK, folder)
     return folder
-
-
-def add_templates(task: Path, *names: str) -> None:
-    """Copies of the task's template, under other names."""
-    text = (task / "template.toml").read_text()
-    for name in names:
-        (task / f"{name}.toml").write_text(text.replace('name = "runs"', f'name = "{name}"', 1))
-    files = ", ".join(f'"{name}.toml"' for name in ("template", *names))
-    whole = (task / "task.toml").read_text()
-    (task / "task.toml").write_text(whole.replace('templates = ["template.toml"]', f"templates = [{files}]"))
-
-
-def add_workload(task: Path) -> None:
-    text = (task / "task.toml").read_text().replace("held_out = true\n", "")
-    (task / "task.toml").write_text(text + "\n[[workloads]]\nsizes = { n = 777 }\nweight = 2.0\n")
 
 
 def tuned(task: Path, tmp_path: Path, **settings: Any) -> RunResult:
