@@ -117,7 +117,7 @@ def _judged(
 
 
 def _progress() -> Callable[[str], None]:
-    """Prints what is being done on standard error: every step on a terminal, elsewhere a line now and then."""
+    """Prints the current step on standard error: every step on a terminal, elsewhere a line now and then."""
     every, last = 0.0 if sys.stderr.isatty() else PLAIN_SECONDS, time.monotonic()
 
     def show(text: str) -> None:

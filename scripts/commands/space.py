@@ -90,7 +90,7 @@ def _print(template: Template, entry: dict[str, Any], name: str) -> None:
         why = f", such as {default}: {row['default']}" if row["default"] else ""
         line = f"On the held-out workload {row['workload']}: {count}{why}"
         echo(f"{line.rstrip('.')}.")
-    values = Table("parameter", "values", "default", Column("what it is", min_width=24))
+    values = Table("parameter", "values", "default", Column("meaning", min_width=24))
     for parameter in template.parameters:
         known = ", ".join(map(str, parameter.values))
         values.add_row(parameter.name, *map(escape, (known, str(parameter.start), parameter.doc)))

@@ -132,7 +132,7 @@ def main() -> int:
     found = judging.edited() if options.set != "index" else []
     found += judging.fixtures() if options.set != "edited" else []
     chosen = [one for one in found if one.backend == options.backend and options.only in one.file]
-    # Right candidates first: they go through all checks, and tell most where there is no time for all.
+    # Right candidates first: they go through all checks, and are most informative where time is short.
     chosen.sort(key=lambda one: bool(one.reasons))
 
     waiting = [
