@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -131,17 +130,13 @@ def _root(
         raise typer.Exit(EXIT_MISTAKE)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def _end_as_from_the_keyboard() -> None:
     """Makes the end of a job (SIGTERM: Slurm, Kubernetes, `timeout`) and a lost terminal (SIGHUP) interruptions like
     Ctrl-C: workers end, and the user is told how to resume. A signal that was ignored (`nohup`) stays ignored."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, _interrupt)
+                signal.signal(number, signal.default_int_handler)
 
 
 def _open_closed_streams() -> None:

@@ -156,6 +156,10 @@ OF_OPTIONS = (
     (("--time-limit", "soon"), "10m"),
     (("--time-limit", "-5m"), "-5m"),
     (("--time-limit", "0s"), "--time-limit"),
+    (("--seed",), "--seed: it needs a value."),
+    (("--rouns", "1"), "--rouns: there is no such option; did you mean --rounds or --run-dir?"),
+    (("--model-for", "x"), "--model-for: 'x' is not of the form ROLE=NAME."),
+    (("--settings", "nowhere"), "--settings: "),
     (("--objective", "power"), "'time', 'energy' or 'edp'"),
     (("--objective", "energy", "--run-dir", "{task}/new"), "choose an NVIDIA GPU"),
 )
@@ -211,6 +215,10 @@ ANSWERS = (
     ((*BENCH, "--template", "{task}/task.toml"), nothing, 2, "task.toml is a task, not a template"),
     ((*BENCH, "--config", '{{"GROUP": 64, "ITEMS": 8}}'), nothing, 2, "--config"),
     # Commands and their arguments.
+    (("tune",), nothing, 2, "TASK: it is required."),
+    (("resume",), nothing, 2, "RUN_DIR: it is required."),
+    (("no-such",), nothing, 2, "No such command 'no-such'."),
+    (("resume", "nowhere", "--time-limit", "soon"), nothing, 2, "--time-limit: 'soon' is not a duration"),
     (("tune", "-h"), nothing, 0, "Usage: tunesmith tune"),
     (("tuned", "{task}"), nothing, 2, "did you mean tune?"),
     (("space", "no_such_kernel"), nothing, 2, "silu_and_mul"),
