@@ -33,7 +33,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.search import Observation, Prior
-from tunesmith.kernels.space import Domain, Reason, Space, device_names, rules
+from tunesmith.kernels.space import Domain, Reason, Space, SpaceRule, device_names, rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.taskfile import explain

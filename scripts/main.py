@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -50,17 +49,17 @@ COMMANDS = {
     "graph": "Print the state machine as a mermaid drawing.",
     "init": "Draft a task from a CUDA source or a T1 file.",
     "space": "Show a task's parameters and how many points are feasible.",
-    "tune": "Tune a task on the device, and report what was found.",
+    "tune": "Tune a task on the device, and report the result.",
     "resume": "Continue a run, or let it measure more.",
-    "report": "Print what a run found.",
-    "export": "Export what a run found for PyTorch, CuPy, C++ or other tuners.",
+    "report": "Print the results of a run.",
+    "export": "Export the results of a run for PyTorch, CuPy, C++ or other tuners.",
     "compare": "Put runs of one task beside each other.",
     "ablate": "Compare rewriting, templates, search and the whole tree.",
     "check": "Say whether a kernel is right, and if not why.",
     "bench": "Time one configuration against the baseline.",
-    "prompts": "Print what a model would be asked, without asking it.",
+    "prompts": "Print the prompts for a model, without asking it.",
     "simulate": "Replay a search on recorded tables.",
-    "wisdom": "List, show, export or import what earlier runs found.",
+    "wisdom": "List, show, export or import the results of earlier runs.",
     "exhaust": "Measure a whole space, in Kernel Tuner's format.",
 }
 """By name, with what help says: the function of that name in the module of that name in `tunesmith.cli.commands`;
@@ -131,17 +130,13 @@ def _root(
         raise typer.Exit(EXIT_MISTAKE)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def _end_as_from_the_keyboard() -> None:
     """Makes the end of a job (SIGTERM: Slurm, Kubernetes, `timeout`) and a lost terminal (SIGHUP) interruptions like
     Ctrl-C: workers end, and the user is told how to resume. A signal that was ignored (`nohup`) stays ignored."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, _interrupt)
+                signal.signal(number, signal.default_int_handler)
 
 
 def _open_closed_streams() -> None:

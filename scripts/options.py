@@ -18,8 +18,8 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def with_settings(*names: str, **helps: str) -> Callable[[Command], Command]:
-    """Adds the options of the settings `names` (all, if none is given) to a command, which gets those that were given
-    as keywords. helps: other texts for some of them."""
+    """Adds the options of the settings `names` (all, if none is given) to a command, which gets the given
+    options as keywords. helps: other texts for some of them."""
     chosen = names or tuple(name for name in Settings.model_fields if name not in NOT_OPTIONS)
 
     def add(command: Command) -> Command:
@@ -40,7 +40,7 @@ def given(options: Mapping[str, object]) -> dict[str, object]:
 
 def _option(name: str, field: FieldInfo, text: str | None) -> inspect.Parameter:
     extra: dict[str, Any] = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    # What is written in a form of its own, such as 10m, is a text here.
+    # A value in a notation of its own, such as 10m, is a text here.
     kind = str if extra.get("metavar") == "DURATION" else _kind(field)
     help_text = (text or field.description or "").removesuffix(".")
     if field.default not in (None, {}, "none", False):
@@ -57,7 +57,7 @@ def _option(name: str, field: FieldInfo, text: str | None) -> inspect.Parameter:
 
 
 def _kind(field: FieldInfo) -> Any:
-    """The type that the command line reads; what is more than that, `Settings` makes of it."""
+    """The type that the command line reads; `Settings` converts it further."""
     kind = field.annotation
     if get_origin(kind) in (Union, UnionType):
         (kind, *_) = (one for one in get_args(kind) if one is not type(None))

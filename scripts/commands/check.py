@@ -1,4 +1,4 @@
-"""`tunesmith check`: the verdict on a candidate, or, without one, on the task as far as it shows without a device."""
+"""`tunesmith check`: the verdict on a candidate; without a candidate, on the task, as far as no device is needed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ def check(
     task is right, as far as that can be seen without a device."""
     loaded = load_task(task)
     if source is None:
-        _check_task(loaded, target, backend, template, config, reference_deadline, as_json=as_json)
+        if template is not None or config is not None:
+            option = "--template" if template is not None else "--config"
+            raise TunesmithError(f"{option}: it goes with a candidate; name its source with --source, or leave it out.")
+        _check_task(loaded, target, backend, reference_deadline, as_json=as_json)
         return
     if target is not None:
         raise TunesmithError(
@@ -89,34 +92,32 @@ def _judged(
     task: Task, backend: str, source: Path, template: Path | None, config: str | None, limits: Limits
 ) -> CandidateVerdict:
     device = choose_device(task, backend, probe())
-    size = source.stat().st_size if source.is_file() else 0
-    if size > MAX_SOURCE_BYTES:
+    if (size := source.stat().st_size) > MAX_SOURCE_BYTES:
         return CandidateVerdict(
             "rejected", "source_too_large", f"{source} has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted."
         )
-    # Before it becomes a template, as a source no template may hold is a rejection and no mistake of the user's.
+    # Before it becomes a template: a forbidden source is a rejection and not a mistake of the user's.
     refused = refuse_text(read_source(source), device.limits.backend)
     if refused is not None:
         return rejected(refused)
     require_signatures(task, device.backend)
-    made = template_of(task, device.backend, source, template)
-    question = (made, parse_config(config, made), None)
+    candidate = template_of(task, device.backend, source, template)
+    question = (candidate, parse_config(config, candidate), None)
     preload(device.limits.backend)
     check_reference(task, meant_for(task, device.limits), seed=0, deadline=limits.prepare)
     options = JudgeOptions(SEED, limits, listener=_progress())
     verdict = judge(task, device.limits, device.index, [question], options)[0]
-    if verdict.verdict != "rejected":
-        return verdict
-    try:
-        require_signature(task, made, "What may explain it")
-    except TaskError as error:
-        # A kernel may take an array by another type and be right, so that this alone rejects none.
-        return replace(verdict, notes=(*verdict.notes, str(error)))
+    if verdict.verdict == "rejected":
+        try:
+            require_signature(task, candidate, "What may explain it")
+        except TaskError as error:
+            # A kernel may take an array by another type and be right, so that this alone rejects none.
+            return replace(verdict, notes=(*verdict.notes, str(error)))
     return verdict
 
 
 def _progress() -> Callable[[str], None]:
-    """Prints what is being done on standard error: every step on a terminal, elsewhere a line now and then."""
+    """Prints the current step on standard error: every step on a terminal, elsewhere a line now and then."""
     every, last = 0.0 if sys.stderr.isatty() else PLAIN_SECONDS, time.monotonic()
 
     def show(text: str) -> None:
@@ -126,16 +127,6 @@ def _progress() -> Callable[[str], None]:
             echo(f"  {text}", err=True)
 
     return show
-
-
-def _skipped(verdict: CandidateVerdict) -> dict[str, list[str]]:
-    """The steps that were skipped, by the reason: hundreds of derived shapes can share one, but for the numbers in
-    it."""
-    found: dict[str, tuple[str, list[str]]] = {}
-    for step in verdict.steps:
-        if isinstance(step, Skipped):
-            found.setdefault(re.sub(r"[0-9][0-9.e+-]*|nan|inf", "#", step.why), (step.why, []))[1].append(step.step)
-    return dict(found.values())
 
 
 def _print(verdict: CandidateVerdict) -> None:
@@ -154,9 +145,14 @@ def _print(verdict: CandidateVerdict) -> None:
     else:
         echo(f"rejected: {verdict.reason} ({REASONS[verdict.reason]})")
         echo(f"  {verdict.detail}")
-    for why, steps in _skipped(verdict).items():
-        more = f" and {len(steps) - 1} more" if len(steps) > 1 else ""
-        echo(f"  skipped {steps[0]}{more}: {why}")
+    # Hundreds of derived shapes can be skipped for one reason, but for the numbers in it.
+    reasons: dict[str, list[Skipped]] = {}
+    for step in verdict.steps:
+        if isinstance(step, Skipped):
+            reasons.setdefault(re.sub(r"[0-9][0-9.e+-]*|nan|inf", "#", step.why), []).append(step)
+    for skipped in reasons.values():
+        more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+        echo(f"  skipped {skipped[0].step}{more}: {skipped[0].why}")
     if verdict.seconds:
         echo(f"  checking took {verdict.seconds:.0f} s")
     for one in verdict.unexecuted:
@@ -165,36 +161,21 @@ def _print(verdict: CandidateVerdict) -> None:
         echo(f"  {note}")
 
 
-def _check_task(
-    task: Task,
-    target: str | None,
-    backend: str,
-    template: Path | None,
-    config: str | None,
-    reference_deadline: float,
-    *,
-    as_json: bool,
-) -> None:
-    """Prints what was found right; a mistake is raised."""
-    if template is not None or config is not None:
-        option = "--template" if template is not None else "--config"
-        raise TunesmithError(f"{option}: it goes with a candidate; name its source with --source, or leave it out.")
+def _check_task(task: Task, target: str | None, backend: str, reference_deadline: float, *, as_json: bool) -> None:
+    """Prints the parts that are right; a mistake is raised."""
     limits, index = limits_for(task, target, backend)
     right, unchecked = check_task(task, limits, index, reference_deadline=reference_deadline)
     templates = task.sources(limits.backend).templates
     require_work(task, templates, [limits])
     tuned = task.workloads_for(limits.kind, held_out=False)
-    unchecked += [
-        f"template {one.name}: its default, {described(one.name, one.default_config)}, is not feasible: "
-        + why.rstrip(".")
-        for one in templates
-        if one.runs_on(device_names(limits)) and (why := default_refused(one, tuned, limits))
-    ]
-    right += [
-        f"template {one.name}: configurations of it are feasible"
-        for one in templates
-        if one.runs_on(device_names(limits))
-    ]
+    for template in templates:
+        if template.runs_on(device_names(limits)):
+            right.append(f"template {template.name}: configurations of it are feasible")
+            if why := default_refused(template, tuned, limits):
+                default = described(template.name, template.default_config)
+                unchecked.append(
+                    f"template {template.name}: its default, {default}, is not feasible: {why.rstrip('.')}"
+                )
     if as_json:
         print_json({"task": task.name, "target": limits.name, "right": right, "not_seen": unchecked})
         return

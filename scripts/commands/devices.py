@@ -1,4 +1,4 @@
-"""`tunesmith devices`: what can be tuned on here."""
+"""`tunesmith devices`: the devices here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tunesmith.hw.probe import probe
 
 
 def devices(as_json: Json = False) -> None:
-    """List the devices that can be tuned on, and what is missing for others."""
+    """List the devices that can be tuned on, and the missing packages and drivers for others."""
     inventory = probe()
     if as_json:
         print_json(inventory.to_json())

@@ -18,7 +18,7 @@ def export(
     ],
     out: Annotated[Path | None, typer.Option(help="A new folder (default: RUN_DIR/exports/FORM).")] = None,
 ) -> None:
-    """Export what a run found as a package for other programs."""
+    """Export the results of a run as a package for other programs."""
     folder = export_run(run_dir, form, out)
     typer.echo(f"{folder}")
     for path in sorted(one for one in folder.rglob("*") if one.is_file()):

@@ -42,7 +42,7 @@ def init(
         typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="A macro of your build; repeatable."),
     ] = None,
 ) -> None:
-    """Draft a task from a CUDA source or a T1 file: what it says is written down, what it does not say is marked."""
+    """Draft a task from a CUDA source or a T1 file, with a mark at every gap that only you can fill."""
     if source.suffix == ".json":
         if include or define:
             raise TunesmithError("-I and -D: they go with a CUDA source; leave them out for a T1 file.")

@@ -1,4 +1,4 @@
-"""`tunesmith prompts`: what a model would be asked about a task, without asking and without a device."""
+"""`tunesmith prompts`: the prompts of a task for a model, without asking it and without a device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def prompts(
     target: Target = None,
     backend: Backend = "auto",
 ) -> None:
-    """Print what a model would be asked in the first round; no model is asked, and no device is needed."""
+    """Print the prompts of the first round for a model; no model is asked, and no device is needed."""
     if role not in ("plan", "template", "all"):
         raise SettingsError(f"--role: there is no '{role}'; choose one of plan, template, all.")
     loaded = load_task(task)

@@ -1,4 +1,4 @@
-"""`tunesmith report`: what a run found, as text, Markdown, JSON or CSV."""
+"""`tunesmith report`: the results of a run, as text, Markdown, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def report(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Print what a run found, and say where its HTML report is."""
+    """Print the results of a run, and the place of its HTML report."""
     asked = [
         name for name, given in (("--csv", csv is not None), ("--markdown", markdown), ("--json", as_json)) if given
     ]

@@ -65,45 +65,41 @@ def space(
             }
         )
         return
-    out = console()
     for template, entry in zip(templates, found, strict=True):
-        echo(
-            f"{made.name}, template {entry['template']}, on {limits.name}: {entry['feasible']} of "
-            f"{entry['cartesian']} points are feasible"
-        )
-        if template.description:
-            echo(template.description)
-        if entry["default"]:
-            point = described(template.name, template.default_config)
-            echo(f"The default, {point}, is none of them: {entry['default']}")
-        for one in entry["held_out"]:
-            if one["feasible"] == entry["feasible"]:
-                continue
-            count = (
-                "none of them is feasible" if not one["feasible"] else f"only {one['feasible']} of them are feasible"
-            )
-            point = described(template.name, template.default_config)
-            such = f", such as {point}: {one['default']}" if one["default"] else ""
-            line = f"On the held-out workload {one['workload']}: {count}{such}"
-            echo(f"{line.rstrip('.')}.")
-        values = Table("parameter", "values", "default", Column("what it is", min_width=24))
-        for parameter in template.parameters:
-            known = ", ".join(map(str, parameter.values))
-            values.add_row(parameter.name, escape(known), escape(str(parameter.start)), escape(parameter.doc))
-        print_table(out, values)
-        table = Table("rejected", "rule", "kind", Column("because", min_width=20))
-        for rejection in entry["rejected"]:
-            told = (rejection["rule"], rejection["kind"], rejection["because"])
-            table.add_row(str(rejection["points"]), *map(escape, told))
-        if entry["rejected"]:
-            print_table(out, table)
+        _print(template, entry, f"{made.name}, template {template.name}, on {limits.name}")
     if reasons:
         echo("Rules that did not apply to the plain kernel:")
     for why in reasons:
         echo(f"  {why}")
     for other, refusals in others.items():
-        why = ", ".join(f"`{one}`" for one in refusals)
+        why = ", ".join(f"`{refusal}`" for refusal in refusals)
         echo(f"Template {other} is for other devices than {limits.name}: it needs {why}.")
+
+
+def _print(template: Template, entry: dict[str, Any], name: str) -> None:
+    echo(f"{name}: {entry['feasible']} of {entry['cartesian']} points are feasible")
+    if template.description:
+        echo(template.description)
+    default = described(template.name, template.default_config)
+    if entry["default"]:
+        echo(f"The default, {default}, is none of them: {entry['default']}")
+    for row in entry["held_out"]:
+        if row["feasible"] == entry["feasible"]:
+            continue
+        count = f"only {row['feasible']} of them are feasible" if row["feasible"] else "none of them is feasible"
+        why = f", such as {default}: {row['default']}" if row["default"] else ""
+        line = f"On the held-out workload {row['workload']}: {count}{why}"
+        echo(f"{line.rstrip('.')}.")
+    values = Table("parameter", "values", "default", Column("meaning", min_width=24))
+    for parameter in template.parameters:
+        known = ", ".join(map(str, parameter.values))
+        values.add_row(parameter.name, *map(escape, (known, str(parameter.start), parameter.doc)))
+    print_table(console(), values)
+    table = Table("rejected", "rule", "kind", Column("because", min_width=20))
+    for row in entry["rejected"]:
+        table.add_row(str(row["points"]), *map(escape, (row["rule"], row["kind"], row["because"])))
+    if entry["rejected"]:
+        print_table(console(), table)
 
 
 def _space(
@@ -125,15 +121,14 @@ def _space(
         "feasible": len(space),
         "default": default_refused(template, workloads, limits),
         "rejected": rejected,
-        "held_out": [_on_held_out(template, workloads, one, limits) for one in held_out if one not in workloads],
+        # The points that are feasible on a held-out workload, too, and why the default is not, if it is not.
+        "held_out": [
+            {
+                "workload": other.name,
+                "feasible": len(feasible(template, [*workloads, other], limits)),
+                "default": default_refused(template, [other], limits),
+            }
+            for other in held_out
+            if other not in workloads
+        ],
     }
-
-
-def _on_held_out(
-    template: Template, workloads: tuple[Workload, ...], held_out: Workload, limits: DeviceLimits
-) -> dict[str, Any]:
-    """How many of the points that are feasible on `workloads` are feasible on a held-out one, too, and why the default
-    is not, if it is not."""
-    both = feasible(template, [*workloads, held_out], limits)
-    why = default_refused(template, [held_out], limits)
-    return {"workload": held_out.name, "feasible": len(both), "default": why}

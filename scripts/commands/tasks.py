@@ -27,8 +27,8 @@ def tasks(as_json: Json = False) -> None:
             ]
         )
         return
-    what = Column("what it computes", min_width=40)
-    table = Table("task", what, "backends", "workloads", "held out")
+    summary = Column("computes", min_width=40)
+    table = Table("task", summary, "backends", "workloads", "held out")
     for name, task in loaded.items():
         held_out = sum(workload.held_out for workload in task.workloads)
         table.add_row(

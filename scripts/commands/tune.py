@@ -44,7 +44,7 @@ def tune(
     as_json: Json = False,
     **options: object,
 ) -> None:
-    """Tune a task on the device, and report what was found."""
+    """Tune a task on the device, and report the result."""
     # Options on the command line override the file.
     chosen = (read_settings(settings) if settings is not None else {}) | given(options)
     folder = as_path(run_dir, "--run-dir") if run_dir is not None else new_run_dir(task, Path("runs"))

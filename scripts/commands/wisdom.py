@@ -20,14 +20,14 @@ ACTIONS = ("list", "show", "export", "import")
 
 def wisdom(
     action: Annotated[str, typer.Argument(help="list, show, export or import.")],
-    what: Annotated[str | None, typer.Argument(help="The task to show, or the file to write or read.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The task to show, or the file to write or read.")] = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """List, show, export or import what earlier runs found."""
+    """List, show, export or import the results of earlier runs."""
     if action not in ACTIONS:
         raise HistoryError(f"wisdom: there is no '{action}'; use one of {', '.join(ACTIONS)}.")
-    if what is None and action != "list":
+    if name is None and action != "list":
         needed = "a task, as in `tunesmith wisdom show softmax`" if action == "show" else "a file"
         raise HistoryError(f"wisdom {action}: name {needed}.")
     if force and action != "export":
@@ -36,11 +36,11 @@ def wisdom(
     if store is None:
         raise HistoryError(f"wisdom: it is switched off ({VARIABLE}=off), so there is nothing to {action}.")
     if action == "export":
-        typer.echo(f"{store.write_file(Path(str(what)), force=force)} results written to {what}")
+        typer.echo(f"{store.write_file(Path(str(name)), force=force)} results written to {name}")
     elif action == "import":
-        typer.echo(f"{store.read_file(Path(str(what)))} new results in {store.path}")
+        typer.echo(f"{store.read_file(Path(str(name)))} new results in {store.path}")
     else:
-        _show(store, what, in_short=action == "list", as_json=as_json)
+        _show(store, name, in_short=action == "list", as_json=as_json)
 
 
 def _show(store: ResultsStore, task: str | None, *, in_short: bool, as_json: bool) -> None:

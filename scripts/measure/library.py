@@ -88,7 +88,7 @@ def merged(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
                 raise TunesmithError(f"{name}: another file has the task {task} too; leave one of them out.")
             runs[task] = run
     if not runs:
-        raise TunesmithError("There is no task in these files: give files that library.py wrote.")
+        raise TunesmithError("These files have no tasks: give files that library.py wrote.")
     return dict(sorted(runs.items()))
 
 

@@ -41,7 +41,7 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
     "depthwise": ({"c": 1024, "n": 16384}, {"c": 4096, "n": 1024}, {"c": 33, "n": 517}),
     "matmul": ({"M": 1024, "N": 1024, "K": 1024}, {"M": 2048, "N": 1024, "K": 512}, {"M": 133, "N": 217, "K": 95}),
 }
-"""Two tuned sizes of tens of megabytes, and one that nothing divides, which is held out."""
+"""Two tuned sizes of tens of megabytes, and a held-out size that nothing divides."""
 CONTENTS = {
     "gather": {"index": Fill(kind="uniform", mean=50_000, scale=49_999)},
     "scatter": {"index": Fill(kind="uniform", mean=50_000, scale=49_999)},
@@ -76,7 +76,7 @@ def plain_kernels() -> Iterator[Task]:
 
 
 def production(backend: BackendName, kind: str) -> Iterator[Task]:
-    """The library's kernels with three tuned workloads and one that is held out."""
+    """The library's kernels with three tuned workloads and one held-out workload."""
     for name in PRODUCTION:
         task = load_task(name)
         of_kind = [one for one in task.workloads if kind in one.devices]

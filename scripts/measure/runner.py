@@ -1,9 +1,9 @@
-"""What the measuring programs share: the options, the record, and the modules of tests that they use.
+"""Shared by the measuring programs: the options, the record, and the modules of tests that they use.
 
     python scripts/measure/PROGRAM.py --out OUT [--commit COMMIT] ...       # without an installation: PYTHONPATH=.
 
 OUT is a file that ends with .json, or a folder, which gets PROGRAM.json. The record has command, commit, device and
-versions, and is written after each row, so that what was measured is kept whatever ends the next row.
+versions, and is written after each row, so that no measurement is lost when a later row fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def parser_of(text: str | None) -> argparse.ArgumentParser:
     """The parser of a program whose docstring is `text`, with the options that all programs have."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="the record, or a folder for it")
-    parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"), help="what is measured")
+    parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"), help="the measured commit")
     return parser
 
 
@@ -55,13 +55,13 @@ class Record:
         }
 
     def former(self, rows: str, key: str) -> dict[str, dict[str, Any]]:
-        """The rows of an earlier call by their `key`; none where there is no file."""
+        """The rows of an earlier call by their `key`; empty without a file."""
         if not self.path.exists():
             return {}
         return {row[key]: row for row in json.loads(self.path.read_text(encoding="utf-8"))[rows]}
 
     def write(self, **found: Any) -> None:
-        """Replaces what has these names in the file."""
+        """Replaces the entries of these names in the file."""
         self._content |= found
         part = self.path.with_suffix(".part")
         part.write_text(json.dumps(self._content, indent=1, default=str) + "\n", encoding="utf-8")

@@ -43,7 +43,7 @@ def compiled(compiler: Any, task: Task, template: Template, workload: str) -> Ca
 def compare_often(
     bench: Bench, candidate: Candidate, baseline: Candidate, workload: str, count: int, first_seed: int
 ) -> dict[str, Any]:
-    """`count` comparisons, each with its own order of launches: what they found in all."""
+    """`count` comparisons, each with its own order of launches, and their summary."""
     found = list[Comparison]()
     for number in range(count):
         bench.seed = first_seed + number
@@ -78,7 +78,7 @@ def same(compiler: Any, device: DeviceInfo, count: int) -> dict[str, Any]:
 
 
 def planted(compiler: Any, device: DeviceInfo, count: int) -> dict[str, Any]:
-    """A kernel that does every fiftieth row twice, long after the first time, against the one that does not."""
+    """A kernel that does every fiftieth row twice, long after the first time, against the plain kernel."""
     task = load_task("silu_and_mul")
     task = task.model_copy(update={"workloads": (*task.workloads, PLANTED)})
     plain = task.sources("cuda").baseline.template

@@ -21,11 +21,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import Any, cast
+from contextlib import contextmanager
+from typing import Any
 
-from tunesmith.actors.judging.judge import CHECK_SECONDS, CandidateVerdict, Limits
+from tunesmith.actors.judging.judge import CHECK_SECONDS, Limits
 from tunesmith.actors.judging.steps import process_count
 from tunesmith.cli.measure.runner import Record, execute, module_of_tests, parser_of
 from tunesmith.hw.device_lock import FOLDER_VARIABLE
@@ -33,54 +34,37 @@ from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.kernels.backends import open_compiler
 
 
-def without_output(work: Callable[[], CandidateVerdict | Exception]) -> tuple[CandidateVerdict | Exception, str]:
-    """The result of `work`, and what reached this process's standard output meanwhile, also from its children."""
+@contextmanager
+def captured_output(printed: list[str]) -> Iterator[None]:
+    """Appends to `printed` what reaches this process's standard output meanwhile, also from its children."""
     sys.stdout.flush()
     kept = os.dup(1)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 1)
         try:
-            result = work()
+            yield
         finally:
             os.dup2(kept, 1)
             os.close(kept)
         file.seek(0)
-        return result, file.read(2000).decode(errors="replace")
+        printed.append(file.read(200).decode(errors="replace"))
 
 
 def judged(fixture: Any, device: DeviceInfo, deadlines: Limits, commit: str, processes: int) -> dict[str, Any]:
     """One candidate's line."""
     judging = module_of_tests("candidates", "judging")
-
-    def work() -> CandidateVerdict | Exception:
+    line = {"candidate": fixture.file, "task": fixture.task, "class": fixture.kind, "wrong": bool(fixture.reasons)}
+    started, printed = time.monotonic(), list[str]()
+    with captured_output(printed):
         try:
-            found = judging.verdict_of(fixture, device.limits, device.index, deadlines, processes=processes)
-            return cast("CandidateVerdict", found)
+            verdict = judging.verdict_of(fixture, device.limits, device.index, deadlines, processes=processes)
+            checks = [step for step in verdict.steps if hasattr(step, "accuracy")]
+            line |= {"verdict": verdict.verdict, "reason": verdict.reason, "detail": verdict.detail[:400]}
+            line |= {"checks": len(checks), "as_expected": fixture.agrees(verdict)}
         except Exception as error:  # noqa: BLE001 - one candidate must not end the count of all
-            return error
-
-    started = time.monotonic()
-    verdict, printed = without_output(work)
-    line: dict[str, Any] = {
-        "candidate": fixture.file,
-        "task": fixture.task,
-        "class": fixture.kind,
-        "wrong": bool(fixture.reasons),
-        "commit": commit,
-        "seconds": round(time.monotonic() - started, 2),
-        "printed": printed[:200],
-    }
-    if isinstance(verdict, Exception):
-        return {**line, "verdict": "error", "reason": "", "detail": f"{type(verdict).__name__}: {verdict}"[:400]}
-    checks = [step for step in verdict.steps if hasattr(step, "accuracy")]
-    return {
-        **line,
-        "verdict": verdict.verdict,
-        "reason": verdict.reason,
-        "detail": verdict.detail[:400],
-        "checks": len(checks),
-        "as_expected": fixture.agrees(verdict) and not printed,
-    }
+            line |= {"verdict": "error", "reason": "", "detail": f"{type(error).__name__}: {error}"[:400]}
+    line |= {"commit": commit, "seconds": round(time.monotonic() - started, 2), "printed": printed[0]}
+    return line | {"as_expected": line.get("as_expected", False) and not printed[0]}
 
 
 def _begin_worker(folder: str) -> None:
@@ -132,7 +116,7 @@ def main() -> int:
     found = judging.edited() if options.set != "index" else []
     found += judging.fixtures() if options.set != "edited" else []
     chosen = [one for one in found if one.backend == options.backend and options.only in one.file]
-    # Right candidates first: they go through all checks, and tell most where there is no time for all.
+    # Right candidates first: they go through all checks, and are most informative where time is short.
     chosen.sort(key=lambda one: bool(one.reasons))
 
     waiting = [

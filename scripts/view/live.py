@@ -1,9 +1,4 @@
-"""What is seen while a run works: a status line that renews itself on a terminal, plain lines elsewhere.
-
-Everything goes to standard error; standard output is for results.
-
-Asks on the terminal whether a plan may be carried out: yes, edit it first, or stop here.
-"""
+"""The progress of a run on standard error, as a live line or as plain lines, and the approval of plans."""
 
 from __future__ import annotations
 
@@ -27,10 +22,10 @@ from tunesmith.graph.progress import Listener, Progress
 from tunesmith.graph.roles.approval import Ask, PlanError
 from tunesmith.graph.state import Plan
 
-WITH_BAR = 100
-"""Columns of a terminal that has room for a bar."""
+MIN_COLUMNS_WITH_BAR = 100
+"""Width of a terminal that has room for a bar."""
 PLAIN_SECONDS = 5.0
-"""Between plain progress lines, so that logs stay short."""
+"""Time between plain progress lines, so that logs stay short."""
 
 
 class _LastingConsole(Console):
@@ -43,7 +38,7 @@ class _LastingConsole(Console):
 
 @contextmanager
 def view() -> Iterator[Listener]:
-    """A listener fit for where standard error goes."""
+    """A listener for a terminal or for a log, as standard error is."""
     console = _LastingConsole(stderr=True, highlight=False)
     if console.is_terminal:
         with _Live(console) as live:
@@ -62,7 +57,7 @@ class _Plain:
         elif time.monotonic() - self._last >= PLAIN_SECONDS or progress.done == progress.budget:
             self._last = time.monotonic()
             text = f"{progress.done}/{progress.budget} evaluations  {progress.account}"
-            # The last result and the end of the search both ask for a line; one that says nothing new is left out.
+            # The last result and the end of the search both ask for a line; a repeated line is left out.
             if text != self._ended:
                 self._print(progress, text)
             self._ended = text
@@ -72,7 +67,7 @@ class _Plain:
 
 
 class _Clock(ProgressColumn):
-    """Time since the start, and about how much the search still takes where that can be told."""
+    """Time since the start, and an estimate of the rest of a search."""
 
     def render(self, task: Task) -> Text:
         elapsed = timedelta(seconds=int(task.elapsed or 0))
@@ -87,7 +82,7 @@ class _Live:
         self._bar = Bar(
             SpinnerColumn(),
             TextColumn("{task.fields[phase]:>8}"),
-            *([BarColumn(bar_width=24)] if console.width >= WITH_BAR else []),
+            *([BarColumn(bar_width=24)] if console.width >= MIN_COLUMNS_WITH_BAR else []),
             TextColumn("{task.fields[count]}"),
             _Clock(),
             TextColumn("{task.fields[account]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
@@ -134,29 +129,25 @@ def ask_on(listener: Listener) -> Ask:
 
     def ask(plan: Plan, file: Path, read: Callable[[], Plan]) -> Plan:
         with getattr(listener, "paused", nullcontext)():
-            return _ask(plan, file, read)
+            click.echo(describe(plan), err=True)
+            while True:
+                answer = click.prompt("Carry it out? [y]es, [e]dit, [q]uit", default="y", err=True).strip().lower()
+                if answer in ("q", "quit"):
+                    raise Waiting(f"Stopped before round {plan.round}; go on with `tunesmith resume {file.parent}`.")
+                if answer in ("e", "edit"):
+                    click.edit(filename=str(file))
+                elif answer not in ("y", "yes"):
+                    continue
+                try:
+                    plan = read()
+                except PlanError as error:
+                    click.echo(f"{error}", err=True)
+                    continue
+                if answer in ("y", "yes"):
+                    return plan
+                click.echo(describe(plan), err=True)
 
     return ask
-
-
-def _ask(plan: Plan, file: Path, read: Callable[[], Plan]) -> Plan:
-    click.echo(describe(plan), err=True)
-    while True:
-        answer = click.prompt("Carry it out? [y]es, [e]dit, [q]uit", default="y", err=True).strip().lower()
-        if answer in ("q", "quit"):
-            raise Waiting(f"Stopped before round {plan.round}; go on with `tunesmith resume {file.parent}`.")
-        if answer in ("e", "edit"):
-            click.edit(filename=str(file))
-        elif answer not in ("y", "yes"):
-            continue
-        try:
-            plan = read()
-        except PlanError as error:
-            click.echo(f"{error}", err=True)
-            continue
-        if answer in ("y", "yes"):
-            return plan
-        click.echo(describe(plan), err=True)
 
 
 def describe(plan: Plan) -> str:

@@ -32,9 +32,9 @@ LEGEND = (
     "regret: what the general one costs beside the best, which best/ has only for tuned shapes where it saves at "
     "least 1 % and the two 99 % intervals do not overlap."
 )
-"""What the columns of a summary's tables mean."""
+"""The meaning of the columns of a summary's tables."""
 VERDICTS = {"faster": "[green]faster[/]", "slower": "[red]slower[/]", "no difference shown": "unclear"}
-"""Of a speed-up and its interval: in a word, which does not depend on colours."""
+"""The words for a speed-up and its interval, which do not depend on colours."""
 
 
 class _Output(Console):
@@ -65,7 +65,7 @@ def print_table(out: Console, table: Table) -> None:
     """The table; where the terminal is too narrow for it, a paragraph for each row: a name or number that is cut says
     nothing."""
     if isinstance(table.title, str):
-        # Names of tasks and devices stand in it, which are no markup.
+        # It may hold names of tasks and devices, which must not be read as markup.
         table.title = Text(table.title)
     if fits(out, table):
         out.print(table)
@@ -183,7 +183,7 @@ def _checks(row: ExaminationRow) -> str:
 
 
 def _workloads(title: str, baseline: str, rows: Sequence[WorkloadRow]) -> Table:
-    """Microseconds for each workload. The columns are those of `LEGEND`."""
+    """Microseconds for each workload. `LEGEND` explains the columns."""
     table = _table(
         Text(f"{title}: microseconds per launch, baseline: {baseline}"),
         left=("workload",),

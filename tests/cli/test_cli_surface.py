@@ -48,32 +48,6 @@ def test_every_setting_is_an_option_with_its_description(here: Any) -> None:
         assert name in NOT_OPTIONS or str(field.description).removesuffix(".") in shown, name
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["tune"], "TASK: it is required."),
-        (["no-such"], "No such command 'no-such'."),
-        (["tune", "softmax", "--rouns", "1"], "--rouns: there is no such option; did you mean --rounds or --run-dir?"),
-        (["tune", "softmax", "--seed", "x"], "--seed: "),
-        (["tune", "softmax", "--seed"], "--seed: it needs a value."),
-        (["tune", "softmax", "--seed", "-1"], "--seed: "),
-        (["tune", "softmax", "--time-limit", "soon"], "--time-limit: 'soon' is not a duration"),
-        (["resume", "nowhere", "--time-limit", "soon"], "--time-limit: 'soon' is not a duration"),
-        (["tune", "softmax", "--model-for", "x"], "--model-for: 'x' is not of the form ROLE=NAME."),
-        (["tune", "softmax", "--settings", "nowhere"], "--settings: "),
-        (["tune", "softmax", "--run-dir", ""], "--run-dir: the name is empty"),
-    ],
-)
-def test_mistakes_have_one_style(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from tunesmith.cli.main import main
-
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    out, err = capsys.readouterr()
-    assert ended.value.code == 2 and out == ""
-    assert err.startswith(f"tunesmith: {said}") and err.count("\n") == 1, err
-
-
 def test_a_file_of_settings_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     from tunesmith.graph.settings import SettingsError, read_settings
 
@@ -110,12 +84,6 @@ def test_a_folder_that_is_meant_in_the_place_of_the_library_is_named(
     with pytest.raises(SystemExit):
         main(["space", "gemm"])
     assert "gemm is the folder here, not the library's task" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [["tune"], ["resume"], ["no-such"], ["tune", "softmax", "--no-such"]])
-def test_usage_mistakes_are_exit_code_2(here: Any, arguments: list[str]) -> None:
-    done = here(*arguments)
-    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
 
 
 def test_the_process_ends_with_the_exit_code(command: Any) -> None:

@@ -146,16 +146,20 @@ OF_OPTIONS = (
     (("--lanes", "4", "--run-dir", "{task}/new"), "--lanes: 4 is more than there can be"),
     (("--evaluation", "3"), "--evaluation: there is no such option; did you mean --evaluations"),
     (("--seed", "soon"), "--seed: give a whole number."),
-    (("--seed", "-3"), "--seed: -3"),
-    (("--evaluations", "0"), "--evaluations: 0"),
-    (("--rounds", "0"), "--rounds: 0"),
-    (("--workers", "0"), "--workers: 0"),
+    (("--seed", "-3"), "--seed: give a number of at least 0, not -3."),
+    (("--evaluations", "0"), "--evaluations: "),
+    (("--rounds", "0"), "--rounds: "),
+    (("--workers", "0"), "--workers: "),
     (("--backend", "metal"), "opencl"),
     (("--backend", "cuda"), "no cuda sources"),
     (("--strategy", "wishing"), "random"),
     (("--time-limit", "soon"), "10m"),
     (("--time-limit", "-5m"), "-5m"),
     (("--time-limit", "0s"), "--time-limit"),
+    (("--seed",), "--seed: it needs a value."),
+    (("--rouns", "1"), "--rouns: there is no such option; did you mean --rounds or --run-dir?"),
+    (("--model-for", "x"), "--model-for: 'x' is not of the form ROLE=NAME."),
+    (("--settings", "nowhere"), "--settings: "),
     (("--objective", "power"), "'time', 'energy' or 'edp'"),
     (("--objective", "energy", "--run-dir", "{task}/new"), "choose an NVIDIA GPU"),
 )
@@ -211,6 +215,10 @@ ANSWERS = (
     ((*BENCH, "--template", "{task}/task.toml"), nothing, 2, "task.toml is a task, not a template"),
     ((*BENCH, "--config", '{{"GROUP": 64, "ITEMS": 8}}'), nothing, 2, "--config"),
     # Commands and their arguments.
+    (("tune",), nothing, 2, "TASK: it is required."),
+    (("resume",), nothing, 2, "RUN_DIR: it is required."),
+    (("no-such",), nothing, 2, "No such command 'no-such'."),
+    (("resume", "nowhere", "--time-limit", "soon"), nothing, 2, "--time-limit: 'soon' is not a duration"),
     (("tune", "-h"), nothing, 0, "Usage: tunesmith tune"),
     (("tuned", "{task}"), nothing, 2, "did you mean tune?"),
     (("space", "no_such_kernel"), nothing, 2, "silu_and_mul"),
@@ -326,4 +334,5 @@ def test_a_mistake_has_its_sentence_and_its_exit_code(
         lost = [path for path, data in before.items() if path.read_bytes() != data]
         assert [path for path in lost if asked[0] != "resume" or path.name != "journal.sqlite"] == []
         assert out == "" and err.strip().splitlines()[-1].startswith("tunesmith: ") and err.strip().endswith((".", "?"))
-        assert not (task / "new").exists() or change is full_folder
+        # A template that does not compile is only found by the run.
+        assert not (task / "new").exists() or change is full_folder or "does not compile" in named

@@ -56,9 +56,13 @@ def test_a_summary_comes_back_as_it_was_written(ended: Path) -> None:
     assert resume(ended).summary["tuned"] == written["tuned"]
 
 
-@pytest.mark.parametrize("content", ["{}", "[1]", "7", "", "never JSON", '{"ratio": "fast"}', "\udc80"])
+@pytest.mark.parametrize("content", ["{}", "[1]", "", "never JSON", "\udc80", "fast"])
 def test_a_damaged_summary_is_one_sentence_and_is_written_anew(ended: Path, content: str) -> None:
     path = ended / "summary.json"
+    if content == "fast":
+        summary = json.loads(path.read_text())
+        summary["tuned"][0]["general"]["ratio"] = content
+        content = json.dumps(summary)
     path.write_text(content, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(JournalError, match=r"summary\.json is damaged .*`tunesmith resume .*` writes it anew\.$"):
         read_summary(ended)
@@ -75,17 +79,9 @@ def test_a_summary_of_another_version_is_not_called_damaged(ended: Path) -> None
         read_summary(ended)
 
 
-def test_a_figure_that_is_text(ended: Path) -> None:
-    path = ended / "summary.json"
-    summary = json.loads(path.read_text())
-    summary["tuned"][0]["general"]["ratio"] = "fast"
-    path.write_text(json.dumps(summary))
-    with pytest.raises(JournalError, match=r"tuned\.0\.general\.ratio"):
-        read_summary(ended)
-
-
-@pytest.mark.parametrize("data", ["{}", "[]", "never JSON", '"text"'])
-@pytest.mark.parametrize("kind", ["evaluation", "baseline", "plan"])
+@pytest.mark.parametrize(
+    ("kind", "data"), [("evaluation", "{}"), ("baseline", "[]"), ("plan", "never JSON"), ("evaluation", '"text"')]
+)
 def test_a_damaged_entry_is_named(ended: Path, kind: str, data: str) -> None:
     alter(ended, ("UPDATE events SET data = ? WHERE kind = ?", (data, kind)))
     with pytest.raises(JournalError, match=rf"Entry \d+ \({kind}\) .* is damaged or of another version"):
@@ -99,13 +95,6 @@ def test_an_entry_of_an_unknown_kind_is_named(ended: Path) -> None:
     alter(ended, ("INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (9, 0, 0, 'new', '', '{}')", ()))
     with Journal(ended, create=False) as journal, pytest.raises(JournalError, match="there is no kind 'new'"):
         list(journal.entries(Event))
-
-
-def test_an_empty_journal_has_no_table(ended: Path, tmp_path: Path) -> None:
-    Journal(tmp_path / "empty", create=True).close()
-    with pytest.raises(JournalError, match="nothing to write"):
-        write_csv(tmp_path / "empty", tmp_path / "table.csv")
-    assert not (tmp_path / "table.csv").exists()
 
 
 def test_a_table_that_does_not_fit_on_the_disk_is_not_left(
