@@ -274,12 +274,12 @@ class Question:
         """Waits until the caps allow an attempt, and journals it; False where it must not be made."""
         if self.failure is not None:
             await self._client.retry(self, self.failure)
-        await self._client.wait_for_caps(self._client.bound(body))
+        await self._client.wait_for_caps(self._client.log.bound(body))
         return self.begin_now(body)
 
     def begin_now(self, body: dict[str, Any]) -> bool:
         """Journals an attempt; False where it must not be made."""
-        self.body, self.bound = body, self._client.bound(body)
+        self.body, self.bound = body, self._client.log.bound(body)
         self.failure, self.seconds = None, 0.0
         self.served = self.transient = self.rejected = False
         if not self._client.log.usage.is_open(self.call.request_id):  # else of an earlier session
@@ -307,11 +307,12 @@ class Question:
 
 
 class CallLog:
-    """The model calls of a run, in its journal and in a recording in `folder`. live: failures may have passed by the
-    next session; otherwise they hold for good, as answers do."""
+    """The model calls of a run, in its journal and in a recording in `folder`. A live server's failures may have passed
+    by the next session; those from files hold for good, as answers do."""
 
-    def __init__(self, journal: Store, prices: Prices, folder: Path, *, live: bool) -> None:
-        self._journal, self._prices, self._folder, self._live = journal, prices, folder, live
+    def __init__(self, journal: Store, prices: Prices, folder: Path, settings: ModelSettings) -> None:
+        self._journal, self._prices, self._folder = journal, prices, folder
+        self._live, self._answer_tokens = settings.transport == "live", settings.answer_tokens
         self.usage, log = Usage(), RunLog(journal)
         self.methods: dict[str, Method] = {event.model: event.method for event in log.events(ModelMethodFound)}
         self._known: dict[str, ModelCalled] = {}
@@ -321,19 +322,19 @@ class CallLog:
             self._take(event)
         if self._outcomes:
             write_recording(folder, self._bodies, self._outcomes)
-        if live:
+        if self._live:
             self.usage.count_open()
 
     def known(self, request_id: str) -> ModelCalled | None:
         """The end of a request that need not be made again."""
         return self._known.get(request_id)
 
-    def bound(self, body: Mapping[str, Any], answer_tokens: int) -> Tokens:
+    def bound(self, body: Mapping[str, Any]) -> Tokens:
         """The upper bound of a request's tokens and cost."""
         size = len(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
         prompt = math.ceil(size / BYTES_PER_TOKEN) + PROMPT_OVERHEAD_TOKENS
-        cost = self._prices.cost(body["model"], prompt, answer_tokens)
-        return Tokens(prompt_tokens=prompt, completion_tokens=answer_tokens, cost=cost)
+        cost = self._prices.cost(body["model"], prompt, self._answer_tokens)
+        return Tokens(prompt_tokens=prompt, completion_tokens=self._answer_tokens, cost=cost)
 
     def asked(self, question: Question) -> None:
         """Writes that an attempt is about to be made."""
@@ -467,10 +468,6 @@ class ModelClient:
         finally:
             asking.cancel()  # after an interruption; without effect on a call that has ended
 
-    def bound(self, body: Mapping[str, Any]) -> Tokens:
-        """The upper bound of a request's tokens and cost."""
-        return self.log.bound(body, self.settings.answer_tokens)
-
     async def wait_for_caps(self, bound: Tokens) -> None:
         """Waits while a cap does not allow a call that may fit when the calls under way turn out cheaper."""
         usage = self.log.usage
@@ -594,7 +591,7 @@ class ModelClient:
                 question.fail("out_of_time", "No answer had come when the time limit was reached.", served=True)
             elif question.failure is not None:
                 detail = f"{question.failure.detail} The time limit leaves no time to try again."
-                question.fail("out_of_time", detail, served=question.served)
+                question.failure = ModelFailed("out_of_time", detail)
             else:
                 question.fail("out_of_time", "The time limit leaves no time to ask the model.")
         except self._source.errors:
