@@ -321,7 +321,7 @@ class _ModelEvent(Event):
 
 class ModelAsked(_ModelEvent):
     """A request to a model is about to be made. worst: the most that it may take; body: of the first attempt in a form.
-    Written by `graph.models.calllog`; read by the account and the recording."""
+    Written by `graph.models.client`; read by the usage and the recording."""
 
     kind: ClassVar[str] = "model_asked"
     worst: Tokens
@@ -329,8 +329,8 @@ class ModelAsked(_ModelEvent):
 
 class ModelCalled(_ModelEvent):
     """The end of an attempt. status: "ok" or the kind of failure; final: no other attempt follows; answer: the chat
-    completion, and `text` its text; served: the server may count it. Written by `graph.models.calllog`; read by the
-    account, the recording, and whoever asks the same again."""
+    completion, and `text` its text; served: the server may count it. Written by `graph.models.client`; read by the
+    usage, the recording, and whoever asks the same again."""
 
     kind: ClassVar[str] = "model_call"
     status: str
@@ -345,7 +345,7 @@ class ModelCalled(_ModelEvent):
 
 
 class ModelMethodFound(Event):
-    """How a server takes a request for structured output. Written and read by `graph.models.asker`."""
+    """How a server takes a request for structured output. Written and read by `graph.models.client`."""
 
     kind: ClassVar[str] = "model_method"
     model: str

@@ -32,10 +32,10 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import CallUsage, RoleUsage, Tokens
 from tunesmith.graph.journal.store import Store
 from tunesmith.graph.models.calls import (
-    Call,
     Completion,
     FailureKind,
     Message,
+    ModelCall,
     ModelFailed,
     Reply,
     Waiting,
@@ -253,7 +253,7 @@ class Question:
     last attempt: seconds: its duration; served: the server may have worked on it, and may count it; transient: another
     one may help; rejected: the server does not take a request of this form, so that another form may help."""
 
-    def __init__(self, client: ModelClient, call: Call, model: str, method: Method, retries: int) -> None:
+    def __init__(self, client: ModelClient, call: ModelCall, model: str, method: Method, retries: int) -> None:
         self._client = client
         self.call, self.model, self.method, self.retries = call, model, method, retries
         self.body: dict[str, Any] = {}
@@ -460,7 +460,7 @@ class ModelClient:
         self._slots = asyncio.Semaphore(settings.model_concurrency if self._live else 1)
         self._attempt_ended = asyncio.Condition()
 
-    def ask_all(self, calls: Sequence[Call]) -> list[Reply | ModelFailed]:
+    def ask_all(self, calls: Sequence[ModelCall]) -> list[Reply | ModelFailed]:
         """See `Models`."""
         asking = asyncio.run_coroutine_threadsafe(self._ask_all(calls), _event_loop())
         try:
@@ -496,7 +496,7 @@ class ModelClient:
         await self._notify()
         self._say(f"{question.call.custom_id}: {failure.detail} Trying again.")
 
-    async def _ask_all(self, calls: Sequence[Call]) -> list[Reply | ModelFailed]:
+    async def _ask_all(self, calls: Sequence[ModelCall]) -> list[Reply | ModelFailed]:
         if self._live and calls:
             names = ", ".join(dict.fromkeys(map(self._model_for, calls)))
             self._say(f"asking {names}: {', '.join(call.custom_id for call in calls)}")
@@ -514,7 +514,7 @@ class ModelClient:
             raise self._hold(pending)
         return [end for end in ends if not isinstance(end, Question)]
 
-    async def _ask(self, call: Call) -> Reply | ModelFailed | Question:
+    async def _ask(self, call: ModelCall) -> Reply | ModelFailed | Question:
         """The result of a call; its question where the answer comes later."""
         end = await self._settle(call)
         if isinstance(end, Question):
@@ -538,7 +538,7 @@ class ModelClient:
         self._say(f"{call.custom_id}: {answer.detail}")
         return answer
 
-    async def _settle(self, call: Call) -> tuple[ModelCalled, Answer] | Question:
+    async def _settle(self, call: ModelCall) -> tuple[ModelCalled, Answer] | Question:
         """The final entry of a call in the journal and its answer, after as many attempts as it takes; its question
         where the answer comes later."""
         if (known := self.log.known(call.request_id)) is not None:
@@ -598,7 +598,7 @@ class ModelClient:
             if question.under_way and self._live:
                 raise
 
-    def _model_for(self, call: Call) -> str:
+    def _model_for(self, call: ModelCall) -> str:
         return self._model_of(call.request_id) or self.settings.name_for(call.role)
 
     async def _notify(self) -> None:
@@ -627,7 +627,7 @@ def _sum_of(used: Sequence[CallUsage | None]) -> Tokens:
     )
 
 
-async def ask(chat: BaseChatModel, call: Call, method: Method) -> None:
+async def ask(chat: BaseChatModel, call: ModelCall, method: Method) -> None:
     """Asks a chat model for an answer of the call's schema."""
     schema = call.schema.model_json_schema()
     schema["title"] = re.sub(r"[^A-Za-z0-9_-]", "_", call.schema.__name__)[:64]

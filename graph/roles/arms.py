@@ -16,7 +16,7 @@ from __future__ import annotations
 from tunesmith.graph.context import Context, baseline_seconds
 from tunesmith.graph.journal.events import BranchAbandoned, Planned, TemplateAdded, TemplatesChosen, WritingStarted
 from tunesmith.graph.journal.log import stage_of
-from tunesmith.graph.models.calls import Call, ModelFailed
+from tunesmith.graph.models.calls import ModelCall, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts.answers import RewriteAnswer, Unusable, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
@@ -108,7 +108,7 @@ class Rewriter:
         started = context.log.writing_started(stage, turn=0)
         before = context.journal.append(WritingStarted(turn=0), stage) if started is None else started
         messages = template_messages(context, plan, plan.branches[0], context.tree(before), [])
-        (reply,) = context.models.ask_all([Call("rewrite", stage, "rewrite", messages, RewriteAnswer)])
+        (reply,) = context.models.ask_all([ModelCall("rewrite", stage, "rewrite", messages, RewriteAnswer)])
         if isinstance(reply, ModelFailed):
             sentence = f"The model gives no kernel in round {plan.round}: {reply.detail}"
             context.note("rewrite", sentence, stage, reply.kind)

@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from tunesmith.graph.journal.records import Tokens
-from tunesmith.graph.models.calls import Call, ModelFailed, Reply
+from tunesmith.graph.models.calls import ModelCall, ModelFailed, Reply
 
-Script = Callable[[Call], dict[str, Any] | ModelFailed]
+Script = Callable[[ModelCall], dict[str, Any] | ModelFailed]
 DATA = Path(__file__).resolve().parent.parent / "data"
 TOKENS = Tokens(prompt_tokens=100, completion_tokens=50, cost=None)
 SOURCE = (DATA / "scale_add" / "template.cl").read_text()
@@ -24,7 +24,7 @@ class Scripted:
 
     def __init__(self, script: Script, ledger: Path) -> None:
         self.script, self.ledger = script, ledger
-        self.turns: list[list[Call]] = []
+        self.turns: list[list[ModelCall]] = []
 
     @property
     def paid(self) -> list[str]:
@@ -33,7 +33,7 @@ class Scripted:
     def _entries(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.ledger.read_text().splitlines()] if self.ledger.exists() else []
 
-    def ask_all(self, calls: Sequence[Call]) -> list[Reply | ModelFailed]:
+    def ask_all(self, calls: Sequence[ModelCall]) -> list[Reply | ModelFailed]:
         known = {(entry["custom_id"], entry["digest"]): entry["answer"] for entry in self._entries()}
         fresh = [call for call in calls if (call.custom_id, call.digest) not in known]
         if fresh:
@@ -46,7 +46,7 @@ class Scripted:
                 file.write(json.dumps({"custom_id": call.custom_id, "digest": call.digest, "answer": shown}) + "\n")
         return [self._reply(call, known[call.custom_id, call.digest]) for call in calls]
 
-    def _reply(self, call: Call, answer: dict[str, Any]) -> Reply | ModelFailed:
+    def _reply(self, call: ModelCall, answer: dict[str, Any]) -> Reply | ModelFailed:
         if "failed" in answer:
             return ModelFailed(*answer["failed"])
         text = json.dumps(answer)

@@ -15,7 +15,7 @@ from tunesmith.cli.view.live import ask_on, describe
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models.calls import Call, Waiting
+from tunesmith.graph.models.calls import ModelCall, Waiting
 from tunesmith.graph.progress import silent
 from tunesmith.graph.roles.approval import PlanError
 from tunesmith.graph.state import Plan
@@ -24,7 +24,7 @@ __all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
 
 
-def script(call: Call) -> Any:
+def script(call: ModelCall) -> Any:
     if call.role == "template":
         return template(name=call.name, source=f"// {call.messages[1].content.count('greedy')}\n{template()['source']}")
     return {"plan": plan(branch(moves=["modest"])), "explain": explain()}[call.role]
@@ -59,9 +59,9 @@ def test_an_edited_plan_is_what_is_carried_out(tmp_path: Path) -> None:
 
 
 def test_a_round_is_explained_by_the_plan_that_was_carried_out(tmp_path: Path) -> None:
-    folder, asked = tmp_path / "run", list[Call]()
+    folder, asked = tmp_path / "run", list[ModelCall]()
 
-    def noting(call: Call) -> Any:
+    def noting(call: ModelCall) -> Any:
         asked.append(call)
         return script(call)
 

@@ -11,7 +11,7 @@ from model_runs import LIBRARY, RAW, ModelPool, entries, go_on, keys, run, simul
 from scripted_models import SOURCE, branch, explain, plan, template
 
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
+from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 
 __all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
@@ -34,7 +34,7 @@ def end_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(Journal, "append", append_and_end)
 
 
-def script(call: Call) -> Any:
+def script(call: ModelCall) -> Any:
     """Two branches a round; of the first round's templates one needs a repair; the second round changes one further."""
     number = call.stage.split("-")[1]
     if call.role == "plan":
@@ -108,7 +108,7 @@ def test_ended_while_the_model_is_asked(tmp_path: Path, at: int) -> None:
     """The process ends inside the at-th question, before anything of its answer is known."""
     count = [0]
 
-    def dying(call: Call) -> Any:
+    def dying(call: ModelCall) -> Any:
         count[0] += 1
         if count[0] == at:
             raise Killed
@@ -169,7 +169,7 @@ def test_the_same_journal_gives_the_same_prompts(tmp_path: Path) -> None:
     first, second = [], []
     for folder, seen in ((tmp_path / "a", first), (tmp_path / "b", second)):
 
-        def noting(call: Call, seen: list[Call] = seen) -> Any:
+        def noting(call: ModelCall, seen: list[ModelCall] = seen) -> Any:
             seen.append(call)
             return script(call)
 
@@ -178,7 +178,7 @@ def test_the_same_journal_gives_the_same_prompts(tmp_path: Path) -> None:
 
 
 def test_a_library_run_with_rules_is_not_changed_by_a_model_that_fails(tmp_path: Path) -> None:
-    def failing(call: Call) -> Any:
+    def failing(call: ModelCall) -> Any:
         return ModelFailed("unreachable", "no connection")
 
     ruled, _ = run(tmp_path / "rules", None, task=LIBRARY, rounds=1)
