@@ -1,5 +1,5 @@
 """Language models as the roles see them: calls out, replies or typed failures back (`calls`)."""
 
-from tunesmith.graph.models.calls import Call, Message, ModelFailed, Models, Reply, Waiting
+from tunesmith.graph.models.calls import Message, ModelCall, ModelFailed, Models, Reply, Waiting
 
-__all__ = ["Call", "Message", "ModelFailed", "Models", "Reply", "Waiting"]
+__all__ = ["Message", "ModelCall", "ModelFailed", "Models", "Reply", "Waiting"]

@@ -50,7 +50,7 @@ def _schema_of(answer: type[BaseModel]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ModelCall:
     """A question of `role` in a `stage` such as "round-2". name: such as "template-1-repair-2": the three identify the
     call in a run; schema: of the answer."""
 
@@ -110,7 +110,7 @@ class Waiting(TunesmithError):
 class Models(Protocol):
     """The models of a run. An answer that is in the journal is never asked for, or paid, again."""
 
-    def ask_all(self, calls: Sequence[Call]) -> list[Reply | ModelFailed]:
+    def ask_all(self, calls: Sequence[ModelCall]) -> list[Reply | ModelFailed]:
         """Answers in the order of `calls`. Where answers come later, by hand or by a batch service, it raises
         `Waiting` after all requests have been written down."""
         ...
@@ -205,11 +205,11 @@ def read_answer(body: Mapping[str, Any], schema: type[BaseModel]) -> BaseModel |
     return _validate(text, schema)
 
 
-def again(call: Call, wrong: ModelFailed) -> Call:
+def again(call: ModelCall, wrong: ModelFailed) -> ModelCall:
     """The call once more, with the unusable answer and its errors."""
     feedback = f"That answer cannot be used: {wrong.detail}\nAnswer again with one JSON object that fits the schema."
     messages = (*call.messages, Message("assistant", wrong.text or "(nothing)"), Message("user", feedback))
-    return Call(call.role, call.stage, again_name(call.name), messages, call.schema)
+    return ModelCall(call.role, call.stage, again_name(call.name), messages, call.schema)
 
 
 def again_name(name: str) -> str:

@@ -32,10 +32,10 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import CallUsage, RoleUsage, Tokens
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import (
-    Call,
     Completion,
     FailureKind,
     Message,
+    ModelCall,
     ModelFailed,
     Reply,
     Waiting,
@@ -253,7 +253,7 @@ class Question:
     last attempt: seconds: its duration; served: the server may have worked on it, and may count it; transient: another
     one may help; rejected: the server does not take a request of this form, so that another form may help."""
 
-    def __init__(self, client: ModelClient, call: Call, model: str, method: Method, retries: int) -> None:
+    def __init__(self, client: ModelClient, call: ModelCall, model: str, method: Method, retries: int) -> None:
         self._client = client
         self.call, self.model, self.method, self.retries = call, model, method, retries
         self.body: dict[str, Any] = {}
@@ -274,12 +274,12 @@ class Question:
         """Waits until the caps allow an attempt, and journals it; False where it must not be made."""
         if self.failure is not None:
             await self._client.retry(self, self.failure)
-        await self._client.wait_for_caps(self._client.bound(body))
+        await self._client.wait_for_caps(self._client.log.bound(body))
         return self.begin_now(body)
 
     def begin_now(self, body: dict[str, Any]) -> bool:
         """Journals an attempt; False where it must not be made."""
-        self.body, self.bound = body, self._client.bound(body)
+        self.body, self.bound = body, self._client.log.bound(body)
         self.failure, self.seconds = None, 0.0
         self.served = self.transient = self.rejected = False
         if not self._client.log.usage.is_open(self.call.request_id):  # else of an earlier session
@@ -307,11 +307,12 @@ class Question:
 
 
 class CallLog:
-    """The model calls of a run, in its journal and in a recording in `folder`. live: failures may have passed by the
-    next session; otherwise they hold for good, as answers do."""
+    """The model calls of a run, in its journal and in a recording in `folder`. A live server's failures may have passed
+    by the next session; those from files hold for good, as answers do."""
 
-    def __init__(self, journal: Journal, prices: Prices, folder: Path, *, live: bool) -> None:
-        self._journal, self._prices, self._folder, self._live = journal, prices, folder, live
+    def __init__(self, journal: Journal, prices: Prices, folder: Path, settings: ModelSettings) -> None:
+        self._journal, self._prices, self._folder = journal, prices, folder
+        self._live, self._answer_tokens = settings.transport == "live", settings.answer_tokens
         self.usage, log = Usage(), RunLog(journal)
         self.methods: dict[str, Method] = {event.model: event.method for event in log.events(ModelMethodFound)}
         self._known: dict[str, ModelCalled] = {}
@@ -321,19 +322,19 @@ class CallLog:
             self._take(event)
         if self._outcomes:
             write_recording(folder, self._bodies, self._outcomes)
-        if live:
+        if self._live:
             self.usage.count_open()
 
     def known(self, request_id: str) -> ModelCalled | None:
         """The end of a request that need not be made again."""
         return self._known.get(request_id)
 
-    def bound(self, body: Mapping[str, Any], answer_tokens: int) -> Tokens:
+    def bound(self, body: Mapping[str, Any]) -> Tokens:
         """The upper bound of a request's tokens and cost."""
         size = len(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
         prompt = math.ceil(size / BYTES_PER_TOKEN) + PROMPT_OVERHEAD_TOKENS
-        cost = self._prices.cost(body["model"], prompt, answer_tokens)
-        return Tokens(prompt_tokens=prompt, completion_tokens=answer_tokens, cost=cost)
+        cost = self._prices.cost(body["model"], prompt, self._answer_tokens)
+        return Tokens(prompt_tokens=prompt, completion_tokens=self._answer_tokens, cost=cost)
 
     def asked(self, question: Question) -> None:
         """Writes that an attempt is about to be made."""
@@ -459,17 +460,13 @@ class ModelClient:
         self._slots = asyncio.Semaphore(settings.model_concurrency if self._live else 1)
         self._attempt_ended = asyncio.Condition()
 
-    def ask_all(self, calls: Sequence[Call]) -> list[Reply | ModelFailed]:
+    def ask_all(self, calls: Sequence[ModelCall]) -> list[Reply | ModelFailed]:
         """See `Models`."""
         asking = asyncio.run_coroutine_threadsafe(self._ask_all(calls), _event_loop())
         try:
             return asking.result()
         finally:
             asking.cancel()  # after an interruption; without effect on a call that has ended
-
-    def bound(self, body: Mapping[str, Any]) -> Tokens:
-        """The upper bound of a request's tokens and cost."""
-        return self.log.bound(body, self.settings.answer_tokens)
 
     async def wait_for_caps(self, bound: Tokens) -> None:
         """Waits while a cap does not allow a call that may fit when the calls under way turn out cheaper."""
@@ -499,7 +496,7 @@ class ModelClient:
         await self._notify()
         self._say(f"{question.call.custom_id}: {failure.detail} Trying again.")
 
-    async def _ask_all(self, calls: Sequence[Call]) -> list[Reply | ModelFailed]:
+    async def _ask_all(self, calls: Sequence[ModelCall]) -> list[Reply | ModelFailed]:
         if self._live and calls:
             names = ", ".join(dict.fromkeys(map(self._model_for, calls)))
             self._say(f"asking {names}: {', '.join(call.custom_id for call in calls)}")
@@ -517,7 +514,7 @@ class ModelClient:
             raise self._hold(pending)
         return [end for end in ends if not isinstance(end, Question)]
 
-    async def _ask(self, call: Call) -> Reply | ModelFailed | Question:
+    async def _ask(self, call: ModelCall) -> Reply | ModelFailed | Question:
         """The result of a call; its question where the answer comes later."""
         end = await self._settle(call)
         if isinstance(end, Question):
@@ -541,7 +538,7 @@ class ModelClient:
         self._say(f"{call.custom_id}: {answer.detail}")
         return answer
 
-    async def _settle(self, call: Call) -> tuple[ModelCalled, Answer] | Question:
+    async def _settle(self, call: ModelCall) -> tuple[ModelCalled, Answer] | Question:
         """The final entry of a call in the journal and its answer, after as many attempts as it takes; its question
         where the answer comes later."""
         if (known := self.log.known(call.request_id)) is not None:
@@ -594,14 +591,14 @@ class ModelClient:
                 question.fail("out_of_time", "No answer had come when the time limit was reached.", served=True)
             elif question.failure is not None:
                 detail = f"{question.failure.detail} The time limit leaves no time to try again."
-                question.fail("out_of_time", detail, served=question.served)
+                question.failure = ModelFailed("out_of_time", detail)
             else:
                 question.fail("out_of_time", "The time limit leaves no time to ask the model.")
         except self._source.errors:
             if question.under_way and self._live:
                 raise
 
-    def _model_for(self, call: Call) -> str:
+    def _model_for(self, call: ModelCall) -> str:
         return self._model_of(call.request_id) or self.settings.name_for(call.role)
 
     async def _notify(self) -> None:
@@ -630,7 +627,7 @@ def _sum_of(used: Sequence[CallUsage | None]) -> Tokens:
     )
 
 
-async def ask(chat: BaseChatModel, call: Call, method: Method) -> None:
+async def ask(chat: BaseChatModel, call: ModelCall, method: Method) -> None:
     """Asks a chat model for an answer of the call's schema."""
     schema = call.schema.model_json_schema()
     schema["title"] = re.sub(r"[^A-Za-z0-9_-]", "_", call.schema.__name__)[:64]

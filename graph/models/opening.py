@@ -80,7 +80,7 @@ def open_models(
     url = settings.base_url or OPENAI_URL
     live = settings.transport == "live"
     fields = {limit_field(url if live else None): settings.answer_tokens, **settings.model_option}
-    log = CallLog(journal, prices, folder / TRANSCRIPTS, live=live)
+    log = CallLog(journal, prices, folder / TRANSCRIPTS, settings)
     if live:
         # Imported here: it takes a second, and the other sources do without the package.
         from tunesmith.graph.models.chat import LiveModels

@@ -1,8 +1,7 @@
-"""Prompts: text made from templates (*.j2) and data. The same data gives the same text, so that a run can be replayed.
+"""Prompts: text from templates (*.j2) and data. The same data gives the same text, so that a run can be replayed.
 
-Owns how foreign text is embedded. Sources, compilers' logs and measurements are data: each stands in a block whose
-fence is longer than any run of backticks inside, so that no text can close its own block, and paths and addresses of
-the machine are taken out of logs.
+Foreign text (sources, logs of compilers, measurements) is embedded here: in a block whose fence is longer than any run
+of backticks inside, so that no text can close its own block, and logs without paths and addresses of the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def render(name: str, **values: Any) -> str:
 
 
 def _tidied(text: str) -> str:
-    """One empty line at most between paragraphs; what is fenced stays as it is, as lines of sources have numbers."""
+    """One empty line at most between paragraphs; fenced text keeps its lines, which a model may refer to by number."""
     kept: list[str] = []
     fence = ""
     for line in text.strip().splitlines():
@@ -56,7 +55,7 @@ def fenced(text: str, label: str = "") -> str:
 
 
 def scrubbed(text: str) -> str:
-    """`text` without what belongs to this machine: folders, temporary names, addresses."""
+    """`text` without the folders, temporary names and addresses of this machine."""
     text = _PATH.sub(r"\1", text)
     text = _TEMPORARY.sub(r"temporary\1", text)
     return _ADDRESS.sub("(address)", text)

@@ -1,8 +1,8 @@
-"""What a model answers with, and how an answer becomes a `Plan` or a `Template`.
+"""The schemas of a model's answers, and the way from an answer to a `Template`.
 
-The answers' schemas are kept to what structured output can express everywhere: every field is required, there are
-no defaults, no free-form objects and no tuples. What an answer means is decided by the project's own schemas, the same
-that read files; nothing else of an answer reaches the harness.
+The schemas keep to the structured output of all servers: every field is required, without defaults, free-form objects
+and tuples. The meaning of an answer is decided by the project's own schemas, which also read files; nothing else of an
+answer reaches the harness.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ExplainAnswer(_Answer):
 
 
 class Unusable(Exception):
-    """An answer that is no template or plan; the message says all that is wrong with it, for its author to read."""
+    """An answer cannot become a template or a plan; the message lists its errors, for its author to read."""
 
 
 def config_of(settings: Sequence[Setting]) -> Config:
@@ -134,7 +134,7 @@ def template_of(answer: TemplateAnswer | RewriteAnswer, task: Task, backend: Bac
         template = Template.model_validate(fields)
         template.validate_names(task.size_names, frozenset(task.types), f"template {template.name}")
     except ValidationError as error:
-        raise Unusable("\n".join(_problem(one) for one in error.errors(include_url=False)[:10])) from error
+        raise Unusable("\n".join(_problem(each) for each in error.errors(include_url=False)[:10])) from error
     except ExpressionError as error:
         raise Unusable(str(error)) from error
     if isinstance(answer, TemplateAnswer):

@@ -1,8 +1,7 @@
-"""What a model may know of a kernel beside its times: occupancy, static instruction counts, hardware counters.
+"""The facts in prompts: task, device, workloads, and kernels with their occupancy, instructions and counters.
 
-Each is found out once and journalled, so that a prompt made twice from one journal is the same text.
-
-The facts that prompts are made of: task, device, workloads, kernels. Nothing is measured here.
+`examine` collects instruction counts and hardware counters of a kernel once and journals them; everything else reads
+the journal, so that a prompt made twice from one journal is the same text.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 from tunesmith.actors.process import Isolated
@@ -30,16 +29,19 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Geometry, Task, Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, Template, assignments, config_key
 
-SECONDS = 60.0
-LINE = 60
-"""Characters of a line that a prompt quotes."""
+COMPILE_SECONDS = 60.0
+"""Deadline of one compilation."""
+MAX_LINE = 60
+"""Characters of a source line that a prompt quotes."""
+EXTREMES = 5
+"""Configurations of a template that are shown, from each end."""
+MAX_SOURCE = 40_000
+"""Characters of one source in a prompt; more is cut, and said to be."""
 
 
 def examine(context: Context, which: str, template: Template, config: Config, workload: Workload, stage: str) -> None:
-    """Journals instruction counts and hardware counters of a kernel on one workload, as far as they can be had.
-
-    `which` names the kernel: "baseline" or a template's id.
-    """
+    """Journals instruction counts and hardware counters of a kernel on one workload, as far as the device has them.
+    which: "baseline" or a template's id."""
     if context.log.evidence(which, config) is not None:
         return
     limits, index = context.device.limits, context.device.index
@@ -51,14 +53,16 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
     counters = Counters(note="its machine code could not be looked at here")
     try:
         with Isolated("compile", CompileWorker, limits, index) as compiler:
-            profile = compiler.call("profile", SECONDS, source)
-            artifact = compiler.call("compile", SECONDS, source)
+            profile = compiler.call("profile", COMPILE_SECONDS, source)
+            artifact = compiler.call("compile", COMPILE_SECONDS, source)
     except TunesmithError as error:
-        # The compiler may be on other nodes of a cluster only. Evidence is good to have, and no reason to end a run.
+        # The compiler may be on other nodes of a cluster only; a run goes on without evidence.
         counters = Counters(note=str(error).rstrip("."))
     if isinstance(artifact, Artifact):
         candidate = Candidate(template, config, {types_key(workload): artifact})
-        with _alone(context):
+        # A launch under the tool must not disturb another measurement.
+        uuid = context.device.uuid
+        with nullcontext() if uuid is None else DeviceLock(uuid):
             counters = count_events(candidate, context.task, limits, index, workload, context.settings.seed)
     event = EvidenceKept(
         which=which,
@@ -74,25 +78,19 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
 
 
 def hot_lines(source: str, profile: Profile) -> tuple[str, ...]:
-    """The lines of `source` that most instructions come from, a clause each."""
-    lines, found = source.splitlines(), []
-    for one in profile.lines:
-        if one.line <= len(lines) and (text := " ".join(lines[one.line - 1].split())):
-            where = " in a loop" if one.depth == 1 else f" in {one.depth} loops" if one.depth else ""
-            found.append(f"{one.line}: {one.instructions}{where}: {text[:LINE]}")
-    return tuple(found)
-
-
-def _alone(context: Context) -> AbstractContextManager[object]:
-    """The device to ourselves, as for a lane: a launch under the tool must not disturb another measurement."""
-    uuid = context.device.uuid
-    return nullcontext() if uuid is None else DeviceLock(uuid)
+    """The lines of `source` with the most instructions, a clause each."""
+    lines, clauses = source.splitlines(), []
+    for hot in profile.lines:
+        if hot.line <= len(lines) and (text := " ".join(lines[hot.line - 1].split())):
+            where = " in a loop" if hot.depth == 1 else f" in {hot.depth} loops" if hot.depth else ""
+            clauses.append(f"{hot.line}: {hot.instructions}{where}: {text[:MAX_LINE]}")
+    return tuple(clauses)
 
 
 def resource_lines(
     context: Context, template: Template, config: Config, resources: Resources | None, workloads: Sequence[Workload]
 ) -> list[str]:
-    """What the compiler says of a kernel in one line, then for each workload its launch and its occupancy in one."""
+    """A kernel's registers and memory in a line, then a line for each workload with its launch and its occupancy."""
     if resources is None or resources.registers is None:
         lines = ["registers and spills: not known for this device"]
     else:
@@ -103,8 +101,8 @@ def resource_lines(
     for workload in workloads:
         shape = geometry(template, config, workload)
         dynamic = f", {shape.shared_bytes} bytes dynamic shared memory" if shape.shared_bytes else ""
-        held = _occupancy(context, shape, resources)
-        lines.append(f"on {workload.name}: grid {shape.grid}, block {shape.block}{dynamic}{held}")
+        occupied = _occupancy(context, shape, resources)
+        lines.append(f"on {workload.name}: grid {shape.grid}, block {shape.block}{dynamic}{occupied}")
     return lines
 
 
@@ -114,18 +112,14 @@ def _occupancy(context: Context, shape: Geometry, resources: Resources | None) -
         return ""
     threads, blocks = math.prod(shape.block), math.prod(shape.grid)
     shared = (resources.shared or 0) + shape.shared_bytes
-    held = occupancy(context.device.limits, threads=threads, registers=resources.registers, shared=shared)
-    if held.fraction is None:
+    result = occupancy(context.device.limits, threads=threads, registers=resources.registers, shared=shared)
+    if result.fraction is None:
         return ""
     sms = context.device.limits.sm_count
-    waves = f", {blocks / (sms * held.blocks_per_sm):.2f} waves" if sms and held.blocks_per_sm else ""
-    return f"; occupancy {held.fraction:.0%} ({held.blocks_per_sm} blocks an SM, limited by {held.limiter}){waves}"
-
-
-EXTREMES = 5
-"""Configurations of a template that are shown, from each end."""
-MAX_SOURCE = 40_000
-"""Characters of one source in a prompt; more is cut, and said to be."""
+    waves = f", {blocks / (sms * result.blocks_per_sm):.2f} waves" if sms and result.blocks_per_sm else ""
+    return (
+        f"; occupancy {result.fraction:.0%} ({result.blocks_per_sm} blocks an SM, limited by {result.limiter}){waves}"
+    )
 
 
 def task_facts(context: Context) -> dict[str, Any]:
@@ -169,19 +163,19 @@ def _argument(task: Task, argument: Argument) -> dict[str, Any]:
     fill = argument.fill
     holds = fill.described if argument.role != "out" else "not defined"
     if argument.role != "out" and fill.special:
-        holds += "; " + ", ".join(f"{one.value:g} in {one.fraction:.1%}" for one in fill.special)
+        holds += "; " + ", ".join(f"{special.value:g} in {special.fraction:.1%}" for special in fill.special)
     shape = "[" + ", ".join(argument.shape) + "]"
     return {"name": argument.name, "role": argument.role, "dtype": argument.dtype, "shape": shape, "holds": holds}
 
 
 def _tolerances(task: Task) -> dict[str, str]:
-    found = {}
+    tolerances = {}
     for argument in task.outputs:
         for dtype in task.types.get(argument.dtype, (argument.dtype,)):
             tolerance = task.tolerance_of(dtype, argument.name)
             key = f"{argument.name} ({dtype})" if argument.name in task.tolerance else dtype
-            found[key] = f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
-    return found
+            tolerances[key] = f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
+    return tolerances
 
 
 def device_facts(context: Context) -> dict[str, Any]:
@@ -213,7 +207,7 @@ def device_facts(context: Context) -> dict[str, Any]:
 
 
 def workload_facts(context: Context, tree: Tree) -> list[dict[str, Any]]:
-    """The tuned workloads with floor, baseline and the best that is known, in seconds."""
+    """The tuned workloads with floor, baseline and best known time, in seconds."""
     baseline = context.log.baseline_seconds or {}
     rows = []
     for workload in context.tuned:
@@ -255,8 +249,8 @@ def baseline_facts(context: Context) -> dict[str, Any]:
 
 
 def node_facts(context: Context, node: Node, *, source: bool, machine: bool = True) -> dict[str, Any]:
-    """A template of the tree; with its source and what the compiler says of its best configuration, or in short.
-    machine: with what is known of its machine code and of a launch."""
+    """A template of the tree, in short or with its source and its resources at the best configuration. machine: also
+    the facts about its machine code and a launch."""
     short = {
         "id": node.id,
         "parent": node.parent,
@@ -293,11 +287,11 @@ def _ranked(node: Node) -> list[str]:
     of the best one's names."""
     ranked, best = node.ranked, node.best or 1.0
     shown = ranked[1:] if len(ranked) <= 2 * EXTREMES else (*ranked[1:EXTREMES], *ranked[-EXTREMES:])
-    return [f"{value / best:.2f}: {' '.join(map(str, one.config.values()))}".strip() for value, one in shown]
+    return [f"{value / best:.2f}: {' '.join(map(str, each.config.values()))}".strip() for value, each in shown]
 
 
 def _by_workload(context: Context, node: Node) -> list[str]:
-    """On which tuned workloads another configuration is faster than the best of all, and in what it differs."""
+    """The tuned workloads on which another configuration is faster than the best of all, and its differences."""
     best = node.best_config or {}
     return [
         f"{name} {share:.2f} with {assignments({key: value for key, value in config.items() if value != best[key]})}"
@@ -309,31 +303,36 @@ def _by_workload(context: Context, node: Node) -> list[str]:
 def kernel_facts(
     context: Context, which: str, template: Template, config: Config, resources: Resources | None
 ) -> dict[str, Any]:
-    """Source, choices and what is known of the machine code at one configuration."""
-    found = context.log.evidence(which, config)
-    if resources is None and found is not None:
-        resources = found.resources
+    """Source, choices, and the evidence on the machine code at one configuration."""
+    evidence = context.log.evidence(which, config)
+    if resources is None and evidence is not None:
+        resources = evidence.resources
+    ordered = sorted(context.tuned, key=context.task.bytes_of)
+    extremes = ordered if len(ordered) < 2 else [ordered[0], ordered[-1]]
     return {
         "source": cut(template.source),
         "choices": choices(template),
-        "launch": launch(template),
+        "launch": json.dumps(_launch(template)),
         "values": [f"{p.name} = {config[p.name]}{'  // ' if p.doc else ''}{p.doc}" for p in template.parameters],
-        "resources": resource_lines(context, template, config, resources, _extremes(context)),
-        "instructions": {} if found is None else found.instructions,
-        "hot_lines": () if found is None else found.hot_lines,
-        "counters": {} if found is None else found.counters,
-        "counted_on": "" if found is None else found.workload,
-        "note": "" if found is None else found.note,
+        "resources": resource_lines(context, template, config, resources, extremes),
+        "instructions": {} if evidence is None else evidence.instructions,
+        "hot_lines": () if evidence is None else evidence.hot_lines,
+        "counters": {} if evidence is None else evidence.counters,
+        "counted_on": "" if evidence is None else evidence.workload,
+        "note": "" if evidence is None else evidence.note,
     }
 
 
 def choices(template: Template) -> str:
     """Everything of a template but its source, as JSON in the words of an answer."""
-    lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in _described(template).items()]
-    constraints = [{"expression": one.expression, "because": one.because} for one in template.constraints]
+    named = {"name": template.name, "description": " ".join(template.description.split())}
+    compiled = {"max_registers": template.max_registers or "0", "fast_math": template.fast_math}
+    fields = named | _launch(template) | compiled
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in fields.items()]
+    constraints = [{"expression": each.expression, "because": each.because} for each in template.constraints]
     parameters = [
-        {"name": one.name, "values": list(one.values), "default": one.start, "doc": one.doc}
-        for one in template.parameters
+        {"name": each.name, "values": list(each.values), "default": each.start, "doc": each.doc}
+        for each in template.parameters
     ]
     for key, rows in (("constraints", constraints), ("parameters", parameters)):
         inside = ",\n".join(f"  {json.dumps(row)}" for row in rows)
@@ -341,18 +340,8 @@ def choices(template: Template) -> str:
     return "\n".join(["{", *lines])[:-1] + "\n}"
 
 
-def launch(template: Template) -> str:
-    """How a kernel is launched, as JSON in the words of an answer."""
-    return json.dumps(_launch(template))
-
-
-def _described(template: Template) -> dict[str, Any]:
-    named = {"name": template.name, "description": " ".join(template.description.split())}
-    compiled = {"max_registers": template.max_registers or "0", "fast_math": template.fast_math}
-    return named | _launch(template) | compiled
-
-
 def _launch(template: Template) -> dict[str, Any]:
+    """A kernel's launch in the words of an answer."""
     return {
         "grid": list(template.launch.grid),
         "block": list(template.launch.block),
@@ -367,9 +356,3 @@ def cut(text: str) -> str:
 
 def _names(context: Context) -> set[str]:
     return {workload.name for workload in context.tuned}
-
-
-def _extremes(context: Context) -> list[Workload]:
-    """The tuned workloads that move the least and the most."""
-    ordered = sorted(context.tuned, key=context.task.bytes_of)
-    return ordered if len(ordered) < 2 else [ordered[0], ordered[-1]]

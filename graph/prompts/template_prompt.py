@@ -1,11 +1,10 @@
-"""Which task of the library does most nearly what another one does, to stand as the worked example of a prompt.
+"""The templater's prompt, a pure function of journal, plan and branch; its worked example is the library's most similar
+task.
 
-By what the kernel does, as far as its plain source and its declared traffic say: arithmetic per byte, whether threads
-work together (barriers, shared memory, shuffles, atomics), loops, and functions beyond arithmetic. Retrieval by such
-features instead of by names is the idea of Trümper et al., "Performance Embeddings" (ICS 2023); theirs are learned,
-these are counted, since there are a handful of kernels to choose from.
-
-The templater's question: a pure function of journal, plan and branch.
+Tasks are compared by features of their plain source and their declared traffic: arithmetic per byte, cooperation of
+threads (barriers, shared memory, shuffles, atomics), loops, and functions beyond arithmetic. Retrieval by such features
+is the idea of Trümper et al., "Performance Embeddings" (ICS 2023); theirs are learned, these are counted, for a
+handful of kernels.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _LOOP = re.compile(r"\b(?:for|while)\s*\(")
 _FUNCTION = re.compile(r"\b(?:native_|__|h|f)?(?:exp|log|sqrt|rsqrt|tanh|erf|sin|cos|pow)\w*\s*\(")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
-LONGEST = 12_000
+MAX_EXAMPLE = 12_000
 """Characters of a template that stands as the example, some 4,000 tokens: longer ones are tricks more than patterns,
 and the example is most of a prompt."""
 
@@ -43,9 +42,9 @@ Features = tuple[float, ...]
 
 
 def features(task: Task, backend: BackendName) -> Features:
-    """What `task` does, as numbers of like weight: logarithm of arithmetic per byte (a factor of eight counts one),
+    """The features of `task`, of similar weight: logarithm of arithmetic per byte (a factor of eight counts one),
     barriers (up to two), shared memory or shuffles, atomics, loops (up to three, a half each), further functions,
-    logarithm of what is written per what is read (a factor of eight counts one)."""
+    logarithm of elements written per element read (a factor of eight counts one)."""
     source = _COMMENT.sub(" ", task.sources(backend).baseline.template.source)
     workload = task.workloads[0]
     moved, flops = task.bytes_of(workload), task.flops_of(workload)
@@ -63,54 +62,54 @@ def features(task: Task, backend: BackendName) -> Features:
 
 def _written_per_read(task: Task, workload: Workload) -> float:
     """As a logarithm, of elements: below 0 for a kernel that reduces, 0 where results are as many as inputs."""
-    counts = {one.role: 0 for one in task.arguments} | {"in": 0, "out": 0, "inout": 0}
-    for one in task.arguments:
-        if one.role != "scalar":
-            counts[one.role] += math.prod(task.shape_of(one, workload))
+    counts = {"in": 0, "out": 0, "inout": 0}
+    for argument in task.arguments:
+        if argument.role != "scalar":
+            counts[argument.role] += math.prod(task.shape_of(argument, workload))
     read, written = counts["in"] + counts["inout"], counts["out"] + counts["inout"]
     return math.log(written / read, 8) if read and written else 0.0
 
 
 def most_similar(task: Task, backend: BackendName) -> tuple[Task, Template] | None:
-    """The library's task with a template for `backend` of at most `LONGEST` characters that is nearest to `task`, of
-    another name, and that template; of equals the first by name."""
+    """The library's task with a template for `backend` of at most `MAX_EXAMPLE` characters that is nearest to `task`,
+    of another name, and that template; of equals the first by name."""
     own = features(task, backend)
-    known = [one for one in _library(backend) if one[0].name != task.name]
-    return min(known, key=lambda one: (math.dist(own, features(one[0], backend)), one[0].name), default=None)
+    others = [pair for pair in _library(backend) if pair[0].name != task.name]
+    return min(others, key=lambda pair: (math.dist(own, features(pair[0], backend)), pair[0].name), default=None)
 
 
 @functools.cache
 def _library(backend: BackendName) -> tuple[tuple[Task, Template], ...]:
     """Each task with its first template that is short enough."""
-    found = []
+    pairs = []
     for task in map(read_task, library_tasks().values()):
         templates = task.sources(backend).templates if backend in task.backends else ()
-        short = next((one for one in templates if len(one.source) <= LONGEST), None)
+        short = next((each for each in templates if len(each.source) <= MAX_EXAMPLE), None)
         if short is not None:
-            found.append((task, short))
-    return tuple(found)
+            pairs.append((task, short))
+    return tuple(pairs)
 
 
-_SELDOM = {
+_RARE_HEADERS = {
     *(name for name in HEADERS if "_primitives" in name),
     *("cuda_awbarrier.h", "cuda_fp4.h", "cuda_fp6.h", "cuda_runtime.h", "device_launch_parameters.h", "sm_80_rt.h"),
     *("vector_functions.h", "vector_types.h"),
 }
-"""Headers that a prompt leaves out: parts of others, what is built in, and what few kernels need."""
-HISTORY = 300
-"""Characters of a kernel's own description in the list of what was tried."""
+"""Headers that a prompt leaves out: parts of others, built-in ones, and those for few kernels."""
+MAX_DESCRIPTION = 300
+"""Characters of a kernel's own description in the history."""
 
 
 def template_messages(
     context: Context, plan: Plan, branch: Branch, tree: Tree, objections: list[str]
 ) -> tuple[Message, ...]:
-    """The prompt for what one branch of a round wants written: a template, or for a rewrite a whole kernel."""
+    """The prompt of one branch of a round, for a template or, in a rewrite, for a whole kernel."""
     task, device = task_facts(context), device_facts(context)
     node = tree.node(branch.parent)
     limits = context.device.limits
     parameters, anew = branch.kind != "rewrite", branch.kind in ("template", "rewrite")
     # A template of this run shows the form of an answer, and what mattered here besides.
-    own = [one for one in tree.ranked if one.template.has_choices]
+    own = [each for each in tree.ranked if each.template.has_choices]
     shown_by_parent = node is not None and node.template.has_choices
     sibling = own[0] if parameters and own and not shown_by_parent else None
     system = render(
@@ -123,7 +122,7 @@ def template_messages(
         signature=task["signature"],
         sizes=task["sizes"],
         types=sorted(context.task.types),
-        headers=sorted(name for name in HEADERS if name not in _SELDOM),
+        headers=sorted(name for name in HEADERS if name not in _RARE_HEADERS),
         folders=HEADER_FOLDERS,
         functions=[f"{name}()" for name in FUNCTIONS],
         example=example(context.task, limits.backend) if parameters and not shown_by_parent and not sibling else None,
@@ -152,17 +151,17 @@ def template_messages(
 
 
 def _history(tree: Tree, parent: str) -> list[str]:
-    """What became of all kernels and templates so far but the parent, a line each; for an author who organises the work
-    anew and should neither repeat one nor a mistake."""
+    """The results of all kernels and templates so far but the parent, a line each; for an author who organises the work
+    anew and should repeat neither a kernel nor a mistake."""
     measured = [
-        f"round {node.round}, {node.made_by}: {' '.join(node.template.description.split())[:HISTORY]}: "
+        f"round {node.round}, {node.made_by}: {' '.join(node.template.description.split())[:MAX_DESCRIPTION]}: "
         + _outcome(node)
         for node in tree.nodes
         if node.round and node.id != parent
     ]
     failed = [
-        f"round {one.round}, {one.made_by}: {'; '.join(one.moves)[:HISTORY]}: {one.problem[:1500]}"
-        for one in tree.attempts
+        f"round {each.round}, {each.made_by}: {'; '.join(each.moves)[:MAX_DESCRIPTION]}: {each.problem[:1500]}"
+        for each in tree.attempts
     ]
     return [scrubbed(line) for line in measured + failed]
 

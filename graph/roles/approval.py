@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import ApprovalAwaited, Asked, Explained, PlanApproved
 from tunesmith.graph.journal.log import stage_of
-from tunesmith.graph.models.calls import Call, Message, ModelFailed, Waiting
+from tunesmith.graph.models.calls import Message, ModelCall, ModelFailed, Waiting
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import ExplainAnswer
@@ -123,7 +123,7 @@ class Explainer:
         if done := state.get("done", ""):
             # The answer may take days, or never come.
             context.write_results(done)
-        question = Call(self.name, stage, "explain", explain_messages(context, state), ExplainAnswer)
+        question = ModelCall(self.name, stage, "explain", explain_messages(context, state), ExplainAnswer)
         (reply,) = context.models.ask_all([question])
         if isinstance(reply, ModelFailed):
             sentence = f"The model does not explain round {state['round']}: {reply.detail}"

@@ -16,7 +16,7 @@ from __future__ import annotations
 from tunesmith.graph.context import Context, baseline_seconds
 from tunesmith.graph.journal.events import BranchAbandoned, Planned, TemplatesChosen
 from tunesmith.graph.journal.log import stage_of
-from tunesmith.graph.models.calls import Call, ModelFailed
+from tunesmith.graph.models.calls import ModelCall, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts.answers import RewriteAnswer, Unusable, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
@@ -109,7 +109,7 @@ class Rewriter:
         assert context.models is not None, "an ablation needs a model"
         tree = context.tree(before=begin_writing(context, stage, 0))
         messages = template_messages(context, plan, plan.branches[0], tree, [])
-        (reply,) = context.models.ask_all([Call("rewrite", stage, "rewrite", messages, RewriteAnswer)])
+        (reply,) = context.models.ask_all([ModelCall("rewrite", stage, "rewrite", messages, RewriteAnswer)])
         if isinstance(reply, ModelFailed):
             sentence = f"The model gives no kernel in round {plan.round}: {reply.detail}"
             context.note("rewrite", sentence, stage, reply.kind)

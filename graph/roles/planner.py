@@ -19,7 +19,7 @@ from tunesmith.graph.context import Context, baseline_quantities, baseline_secon
 from tunesmith.graph.journal.events import Planned
 from tunesmith.graph.journal.log import objective, stage_of
 from tunesmith.graph.journal.tree import LIBRARY, Node, Tree
-from tunesmith.graph.models.calls import HOPELESS, Call, Message, ModelFailed, Models
+from tunesmith.graph.models.calls import HOPELESS, Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.models.client import read_usage
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
@@ -381,7 +381,7 @@ class Planner:
         messages = plan_messages(context, number, tree, objections)
         for attempt in range(PLAN_RETRIES + 1):
             name = "plan" if attempt == 0 else f"plan-repair-{attempt}"
-            (reply,) = models.ask_all([Call("plan", stage_of(number), name, messages, PlanAnswer)])
+            (reply,) = models.ask_all([ModelCall("plan", stage_of(number), name, messages, PlanAnswer)])
             if isinstance(reply, ModelFailed):
                 return reply
             assert isinstance(reply.value, PlanAnswer)

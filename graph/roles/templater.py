@@ -29,7 +29,7 @@ from tunesmith.graph.journal.events import (
 )
 from tunesmith.graph.journal.log import stage_of, trial_stage
 from tunesmith.graph.journal.tree import LIBRARY
-from tunesmith.graph.models.calls import Call, Message, ModelFailed
+from tunesmith.graph.models.calls import Message, ModelCall, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
@@ -284,13 +284,13 @@ class Templater:
         context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
         again = f"-turn-{turn + 1}" if turn else ""
         known = {event.custom_id for event in context.log.events(ModelAsked)}
-        found, asked = dict[int, TemplateDraft](), list[tuple[TemplateDraft, Call]]()
+        found, asked = dict[int, TemplateDraft](), list[tuple[TemplateDraft, ModelCall]]()
         for draft in drafts:
             messages = _with_problem(draft, template_messages(context, plan, draft.branch, tree, objections))
             repair = f"-repair-{draft.answers}" if draft.answers else ""
             rewrite = draft.branch.kind == "rewrite"
             name = f"{'rewrite' if rewrite else 'template'}-{draft.number}{again}{repair}"
-            call = Call(self.name, stage, name, messages, RewriteAnswer if rewrite else TemplateAnswer)
+            call = ModelCall(self.name, stage, name, messages, RewriteAnswer if rewrite else TemplateAnswer)
             # What was paid for is read, even if its own trial took the last of the budget.
             if call.custom_id in known or (context.evaluations_left() > 0 and context.seconds_left() > 0):
                 asked.append((draft, call))

@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from tunesmith.graph.journal.records import Tokens
-from tunesmith.graph.models.calls import Call, ModelFailed, Reply
+from tunesmith.graph.models.calls import ModelCall, ModelFailed, Reply
 
-Script = Callable[[Call], dict[str, Any] | ModelFailed]
+Script = Callable[[ModelCall], dict[str, Any] | ModelFailed]
 DATA = Path(__file__).resolve().parent.parent / "data"
 TOKENS = Tokens(prompt_tokens=100, completion_tokens=50, cost=None)
 SOURCE = (DATA / "scale_add" / "template.cl").read_text()
@@ -24,13 +24,13 @@ class Scripted:
 
     def __init__(self, script: Script, ledger: Path) -> None:
         self.script, self.ledger = script, ledger
-        self.turns: list[list[Call]] = []
+        self.turns: list[list[ModelCall]] = []
 
     @property
     def paid(self) -> list[str]:
         return [entry["custom_id"] for entry in self._entries()]
 
-    def asked(self, role: str = "", stage: str = "") -> list[Call]:
+    def asked(self, role: str = "", stage: str = "") -> list[ModelCall]:
         """The calls it had to pay for, in their order: of a role and a stage, or all."""
         calls = [call for turn in self.turns for call in turn]
         return [call for call in calls if role in ("", call.role) and stage in ("", call.stage)]
@@ -38,7 +38,7 @@ class Scripted:
     def _entries(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.ledger.read_text().splitlines()] if self.ledger.exists() else []
 
-    def ask_all(self, calls: Sequence[Call]) -> list[Reply | ModelFailed]:
+    def ask_all(self, calls: Sequence[ModelCall]) -> list[Reply | ModelFailed]:
         known = {(entry["custom_id"], entry["digest"]): entry["answer"] for entry in self._entries()}
         fresh = [call for call in calls if (call.custom_id, call.digest) not in known]
         if fresh:
@@ -51,7 +51,7 @@ class Scripted:
                 file.write(json.dumps({"custom_id": call.custom_id, "digest": call.digest, "answer": shown}) + "\n")
         return [self._reply(call, known[call.custom_id, call.digest]) for call in calls]
 
-    def _reply(self, call: Call, answer: dict[str, Any]) -> Reply | ModelFailed:
+    def _reply(self, call: ModelCall, answer: dict[str, Any]) -> Reply | ModelFailed:
         if "failed" in answer:
             return ModelFailed(*answer["failed"])
         text = json.dumps(answer)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from tunesmith.cli.commands.ablate import print_ablation
 from tunesmith.cli.main import app
-from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
+from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.settings import SettingsError
 from tunesmith.graph.study.ablation import Ablation, Repeat, ablate, compare
@@ -32,7 +32,7 @@ class Capped(Scripted):
     def ask_all(self, calls: Any) -> Any:
         script = self.script
 
-        def bounded(call: Call) -> Any:
+        def bounded(call: ModelCall) -> Any:
             return script(call) if len(self.paid) < CALLS else ModelFailed("capped", "the cap on calls is reached")
 
         self.script = bounded
@@ -58,7 +58,7 @@ def rewrite(source: str, **fields: Any) -> dict[str, Any]:
 KERNEL = SOURCE.replace("GROUP", "16").replace("ITEMS", "1").replace("UNROLL", "0")
 
 
-def script(call: Call) -> Any:
+def script(call: ModelCall) -> Any:
     """Kernels as a whole get a little better each time, one of them fails; templates are as good as their search."""
     number = int(call.stage.split("-")[1])
     if call.role == "rewrite":
@@ -69,8 +69,8 @@ def script(call: Call) -> Any:
     return {"plan": plan(branch(moves=[f"move {number}"])), "explain": explain()}[call.role]
 
 
-def run(folder: Path, asked: list[Call] | None = None, answers: Script = script, **options: Any) -> Any:
-    def noting(call: Call) -> Any:
+def run(folder: Path, asked: list[ModelCall] | None = None, answers: Script = script, **options: Any) -> Any:
+    def noting(call: ModelCall) -> Any:
         if asked is not None:
             asked.append(call)
         return answers(call)
@@ -110,7 +110,7 @@ class TestArms:
                 assert [point.evaluations for point in repeat.curve] == sorted({p.evaluations for p in repeat.curve})
 
     def test_direct_rewriting_sees_its_times_and_failures_and_builds_on_the_best(self, tmp_path: Path) -> None:
-        asked: list[Call] = []
+        asked: list[ModelCall] = []
         run(tmp_path / "a", asked, arms=["rewrite"])
         calls = [call for call in asked if call.role == "rewrite"][:CALLS]
         assert [call.stage for call in calls] == [f"round-{number}" for number in range(1, CALLS + 1)]
@@ -122,12 +122,12 @@ class TestArms:
         assert "parameter" not in calls[0].messages[0].content.lower()
 
     def test_the_whole_tree_spends_every_call_on_code(self, tmp_path: Path) -> None:
-        def both(call: Call) -> Any:
+        def both(call: ModelCall) -> Any:
             if call.schema is RewriteAnswer:
                 return rewrite(f"// LIKE 16 4 0 {call.custom_id}\n{KERNEL}")
             return template(source=f"// {call.custom_id}\n{SOURCE}")
 
-        asked: list[Call] = []
+        asked: list[ModelCall] = []
         found = run(tmp_path / "a", asked, answers=both, arms=["tree"], planner="rules")
         assert {call.role for call in asked} == {"template"}
         assert {call.schema.__name__ for call in asked} == {"TemplateAnswer", "RewriteAnswer"}
@@ -144,7 +144,7 @@ class TestArms:
         assert len({event.stage for event in entries(folder, "comparison")}) == 1, "tested once, at the end"
 
     def test_a_planner_of_that_arm_is_told_that_nothing_is_searched(self, tmp_path: Path) -> None:
-        asked: list[Call] = []
+        asked: list[ModelCall] = []
         run(tmp_path / "a", asked, arms=["template", "template+search"])
         told = {
             call.stage + str("nothing is searched" in call.messages[0].content) for call in asked if call.role == "plan"
@@ -156,9 +156,9 @@ class TestArms:
         class Killed(BaseException):
             pass
 
-        asked: list[Call] = []
+        asked: list[ModelCall] = []
 
-        def dying(call: Call) -> Any:
+        def dying(call: ModelCall) -> Any:
             if len(asked) == 9:
                 raise Killed
             return script(call)
@@ -187,7 +187,7 @@ class TestArms:
         assert len(names) == 8
 
     def test_where_nothing_valid_comes_out_the_baseline_counts(self, tmp_path: Path) -> None:
-        def wrong(call: Call) -> Any:
+        def wrong(call: ModelCall) -> Any:
             return rewrite(f"// WRONG {call.stage}\n{KERNEL}") if call.role == "rewrite" else script(call)
 
         found = run(tmp_path / "a", answers=wrong, arms=["rewrite"])
@@ -201,10 +201,10 @@ class TestArms:
     @pytest.mark.parametrize(("arm", "role"), [("rewrite", "rewrite"), ("template", "plan")])
     @pytest.mark.parametrize("kind", ["unstructured", "truncated", "timeout"])
     def test_an_answer_that_cannot_be_used_ends_no_arm(self, tmp_path: Path, arm: str, role: str, kind: Any) -> None:
-        def failing(call: Call) -> Any:
+        def failing(call: ModelCall) -> Any:
             return ModelFailed(kind, "no") if (call.role, call.stage) == (role, "round-2") else script(call)
 
-        asked: list[Call] = []
+        asked: list[ModelCall] = []
         found = run(tmp_path / "a", asked, answers=failing, arms=[arm], repeats=1)
         stages = [call.stage for call in asked if call.role == role]
         assert stages[1:3] == ["round-2", "round-3"] and found.arms[0].valid == 1
@@ -213,10 +213,10 @@ class TestArms:
 
     @pytest.mark.parametrize("kind", ["capped", "unauthorised", "out_of_time"])
     def test_arms_without_a_search_end_when_no_answer_can_come(self, tmp_path: Path, kind: Any) -> None:
-        def failing(call: Call) -> Any:
+        def failing(call: ModelCall) -> Any:
             return ModelFailed(kind, "no") if call.stage == "round-2" else script(call)
 
-        asked: list[Call] = []
+        asked: list[ModelCall] = []
         found = run(tmp_path / "a", asked, answers=failing, arms=["template", "rewrite"], repeats=1)
         assert [arm.repeats[0].ended_by for arm in found.arms] == ["no model"] * 2
         assert {call.stage for call in asked} == {"round-1", "round-2"}
@@ -310,7 +310,7 @@ def test_an_ablation_needs_a_model() -> None:
 @pytest.mark.usefixtures("ray_cluster", "device")
 @pytest.mark.timeout(400)
 def test_an_ablation_on_a_device(tmp_path: Path) -> None:
-    def real(call: Call) -> Any:
+    def real(call: ModelCall) -> Any:
         number = call.stage.split("-")[1]
         if call.role == "rewrite":
             items = {"1": 4, "2": 16}.get(number, 64)
@@ -356,7 +356,7 @@ def test_an_effort_profile_sets_an_arm_s_rounds(
 
 @pytest.mark.usefixtures("simulation")
 def test_the_baseline_stays_where_what_was_found_is_slower(tmp_path: Path) -> None:
-    def slow(call: Call) -> Any:
+    def slow(call: ModelCall) -> Any:
         return {**script(call), "source": f"// LIKE 1048576 1048576 0 {call.custom_id}\n{SOURCE}"}
 
     (arm,) = run(tmp_path / "a", answers=slow, arms=["rewrite"]).arms

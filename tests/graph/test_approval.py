@@ -17,7 +17,7 @@ from tunesmith.cli.view.live import ask_on, describe
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models.calls import Call, Waiting
+from tunesmith.graph.models.calls import ModelCall, Waiting
 from tunesmith.graph.progress import silent
 from tunesmith.graph.roles.approval import PlanError
 from tunesmith.graph.state import Plan
@@ -26,7 +26,7 @@ __all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
 
 
-def script(call: Call) -> Any:
+def script(call: ModelCall) -> Any:
     if call.role == "template":
         return template(name=call.name, source=f"// {call.messages[1].content.count('greedy')}\n{template()['source']}")
     return {"plan": plan(branch(moves=["modest"])), "explain": explain()}[call.role]

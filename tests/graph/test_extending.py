@@ -18,7 +18,7 @@ from scripted_models import SOURCE, branch, explain, plan, template
 
 from tunesmith.cli.main import main
 from tunesmith.graph.build import build_graph, draw, place
-from tunesmith.graph.models.calls import Call
+from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.roles import BUILT_IN, RoleError, load_roles, register
 from tunesmith.graph.settings import Placement
 
@@ -134,7 +134,7 @@ class TestReviewer:
         monkeypatch.setattr("tunesmith.graph.roles._registered", {})
 
     def test_a_vetoed_template_is_not_tuned_and_the_next_plan_knows(self, installed: Path, tmp_path: Path) -> None:
-        def script(call: Call) -> Any:
+        def script(call: ModelCall) -> Any:
             if call.role == "plan":
                 return plan(branch(moves=["one"]), branch(moves=["two"]))
             if call.role == "template":
@@ -153,7 +153,7 @@ class TestReviewer:
     def test_it_sends_the_state_back_with_its_objections_a_bounded_number_of_times(
         self, installed: Path, tmp_path: Path
     ) -> None:
-        def script(call: Call) -> Any:
+        def script(call: ModelCall) -> Any:
             if call.role == "template":
                 return template(source=f"// asm in {call.name}\n{SOURCE}")
             return {"plan": plan(), "explain": explain()}[call.role]
@@ -167,7 +167,7 @@ class TestReviewer:
         assert len([made for made in result.summary["templates"] if made["vetoed"]]) == 3
 
     def test_what_it_accepts_the_second_time_is_tuned(self, installed: Path, tmp_path: Path) -> None:
-        def script(call: Call) -> Any:
+        def script(call: ModelCall) -> Any:
             if call.role == "template":
                 return template(source=("" if "turn" in call.name else "// asm\n") + SOURCE)
             return {"plan": plan(), "explain": explain()}[call.role]
@@ -206,7 +206,7 @@ class TestReviewer:
             run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"back": {"after": after}})
 
     def test_a_role_that_always_wants_another_plan_ends_with_the_rounds(self, tmp_path: Path) -> None:
-        def script(call: Call) -> Any:
+        def script(call: ModelCall) -> Any:
             return {"plan": plan(), "template": template(), "explain": explain()}[call.role]
 
         registered("never", lambda state, context: Command(goto="plan", update={"objections": ["not this one"]}))

@@ -12,13 +12,13 @@ from model_runs import LIBRARY, RAW, ModelPool, entries, go_on, keys, run, simul
 from scripted_models import SOURCE, Scripted, branch, explain, plan, template
 
 from tunesmith.graph import resume, tune
-from tunesmith.graph.models.calls import Call, ModelFailed, Reply, Waiting
+from tunesmith.graph.models.calls import ModelCall, ModelFailed, Reply, Waiting
 
 __all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
 
 
-def script(call: Call) -> Any:
+def script(call: ModelCall) -> Any:
     """Two branches a round; of the first round's templates one needs a repair; the second round changes one further."""
     number = call.stage.split("-")[1]
     if call.role == "plan":
@@ -90,7 +90,7 @@ def test_ended_while_the_model_is_asked(tmp_path: Path, at: int) -> None:
     """The process ends inside the at-th question, before anything of its answer is known."""
     count = [0]
 
-    def dying(call: Call) -> Any:
+    def dying(call: ModelCall) -> Any:
         count[0] += 1
         if count[0] == at:
             raise Killed
@@ -140,7 +140,7 @@ def test_the_same_journal_gives_the_same_prompts(tmp_path: Path) -> None:
 
 
 def test_a_library_run_with_rules_is_not_changed_by_a_model_that_fails(tmp_path: Path) -> None:
-    def failing(call: Call) -> Any:
+    def failing(call: ModelCall) -> Any:
         return ModelFailed("unreachable", "no connection")
 
     ruled, _ = run(tmp_path / "rules", None, task=LIBRARY, rounds=1)

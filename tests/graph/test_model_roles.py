@@ -10,7 +10,7 @@ import pytest
 from model_runs import LIBRARY, entries, keys, run, simulation
 from scripted_models import DATA, SOURCE, branch, explain, plan, template
 
-from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
+from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.results.summary import read_summary
 from tunesmith.graph.roles.planner import NoTemplate
 from tunesmith.graph.roles.templater import problem_of
@@ -21,7 +21,7 @@ __all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
 
 
-def good(call: Call) -> dict[str, Any]:
+def good(call: ModelCall) -> dict[str, Any]:
     return {"plan": plan(), "template": template(), "explain": explain()}[call.role]
 
 
@@ -43,7 +43,7 @@ def after(*templates: dict[str, Any], **other: Any) -> Any:
     """A script whose templates come in this order; the last one for ever."""
     left = list(templates)
 
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         if call.role == "template":
             return left.pop(0) if len(left) > 1 else left[0]
         return other.get(call.role) or good(call)
@@ -68,7 +68,7 @@ def test_a_raw_kernel_becomes_a_template_that_is_tuned(tmp_path: Path, simulatio
 def test_the_results_are_written_before_an_explanation_is_waited_for(tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         if call.role == "explain" and call.stage == "round-2":
             raise Waiting("answers are awaited.")
         return good(call)
@@ -144,7 +144,7 @@ def test_a_template_that_cannot_be_used_never_reaches_the_device(
 
 
 def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path: Path) -> None:
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         return marked("WRONG") if call.role == "template" and call.stage == "round-1" else good(call)
 
     result, models = run(tmp_path / "run", script, rounds=2, repairs=2)
@@ -158,7 +158,7 @@ def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path:
 
 
 def test_several_templates_of_a_round_are_asked_for_and_repaired_together(tmp_path: Path) -> None:
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         if call.role == "plan":
             return plan(branch(moves=["one"]), branch(moves=["two"]))
         if call.role == "template":
@@ -181,7 +181,7 @@ def test_several_templates_of_a_round_are_asked_for_and_repaired_together(tmp_pa
 
 
 def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         number = int(call.stage.split("-")[1])
         if call.role == "plan" and number == 3:
             return plan(branch(parent=first_template(tmp_path / "run"), moves=["back to the first"]))
@@ -201,7 +201,7 @@ def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
 
 
 def test_a_template_may_be_searched_further_and_its_seeds_come_first(tmp_path: Path) -> None:
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         if call.role == "plan" and call.stage == "round-2":
             # The first is infeasible.
             return plan(
@@ -223,7 +223,7 @@ def test_a_template_may_be_searched_further_and_its_seeds_come_first(tmp_path: P
 
 
 def test_a_plan_that_names_what_is_not_there_goes_back_once(tmp_path: Path) -> None:
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         return plan(branch(parent="../../etc"), workloads=["nowhere"]) if call.name == "plan" else good(call)
 
     result, models = run(tmp_path / "run", script, rounds=1)
@@ -235,7 +235,7 @@ def test_a_plan_that_names_what_is_not_there_goes_back_once(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", ["unauthorised", "rate_limited", "truncated", "unstructured", "capped", "timeout"])
 def test_when_the_planner_fails_rules_take_the_library(tmp_path: Path, kind: Any) -> None:
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         return ModelFailed(kind, f"the server answers with {kind}")
 
     result, _ = run(tmp_path / "run", script, task=LIBRARY, rounds=2)
@@ -249,7 +249,7 @@ def test_when_the_planner_fails_rules_take_the_library(tmp_path: Path, kind: Any
 
 
 def test_when_the_model_fails_and_there_is_no_template_the_run_ends_with_a_sentence(tmp_path: Path) -> None:
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         return ModelFailed("unauthorised", "the server does not accept the key")
 
     result, models = run(tmp_path / "run", script, rounds=3)
@@ -262,7 +262,7 @@ def test_when_the_model_fails_and_there_is_no_template_the_run_ends_with_a_sente
 
 
 def test_when_only_the_templater_fails_the_library_takes_the_round(tmp_path: Path) -> None:
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         return ModelFailed("server_error", "500") if call.role == "template" else good(call)
 
     result, _ = run(tmp_path / "run", script, task=LIBRARY, rounds=1)
@@ -271,7 +271,7 @@ def test_when_only_the_templater_fails_the_library_takes_the_round(tmp_path: Pat
 
 
 def test_a_model_that_dies_in_the_second_round_leaves_the_first_one_s_result(tmp_path: Path) -> None:
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         return good(call) if call.stage == "round-1" else ModelFailed("unreachable", "no connection")
 
     result, _ = run(tmp_path / "run", script, rounds=2)
@@ -280,7 +280,7 @@ def test_a_model_that_dies_in_the_second_round_leaves_the_first_one_s_result(tmp
 
 
 def test_a_failing_explainer_fails_nothing_and_can_be_left_out(tmp_path: Path) -> None:
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         return ModelFailed("timeout", "no answer") if call.role == "explain" else good(call)
 
     result, models = run(tmp_path / "a", script, rounds=2)
@@ -312,7 +312,7 @@ def test_a_round_without_a_test_is_not_explained_as_one_without_a_right_result(t
 
 
 def test_with_a_model_a_run_does_not_end_because_one_space_is_exhausted(tmp_path: Path) -> None:
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         return marked(call.stage) if call.role == "template" else good(call)
 
     result, _ = run(tmp_path / "run", script, rounds=3, evaluations=200)
@@ -320,7 +320,7 @@ def test_with_a_model_a_run_does_not_end_because_one_space_is_exhausted(tmp_path
 
 
 def test_library_templates_are_offered_to_the_model(tmp_path: Path) -> None:
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         if call.role == "plan":
             known = [line for line in call.messages[1].content.splitlines() if line.startswith("### runs-")]
             return plan(branch(parent=known[0].removeprefix("### "), moves=[]))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,13 +20,16 @@ from tunesmith.graph.journal.events import EvidenceKept
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.prompts import fenced, render, scrubbed
 from tunesmith.graph.prompts.answers import PlanAnswer, TemplateAnswer, Unusable, template_of
-from tunesmith.graph.prompts.facts import signature, task_facts
-from tunesmith.graph.prompts.template_prompt import LONGEST, example, most_similar, template_messages
+from tunesmith.graph.prompts.facts import examine, signature, task_facts
+from tunesmith.graph.prompts.template_prompt import MAX_EXAMPLE, example, most_similar, template_messages
 from tunesmith.graph.roles.planner import plan_messages
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.state import Branch, Plan
+from tunesmith.hw.device_lock import DeviceLock
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.check.sanitizer import Counters
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 
 RAW = Path(__file__).resolve().parent.parent / "raw"
@@ -161,7 +164,7 @@ def test_a_parent_with_parameters_is_example_enough(context: Any) -> None:
 )
 def test_the_example_does_what_the_kernel_does(name: str, like: str) -> None:
     found = most_similar(load_task(str(RAW / name)), "cuda")
-    assert found is not None and found[0].name == like and len(found[1].source) <= LONGEST
+    assert found is not None and found[0].name == like and len(found[1].source) <= MAX_EXAMPLE
 
 
 def test_the_planner_sees_library_templates(context: Any) -> None:
@@ -245,9 +248,6 @@ def test_the_command_prints_prompts_without_a_device() -> None:
 
 def test_evidence_is_found_once_and_its_absence_has_a_reason(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.bindings")
-    from tunesmith.graph.prompts.facts import examine
-    from tunesmith.hw.errors import TunesmithError
-
     made = context(str(RAW / "rope"))
     baseline, workload = made.sources.baseline.template, made.tuned[0]
     examine(made, "baseline", baseline, {}, workload, "round-1")
@@ -268,19 +268,24 @@ def test_evidence_is_found_once_and_its_absence_has_a_reason(context: Any, monke
     assert other is not None and other.note == "NVRTC is missing here" and other.instructions == {}
 
 
-def test_counting_events_takes_the_lock_that_lanes_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_events_takes_the_lock_that_lanes_take(
+    context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A lane's lock has the name that `CudaDevice.uuid` gives, which is that of the probe."""
-    from tunesmith.graph.prompts.facts import _alone
-    from tunesmith.hw.device_lock import DeviceLock
-
+    pytest.importorskip("cuda.bindings")
     monkeypatch.setenv("TUNESMITH_LOCK_DIR", str(tmp_path))
     uuid = "GPU-11111111-2222-3333-4444-555555555555"
-    device = DeviceInfo(backend="cuda", index=0, name="a GPU", limits=resolve_target("h200"), uuid=uuid)
-    lane = DeviceLock(uuid)
-    with _alone(SimpleNamespace(device=device)):  # type: ignore[arg-type]
-        assert not lane.try_acquire()
-    assert lane.try_acquire()
-    lane.release()
+    taken = []
+
+    def count(*_: Any) -> Counters:
+        taken.append(DeviceLock(uuid).try_acquire())
+        return Counters()
+
+    monkeypatch.setattr("tunesmith.graph.prompts.facts.count_events", count)
+    made = context(str(RAW / "rope"))
+    made.device = replace(made.device, uuid=uuid)
+    examine(made, "baseline", made.sources.baseline.template, {}, made.tuned[0], "round-1")
+    assert taken == [False] and DeviceLock(uuid).try_acquire()
 
 
 @pytest.mark.parametrize("name", ["explain", "plan", "template", "repair"])

@@ -17,7 +17,7 @@ from tunesmith.graph import tune
 from tunesmith.graph.journal.events import Planned, TemplateAdded
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models.calls import Call, ModelFailed
+from tunesmith.graph.models.calls import ModelCall, ModelFailed
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.state import Plan
@@ -107,7 +107,7 @@ class TestWithAModel:
             }
             return replace(found, outcomes=outcomes)
 
-        def script(call: Call) -> Any:
+        def script(call: ModelCall) -> Any:
             if call.role == "template":
                 return rewrite("LIKE 16 16 1") if call.schema is RewriteAnswer else template()
             if call.stage == "round-1" and call.role == "plan":
@@ -133,7 +133,7 @@ class TestWithAModel:
             )
             return replace(found, results=tuple(results))
 
-        def script(call: Call) -> Any:
+        def script(call: ModelCall) -> Any:
             if call.schema is RewriteAnswer:
                 return rewrite(f"LIKE 16 16 1 MARK_OF_THE_END {call.custom_id}")
             return template(source=f"// {call.custom_id}\n{SOURCE}")
@@ -149,7 +149,7 @@ class TestWithAModel:
     def test_code_is_asked_for_where_only_the_plan_failed(self, tmp_path: Path, kind: Any, valid: bool) -> None:
         """Of a task that brings no template: rules alone would have nothing to plan."""
 
-        def script(call: Call) -> Any:
+        def script(call: ModelCall) -> Any:
             if call.role == "plan":
                 return ModelFailed(kind, "no plan")
             return rewrite("LIKE 16 4 0") if call.schema is RewriteAnswer else template()
@@ -160,7 +160,7 @@ class TestWithAModel:
     def test_nothing_is_repaired_that_could_not_be_tried(self, tmp_path: Path) -> None:
         asked: list[str] = []
 
-        def script(call: Call) -> Any:
+        def script(call: ModelCall) -> Any:
             asked.append(call.name)
             if call.role == "plan":
                 return plan(branch(moves=["a"]), branch(moves=["b"]))
@@ -172,7 +172,7 @@ class TestWithAModel:
         assert asked == ["plan", "template-1", "template-2"]
 
     def test_an_answer_that_the_run_has_already_is_a_call_without_gain(self, tmp_path: Path) -> None:
-        def script(call: Call) -> Any:
+        def script(call: ModelCall) -> Any:
             return rewrite("LIKE 16 16 0") if call.schema is RewriteAnswer else template()
 
         run(tmp_path / "run", script, rounds=4, evaluations=40, planner="rules")
@@ -183,7 +183,7 @@ class TestWithAModel:
         assert len({one.parent for one in exposed}) == len(exposed), "the same question is not asked twice"
 
     def test_an_arm_plans_its_own_kinds_only(self, tmp_path: Path) -> None:
-        def script(call: Call) -> Any:
+        def script(call: ModelCall) -> Any:
             if call.schema is RewriteAnswer:
                 return rewrite(f"LIKE 16 16 1 {call.custom_id}")
             return explain() if call.role == "explain" else template(source=f"// {call.custom_id}\n{SOURCE}")

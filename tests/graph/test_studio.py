@@ -14,7 +14,7 @@ from langgraph.types import Command
 from model_runs import LIBRARY, RAW, keys, simulation
 from scripted_models import SOURCE, Scripted, branch, explain, plan, template
 
-from tunesmith.graph.models.calls import Call
+from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.roles import BUILT_IN, RoleError
 
 __all__ = ["simulation"]
@@ -91,7 +91,7 @@ def test_a_plan_that_waits_is_an_interrupt(make_graph: Any) -> None:
 
 
 def test_each_branch_of_a_plan_is_a_node(make_graph: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def script(call: Call) -> Any:
+    def script(call: ModelCall) -> Any:
         if call.role == "plan":
             return plan(branch(moves=["one"]), branch(moves=["two"]))
         if call.role == "template":

@@ -13,7 +13,7 @@ from scripted_models import SOURCE, rewrite, template
 from tunesmith.graph.journal.events import Planned, TemplateAdded
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.journal.tree import FailedBranch, Node, Tree
-from tunesmith.graph.models.calls import Call
+from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.roles.planner import BranchReward, _ranked, branch_problems, branch_rewards
 from tunesmith.graph.state import Branch, Plan
@@ -24,7 +24,7 @@ from tunesmith.kernels.spec.template import Parameter, Template
 __all__ = ["simulation"]
 
 
-def script(call: Call) -> Any:
+def script(call: ModelCall) -> Any:
     if call.schema is RewriteAnswer:
         return rewrite(f"LIKE 16 16 1 {call.custom_id}")
     return template(source=f"// {call.custom_id}\n{SOURCE}")
@@ -62,7 +62,7 @@ def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path, simulatio
 
 
 def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path, simulation: list[Any]) -> None:
-    def only_rewrites(call: Call) -> Any:
+    def only_rewrites(call: ModelCall) -> Any:
         return script(call) if call.schema is RewriteAnswer else template(source="// DOES_NOT_COMPILE\n" + SOURCE)
 
     result, _ = run(tmp_path / "run", only_rewrites, rounds=1, planner="rules", repairs=0)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models import Call, Message, ModelFailed, Models, Reply
+from tunesmith.graph.models import Message, ModelCall, ModelFailed, Models, Reply
 from tunesmith.graph.settings import Settings
 
 KEY = "sk-test-4fA9zQ2LmX7"
@@ -25,9 +25,9 @@ class Move(BaseModel):
     factor: int = Field(ge=1, le=64)
 
 
-def call(name: str = "moves", text: str = "What next?", stage: str = "round-1", role: str = "plan") -> Call:
+def call(name: str = "moves", text: str = "What next?", stage: str = "round-1", role: str = "plan") -> ModelCall:
     messages = (Message("system", "You tune kernels."), Message("user", text))
-    return Call(role, stage, name, messages, Move)
+    return ModelCall(role, stage, name, messages, Move)
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Opened:
     settings: Settings
     said: list[str] = field(default_factory=list)
 
-    def ask(self, *calls: Call) -> list[Reply | ModelFailed]:
+    def ask(self, *calls: ModelCall) -> list[Reply | ModelFailed]:
         return self.models.ask_all(calls or (call(),))
 
     def failure(self) -> ModelFailed:
@@ -48,7 +48,7 @@ class Opened:
         assert isinstance(answer, ModelFailed), answer
         return answer
 
-    def reply(self, asked: Call | None = None) -> Reply:
+    def reply(self, asked: ModelCall | None = None) -> Reply:
         (answer,) = self.ask(asked or call())
         assert isinstance(answer, Reply), answer
         return answer

@@ -74,6 +74,11 @@ def test_the_second_try_for_a_wrong_answer_counts(live: Live, server: FakeOpenAI
     assert kinds(live(max_calls=1).ask(call())) == ["capped"] and len(server.requests) == 1
 
 
+def test_a_cap_stops_the_retries(live: Live, server: FakeOpenAI) -> None:
+    server.next(*[closed()] * 5)
+    assert kinds(live(max_calls=2, model_retries=4).ask(call())) == ["capped"] and len(server.requests) == 2
+
+
 def left(run: Opened) -> int | None:
     """What rules that plan calls take to be left of --max-calls."""
     shared = SimpleNamespace(settings=run.settings, journal=run.journal, log=RunLog(run.journal))

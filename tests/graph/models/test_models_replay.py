@@ -26,10 +26,6 @@ def replay(open_run: Callable[..., Opened], recorded: Path, monkeypatch: pytest.
     return lambda **values: open_run("replayed", **({"model": f"replay:{recorded}"} | values))
 
 
-def test_a_recording_takes_none_of_the_run_s_time(replay: Any) -> None:
-    assert replay(time_limit=1e-9).reply(call("seeds", "Seeds?")).value == Move(name="unroll", factor=4)
-
-
 def test_another_measurement_gets_the_same_answer_and_a_note(replay: Any, server: FakeOpenAI) -> None:
     run = replay()
     reply = run.reply(call("moves", "The baseline takes 13.1 us.\nWhat next?"))

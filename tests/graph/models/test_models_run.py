@@ -25,7 +25,7 @@ from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WA
 from tunesmith.cli.main import main
 from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Context
-from tunesmith.graph.models import Call, Message, ModelFailed, Models, Waiting
+from tunesmith.graph.models import Message, ModelCall, ModelFailed, Models, Waiting
 from tunesmith.graph.roles import Role, load_roles
 from tunesmith.graph.roles.planner import Planner
 from tunesmith.graph.state import State
@@ -46,9 +46,9 @@ class AskingPlanner:
         return ByRules(Planner())(state, context)
 
     def _hear(self, models: Models, stage: str) -> list[str]:
-        asked = [Call("plan", stage, name, (Message("user", f"{stage} {name}"),), Move) for name in ("a", "b")]
+        asked = [ModelCall("plan", stage, name, (Message("user", f"{stage} {name}"),), Move) for name in ("a", "b")]
         heard = models.ask_all(asked)
-        more = models.ask_all([Call("plan", stage, "c", (Message("user", repr(heard[0])),), Move)])
+        more = models.ask_all([ModelCall("plan", stage, "c", (Message("user", repr(heard[0])),), Move)])
         return [answer.kind if isinstance(answer, ModelFailed) else "ok" for answer in [*heard, *more]]
 
 

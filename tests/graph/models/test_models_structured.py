@@ -6,13 +6,13 @@ import asyncio
 import json
 from dataclasses import replace
 from enum import Enum
-from typing import Annotated, Any, Literal, Union
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opened_models import Move, call
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from tunesmith.graph.models import ModelFailed
 from tunesmith.graph.models.calls import answer_text, read_answer
@@ -27,27 +27,10 @@ class Kind(Enum):
     VECTOR = "vector"
 
 
-class Leaf(BaseModel):
-    kind: Literal["leaf"] = "leaf"
-    weight: Annotated[float, Field(gt=0)] = 1.0
+class Defaulted(BaseModel):
+    model_config = ConfigDict(extra="forbid")
 
-
-class Branch(BaseModel):
-    kind: Literal["branch"] = "branch"
-    children: list[Node] = Field(min_length=1, max_length=4)
-
-
-Node = Annotated[Union[Leaf, Branch], Field(discriminator="kind")]  # noqa: UP007 - read by pydantic
-
-
-class Tree(BaseModel):
-    """A tree."""
-
-    root: Node
-    label: Annotated[str, Field(max_length=20, description="what it is called")] = ""
-    size: int | None = None
-    kinds: list[Kind] = []
-    first: Annotated[Leaf, Field(description="where to begin")]
+    size: int = 1
 
 
 class Free(BaseModel):
@@ -97,7 +80,7 @@ def test_a_schema_that_strict_mode_takes_is_strict(schema: type[BaseModel]) -> N
     assert described["schema"]["properties"] == properties and described["schema"]["additionalProperties"] is False
 
 
-@pytest.mark.parametrize("schema", [Free, Anything, Tree])
+@pytest.mark.parametrize("schema", [Free, Anything, Defaulted])
 def test_what_strict_mode_cannot_say_goes_out_as_it_is(schema: type[BaseModel]) -> None:
     whole = schema.model_json_schema()
     assert not is_strict(whole)
@@ -165,19 +148,3 @@ def test_half_a_surrogate_pair_can_be_written_down() -> None:
 def test_no_answer_is_a_crash(text: str) -> None:
     found = read_answer(completion(text), Move)
     assert isinstance(found, Move) or (isinstance(found, ModelFailed) and found.kind == "unstructured")
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.text(),
-    st.text(alphabet=st.characters(exclude_characters="{}`<>"), max_size=50),
-    st.integers(1, 64),
-    st.booleans(),
-)
-def test_an_answer_is_found_in_any_prose(name: str, prose: str, factor: int, fenced: bool) -> None:
-    value = Move(name=name, factor=factor)
-    text = value.model_dump_json()
-    found = read_answer(
-        completion(f"{prose}\n```json\n{text}\n```\n{prose}" if fenced else f"{prose} {text} {prose}"), Move
-    )
-    assert found == value
