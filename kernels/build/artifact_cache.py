@@ -40,7 +40,14 @@ _TRANSIENT = re.compile(
 )
 """Messages of compilers about failures that are not the source's. NVRTC's catastrophic errors have other causes too,
 such as a missing header: such a source is compiled again each time."""
-_DECIDING = ("build/guard.py", "build/source.py", "build/machine_code.py", "backends/nvrtc.py", "backends/opencl.py")
+_DECIDING = (
+    "spec/template.py",
+    "build/guard.py",
+    "build/source.py",
+    "build/machine_code.py",
+    "backends/nvrtc.py",
+    "backends/opencl.py",
+)
 """Modules whose text decides what a source becomes, and which sources count as one: what newer rules refuse, or tell
 apart, must not come from the cache."""
 

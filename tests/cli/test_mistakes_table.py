@@ -254,7 +254,7 @@ ANSWERS = (
     (("export", "{run}/best", *T4), nothing, 2, "did you mean "),
     (("export", "{run}", *T4), lambda task, run: shutil.rmtree(run / "best"), 2, "best/ was removed, and `tunesmith"),
     (("export", "{run}/nope", *T4), nothing, 2, "There is no folder"),
-    (("export", "{task}", *T4), nothing, 2, "is not the folder of a run; name one"),
+    (("export", "{task}", *T4), nothing, 2, "is not the folder of a run; name a folder that `tunesmith tune` wrote"),
     (("report", "{task}"), nothing, 2, "summary.json"),
     (("resume", "{task}"), nothing, 2, "task"),
     (("resume", "{task}/nowhere"), nothing, 2, "nowhere"),

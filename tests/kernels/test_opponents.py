@@ -24,7 +24,7 @@ from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import CompileFailed
 from tunesmith.kernels.spec.task import BackendSources, Baseline, Task
 from tunesmith.kernels.spec.taskfile import read_task
-from tunesmith.kernels.spec.template import BoundLaunch, Template
+from tunesmith.kernels.spec.template import LaunchGeometry, Template
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add"
 FUNCTIONS = """
@@ -266,7 +266,7 @@ def task_on_gpu(tmp_path: Path, framework: str) -> Task:
         'extern "C" __global__ void scale_add(const float* x, const float* y, float* out, float a, int n) {\n'
         "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) out[i] = a * x[i] + y[i];\n}\n"
     )
-    launch = BoundLaunch(grid=("ceil_div(n, 256)",), block=("256",))
+    launch = LaunchGeometry(grid=("ceil_div(n, 256)",), block=("256",))
     template = Template(name="baseline", backend="cuda", source=source, entry=made.entry, launch=launch)
     sources = BackendSources(baseline=Baseline(template=template))
     return made.model_copy(update={"opponents": opponents, "backends": {"cuda": sources}})
