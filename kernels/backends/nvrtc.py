@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -147,8 +147,7 @@ class NvrtcCompiler:
             if failure:
                 # Not the source's: NVRTC ran out of memory, or failed by itself.
                 return CompileFailed(f"{failure}: {first_error(text)}" if text else failure, text[:MAX_LOG])
-            code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
-            _checked(nvrtc.nvrtcGetCUBIN(program, code))
+            code = _output(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
             assembly = _assembly(program)
             if _PRINTS.search(assembly):
                 return Rejected(
@@ -250,8 +249,7 @@ def _program(text: str, name: str, options: list[str]) -> Iterator[tuple[Any, st
     program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), f"{name}.cu".encode(), 0, [], []))
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
-        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+        log = _output(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
         # ptxas puts a NUL in front of some of its errors.
         text = log.replace(b"\0", b"").strip().decode(errors="replace")
         yield program, "" if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else status.name, text
@@ -317,13 +315,19 @@ def _checked(answer: tuple[Any, ...]) -> Any:
     return answer[1] if len(answer) > 1 else None
 
 
+def _output(size: Callable[[Any], Any], read: Callable[[Any, bytearray], Any], program: Any) -> bytes:
+    """An output of NVRTC, which writes it into a buffer: not into `bytes`, of which Python shares those of length 1, as
+    an empty log is."""
+    buffer = bytearray(_checked(size(program)))
+    _checked(read(program, buffer))
+    return bytes(buffer)
+
+
 def _assembly(program: Any) -> str:
     """The PTX of a program that was compiled."""
     from cuda.bindings import nvrtc
 
-    assembly: bytes = b" " * _checked(nvrtc.nvrtcGetPTXSize(program))
-    _checked(nvrtc.nvrtcGetPTX(program, assembly))
-    return assembly.replace(b"\0", b"").decode(errors="replace")
+    return _output(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).replace(b"\0", b"").decode(errors="replace")
 
 
 def first_error(log: str) -> str:
