@@ -263,7 +263,7 @@ class BatchModels(_Files):
 
 def write_recording(folder: Path, bodies: Mapping[str, Mapping[str, Any]], outcomes: Mapping[str, Outcome]) -> None:
     """Replaces the recording of a run: its requests and their last outcomes, by custom_id."""
-    write_lines(folder / REQUESTS, [request_line(*item) for item in bodies.items()])
+    write_lines(folder / REQUESTS, [request_line(name, bodies[name]) for name in outcomes if name in bodies])
     write_lines(folder / ANSWERS, [answer_line(*item) for item in outcomes.items()])
 
 
