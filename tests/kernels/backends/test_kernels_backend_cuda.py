@@ -329,3 +329,16 @@ except DeviceError as error:
 print(f"sticky: {sticky}, then: {then}", flush=True)
 os._exit(0)
 """
+
+
+def test_an_empty_log_of_nvrtc_leaves_the_bytes_that_python_shares(tmp_path: Path) -> None:
+    """Seen where the module is compiled in the same process: its constants are then the shared ones."""
+    pytest.importorskip("cuda.bindings")
+    script = (
+        "from tunesmith.kernels.backends.nvrtc import NvrtcCompiler\n"
+        "from tunesmith.kernels.build.source import Specialised\n"
+        """NvrtcCompiler("sm_90").profile(Specialised("cuda", "k", 'extern "C" __global__ void k() {}'))\n"""
+        'assert "a b".encode()[1:2] == bytes(bytearray([32]))\n'
+    )
+    environment = os.environ | {"PYTHONPYCACHEPREFIX": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120, env=environment)
