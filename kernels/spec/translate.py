@@ -13,35 +13,6 @@ from typing import Any
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.expression import parse
 
-PYTHON_FUNCTIONS = """\
-import math
-
-
-def ceil_div(a, b):
-    return -(-a // b)
-
-
-def round_up(a, b):
-    return -(-a // b) * b
-
-
-def is_pow2(a):
-    return a > 0 and a & (a - 1) == 0
-
-
-def log2(a):
-    return math.log2(a)
-
-
-def ceil(a):
-    return math.ceil(a)
-
-
-def floor(a):
-    return math.floor(a)
-"""
-"""What the Python text of an expression calls, beside `min`, `max` and `abs`."""
-
 C_FUNCTIONS = """\
 /* Whole division as in Python: rounded down. */
 static inline long long @floor_div(long long a, long long b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
@@ -74,7 +45,7 @@ class TranslationError(TunesmithError):
 
 def folded(text: str, values: Mapping[str, Any]) -> str:
     """`text` with `values` for names; what they decide is written as its value. Once types are folded in, the result is
-    Python that calls the functions of `PYTHON_FUNCTIONS`.
+    Python; the runtime of exports has the functions that it calls.
 
     Its value is that of `text`, whatever the other names are. Raises `ExpressionError` where a part
     without other names has no value.
