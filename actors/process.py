@@ -63,7 +63,7 @@ class Isolated:
         self._phase, self._make, self._arguments = phase, make, arguments
         self._process: Any = None
         self._pipe: Connection | None = None
-        self._made = False
+        self._made = self._killed = False
         self.starts = 0
         """Processes started for the object so far: it is made anew in each."""
 
@@ -75,6 +75,8 @@ class Isolated:
 
     def call(self, method: str, seconds: float | None, *arguments: Any) -> Any:
         """The result of a method of the object, `TimedOut` or `Crashed`. seconds: None for as long as it takes."""
+        if self._killed:
+            self.end()
         if self._pipe is None:
             self._start()
         assert self._pipe is not None
@@ -102,8 +104,10 @@ class Isolated:
         return result
 
     def kill(self) -> None:
-        """Kills the process, if there is one, while another thread waits for an answer, which then is `Crashed`."""
+        """Kills the process, if there is one. The answer that another thread waits for is `Crashed`; a later call
+        starts a new process."""
         if (process := self._process) is not None:
+            self._killed = True
             process.kill()
 
     def end(self) -> None:
@@ -115,7 +119,7 @@ class Isolated:
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
-        self._made = False
+        self._made = self._killed = False
 
     def _start(self) -> None:
         self.starts += 1

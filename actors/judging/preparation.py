@@ -32,6 +32,8 @@ MAX_PREPARED_STEPS = 8
 MAX_HOST_BYTES = 16 << 20
 """Bytes that a launch moves beyond which a GPU computes the reference faster than the host."""
 READY_SECONDS, POLL_SECONDS = 0.2, 0.5
+END_SECONDS = 1.0
+"""How long a step under way may go on once preparing has ended: a process that is killed imports the reference anew."""
 MAX_CACHED_BYTES_PER_SECOND = 5e6
 """Prepared contents are kept on disk where preparing them was slower than this: others are soon made again."""
 
@@ -111,10 +113,10 @@ class Preparation:
         self._room = threading.Semaphore(MAX_PREPARED_STEPS * max(1, len(hosts)))
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._threads = ThreadPoolExecutor(max(1, len(hosts)), "preparation")
+        self._working: dict[Future[None], Isolated] = {}
 
     def __enter__(self) -> Preparation:
-        for host in self._hosts:
-            self._threads.submit(self._work, host)
+        self._working = {self._threads.submit(self._work, host): host for host in self._hosts}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,9 +127,8 @@ class Preparation:
         """Ends the preparing; no step that is not prepared yet will be."""
         self._stop.set()
         self._room.release(len(self._hosts))
-        if any(not one.done() for one in self._made.values()):
-            for host in self._hosts:
-                host.kill()
+        for late in wait(self._working, END_SECONDS).not_done:
+            self._working[late].kill()
 
     def is_ready(self, place: int) -> bool:
         """Whether `get` returns at once, or nearly so."""

@@ -27,14 +27,15 @@ from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import (
     Edges,
     Passed,
-    PlainResult,
     Skipped,
+    Standard,
     edges_of,
     excluded,
     launch_at_edges,
     measure_baseline,
     prepare_step,
     surplus_of_blocks,
+    time_baseline,
     verify,
 )
 from tunesmith.kernels.launch.buffers import WorkloadData
@@ -55,7 +56,7 @@ class Examiner(Bench):
         super().__init__(task, limits, index, seed=seed)
         self._step: tuple[Step, WorkloadData] | None = None
         """The step at hand, and its data."""
-        self._plain: PlainResult | None = None
+        self._plain: Standard | None = None
         """The baseline's result in it."""
         self._path: Path | None = None
         self._twins: dict[str, tuple[object, object]] = {}
@@ -90,15 +91,19 @@ class Examiner(Bench):
 
         return self._with_data(step, check)
 
-    def try_baseline(self, baseline: Candidate, step: Step) -> Skipped | LaunchFailed | float:
-        """Runs the baseline alone: the seconds of a launch where nothing is wrong with it."""
+    def time_baseline(self, baseline: Candidate, step: Step) -> float | LaunchFailed | Skipped:
+        """See `tunesmith.kernels.check.verify.time_baseline`."""
+        return self._with_data(step, lambda data: time_baseline(self.device, baseline, step, data, self._loaded))
 
-        def measure(data: WorkloadData) -> Skipped | float:
+    def try_baseline(self, baseline: Candidate, step: Step) -> Skipped | LaunchFailed | None:
+        """Why the step is left out, or None where the baseline is right there."""
+
+        def measure(data: WorkloadData) -> Skipped | None:
             result = measure_baseline(self.device, baseline, step, data, self._loaded)
             if isinstance(result, Skipped):
                 return result
             self._plain = result
-            return result.seconds
+            return None
 
         return self._with_data(step, measure)
 
@@ -259,7 +264,8 @@ class Budget:
         return time.monotonic() > self.ends - self.reserve
 
     def extend(self, seconds: float) -> None:
-        """Does not count time spent on waiting for the device, or on the task's own workloads."""
+        """Does not count time spent on waiting for the device, on the task's own workloads, or on first steps, which
+        compile the checks."""
         with self._lock:
             self.ends += seconds
 
@@ -378,8 +384,7 @@ class StepRunner:
     device: HeldDevice
     listener: Callable[[str], None]
     warm_start: dict[TypesKey, int] = field(default_factory=dict)
-    """The start of the process that has been through a step, by the step's types: the first step of each type compiles
-    and loads code that later ones find."""
+    """The start of the process that has been through a step, by the step's types."""
     baseline_ends: bool = False
     """The baseline is known to end on a workload of the task's."""
 
@@ -443,25 +448,34 @@ class StepRunner:
 
     def try_plain(self, baseline: Candidate, step: Step, path: Path | None, findings: Findings) -> Skipped | None:
         """Prepares `step` and launches the baseline in it: why the step is left out, or None."""
-        types = types_key(step.workload)
-        short = step.derived and self.warm_start.get(types) == self.examiner.starts
-        seconds = self.deadlines.made_up_step(findings.budget) if short else self.deadlines.run
-        if (skipped := self._prepare(step, path, seconds if short else self.deadlines.prepare)) is not None:
+        short = self.deadlines.made_up_step(findings.budget) if step.derived and not self.is_cold(step) else math.inf
+        # With prepared contents none of the user's code runs.
+        making = self.deadlines.prepare if path is not None else min(short, self.deadlines.prepare)
+        if (skipped := self._prepare(step, path, making)) is not None:
             return skipped
         self.listener(f"checking {step.name}")
-        plain: Skipped | float | Outcome = self.call("try_baseline", seconds, baseline, step)
-        if isinstance(plain, Skipped):
+        once: Skipped | Outcome | float = 0.0
+        if short < math.inf:
+            once = self.call("time_baseline", short, baseline, step)
+            if isinstance(once, TimedOut):
+                findings.note_slow(step, f"the plain kernel takes longer than {once.limit:g} s")
+            elif isinstance(once, float) and once > short / MAX_LAUNCHES:
+                findings.note_slow(step, f"one launch of the plain kernel takes {once:.2g} s")
+                return Skipped(step.name, f"one launch of the plain kernel takes {once:.2g} s there", reason="time")
+        plain: Skipped | Outcome | None = (
+            self.call("try_baseline", self.deadlines.run, baseline, step) if isinstance(once, float) else once
+        )
+        if plain is None:
+            self.warm_start[types_key(step.workload)] = self.examiner.starts
+        if plain is None or isinstance(plain, Skipped):
             return plain
-        if not isinstance(plain, float):
-            self._require_baseline(baseline, step, plain)
-            if isinstance(plain, TimedOut) and step.derived:
-                findings.note_slow(step, f"the plain kernel takes longer than {plain.limit:g} s")
-            return Skipped(step.name, f"the plain kernel fails there: {describe(plain)}")
-        self.warm_start[types] = self.examiner.starts
-        if short and plain > seconds / MAX_LAUNCHES:
-            findings.note_slow(step, f"one launch of the plain kernel takes {plain:.2g} s")
-            return Skipped(step.name, f"one launch of the plain kernel takes {plain:.2g} s there", reason="time")
-        return None
+        self._require_baseline(baseline, step, plain)
+        return Skipped(step.name, f"the plain kernel fails there: {describe(plain)}")
+
+    def is_cold(self, step: Step) -> bool:
+        """Whether the process has not been through a step of these types: the first one compiles and loads what later
+        ones find, which takes seconds on a machine without caches."""
+        return self.warm_start.get(types_key(step.workload)) != self.examiner.starts
 
     def plain_fits(self, baseline: Candidate, step: Step, findings: Findings) -> bool:
         """Whether nothing is known against the baseline in a made-up step, on which it must also keep to its arrays."""
@@ -574,12 +588,12 @@ def run_steps(
     waiting, lock, stop = iter(light), threading.Lock(), threading.Event()
 
     def run(runner: StepRunner, place: int, source: Preparation) -> None:
-        begun = time.monotonic()
+        begun, cold = time.monotonic(), runner.is_cold(left[place])
         try:
             runner.run(kernels, left[place], place, findings, source)
         finally:
             source.release(place)
-        if not left[place].derived:
+        if cold or not left[place].derived:
             findings.budget.extend((time.monotonic() - begun) / len(runners))
 
     def go_through(runner: StepRunner, source: Preparation) -> None:

@@ -85,14 +85,6 @@ class Skipped:
     reason: SkipReason = "plain kernel"
 
 
-@dataclass(frozen=True, slots=True)
-class PlainResult:
-    """The baseline in a step. seconds: of its shortest launch, as the first may load the kernel."""
-
-    standard: Standard
-    seconds: float
-
-
 def infeasible_on(template: Template, config: Config, workload: Workload, limits: DeviceLimits) -> Rejected | None:
     """The first rule that `config` breaks on `workload`, or None."""
     try:
@@ -152,7 +144,7 @@ def verify(
     step: Step,
     data: WorkloadData,
     loaded: dict[str, object] | None = None,
-    plain: PlainResult | None = None,
+    plain: Standard | None = None,
 ) -> Passed | Skipped | Outcome:
     """One step of the full verdict, on what `prepare_step` made. loaded: see `bind`. plain: the result of
     `measure_baseline` where that has run. Raises `TaskError` where the task's baseline is at fault."""
@@ -163,14 +155,14 @@ def verify(
         launches = bind(device, candidate, data, loaded)
         if not isinstance(launches, list):
             return launches
-        return _StepLaunches(device, launches, data, step, measured.standard).verdict()
+        return _StepLaunches(device, launches, data, step, measured).verdict()
     except DeviceError as error:
         return LaunchFailed(str(error), sticky=error.sticky)
 
 
 def measure_baseline(
     device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None = None
-) -> PlainResult | Skipped:
+) -> Standard | Skipped:
     """The baseline's own deviations, where it is right or only inexact. Raises `TaskError`."""
     own, sticky = step.own, False
     try:
@@ -178,7 +170,7 @@ def measure_baseline(
         if outside is None and not own and (beyond := data.beyond_integers()):
             return Skipped(step.name, beyond, reason="reference")
         found = _deviations(device, baseline, step, data, loaded) if outside is None else outside.detail
-        if isinstance(found, PlainResult):
+        if not isinstance(found, str):
             return found
         why = found
     except DeviceError as error:
@@ -194,21 +186,19 @@ def measure_baseline(
 
 def _deviations(
     device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None
-) -> PlainResult | str:
+) -> Standard | str:
     """The baseline's deviations on each variant of the contents, or why it is not right. Raises `DeviceError`."""
     launches = bind(device, baseline, data, loaded)
     if not isinstance(launches, list):
         return str(launches)
     allowed = {argument.name: 1.0 if step.own else math.inf for argument in data.task.outputs}
-    standard, shortest = [], math.inf
+    standard = []
     if step.derived:
         data.restore()
     for variant in range(len(data.variants)):
         data.restore_set(0, variant)
-        begun = time.monotonic()
         device.launch(launches[0])
         device.synchronize()
-        shortest = min(shortest, time.monotonic() - begun)
         found = measure_set(data, 0, allowed)
         if not step.own and not _is_finite(found):
             found = measure_set(data, 0, allowed, lenient=True)
@@ -219,7 +209,23 @@ def _deviations(
         if not _is_finite(found):
             return "an infinite error"
         standard.append(found)
-    return PlainResult(tuple(standard), shortest)
+    return tuple(standard)
+
+
+def time_baseline(
+    device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None = None
+) -> float:
+    """Seconds of a launch, whose result nobody looks at; 0 where there is none. Raises `DeviceError`."""
+    if infeasible_on(baseline.template, baseline.config, step.workload, device.limits) is not None:
+        return 0.0
+    launches = bind(device, baseline, data, loaded)
+    if not isinstance(launches, list):
+        return 0.0
+    data.restore_set(0, 0)
+    begun = time.monotonic()
+    device.launch(launches[0])
+    device.synchronize()
+    return time.monotonic() - begun
 
 
 def _is_finite(found: WrongResult | dict[str, Deviation]) -> bool:

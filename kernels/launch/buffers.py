@@ -44,6 +44,8 @@ FLOAT32_ROUNDING = 2.0**-23
 """Share by which an input is changed, to see how well the result is determined."""
 ROUNDING_ATTEMPTS = 3
 """Repetitions of it, as changes can cancel: of sums of two products that cancel, one in 100,000 remains."""
+MAX_DRAWN_CHANGES = 1_000_003
+"""Changes that are drawn for an array, which repeats them: a prime, so that no row holds those of another."""
 ROUNDING_FACTOR = 16.0
 """Error of a result that is accepted, in multiples of what such changes make: sums in another order, exponentials of
 large arguments."""
@@ -304,8 +306,10 @@ class WorkloadData:
                 for place in self.places:
                     if place.argument.role != "out" and DTYPES[place.dtype].is_float:
                         rounding = 2.0**-52 if DTYPES[place.dtype].size == 8 else FLOAT32_ROUNDING
-                        sizes = rng.uniform(0.5 * rounding, 1.5 * rounding, size=place.shape)
-                        changes = xp.asarray(np.where(rng.random(place.shape) < 0.5, sizes, -sizes))
+                        drawn = min(math.prod(place.shape), MAX_DRAWN_CHANGES)
+                        sizes = rng.uniform(0.5 * rounding, 1.5 * rounding, drawn)
+                        changes = xp.asarray(np.where(rng.random(drawn) < 0.5, sizes, -sizes))
+                        changes = xp.resize(changes, place.shape)
                         moved[place.argument.name] = values[place.argument.name] * (1 + changes)
                 for name, result in self._results(moved).items():
                     with np.errstate(invalid="ignore"):

@@ -100,6 +100,15 @@ def test_a_death_between_calls_is_told_by_the_next() -> None:
         assert isinstance(found, Crashed) and "SIGKILL" in found.detail
 
 
+def test_a_call_after_a_kill_of_ours_starts_a_new_process() -> None:
+    with Isolated("run", Subject) as subject:
+        subject.kill()
+        _, pid = subject.call("add", 20.0, 1)
+        subject.kill()
+        total, other = subject.call("add", 20.0, 1)
+        assert total == 1 and other != pid
+
+
 def test_mistakes_are_raised_and_the_process_lives_on() -> None:
     with Isolated("run", Subject) as subject:
         _, pid = subject.call("add", 20.0, 1)

@@ -74,6 +74,9 @@ class PretendedRunner:
     def excluded(self, asked: object, step: PretendedStep) -> None:
         return None
 
+    def is_cold(self, step: PretendedStep) -> bool:
+        return False
+
     def run(self, asked: object, step: PretendedStep, place: int, findings: Findings, source: object) -> None:
         self.examiner.killed.wait(step.seconds)
         if step.raises:
@@ -215,33 +218,35 @@ def made_up(size: int) -> Step:
 
 @dataclass
 class RecordingExaminer:
-    """Answers like a process in which everything is right, and keeps the deadlines of its launches."""
+    """Answers like a process in which everything is right, and keeps its calls with their deadlines."""
 
     starts: int = 1
-    deadlines: list[float] = field(default_factory=list)
+    calls: list[tuple[str, float]] = field(default_factory=list)
 
     def call(self, method: str, seconds: float, *_: object) -> float | None:
-        if method != "try_baseline":
-            return None
-        self.deadlines.append(seconds)
-        return 0.001
+        self.calls.append((method, seconds))
+        return 0.001 if method == "time_baseline" else None
 
 
-def test_the_first_step_of_each_type_in_a_new_process_has_time_to_compile_its_checks() -> None:
-    """Else a slow start is taken for a slow kernel, and all larger sizes are left out."""
+def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
+    """Else a slow start is taken for a slow kernel, and all larger sizes are left out: a short deadline is only that of
+    a launch, and not of the first one in a process, which loads the kernel."""
     limits, findings, examiner = Limits(run=20.0), Findings(Budget(20.0)), RecordingExaminer()
     stand_in: Any = examiner
     runner = StepRunner(TASK, resolve_target("h200"), limits, stand_in, stand_in, lambda _: None)
     baseline: Any = None
-
-    def launch(types: dict[str, str]) -> None:
-        workload = TASK.workloads[0].model_copy(update={"types": types})
-        assert runner.try_plain(baseline, Step(workload, Contents(), derived=True), None, findings) is None
-
-    for types in ({"T": "float32"}, {"T": "float32"}, {"T": "float16"}, {"T": "float16"}):
-        launch(types)
-    examiner.starts += 1
-    launch({"T": "float16"})
     short = limits.made_up_step(findings.budget)
     assert short < limits.run
-    assert examiner.deadlines == [limits.run, short, limits.run, short, limits.run]
+
+    def short_calls(types: dict[str, str]) -> list[str]:
+        examiner.calls.clear()
+        workload = TASK.workloads[0].model_copy(update={"types": types})
+        assert runner.try_plain(baseline, Step(workload, Contents(), derived=True), Path(), findings) is None
+        assert examiner.calls[-1] == ("try_baseline", limits.run)
+        return [method for method, seconds in examiner.calls if seconds <= short]
+
+    for types in ({"T": "float32"}, {"T": "float16"}):
+        assert short_calls(types) == []
+        assert short_calls(types) == ["time_baseline"]
+    examiner.starts += 1
+    assert short_calls({"T": "float16"}) == []
