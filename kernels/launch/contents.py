@@ -44,9 +44,10 @@ DEFINED: tuple[Kind, ...] = ("task", "edges", "nans")
 """Where a NaN of the reference counts as its result. Under other kinds a NaN comes of arithmetic that the task does not
 speak of, such as infinity less infinity, and an element that should be one may be anything."""
 
-HEAVY: tuple[Kind, ...] = ("outliers", "heavy_tails")
-"""Where the largest rounding errors are those of a few elements, in which large terms happen to cancel: an order of a
-sum that is as good as another has several times its largest error."""
+HEAVY: tuple[Kind, ...] = ("outliers", "heavy_tails", "sorted")
+"""Where the largest rounding errors are those of a few elements, in which large terms or partial sums happen to cancel:
+an order of a sum that is as good as another has several times its largest error, and so do tensor cores, which cut off
+the bits that an FMA rounds."""
 COMPARABLE: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in (*HEAVY, "ties"))
 """Where the root mean square of the errors tells how precisely a kernel computes. With ties a sum rounds the same few
 terms the same way again and again, so that its error tells how the sum is ordered."""
