@@ -42,6 +42,9 @@ ACCURACY_FACTOR = 2.0
 """How many times the baseline's error a candidate's may be."""
 HEAVY_FACTOR = 8.0
 """The same for the largest error on contents of which a few elements have it (`HEAVY`)."""
+LONG_FACTOR = 16.0
+"""The same on sizes beyond the task's own, as far as they are longer: sums on tensor cores, which cut bits off, lose in
+proportion to their length, and those of FMAs to its root."""
 ACCURACY_FREE = 0.25
 """Root mean square error, as a share of the tolerance, below which no comparison with the baseline is made."""
 ACCURACY_ELEMENTS = 4096
@@ -246,7 +249,9 @@ class _StepLaunches:
         factor = HEAVY_FACTOR if step.contents.kind in HEAVY else ACCURACY_FACTOR
         self._allowed = [
             {
-                name: 1.0 if step.own and one.largest <= 1 else max(1.0, factor * one.largest)
+                name: 1.0
+                if step.own and one.largest <= 1
+                else max(1.0, factor * one.largest, min(self._growth, LONG_FACTOR * one.largest))
                 for name, one in of_variant.items()
             }
             for of_variant in standard

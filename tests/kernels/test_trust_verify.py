@@ -237,6 +237,12 @@ def test_made_up_workloads_are_judged_beside_the_baseline_and_are_not_the_tasks_
         step = Step(workload, Contents(), is_derived)
         allowed[is_derived] = _StepLaunches(cast(Any, None), [], data, step, standard)._allowed[0]["out"]
     assert allowed == {False: 1.0, True: 1.9}
+    for times, error, bound in ((5, 0.95, 5.0), (100, 0.95, 15.2), (100, 0.01, 1.0)):
+        longest = max(one.sizes["d"] for one in data.task.workloads)
+        longer = Step(workload.model_copy(update={"sizes": {"n": 1, "d": times * longest}}), Contents(), derived=True)
+        beside = ({"out": Deviation(error, 0.1)},) * 2
+        found = _StepLaunches(cast(Any, None), [], data, longer, beside)._allowed[0]["out"]
+        assert found == pytest.approx(bound), "sums longer than the task's own lose more"
     for name in ("3x448 float16 (from the source)", "3x1536 (long)", "257x4096 (near)", "3x7 (derived)"):
         assert not Passed(f"{name}, task", {}, {}, True, derived=True).own
     old = json.loads('{"step": "3x7, task", "accuracy": {}, "baseline": {}, "deterministic": true}')
