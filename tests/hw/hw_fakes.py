@@ -194,26 +194,21 @@ class FakeNvml:
             raise FakeNvmlError(self.NVML_ERROR_NOT_SUPPORTED)
         return [int(gpu.mig), int(gpu.mig)]
 
-    def nvmlDeviceGetMaxClockInfo(self, gpu: FakeGpu, which: int) -> int:
-        return self._answer("max_clock", gpu, 3201)
-
-    def nvmlDeviceGetMemoryBusWidth(self, gpu: FakeGpu) -> int:
-        return self._answer("bus_width", gpu, 6016)
-
-    def nvmlDeviceGetComputeMode(self, gpu: FakeGpu) -> int:
-        return self._answer("compute_mode", gpu, 0)
-
     def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, which: int) -> int:
         return self._answer("clock", gpu, 1980 if which == self.NVML_CLOCK_SM else 3201)
 
-    def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu) -> int:
-        return self._answer("power", gpu, 350_500)
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu) -> int:
-        return self._answer("energy", gpu, 12_345)
-
-    def nvmlDeviceGetTemperature(self, gpu: FakeGpu, sensor: int) -> int:
-        return self._answer("temperature", gpu, 41)
-
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: FakeGpu) -> int:
         return self._answer("throttle", gpu, self.throttle_bits)
+
+
+#: Calls that give the same for each GPU: the name in `failing`, and the answer.
+CONSTANTS = {
+    "nvmlDeviceGetMaxClockInfo": ("max_clock", 3201),
+    "nvmlDeviceGetMemoryBusWidth": ("bus_width", 6016),
+    "nvmlDeviceGetComputeMode": ("compute_mode", 0),
+    "nvmlDeviceGetPowerUsage": ("power", 350_500),
+    "nvmlDeviceGetTotalEnergyConsumption": ("energy", 12_345),
+    "nvmlDeviceGetTemperature": ("temperature", 41),
+}
+for _name, _answer in CONSTANTS.items():
+    setattr(FakeNvml, _name, lambda self, gpu, *_, given=_answer: self._answer(given[0], gpu, given[1]))
