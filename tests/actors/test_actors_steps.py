@@ -107,13 +107,9 @@ def test_large_workloads_are_one_process_alone() -> None:
 
 def test_an_error_ends_all_processes_at_once() -> None:
     runners: list[Any] = []
+    slow, wrong = pretended_step(seconds=600.0), pretended_step(raises=True)
     with pytest.raises(TunesmithError, match="at fault"):
-        run(
-            [pretended_step(seconds=600.0), pretended_step(raises=True), pretended_step(seconds=600.0)],
-            3,
-            60.0,
-            runners,
-        )
+        run([slow, wrong, slow], 3, 60.0, runners)
     assert all(one.killed.is_set() for one in runners)
 
 

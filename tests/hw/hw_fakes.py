@@ -50,6 +50,9 @@ class FakeResult(IntEnum):
     CUDA_ERROR_UNKNOWN = 999
 
 
+OK = FakeResult.CUDA_SUCCESS
+
+
 class _Attributes:
     """Any attribute's enum member is its own name."""
 
@@ -73,32 +76,29 @@ class FakeDriver:
         return (self.init_result,)
 
     def cuDriverGetVersion(self) -> tuple[FakeResult, int]:
-        return FakeResult.CUDA_SUCCESS, 13000
+        return OK, 13000
 
     def cuDeviceGetCount(self) -> tuple[FakeResult, int]:
-        return FakeResult.CUDA_SUCCESS, len(self.devices)
+        return OK, len(self.devices)
 
     def cuDeviceGet(self, index: int) -> tuple[FakeResult, int]:
-        if index in self.broken:
-            return FakeResult.CUDA_ERROR_INVALID_DEVICE, 0
-        return FakeResult.CUDA_SUCCESS, index
+        return (FakeResult.CUDA_ERROR_INVALID_DEVICE, 0) if index in self.broken else (OK, index)
 
     def cuDeviceGetName(self, length: int, device: int) -> tuple[FakeResult, bytes]:
-        return FakeResult.CUDA_SUCCESS, b"NVIDIA H200".ljust(length, b"\0")
+        return OK, b"NVIDIA H200".ljust(length, b"\0")
 
     def cuDeviceGetPCIBusId(self, length: int, device: int) -> tuple[FakeResult, bytes]:
-        return FakeResult.CUDA_SUCCESS, self.devices[device][1].encode().ljust(length, b"\0")
+        return OK, self.devices[device][1].encode().ljust(length, b"\0")
 
     def cuDeviceGetUuid(self, device: int) -> tuple[FakeResult, Any]:
-        raw = bytes.fromhex(self.devices[device][0].replace("-", ""))
-        return FakeResult.CUDA_SUCCESS, SimpleNamespace(bytes=raw)
+        return OK, SimpleNamespace(bytes=bytes.fromhex(self.devices[device][0].replace("-", "")))
 
     def cuDeviceTotalMem(self, device: int) -> tuple[FakeResult, int]:
-        return FakeResult.CUDA_SUCCESS, 140 * 2**30
+        return OK, 140 * 2**30
 
     def cuDeviceGetAttribute(self, key: str, device: int) -> tuple[FakeResult, int]:
         name = key.removeprefix("CU_DEVICE_ATTRIBUTE_")
-        return FakeResult.CUDA_SUCCESS, (H200_ATTRIBUTES | self.devices[device][2])[name]
+        return OK, (H200_ATTRIBUTES | self.devices[device][2])[name]
 
 
 class FakeNvmlError(Exception):

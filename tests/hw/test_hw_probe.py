@@ -114,31 +114,29 @@ def test_one_broken_device_does_not_hide_the_others():
     assert sum("cannot" in note for note in inventory.notes) == 2
 
 
-@pytest.mark.parametrize(
-    ("result", "said"),
-    [
-        (FakeResult.CUDA_ERROR_STUB_LIBRARY, "stub"),
-        (FakeResult.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "restart"),
-        (FakeResult.CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN"),
-    ],
-)
+DRIVER = {
+    FakeResult.CUDA_ERROR_STUB_LIBRARY: "stub",
+    FakeResult.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: "restart",
+    FakeResult.CUDA_ERROR_UNKNOWN: "CUDA_ERROR_UNKNOWN",
+}
+NVML = {12: "No NVIDIA driver", 9: "modprobe", 18: "restart", 999: "999"}
+
+
+@pytest.mark.parametrize(("result", "said"), DRIVER.items())
 def test_a_driver_that_does_not_start(result, said):
     driver, nvml = machine()
     driver.init_result = result
     assert said in see(driver, nvml).notes[0]
 
 
-@pytest.mark.parametrize(("code", "said"), [(12, "No NVIDIA driver"), (9, "modprobe"), (18, "restart"), (999, "999")])
+@pytest.mark.parametrize(("code", "said"), NVML.items())
 def test_nvml_that_does_not_start_leaves_cuda_usable(code, said):
     driver, nvml = machine()
     nvml.init_error = code
     inventory = see(driver, nvml)
     assert len(inventory.devices) == 1 and inventory.devices[0].driver is None
     assert any(said in note for note in inventory.notes)
-
-
-def test_libcuda_is_missing():
-    driver, nvml = machine()
+    # Nor is libcuda there.
     driver.init_error, nvml.init_error = RuntimeError("Failed to dlopen libcuda.so.1"), 12
     assert see(driver, nvml).notes == ("No NVIDIA driver was found: install it, or start the container with its GPUs.",)
 
