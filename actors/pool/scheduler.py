@@ -316,7 +316,7 @@ class Scheduler:
         """Waits for a call of `worker` or of a compile worker to end, and reports why that takes long."""
         self._advance([worker, *self.workers.compilers], time.monotonic() + REPORT_AFTER_SECONDS)
         lanes = self.workers.lanes
-        self.workers.report_waiting([worker] if worker in lanes else lanes)
+        self.workers.report_waiting([worker] if worker.phase == "run" else lanes)
 
     def _advance(self, workers: list[ActorHandle], waited_until: float) -> None:
         """Waits for a call of `workers` to end, and handles all that have ended or are overdue."""
@@ -401,7 +401,7 @@ class Scheduler:
         except LOST as error:
             # The evaluation is not to blame for a lost node, nor for a result that was lost after it was there.
             blameless = worker.node_is_gone or isinstance(error, ObjectLostError | NodeDiedError)
-            outcome = Crashed(self.workers.phase_of(worker), describe_loss(error))
+            outcome = Crashed(worker.phase, describe_loss(error))
             self._retry_all(worker.replace_actor())
             self._on_lost(worker, call, outcome, seconds, blameless=blameless)
             return
@@ -466,9 +466,8 @@ class Scheduler:
             return
         patience = 0.0 if worker.ready else worker.patience
         call, seconds = worker.end_call()
-        phase = self.workers.phase_of(worker)
         self._retry_all(worker.replace_actor())
-        self._on_lost(worker, call, TimedOut(phase, call.seconds + patience), seconds, blameless=False)
+        self._on_lost(worker, call, TimedOut(worker.phase, call.seconds + patience), seconds, blameless=False)
 
     def _on_lost(
         self, worker: ActorHandle, call: ActorCall, outcome: Crashed | TimedOut, seconds: float, *, blameless: bool
@@ -491,7 +490,7 @@ class Scheduler:
             return
         job = work if isinstance(work, Job) else work.job
         self._quarantine[job.request.key] = outcome
-        self._fail(job, outcome, seconds if worker in self.workers.lanes else 0.0)
+        self._fail(job, outcome, seconds if worker.phase == "run" else 0.0)
 
     def _retry_all(self, calls: list[ActorCall]) -> None:
         """Makes the calls behind a lost one again, as they did nothing wrong."""

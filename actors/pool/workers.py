@@ -12,7 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray.exceptions import (
@@ -72,13 +72,14 @@ class ActorCall:
 class ActorHandle:
     """An actor that can be replaced: `make` starts one for a seed.
 
-    It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). patience:
-    seconds that a process may take to start, or a gate to open, before a call's own seconds run; ready: the actor has
-    said that it is; startup_deaths: how often in a row it ended without having done anything; busy_seconds: time with a
-    call under way once it was ready, of all the actors it has been; _placed: the node's id, behind a reference that is
-    ready once the actor has a place in the cluster.
+    It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). phase: of its
+    calls, in the terms of outcomes; patience: seconds that a process may take to start, or a gate to open, before a
+    call's own seconds run; ready: the actor has said that it is; startup_deaths: how often in a row it ended without
+    having done anything; busy_seconds: time with a call under way once it was ready, of all the actors it has been;
+    _placed: the node's id, behind a reference that is ready once the actor has a place in the cluster.
     """
 
+    phase: Literal["compile", "run"]
     make: Callable[[int], Any]
     seed: int
     name: str = ""
@@ -113,8 +114,7 @@ class ActorHandle:
     @property
     def busy_until_now(self) -> float:
         """`busy_seconds` with the call under way."""
-        under_way = bool(self.calls) and self.ready and self.calls[0].gate is None
-        return self.busy_seconds + (time.monotonic() - self.started if under_way else 0.0)
+        return self.busy_seconds + (time.monotonic() - self.started if self.state == "busy" else 0.0)
 
     @property
     def state(self) -> str:
@@ -156,29 +156,25 @@ class ActorHandle:
             self._begin_first()
         return call, seconds
 
-    def replace_actor(self, seed: int | None = None) -> list[ActorCall]:
-        """Ends the actor, if any, and starts another, with buffers drawn from `seed`. Gives the calls it had."""
+    def replace_actor(self) -> list[ActorCall]:
+        """Ends the actor, if any, and starts another. Gives the calls it had."""
         self.end()
-        lost = self._reset(seed)
         self.actor = self.make(self.seed)
         self._placed = self.actor.node_id.remote()
-        return lost
+        return self.reset_in_place()
 
     def reset_in_place(self, seed: int | None = None) -> list[ActorCall]:
         """The same actor has to make itself ready again, for contents of `seed`. Gives the calls it had."""
-        return self.replace_actor(seed) if self.actor is None else self._reset(seed)
+        lost = list(self.calls)
+        self.calls.clear()
+        self.seed, self.ready = self.seed if seed is None else seed, False
+        return lost
 
     def end(self) -> None:
         """Ends the actor, if any."""
         if self.actor is not None:
             ray.kill(self.actor)
             self.actor = self._placed = None
-
-    def _reset(self, seed: int | None) -> list[ActorCall]:
-        lost = list(self.calls)
-        self.calls.clear()
-        self.seed, self.ready = self.seed if seed is None else seed, False
-        return lost
 
     def _begin_first(self) -> None:
         first = self.calls[0]
@@ -274,9 +270,10 @@ class WorkerSet:
             return compile_actor.remote(compile_class, limits, index)
 
         self._me = str(holder)
-        self.lanes = [ActorHandle(make_lane, seed, f"lane {number}", deadlines.start) for number in range(lanes)]
+        wait = deadlines.start
+        self.lanes = [ActorHandle("run", make_lane, seed, f"lane {at}", wait) for at in range(lanes)]
         self.compilers = [
-            ActorHandle(make_compiler, seed, f"compile worker {number}", deadlines.start) for number in range(compilers)
+            ActorHandle("compile", make_compiler, seed, f"compile worker {at}", wait) for at in range(compilers)
         ]
         self._compiler_ready: CompilerReady | None = None
         """The answer of the first compile worker that was ready, whose health kernel lanes need to start."""
@@ -305,13 +302,9 @@ class WorkerSet:
         for worker in self.workers:
             worker.end()
 
-    def phase_of(self, worker: ActorHandle) -> str:
-        """The phase of its calls, in the terms of outcomes."""
-        return "run" if worker in self.lanes else "compile"
-
     def group_of(self, worker: ActorHandle) -> list[ActorHandle]:
         """All workers of its kind."""
-        return self.lanes if worker in self.lanes else self.compilers
+        return self.lanes if worker.phase == "run" else self.compilers
 
     def others_ready(self, worker: ActorHandle) -> bool:
         return any(other.ready for other in self.group_of(worker) if other is not worker)
@@ -320,7 +313,7 @@ class WorkerSet:
         """Has `worker` make itself ready, unless it is or is at it. Lanes begin once a compile worker is ready."""
         if worker.ready or worker.calls:
             return
-        if worker in self.compilers:
+        if worker.phase == "compile":
             worker.begin(ActorCall(worker.actor.call.remote("start"), 0.0))
         elif self._compiler_ready is not None:
             # Lanes with other contents are for comparisons, which prepare their few workloads themselves.
@@ -343,7 +336,7 @@ class WorkerSet:
 
     def on_mistake(self, worker: ActorHandle, error: TunesmithError) -> None:
         """Starting `worker` has failed with a user's mistake, which is raised again where no other can do its work."""
-        if worker not in self.compilers or len(self.compilers) == 1:
+        if worker.phase == "run" or len(self.compilers) == 1:
             raise error
         # A node may lack a compiler that others have.
         self.exclude(worker, str(error).rstrip("."))
