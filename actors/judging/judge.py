@@ -45,7 +45,7 @@ from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.build.source import literal, specialise
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.plan import Step, plan, reaching_steps, small_workload
-from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
+from tunesmith.kernels.check.sanitizer import Suspect, sanitize
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
@@ -266,32 +266,38 @@ def judge(
         hosts = [stack.enter_context(Isolated("run", ContentsHost, task)) for _ in examiners]
         builder = stack.enter_context(Builder(task, limits, index, deadlines.compile))
         runners = [StepRunner(task, limits, deadlines, examiner, device, listener) for examiner in examiners]
-        for_all = any(only is None for _, _, only in questions)
-        unusable = _unusable_scalars(task, limits, seed, hosts[0], deadlines.prepare) if for_all else []
+        unusable: object = []
+        own = [workload for workload in task.workloads if limits.kind in workload.devices]
+        if own and not task.original_is_reference and any(only is None for _, _, only in questions):
+            unusable = hosts[0].call("unusable_scalars", deadlines.prepare, small_workload(task, own), seed)
+        # Where the reference is too slow to tell, the steps will.
+        unusable = unusable if isinstance(unusable, list) else []
         judgement = _Judgement(task, limits, options, builder, runners, hosts, folder, unusable, options.roofline)
         planned = [
             (only, steps, builder.build(template, config, [step.workload for step in steps]))
             for template, config, only in questions
             for steps in [judgement.steps(template, config, only)]
         ]
-        verdicts, suspects = list[CandidateVerdict](), list[Suspect | None]()
+        verdicts, suspects = list[CandidateVerdict](), dict[int, Suspect]()
         for only, steps, building in planned:
             started = time.monotonic()
             verdict, suspect = judgement.judge(building, steps, only)
+            if suspect is not None:
+                suspects[len(verdicts)] = suspect
             verdicts.append(replace(verdict, seconds=round(time.monotonic() - started, 1)))
-            suspects.append(suspect)
         # The sanitizer needs the memory of the examiners' buffers.
         for examiner in examiners:
             examiner.end()
-        present = [suspect for suspect in suspects if suspect is not None]
-        if present and BACKENDS[limits.backend].nvidia_tools:
+        if suspects and BACKENDS[limits.backend].nvidia_tools:
             device.take()
             listener("compute-sanitizer")
-        sanitized = iter(sanitize(present, task, limits, index, seed))
-        return [
-            verdict if suspect is None else _sanitized(verdict, next(sanitized))
-            for verdict, suspect in zip(verdicts, suspects, strict=True)
-        ]
+        answers = sanitize(list(suspects.values()), task, limits, index, seed)
+        for place, answer in zip(suspects, answers, strict=True):
+            verdict = verdicts[place]
+            if answer.found:
+                verdict = replace(verdict, verdict="rejected", reason="sanitizer", detail=answer.found)
+            verdicts[place] = replace(verdict, notes=(answer.note, *verdict.notes) if answer.note else verdict.notes)
+        return verdicts
 
 
 def _source_with_parameters(template: Template, config: Config) -> str:
@@ -300,17 +306,6 @@ def _source_with_parameters(template: Template, config: Config) -> str:
     macros = [f"#define {name} {literal(value)}" for name, value in whole.items()]
     compared = [f"x == {name};" for name in whole]
     return "\n".join([*macros, template.source, *compared, *(f"{text};" for text in (*launch.grid, *launch.block))])
-
-
-def _unusable_scalars(
-    task: Task, limits: DeviceLimits, seed: int, host: Isolated, seconds: float
-) -> list[tuple[str, int, float]]:
-    """See `ContentsHost.unusable_scalars`; none where the reference is the original kernel, or too slow to tell."""
-    own = [workload for workload in task.workloads if limits.kind in workload.devices]
-    if task.original_is_reference or not own:
-        return []
-    unusable = host.call("unusable_scalars", seconds, small_workload(task, own), seed)
-    return unusable if isinstance(unusable, list) else []
 
 
 def _account(made_up: Collection[Step], results: Sequence[Passed | Skipped], seconds: float) -> tuple[str, ...]:
@@ -327,13 +322,6 @@ def _account(made_up: Collection[Step], results: Sequence[Passed | Skipped], sec
         f"{len(done)} of {len(wanted)} steps on made-up sizes within {seconds:g} s (--check-time), "
         f"{len(covered) / len(pairs):.0%} of all pairs of sizes, types, contents and scalars",
     )
-
-
-def _sanitized(verdict: CandidateVerdict, answer: Sanitized) -> CandidateVerdict:
-    notes = (*([answer.note] if answer.note else []), *verdict.notes)
-    if answer.found:
-        return replace(verdict, verdict="rejected", reason="sanitizer", detail=answer.found, notes=notes)
-    return replace(verdict, notes=notes)
 
 
 @dataclass(slots=True)
