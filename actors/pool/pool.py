@@ -283,14 +283,14 @@ class Pool(Scheduler):
         for key, source in sources_of(request, [self.task.workload(name) for name in request.workloads]).items():
             worker = self.ready_worker(self.workers.compilers)
             entry = cache_key(source, self.limits.arch, worker.version)
-            artifact: Artifact | Outcome | None = None if self.cache is None else self.cache.get(entry)
+            artifact: Any = None if self.cache is None else self.cache.get(entry)
             if artifact is None:
-                compiled: Artifact | Outcome = self._call(worker, "compile", self.workers.deadlines.compile, source)
-                artifact = compiled
+                artifact = self._call(worker, "compile", self.workers.deadlines.compile, source)
                 if self.cache is not None and isinstance(artifact, Artifact | CompileFailed):
                     self.cache.put(entry, artifact)
             if not isinstance(artifact, Artifact):
-                return artifact
+                failed: Outcome = artifact
+                return failed
             artifacts[key] = artifact
         return Candidate(request.template, request.config, artifacts)
 

@@ -6,7 +6,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -216,15 +216,16 @@ class TestTroubles:
         assert [one.artifact for one in warm] == [one.artifact for one in cold]
 
 
-def kill_at_work(pool: Pool, kind: str) -> None:
-    """Ends by SIGKILL, as soon as it works, the process of the lane or the compile worker. A lane's title does not tell
-    that: of two calls, one that waited for the device and the visit behind it, the end of the first takes it away."""
-    group, title = {
-        "lane": (pool.workers.lanes, "ray::LaneActor"),
-        "compiler": (pool.workers.compilers, "ray::WorkerActor"),
-    }[kind]
+def lane_is_busy(pool: Pool) -> bool:
+    """The title of a lane's process does not tell: of two calls, one that waited for the device and the visit behind
+    it, the end of the first takes it away."""
+    return any(lane.state == "busy" for lane in pool.lanes)
+
+
+def kill(pool: Pool, title: str, at_work: Callable[[Pool], bool]) -> None:
+    """Ends by SIGKILL, as soon as they are at work, the processes of the lane or the compile worker."""
     deadline = time.monotonic() + 60
-    while not (any(worker.state == "busy" for worker in group) and (found := workers(title))):
+    while not (at_work(pool) and (found := workers(title))):
         assert time.monotonic() < deadline
         pool.collect(0.1)
     for pid in found:
@@ -237,25 +238,29 @@ def kill_at_work(pool: Pool, kind: str) -> None:
 def test_killed_workers_are_replaced_and_no_process_outlives_the_pool(task: Task, device: Any) -> None:
     """Who killed a process is not known, so its evaluation gets a second one."""
     with make_pool(task, device, deadlines=Deadlines(compile=60.0, visit=60.0, grace=0.0)) as pool:
-        pool.submit(request(task, LONG_COMPILE))
-        kill_at_work(pool, "compiler")
-        kill_at_work(pool, "compiler")
-        outcome = drain(pool)[LONG_COMPILE].outcomes["16384"]
-        assert isinstance(outcome, Crashed) and outcome.phase == "compile", "not a third"
+        pool.submit(request(task, 0))
+        kill(pool, "ray::WorkerActor", lambda pool: True)
+        assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
         pool.submit(request(task, ENDLESS))
-        kill_at_work(pool, "lane")
-        kill_at_work(pool, "lane")
-        outcome = drain(pool)[ENDLESS].outcomes["16384"]
-        assert isinstance(outcome, Crashed) and outcome.phase == "run"
-        assert isinstance(pool.evaluate([request(task, 0)])[0].outcomes["16384"], Measured)
-        pool.submit(request(task, ENDLESS, group=64))
-        while not any(lane.state == "busy" for lane in pool.lanes):
+        kill(pool, "ray::LaneActor", lane_is_busy)
+        while not lane_is_busy(pool):
             pool.collect(0.1)
     # Even a kernel that never ends goes with the pool.
     deadline = time.monotonic() + 15
     while (left := workers("ray::LaneActor") | workers("ray::WorkerActor")) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left
+
+
+@pytest.mark.slow
+def test_a_visit_that_loses_two_processes_is_a_crash(task: Task, device: Any) -> None:
+    with make_pool(task, device, deadlines=Deadlines(visit=60.0)) as pool:
+        pool.submit(request(task, ENDLESS))
+        for _ in range(2):
+            kill(pool, "ray::LaneActor", lane_is_busy)
+        outcome = drain(pool)[ENDLESS].outcomes["16384"]
+        assert isinstance(outcome, Crashed) and outcome.phase == "run"
+        assert isinstance(pool.evaluate([request(task, 0)])[0].outcomes["16384"], Measured)
 
 
 @pytest.mark.slow
