@@ -6,6 +6,7 @@ Owns the device's lock and the restart of the lane's process. Which call comes n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from tunesmith.hw.device_lock import DeviceLock, Holder
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
+from tunesmith.kernels.measure.bench import ComparisonRequest
 from tunesmith.kernels.outcome import Crashed, TimedOut
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BACKENDS
@@ -108,13 +109,13 @@ class Lane:
         known to return by now, computes there.
         """
         self.end()
-        process = Isolated("run", DeviceWorker, self._task, self._limits, self._index, seed)
-        try:
+        with contextlib.ExitStack() as at_failure:
+            process = Isolated("run", DeviceWorker, self._task, self._limits, self._index, seed)
+            at_failure.callback(process.end)
             if self._lock is None:
-                uuid = process.call("uuid", None)
+                uuid: str | Crashed | TimedOut = process.call("uuid", None)
                 if not isinstance(uuid, str):
-                    failure: Crashed | TimedOut = uuid
-                    return failure
+                    return uuid
                 self._lock = DeviceLock(uuid, self._holder)
             self.acquire()
             try:
@@ -123,7 +124,7 @@ class Lane:
                     return ready
                 failed: Crashed | TimedOut | None = process.call("prepare", seconds, tuple(workloads))
             finally:
-                self._unlock()
+                self._lock.release()
             if isinstance(failed, TimedOut):
                 # No kernel has run yet: only the user's code can take so long.
                 raise TaskError(
@@ -135,11 +136,9 @@ class Lane:
                 return failed
             checks = self._checks or process.call("checks", None)
             self._checks = checks if isinstance(checks, dict) else {}
+            at_failure.pop_all()
             self._process = process
             return ready
-        finally:
-            if self._process is not process:
-                process.end()
 
     def acquire(self) -> None:
         """Waits until no other process uses the device, and keeps it for the next call.
@@ -164,10 +163,7 @@ class Lane:
             return pack(WorkerLost(None))
         if not self._lock.try_acquire():
             return pack(DeviceBusy())
-        try:
-            answer = self._process.call("visit_packed", seconds, data)
-        finally:
-            self._unlock()
+        answer = self._run("visit_packed", data, seconds)
         if isinstance(answer, Crashed | TimedOut):
             self._process = None
             return pack(WorkerLost(answer))
@@ -177,17 +173,17 @@ class Lane:
             self.end()
         return outcomes
 
-    def prepare(self, workloads: Sequence[str]) -> Crashed | None:
-        failed: Crashed | None = self._run("prepare", workloads)
-        return failed
+    def prepare(self, workloads: Sequence[str]) -> Any:
+        """`DeviceWorker.prepare`; `Crashed` where its process ends, here as in the next two."""
+        return self._run("prepare", workloads)
 
-    def compare(self, request: ComparisonRequest) -> WorkloadComparison | Crashed:
-        comparison: WorkloadComparison | Crashed = self._run("compare", request)
-        return comparison
+    def compare(self, request: ComparisonRequest) -> Any:
+        """`Bench.compare`."""
+        return self._run("compare", request)
 
-    def calibrate(self, probes: dict[str, Artifact]) -> Roofline | Crashed:
-        roofs: Roofline | Crashed = self._run("calibrate", probes)
-        return roofs
+    def calibrate(self, probes: dict[str, Artifact]) -> Any:
+        """`Bench.calibrate`."""
+        return self._run("calibrate", probes)
 
     def examine(
         self, questions: Sequence[Question], seed: int, roofline: Roofline, deadlines: Limits
@@ -197,7 +193,7 @@ class Lane:
         # Imported here: a judge starts a compile worker of its own.
         from tunesmith.actors.judging.judge import JudgeOptions, judge
 
-        assert self._process is not None, "the pool makes a lane ready before it calls it"
+        assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
         try:
             # The judge's buffers need the memory of the lane's.
             released = self._process.call("release", None)
@@ -206,7 +202,7 @@ class Lane:
             options = JudgeOptions(seed, deadlines, roofline=roofline, lock=self._lock)
             return judge(self._task, self._limits, self._index, questions, options)
         finally:
-            self._unlock()
+            self._lock.release()
 
     def end(self) -> None:
         """Ends the process. It goes with this one anyway, however that ends."""
@@ -214,14 +210,10 @@ class Lane:
             self._process.end()
             self._process = None
 
-    def _run(self, method: str, argument: Any) -> Any:
+    def _run(self, method: str, argument: Any, seconds: float | None = None) -> Any:
         """A method of the `DeviceWorker`, on the device that `acquire` keeps."""
-        assert self._process is not None, "the pool makes a lane ready before it calls it"
+        assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
         try:
-            return self._process.call(method, None, argument)
+            return self._process.call(method, seconds, argument)
         finally:
-            self._unlock()
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
             self._lock.release()

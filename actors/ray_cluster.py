@@ -83,7 +83,7 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
     if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)
     try:
-        yield Offer(int(_total("CPU")), int(_total("GPU")), attached=bool(address) or already)
+        yield Offer(int(total("CPU")), int(total("GPU")), attached=bool(address) or already)
     finally:
         if not already:
             ray.shutdown()
@@ -141,7 +141,7 @@ def wait_for(resource: str, amount: float, deadline_seconds: float = WAIT_SECOND
     An actor that asks for more than there is would wait for ever without a word.
     """
     deadline = time.monotonic() + deadline_seconds
-    while (have := _total(resource)) < amount:
+    while (have := total(resource)) < amount:
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"The Ray cluster has {have:g} {resource}, {amount:g} are needed: add nodes, or start it with more "
@@ -164,7 +164,8 @@ def cpu_share(lanes: int, compilers: int, *, gpu: bool) -> float:
     return int(min(shares) * 10_000) / 10_000
 
 
-def _total(resource: str) -> float:
+def total(resource: str) -> float:
+    """The amount of a resource, such as CPU or GPU, that all nodes of the cluster have together."""
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return resources.get(resource, 0.0)
 

@@ -6,6 +6,7 @@ answer with values; an exception means a user's mistake or our own bug.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -125,7 +126,9 @@ class CompileWorker:
         """The first compilation is the slow one, and is made here."""
         version = self._compiler.version
         if BACKENDS[self._limits.backend].makes_cubins:
-            version = ", ".join([version, *_versions(COMPILER_PACKAGES)])
+            for package in COMPILER_PACKAGES:
+                with contextlib.suppress(metadata.PackageNotFoundError):
+                    version += f", {package} {metadata.version(package)}"
         return CompilerReady(version, compile_health(self._compiler, self._limits.backend))
 
 
@@ -164,13 +167,3 @@ class DeviceWorker(Bench):
         """The outcomes of a visit by workload, arguments and result packed, and whether one of them cost the device."""
         outcomes = self.visit(*unpack(data))
         return pack(outcomes), any(isinstance(one, LaunchFailed) and one.sticky for one in outcomes.values())
-
-
-def _versions(packages: Sequence[str]) -> list[str]:
-    found = []
-    for package in packages:
-        try:
-            found.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            continue
-    return found

@@ -124,19 +124,7 @@ def probe_opencl(*, opencl_module: Any = None) -> Inventory:
     report = cl if isinstance(cl, Unavailable) else opencl.read_devices(cl)
     if isinstance(report, Unavailable):
         return Inventory((), (report.reason,), {"opencl": (report.reason,)})
-    devices = tuple(
-        DeviceInfo(
-            backend="opencl",
-            index=found.index,
-            name=found.limits.name,
-            limits=found.limits,
-            driver=found.driver,
-            platform=found.platform,
-            platform_index=found.platform_index,
-            device_index=found.device_index,
-        )
-        for found in report.devices
-    )
+    devices = tuple(DeviceInfo("opencl", name=found.limits.name, **vars(found)) for found in report.devices)
     return Inventory(devices, report.notes, {"opencl": report.notes})
 
 

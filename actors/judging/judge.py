@@ -29,7 +29,7 @@ from tunesmith.actors.judging.steps import (
     Limits,
     StepRunner,
     for_left_out,
-    for_unusable,
+    for_rejection,
     process_count,
     run_steps,
 )
@@ -45,13 +45,12 @@ from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.build.source import literal, specialise
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.plan import Step, plan, reaching_steps, small_workload
-from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
+from tunesmith.kernels.check.sanitizer import Suspect, sanitize
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
     CompileFailed,
     Crashed,
-    Implausible,
     LaunchFailed,
     Measured,
     Outcome,
@@ -143,24 +142,20 @@ def lock_of(examiner: Isolated) -> DeviceLock:
 def reason_of(outcome: Outcome) -> str:
     """The key of `REASONS` for an outcome that is not a measurement."""
     match outcome:
+        case Rejected(reason="source_too_large" | "forbidden_source" | "device_state") | WrongResult():
+            return outcome.reason
         case Rejected():
-            own = outcome.reason in ("source_too_large", "forbidden_source", "device_state")
-            return outcome.reason if own else "infeasible"
+            return "infeasible"
         case CompileFailed():
             # A compiler that meets its memory bound may die of it, or notice and stop: the same end of the same source.
             return "compile_crashed" if OUT_OF_MEMORY in outcome.first_error else "compile_failed"
-        case LaunchFailed():
-            return "launch_failed"
-        case WrongResult():
-            return outcome.reason
-        case Implausible():
-            return "implausible"
-        case TimedOut():
-            return "compile_timeout" if outcome.phase == "compile" else "timed_out"
-        case Crashed():
-            return "compile_crashed" if outcome.phase == "compile" else "crashed"
+        case TimedOut(phase="compile"):
+            return "compile_timeout"
+        case Crashed(phase="compile"):
+            return "compile_crashed"
         case Measured():
             raise ValueError("a measurement rejects nothing")
+    return outcome.kind
 
 
 def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = ()) -> CandidateVerdict:
@@ -193,7 +188,6 @@ class Builder:
         self._task, self._limits, self._seconds = task, limits, seconds
         self._compiler = Isolated("compile", CompileWorker, limits, index)
         self._queue = ThreadPoolExecutor(1, "builder")
-        self._last: Future[Any] | None = None
         self._baseline: dict[TypesKey, Artifact] = {}
         self._marked_baseline: dict[TypesKey, MarkedArtifact] = {}
 
@@ -201,8 +195,7 @@ class Builder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._last is not None and not self._last.done():
-            self._compiler.kill()
+        self._compiler.kill()
         self._queue.shutdown(cancel_futures=True)
         self._compiler.end()
 
@@ -211,39 +204,31 @@ class Builder:
     ) -> Future[BuiltKernels | Outcome]:
         """The kernels of steps on `workloads`, or the candidate's first failure, once everything that was asked for
         before is compiled. The future raises `TunesmithError` where the baseline cannot be compiled."""
-        return self._after(lambda: self._build(template, config, workloads))
+        return self._queue.submit(self._build, template, config, workloads)
 
     def probes(self) -> dict[str, Artifact] | None:
         """The kernels that measure the device's roofs; None where they cannot be compiled."""
-        probes = self._after(lambda: self._compiler.call("probes", PROBE_SECONDS)).result()
+        probes = self._queue.submit(self._compiler.call, "probes", PROBE_SECONDS).result()
         return probes if isinstance(probes, dict) else None
-
-    def _after(self, work: Callable[[], T]) -> Future[T]:
-        future = self._queue.submit(work)
-        self._last = future
-        return future
 
     def _build(self, template: Template, config: Config, workloads: Sequence[Workload]) -> BuiltKernels | Outcome:
         candidate = compile_all(self._compiler, template, config, workloads, self._seconds)
         if not isinstance(candidate, Candidate):
             return candidate
-        baseline = self._compiled_baseline(workloads)
-        coverage = self._coverage(candidate, workloads, {})
-        if isinstance(coverage, str):
-            return BuiltKernels(candidate, baseline, None, coverage, tuple(workloads))
-        plain = self._coverage(baseline, workloads, self._marked_baseline)
-        coverage.plain = plain if isinstance(plain, Coverage) else None
-        return BuiltKernels(candidate, baseline, coverage, "", tuple(workloads))
-
-    def _compiled_baseline(self, workloads: Sequence[Workload]) -> Candidate:
-        """The baseline, each combination of types compiled once."""
+        # Each combination of types of the baseline is compiled once.
         plain = self._task.sources(self._limits.backend).baseline.template
         missing = [workload for workload in workloads if types_key(workload) not in self._baseline]
         baseline = compile_all(self._compiler, plain, {}, missing, self._seconds)
         if not isinstance(baseline, Candidate):
             raise TunesmithError(f"The baseline of {self._task.name} cannot be compiled: {describe(baseline)}.")
         self._baseline |= baseline.artifacts
-        return Candidate(plain, {}, {key: self._baseline[key] for key in map(types_key, workloads)})
+        baseline = Candidate(plain, {}, {key: self._baseline[key] for key in map(types_key, workloads)})
+        coverage = self._coverage(candidate, workloads, {})
+        if isinstance(coverage, str):
+            return BuiltKernels(candidate, baseline, None, coverage, tuple(workloads))
+        marked = self._coverage(baseline, workloads, self._marked_baseline)
+        coverage.plain = marked if isinstance(marked, Coverage) else None
+        return BuiltKernels(candidate, baseline, coverage, "", tuple(workloads))
 
     def _coverage(
         self, candidate: Candidate, workloads: Sequence[Workload], marked: dict[TypesKey, MarkedArtifact]
@@ -274,38 +259,45 @@ def judge(
     with contextlib.ExitStack() as stack:
         count = max(1, process_count(limits) if options.processes is None else options.processes)
         examiners = [stack.enter_context(Isolated("run", Examiner, task, limits, index, seed)) for _ in range(count)]
-        held = HeldDevice(options.lock or lock_of(examiners[0]), listener)
-        device = stack.enter_context(contextlib.closing(held))
+        lock = options.lock or lock_of(examiners[0])
+        stack.callback(lock.release)
+        device = HeldDevice(lock, listener)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
         hosts = [stack.enter_context(Isolated("run", ContentsHost, task)) for _ in examiners]
         builder = stack.enter_context(Builder(task, limits, index, deadlines.compile))
         runners = [StepRunner(task, limits, deadlines, examiner, device, listener) for examiner in examiners]
-        for_all = any(only is None for _, _, only in questions)
-        unusable = _unusable_scalars(task, limits, seed, hosts[0], deadlines.prepare) if for_all else []
+        unusable: object = []
+        own = [workload for workload in task.workloads if limits.kind in workload.devices]
+        if own and not task.original_is_reference and any(only is None for _, _, only in questions):
+            unusable = hosts[0].call("unusable_scalars", deadlines.prepare, small_workload(task, own), seed)
+        # Where the reference is too slow to tell, the steps will.
+        unusable = unusable if isinstance(unusable, list) else []
         judgement = _Judgement(task, limits, options, builder, runners, hosts, folder, unusable, options.roofline)
         planned = [
             (only, steps, builder.build(template, config, [step.workload for step in steps]))
             for template, config, only in questions
             for steps in [judgement.steps(template, config, only)]
         ]
-        verdicts, suspects = list[CandidateVerdict](), list[Suspect | None]()
+        verdicts, suspects = list[CandidateVerdict](), dict[int, Suspect]()
         for only, steps, building in planned:
             started = time.monotonic()
             verdict, suspect = judgement.judge(building, steps, only)
+            if suspect is not None:
+                suspects[len(verdicts)] = suspect
             verdicts.append(replace(verdict, seconds=round(time.monotonic() - started, 1)))
-            suspects.append(suspect)
         # The sanitizer needs the memory of the examiners' buffers.
         for examiner in examiners:
             examiner.end()
-        present = [suspect for suspect in suspects if suspect is not None]
-        if present and BACKENDS[limits.backend].nvidia_tools:
+        if suspects and BACKENDS[limits.backend].nvidia_tools:
             device.take()
             listener("compute-sanitizer")
-        sanitized = iter(sanitize(present, task, limits, index, seed))
-        return [
-            verdict if suspect is None else _sanitized(verdict, next(sanitized))
-            for verdict, suspect in zip(verdicts, suspects, strict=True)
-        ]
+        answers = sanitize(list(suspects.values()), task, limits, index, seed)
+        for place, answer in zip(suspects, answers, strict=True):
+            verdict = verdicts[place]
+            if answer.found:
+                verdict = replace(verdict, verdict="rejected", reason="sanitizer", detail=answer.found)
+            verdicts[place] = replace(verdict, notes=(answer.note, *verdict.notes) if answer.note else verdict.notes)
+        return verdicts
 
 
 def _source_with_parameters(template: Template, config: Config) -> str:
@@ -314,17 +306,6 @@ def _source_with_parameters(template: Template, config: Config) -> str:
     macros = [f"#define {name} {literal(value)}" for name, value in whole.items()]
     compared = [f"x == {name};" for name in whole]
     return "\n".join([*macros, template.source, *compared, *(f"{text};" for text in (*launch.grid, *launch.block))])
-
-
-def _unusable_scalars(
-    task: Task, limits: DeviceLimits, seed: int, host: Isolated, seconds: float
-) -> list[tuple[str, int, float]]:
-    """See `ContentsHost.unusable_scalars`; none where the reference is the original kernel, or too slow to tell."""
-    own = [workload for workload in task.workloads if limits.kind in workload.devices]
-    if task.original_is_reference or not own:
-        return []
-    unusable = host.call("unusable_scalars", seconds, small_workload(task, own), seed)
-    return unusable if isinstance(unusable, list) else []
 
 
 def _account(made_up: Collection[Step], results: Sequence[Passed | Skipped], seconds: float) -> tuple[str, ...]:
@@ -341,13 +322,6 @@ def _account(made_up: Collection[Step], results: Sequence[Passed | Skipped], sec
         f"{len(done)} of {len(wanted)} steps on made-up sizes within {seconds:g} s (--check-time), "
         f"{len(covered) / len(pairs):.0%} of all pairs of sizes, types, contents and scalars",
     )
-
-
-def _sanitized(verdict: CandidateVerdict, answer: Sanitized) -> CandidateVerdict:
-    notes = (*([answer.note] if answer.note else []), *verdict.notes)
-    if answer.found:
-        return replace(verdict, verdict="rejected", reason="sanitizer", detail=answer.found, notes=notes)
-    return replace(verdict, notes=notes)
 
 
 @dataclass(slots=True)
@@ -390,7 +364,8 @@ class _Judgement:
         self._go_through(built, steps, only, findings)
         passed = findings.passed()
         if (wrong := findings.wrong()) is not None:
-            verdict, remedy = rejected(wrong, passed), findings.remedy()
+            outcome, at = wrong
+            verdict, remedy = rejected(outcome, passed), for_rejection(at)
             return replace(verdict, detail=f"{verdict.detail}; {remedy}") if remedy else verdict, None
         timed = self._timed(built, min((step.workload for step in steps if not step.derived), key=self.task.bytes_of))
         if not isinstance(timed, Measured):
@@ -400,8 +375,7 @@ class _Judgement:
             notes.append("repeated launches differ in some bits, within the tolerance")
         made_up = {step.name: step for step in steps if step.derived}
         notes += _account(made_up.values(), passed, findings.budget.seconds)
-        notes += for_unusable(self.unusable) if only is None else ()
-        notes += for_left_out({step.name: step for step in steps}, passed)
+        notes += for_left_out({step.name: step for step in steps}, passed, self.unusable if only is None else ())
         excluded = self._excluded(built, made_up, passed, findings.budget)
         partial = excluded > MAX_EXCLUDED_SHARE * len(made_up)
         surplus, coverage = findings.surplus, built.coverage
@@ -432,15 +406,9 @@ class _Judgement:
             like = self.task.workload(only) if only is not None else steps[-1].workload
             types, seed = coverage.unreached(), self.options.seed
             further = reaching_steps(self.task, self.limits, like, types, seed, tried=only is None)
-            while (
-                further
-                and findings.first_wrong is None
-                and findings.counting
-                and coverage.unreached()
-                and not budget.is_spent
-            ):
+            while further and coverage.unreached() and not budget.is_spent:
                 self._run(built, further[:REACHING_BATCH], findings)
-                further = further[REACHING_BATCH:]
+                further = further[REACHING_BATCH:] if findings.first_wrong is None and findings.counting else []
         late = {step.step for step in findings.passed() if isinstance(step, Skipped) and step.reason == "time"}
         again = [step for step in steps if step.name in late]
         if findings.first_wrong is None and again and not budget.is_spent:

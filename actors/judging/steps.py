@@ -146,42 +146,34 @@ MAX_NAMED_VALUES = 4
 """Values that a sentence names."""
 BLAMED = {"reference": "the reference fails", "plain kernel": "the plain kernel fails"}
 """The cause, by the reason for which steps are left out."""
-Value = tuple[str, float]
 
 
-def for_left_out(steps: Mapping[str, Step], found: Sequence[Passed | Skipped]) -> tuple[str, ...]:
-    """A sentence for each scalar and size with values that only steps have which were left out. steps: by name."""
-    passed = {
-        value
-        for one in found
-        if isinstance(one, Passed) and one.step in steps
-        for values in _made_up(steps[one.step])
-        for value in values
-    }
-    blamed: dict[tuple[str, str], dict[float, None]] = {}
+def for_left_out(
+    steps: Mapping[str, Step], found: Sequence[Passed | Skipped], unusable: Sequence[tuple[str, int, float]]
+) -> list[str]:
+    """A sentence for each scalar and size with values that only steps have which were left out. steps: by name;
+    unusable: made-up values of scalars that were left out before any step (name, level and value)."""
+    passed = set[tuple[str, float]]()
+    blamed: dict[tuple[str, str], set[float]] = {}
+    for name, _, value in unusable:
+        blamed.setdefault(("reference", name), set()).add(value)
+    for one in found:
+        if isinstance(one, Passed) and one.step in steps:
+            passed |= {value for values in _made_up(steps[one.step]) for value in values}
     for one in found:
         if isinstance(one, Skipped) and one.reason in BLAMED and one.step in steps:
             # A size is to blame only where no scalar was changed.
             scalars, sizes = _made_up(steps[one.step])
-            for name, value in scalars or sizes:
-                if (name, value) not in passed:
-                    blamed.setdefault((one.reason, name), {})[value] = None
-    named = {name for step in steps.values() for name, _ in step.contents.scalars}
-    return tuple(
-        f"{BLAMED[reason]} where {name} is {_listed(sorted(its))}, which was left out: {_remedy(name, name in named)}"
-        for (reason, name), its in blamed.items()
-    )
-
-
-def for_unusable(scalars: Sequence[tuple[str, int, float]]) -> tuple[str, ...]:
-    """A sentence for each scalar with made-up values that were left out before any step (name, level and value)."""
-    values: dict[str, list[float]] = {}
-    for name, _, value in scalars:
-        values.setdefault(name, []).append(value)
-    return tuple(
-        f"{BLAMED['reference']} where {name} is {_listed(sorted(its))}, which was left out: {_remedy(name, True)}"
-        for name, its in values.items()
-    )
+            for name, value in {*(scalars or sizes)} - passed:
+                blamed.setdefault((one.reason, name), set()).add(value)
+    scalars_named = {name for name, _, _ in unusable} | {name for one in steps.values() for name, _ in _made_up(one)[0]}
+    sentences = []
+    for (reason, name), values in blamed.items():
+        listed = ", ".join(f"{value:g}" for value in sorted(values)[:MAX_NAMED_VALUES])
+        more = f" and {len(values) - MAX_NAMED_VALUES} more" if len(values) > MAX_NAMED_VALUES else ""
+        remedy = _remedy(name, name in scalars_named)
+        sentences.append(f"{BLAMED[reason]} where {name} is {listed}{more}, which was left out: {remedy}")
+    return sentences
 
 
 def for_rejection(step: Step) -> str:
@@ -193,18 +185,13 @@ def for_rejection(step: Step) -> str:
     return f"the plain kernel is right there, but if no caller has {named}: {', or '.join(remedies)}" if named else ""
 
 
-def _made_up(step: Step) -> tuple[Sequence[Value], Sequence[Value]]:
-    """The scalars, and the sizes, that Tunesmith chose for a step."""
+def _made_up(step: Step) -> tuple[Sequence[tuple[str, float]], Sequence[tuple[str, float]]]:
+    """The scalars, and the sizes, that Tunesmith chose for a step: names and values."""
     return step.contents.scalars, list(step.workload.sizes.items()) if step.derived else []
 
 
 def _remedy(name: str, is_scalar: bool) -> str:
     return f"list the `values` of {name} in the task" if is_scalar else f"give the range of {name} in `requires`"
-
-
-def _listed(values: Sequence[float]) -> str:
-    more = f" and {len(values) - MAX_NAMED_VALUES} more" if len(values) > MAX_NAMED_VALUES else ""
-    return ", ".join(f"{value:g}" for value in values[:MAX_NAMED_VALUES]) + more
 
 
 SIDES: tuple[Side, ...] = ("end", "start")
@@ -335,14 +322,11 @@ class Findings:
         """Removes the results of steps that will be tried again."""
         self.results = {at: result for at, result in self.results.items() if self.steps[at].name not in names}
 
-    def remedy(self) -> str:
-        """A remedy for the case that no caller has the made-up values of the rejecting step."""
-        return "" if self.first_wrong is None else for_rejection(self.steps[self.first_wrong])
-
-    def wrong(self) -> Outcome | None:
-        """The outcome that rejects the candidate."""
-        result = None if self.first_wrong is None else self.results[self.first_wrong]
-        return None if isinstance(result, Passed | Skipped) else result
+    def wrong(self) -> tuple[Outcome, Step] | None:
+        """The outcome that rejects the candidate, and its step."""
+        if self.first_wrong is None or isinstance(result := self.results[self.first_wrong], Passed | Skipped):
+            return None
+        return result, self.steps[self.first_wrong]
 
 
 class HeldDevice:
@@ -368,9 +352,6 @@ class HeldDevice:
             self._users.discard(threading.get_ident())
             if not self._users:
                 self._lock.release()
-
-    def close(self) -> None:
-        self._lock.release()
 
 
 @dataclass(slots=True)
@@ -405,9 +386,9 @@ class StepRunner:
             findings.note(place, path)
             return
         findings.budget.extend(self.device.take())
-        result: Passed | Skipped | Outcome | None = self.try_plain(kernels.baseline, step, path, findings)
-        if result is None:
-            result = self.call("verify", self.deadlines.run, kernels.candidate, kernels.baseline, step)
+        result: Passed | Skipped | Outcome = self.try_plain(kernels.baseline, step, path, findings) or self.call(
+            "verify", self.deadlines.run, kernels.candidate, kernels.baseline, step
+        )
         if isinstance(result, Passed):
             if step.own and findings.surplus > 1:
                 surplus = self.call("surplus", self.deadlines.run, kernels.baseline, step)
@@ -421,7 +402,6 @@ class StepRunner:
                     break
         if isinstance(result, Passed) and kernels.coverage is not None:
             self._cover(kernels.coverage, step, findings)
-        assert result is not None
         findings.note(place, result)
 
     def call(self, method: str, seconds: float, *arguments: Any) -> Any:
@@ -454,20 +434,20 @@ class StepRunner:
         if (skipped := self._prepare(step, path, making)) is not None:
             return skipped
         self.listener(f"checking {step.name}")
-        once: Skipped | Outcome | float = 0.0
+        plain: Any = 0.0
         if short < math.inf:
-            once = self.call("time_baseline", short, baseline, step)
-            if isinstance(once, TimedOut):
-                findings.note_slow(step, f"the plain kernel takes longer than {once.limit:g} s")
-            elif isinstance(once, float) and once > short / MAX_LAUNCHES:
-                findings.note_slow(step, f"one launch of the plain kernel takes {once:.2g} s")
-                return Skipped(step.name, f"one launch of the plain kernel takes {once:.2g} s there", reason="time")
-        plain: Skipped | Outcome | None = (
-            self.call("try_baseline", self.deadlines.run, baseline, step) if isinstance(once, float) else once
-        )
+            plain = self.call("time_baseline", short, baseline, step)
+            if isinstance(plain, TimedOut):
+                findings.note_slow(step, f"the plain kernel takes longer than {plain.limit:g} s")
+            elif isinstance(plain, float) and plain > short / MAX_LAUNCHES:
+                why = f"one launch of the plain kernel takes {plain:.2g} s"
+                findings.note_slow(step, why)
+                return Skipped(step.name, f"{why} there", reason="time")
+        if isinstance(plain, float):
+            plain = self.call("try_baseline", self.deadlines.run, baseline, step)
         if plain is None:
             self.warm_start[types_key(step.workload)] = self.examiner.starts
-        if plain is None or isinstance(plain, Skipped):
+        if isinstance(plain, Skipped | None):
             return plain
         self._require_baseline(baseline, step, plain)
         return Skipped(step.name, f"the plain kernel fails there: {describe(plain)}")
@@ -482,8 +462,7 @@ class StepRunner:
         self.device.take()
         if (skipped := self.try_plain(baseline, step, None, findings)) is not None:
             return skipped.reason != "plain kernel"
-        arrays = [argument.name for argument in self.task.arguments if argument.role != "scalar"]
-        return not self._fails_at(baseline, step, None, edges_of(arrays, SIDES[0]))
+        return not self._fails_at(baseline, step, None, edges_of(self._arrays, SIDES[0]))
 
     def _prepare(self, step: Step, path: Path | None, seconds: float) -> Skipped | None:
         """Has the data of `step` lie in the process."""
@@ -513,13 +492,16 @@ class StepRunner:
             )
         self.baseline_ends = True
 
+    @property
+    def _arrays(self) -> list[str]:
+        return [argument.name for argument in self.task.arguments if argument.role != "scalar"]
+
     def _edges(self, step: Step, number: int) -> list[Edges]:
         """Which arrays lie at the edge of memory in further launches of a step. On the task's own workloads all do, on
         either side, and inputs that cannot be written, by which a kernel is found that uses them as scratch and puts
         back what was there; on derived ones, of which there are hundreds, one of these."""
-        arrays = [argument.name for argument in self.task.arguments if argument.role != "scalar"]
         inputs = [argument.name for argument in self.task.arguments if argument.role == "in"]
-        both = [edges_of(arrays, side) for side in SIDES]
+        both = [edges_of(self._arrays, side) for side in SIDES]
         if step.derived or step.contents.kind != "task":
             return [both[number % len(both)]]
         return both + ([edges_of(inputs, writable=False)] if inputs else [])

@@ -6,7 +6,7 @@ process of its own, as it may hang or end its process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from tunesmith.kernels.outcome import Crashed, TimedOut, describe
 from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.space import compiler_rejection
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
+from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS
 
 
@@ -51,8 +51,14 @@ def examine_reference(task: Task, workload: Workload, seed: int, *, twice: bool)
                 f"{where} returns {argument.name} in {returned}: return float64, which its arguments have, as rounded "
                 "results are no measure for a kernel."
             )
-        _require_numbers(where, argument.name, expected[argument.name], task.shape_of(argument, workload), given)
-        _require_tolerance(task, workload, argument.name, expected[argument.name])
+        values = expected[argument.name]
+        wrong = np.isnan(values)
+        if wrong.any() and all(np.isfinite(array).all() for array in given.values()):
+            at = [int(i) for i in np.unravel_index(int(np.argmax(wrong)), task.shape_of(argument, workload))]
+            raise TaskError(
+                f"{where} returns nan at {argument.name}{at}, although no argument holds nan or infinity: fix it."
+            )
+        _require_tolerance(task, workload, argument, values)
     if twice:
         again = reference_results(task, workload, {name: array.copy() for name, array in given.items()})
         for name, value in results.items():
@@ -63,25 +69,15 @@ def examine_reference(task: Task, workload: Workload, seed: int, *, twice: bool)
                 )
 
 
-def _require_numbers(
-    where: str, name: str, expected: NDArray[Any], shape: tuple[int, ...], given: dict[str, NDArray[Any]]
-) -> None:
-    wrong = np.isnan(expected)
-    if wrong.any() and all(np.isfinite(array).all() for array in given.values()):
-        at = [int(i) for i in np.unravel_index(int(np.argmax(wrong)), shape)]
-        raise TaskError(f"{where} returns nan at {name}{at}, although no argument holds nan or infinity: fix it.")
-
-
-def _require_tolerance(task: Task, workload: Workload, name: str, expected: NDArray[Any]) -> None:
-    dtype = task.dtype_of(next(output for output in task.outputs if output.name == name), workload)
+def _require_tolerance(task: Task, workload: Workload, output: Argument, expected: NDArray[Any]) -> None:
+    dtype, name = task.dtype_of(output, workload), output.name
     tolerance = task.tolerance_of(dtype, name)
-    whose = name if name in task.tolerance else dtype
     finite = np.abs(expected[np.isfinite(expected)])
     if finite.size and finite.max() > 0 and bool((finite <= tolerance.atol + tolerance.rtol * finite).all()):
         raise TaskError(
-            f"Task {task.name}, workload {workload.name}: the tolerance of {whose} (rtol {tolerance.rtol:g}, atol "
-            f"{tolerance.atol:g}) would accept zeros for {name}, whose largest value is {finite.max():.3g}: make atol "
-            "smaller than the values that count."
+            f"Task {task.name}, workload {workload.name}: the tolerance of {name if name in task.tolerance else dtype} "
+            f"(rtol {tolerance.rtol:g}, atol {tolerance.atol:g}) would accept zeros for {name}, whose largest value is "
+            f"{finite.max():.3g}: make atol smaller than the values that count."
         )
 
 
@@ -135,9 +131,9 @@ def check_task(
     mistake. limits: of the task's device, which need not be here for CUDA; index: of a present OpenCL device, whose
     driver compiles."""
     preload(limits.backend)
-    right, unchecked = list[str](), list[str]()
     workloads = [one for one in task.workloads if limits.kind in one.devices] or list(task.workloads)
     small = small_workload(task, workloads)
+    right, unchecked = list[str](), list[str]()
     for kernel, why in require_signatures(task, limits.backend).items():
         (unchecked if why else right).append(f"{kernel}: {why or 'its signature is that of the arguments'}")
     try:
@@ -148,16 +144,16 @@ def check_task(
         # A failure on made-up sizes is not held against the author.
         small = min(workloads, key=task.bytes_of)
         check_reference(task, [small], seed=0, deadline=reference_deadline)
-    for clause, is_right in _compiled(task, limits, index, workloads):
-        (right if is_right else unchecked).append(clause)
+    _check_baseline(task, limits, index, workloads, right, unchecked)
     if not task.original_is_reference:
         right.append(f"reference: {task.reference_name} gives every output on {small.name}")
     return right, unchecked
 
 
-def _compiled(task: Task, limits: DeviceLimits, index: int, workloads: list[Workload]) -> Iterator[tuple[str, bool]]:
-    """The baseline compiled for each combination of types, and its launch on each workload: clauses, and whether they
-    say that something is right."""
+def _check_baseline(
+    task: Task, limits: DeviceLimits, index: int, workloads: list[Workload], right: list[str], unchecked: list[str]
+) -> None:
+    """Compiles the baseline for each combination of types, and tries its launch on each workload, on paper."""
     template = task.sources(limits.backend).baseline.template
     where = f"Task {task.name}, {limits.backend} baseline"
     combinations: dict[tuple[tuple[str, str], ...], list[Workload]] = {}
@@ -169,12 +165,11 @@ def _compiled(task: Task, limits: DeviceLimits, index: int, workloads: list[Work
             try:
                 artifact = compiler.call("compile", COMPILE_SECONDS, specialise(template, {}, dict(types)))
             except CudaUnavailable as error:
-                yield f"baseline: not compiled. {error}".rstrip("."), False
+                unchecked.append(f"baseline: not compiled. {error}".rstrip("."))
                 return
-            if not isinstance(artifact, Artifact):
-                raise TaskError(f"{where}{named}: {describe(artifact).rstrip('.')}.")
-            if (kept := undeclared_state(template, artifact)) is not None:
-                raise TaskError(f"{where}{named}: {kept.detail.rstrip('.')}.")
+            kept = undeclared_state(template, artifact) if isinstance(artifact, Artifact) else artifact
+            if kept is not None:
+                raise TaskError(f"{where}{named}: {describe(kept).rstrip('.')}.")
             for workload in alike:
                 broken = infeasible_on(template, {}, workload, limits) or compiler_rejection(
                     limits, geometry(template, {}, workload), artifact.resources
@@ -183,11 +178,11 @@ def _compiled(task: Task, limits: DeviceLimits, index: int, workloads: list[Work
                     raise TaskError(
                         f"{where}: it cannot be launched on the workload {workload.name}: {broken.detail.rstrip('.')}."
                     )
-            yield f"baseline: it compiles{named} and can be launched on {', '.join(one.name for one in alike)}", True
+            launched = ", ".join(one.name for one in alike)
+            right.append(f"baseline: it compiles{named} and can be launched on {launched}")
             declared, shared = parse(template.static_shared_bytes).integer(alike[0].names), artifact.resources.shared
             if BACKENDS[limits.backend].makes_cubins and shared is not None and shared != declared:
-                yield (
+                unchecked.append(
                     f"baseline: the source declares {shared} bytes of shared memory, the task says {declared}: write "
-                    f'`static_shared_bytes = "{shared}"`',
-                    False,
+                    f'`static_shared_bytes = "{shared}"`'
                 )

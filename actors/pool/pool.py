@@ -14,19 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import ray
 from ray.util.metrics import Counter, Gauge
 
 from tunesmith.actors.judging.judge import CandidateVerdict, Limits, Question
 from tunesmith.actors.lane import Lane
 from tunesmith.actors.pool.scheduler import Scheduler, sources_of
-from tunesmith.actors.pool.workers import LOST, ActorHandle, Deadlines, PoolError, WorkerSet, describe_loss, result_of
+from tunesmith.actors.pool.workers import ActorHandle, Deadlines, PoolError, WorkerSet
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact, Candidate, EvaluationRequest, TypesKey, types_key
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
-from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Rival
 from tunesmith.kernels.measure.timing import Precision
@@ -41,8 +39,6 @@ FUNCTION_SECONDS = 120.0
 ENDED = "the process ended, or overran its deadline, while the opponents were timed"
 FINALISTS_ENDED = "every finalist ended its process"
 """Reason for which no opponent was timed."""
-USES_DEVICE = ("prepare", "compare", "calibrate", "examine")
-"""Calls of a lane that launch kernels, before which it waits for the device."""
 ROOF_WARN_DEVIATION = 0.01
 """Deviation of a lane's roofs from the other lanes' that is reported."""
 ROOF_EXCLUDE_DEVIATION = 0.05
@@ -78,20 +74,13 @@ class Metrics:
         if passed < METRICS_SECONDS:
             return
         self._reported = now
+        before, self._busy = self._busy, {id(worker): worker.busy_until_now for worker in workers.workers}
+        shares = {at: min(1.0, max(0.0, busy - before.get(at, 0.0)) / passed) for at, busy in self._busy.items()}
         for lane in workers.lanes:
-            self._lane.set(self._busy_share(lane, passed), self._tags | {"lane": lane.name})
-        if workers.compilers:
-            self._compilers.set(
-                statistics.fmean(self._busy_share(worker, passed) for worker in workers.compilers), self._tags
-            )
+            self._lane.set(shares[id(lane)], self._tags | {"lane": lane.name})
+        self._compilers.set(statistics.fmean(shares[id(worker)] for worker in workers.compilers), self._tags)
         self._queue.set(queued, self._tags)
         self._in_flight.set(in_flight, self._tags)
-
-    def _busy_share(self, worker: ActorHandle, passed: float) -> float:
-        busy = worker.busy_until_now
-        before = self._busy.get(id(worker), 0.0)
-        self._busy[id(worker)] = busy
-        return min(1.0, max(0.0, (busy - before) / passed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +94,7 @@ class LaneStatus:
     busy_seconds: float
 
 
-class Pool:
+class Pool(Scheduler):
     """Lanes and compile workers for one task on one kind of device.
 
     limits, index: the device (index matters to OpenCL only); lanes, compilers: numbers of workers; seed: of the data in
@@ -133,8 +122,7 @@ class Pool:
         lane_class: type = Lane,
         compile_class: type = CompileWorker,
     ) -> None:
-        self.task, self.limits, self.cache = task, limits, cache
-        self.workers = WorkerSet(
+        workers = WorkerSet(
             task,
             limits,
             index,
@@ -148,7 +136,8 @@ class Pool:
             lane_class=lane_class,
             compile_class=compile_class,
         )
-        self._scheduler = Scheduler(self.workers, precision or Precision(), cache)
+        super().__init__(workers, precision or Precision(), cache)
+        self.limits, self.cache = limits, cache
         self._metrics = Metrics(task.name) if shared else None
 
     def __enter__(self) -> Pool:
@@ -156,55 +145,25 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._scheduler.compile_queue.flush_cache()
+        self.compile_queue.flush_cache()
         self.workers.end()
-
-    @property
-    def target_in_flight(self) -> int:
-        """How many evaluations should be in flight now: so many that no lane waits, and no more, as a search learns
-        nothing from evaluations under way. Requests that share a pending compilation do not count."""
-        return self._scheduler.target.now + self._scheduler.compile_queue.waiting_for_code
-
-    @property
-    def max_in_flight(self) -> int:
-        """The upper bound of `target_in_flight` where no two requests share their code."""
-        return self._scheduler.target.max
 
     @property
     def lanes(self) -> tuple[LaneStatus, ...]:
         """The state of each lane."""
         return tuple(LaneStatus(lane.name, lane.state, lane.served, lane.busy_until_now) for lane in self.workers.lanes)
 
-    @property
-    def in_flight(self) -> int:
-        """Evaluations that were submitted and have not ended."""
-        return self._scheduler.in_flight
-
-    @property
-    def roofline(self) -> Roofline:
-        """The device's measured roofs, once they are known: times below them are refused."""
-        return self._scheduler.roofline
-
-    @roofline.setter
-    def roofline(self, roofline: Roofline) -> None:
-        self._scheduler.roofline = roofline
-
-    def submit(self, request: EvaluationRequest) -> None:
-        """Begins an evaluation, which `collect` gives when it has ended."""
-        self._scheduler.submit(request)
-
     def collect(self, timeout: float = 1.0) -> list[tuple[EvaluationRequest, Evaluation]]:
         """Evaluations that have ended, in the order they ended; waits up to `timeout` seconds for the first."""
-        scheduler, until = self._scheduler, time.monotonic() + timeout
-        while True:
-            scheduler.step(until)
-            if scheduler.done or not scheduler.in_flight or time.monotonic() >= until:
-                break
-        results = list(scheduler.done)
-        scheduler.done.clear()
+        until = time.monotonic() + timeout
+        self.step(until)
+        while not self.done and self.in_flight and time.monotonic() < until:
+            self.step(until)
+        results = list(self.done)
+        self.done.clear()
         if self._metrics is not None:
             ended = [evaluation for _, evaluation in results]
-            self._metrics.report(ended, self.workers, len(scheduler.compile_queue), self.in_flight)
+            self._metrics.report(ended, self.workers, len(self.compile_queue.queue), self.in_flight)
         return results
 
     def evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
@@ -224,16 +183,14 @@ class Pool:
         equally large the fastest stays, as nothing makes a GPU faster than it is, and a throttled one is slow."""
         self.roofline = Roofline()
         workers = self.workers
-        probes = self._call(workers.ready_worker(workers.compilers), "probes", workers.deadlines.compile)
+        probes = self._call(self.ready_worker(workers.compilers), "probes", workers.deadlines.compile)
         if not isinstance(probes, dict):
             return self.roofline
-        workers.ready_worker(workers.lanes)
-        measured: list[tuple[ActorHandle, Roofline]] = []
+        self.ready_worker(workers.lanes)
         # Lanes that wait for a place in the cluster are not waited for.
-        for lane in [lane for lane in workers.lanes if lane.ready]:
-            roofs = self._call(lane, "calibrate", workers.deadlines.visit * 3, probes)
-            if isinstance(roofs, Roofline):
-                measured.append((lane, roofs))
+        ready = [lane for lane in workers.lanes if lane.ready]
+        answers = [(lane, self._call(lane, "calibrate", workers.deadlines.visit * 3, probes)) for lane in ready]
+        measured = [(lane, roofs) for lane, roofs in answers if isinstance(roofs, Roofline)]
         if not measured:
             return self.roofline
         standard, standard_roofs = measured[typical([roofs for _, roofs in measured])]
@@ -271,35 +228,37 @@ class Pool:
         base, ready = compiled[0], [one for one in compiled[1:] if isinstance(one, Candidate)]
         if not isinstance(base, Candidate):
             return WorkloadComparison(workload, tuple(base for _ in candidates))
-        deadlines, energy_seconds = self.workers.deadlines, self._scheduler.precision.energy_seconds
+        deadlines, lanes = self.workers.deadlines, self.workers.lanes
 
         def run(request: ComparisonRequest) -> WorkloadComparison | Outcome:
             # A process that was replaced has to make its buffers again; that is not the kernels' time.
-            lane = self.workers.ready_worker(self.workers.lanes, seed)
+            lane = self.ready_worker(lanes, seed)
             self._call(lane, "prepare", deadlines.prepare, [workload])
             rivals = request.opponents
             deadline = (deadlines.visit + budget_seconds) * (1 + len(request.candidates) + len(rivals))
             deadline += FUNCTION_SECONDS * sum(isinstance(one, FunctionOpponent) for one in rivals)
-            lane = self.workers.ready_worker(self.workers.lanes, seed)
+            lane = self.ready_worker(lanes, seed)
             answer: WorkloadComparison | Outcome = self._call(lane, "compare", deadline, request)
             return answer
 
-        floor, rivals = self._scheduler.floor(workload), [self._rival(one, workload) for one in opponents]
+        energy_seconds = self.precision.energy_seconds
+        floor, rivals = self.floor(workload), [self._rival(one, workload) for one in opponents]
         request = ComparisonRequest(base, ready, workload, rounds, budget_seconds, floor, energy_seconds, rivals)
         answer = run(request)
         if not isinstance(answer, WorkloadComparison) or _ended_process(answer):
             answer = _one_by_one(run, request, answer)
-        compiles = [isinstance(one, Candidate) for one in compiled[1:]]
-        measured = iter(answer.results)
-        results = tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled[1:])
+        measured, compiles = iter(answer.results), [isinstance(one, Candidate) for one in compiled[1:]]
         key = types_key(self.task.workload(workload))
-        codes = (one.artifacts[key].code_digest if isinstance(one, Candidate) else "" for one in compiled)
-        encounters = tuple(replace(one, against=_placed(one.against, compiles)) for one in answer.opponents)
         # Where nobody asked for energies, or all failed, there are none at all.
-        joules = answer.energies
-        joules = (joules[0], *_placed(joules[1:], compiles)) if any(joules) else ()
-        version = self.workers.compilers[0].version
-        return WorkloadComparison(workload, results, tuple(codes), version, encounters, joules)
+        joules = answer.energies if any(answer.energies) else ()
+        return WorkloadComparison(
+            workload,
+            tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled[1:]),
+            tuple(one.artifacts[key].code_digest if isinstance(one, Candidate) else "" for one in compiled),
+            self.workers.compilers[0].version,
+            tuple(replace(one, against=_placed(one.against, compiles)) for one in answer.opponents),
+            (joules[0], *_placed(joules[1:], compiles)) if joules else (),
+        )
 
     def examine(
         self, questions: Sequence[Question], *, seed: int, seconds: float = math.inf, deadlines: Limits | None = None
@@ -309,7 +268,7 @@ class Pool:
         `seconds`. Nothing else may be in flight."""
         deadline = min(seconds, MAX_EXAMINATION_SECONDS * len(questions))
         arguments = (list(questions), seed, self.roofline, deadlines or Limits())
-        lane = self.workers.ready_worker(self.workers.lanes)
+        lane = self.ready_worker(self.workers.lanes)
         verdicts: list[CandidateVerdict] | Failure = self._call(lane, "examine", deadline, *arguments)
         return verdicts
 
@@ -321,43 +280,26 @@ class Pool:
 
     def _compile(self, request: EvaluationRequest) -> Candidate | Outcome:
         artifacts: dict[TypesKey, Artifact] = {}
-        workloads = [self.task.workload(name) for name in request.workloads]
-        for key, source in sources_of(request, workloads).items():
-            artifact = self._artifact(source)
+        for key, source in sources_of(request, [self.task.workload(name) for name in request.workloads]).items():
+            worker = self.ready_worker(self.workers.compilers)
+            entry = cache_key(source, self.limits.arch, worker.version)
+            artifact: Any = None if self.cache is None else self.cache.get(entry)
+            if artifact is None:
+                artifact = self._call(worker, "compile", self.workers.deadlines.compile, source)
+                if self.cache is not None and isinstance(artifact, Artifact | CompileFailed):
+                    self.cache.put(entry, artifact)
             if not isinstance(artifact, Artifact):
-                return artifact
+                failed: Outcome = artifact
+                return failed
             artifacts[key] = artifact
         return Candidate(request.template, request.config, artifacts)
 
-    def _artifact(self, source: Specialised) -> Artifact | Outcome:
-        worker = self.workers.ready_worker(self.workers.compilers)
-        if self.cache is not None:
-            key = cache_key(source, self.limits.arch, worker.version)
-            if (cached := self.cache.get(key)) is not None:
-                return cached
-        compiled: Artifact | Outcome = self._call(worker, "compile", self.workers.deadlines.compile, source)
-        if self.cache is not None and isinstance(compiled, Artifact | CompileFailed):
-            self.cache.put(key, compiled)
-        return compiled
-
     def _call(self, worker: ActorHandle, method: str, deadline: float, *arguments: Any) -> Any:
-        """One call on a worker that is ready; a death or an overrun comes back as an outcome, and the actor is
-        replaced."""
-        phase, workers = self.workers.phase_of(worker), self.workers
-        try:
-            if method in USES_DEVICE:
-                acquired = worker.actor.call.remote("acquire")
-                workers.wait_for(acquired, time.monotonic() + workers.deadlines.start, worker)
-                result_of(acquired)
-            result = result_of(worker.actor.call.remote(method, *arguments), deadline)
-        except ray.exceptions.GetTimeoutError:
-            worker.replace_actor()
-            return TimedOut(phase, deadline)
-        except LOST as error:
-            worker.replace_actor()
-            return Crashed(phase, describe_loss(error))
-        if isinstance(result, Crashed | TimedOut) or (
-            isinstance(result, WorkloadComparison) and _ended_process(result)
+        """See `call`; the worker starts a new process where its own has ended."""
+        result = self.call(worker, method, deadline, *arguments)
+        if worker.ready and (
+            isinstance(result, Crashed | TimedOut)
+            or (isinstance(result, WorkloadComparison) and _ended_process(result))
         ):
             worker.reset_in_place()
         return result
@@ -402,11 +344,8 @@ def _one_by_one(
         results, energies = together.results, together.energies
     else:
         # Which of them did it is not known: each is compared alone.
-        alone = (
-            [together]
-            if len(finalists) == 1
-            else [run(replace(request, candidates=[one], opponents=())) for one in finalists]
-        )
+        alone = [run(replace(request, candidates=[one], opponents=())) for one in finalists if len(finalists) > 1]
+        alone = alone or [together]
         results = tuple(one.results[0] if isinstance(one, WorkloadComparison) else one for one in alone)
         each = [one.energies if isinstance(one, WorkloadComparison) else () for one in alone]
         energies = (next((one[0] for one in each if one), None), *(one[1] if one else None for one in each))

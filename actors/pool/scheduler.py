@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import ray
 from ray.exceptions import NodeDiedError, ObjectLostError
@@ -25,6 +26,8 @@ from ray.exceptions import NodeDiedError, ObjectLostError
 from tunesmith.actors.lane import DeviceBusy, WorkerLost
 from tunesmith.actors.pool.workers import LOST, ActorCall, ActorHandle, WorkerSet, describe_loss, result_of
 from tunesmith.actors.process import pack, unpack
+from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact, Candidate, EvaluationRequest, TypesKey, types_key
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
@@ -56,6 +59,9 @@ SPARE_COMPILATIONS = 0.25
 NEWEST_WEIGHT = 0.1
 """Weight of the newest duration in the running averages."""
 
+USES_DEVICE = ("prepare", "compare", "calibrate", "examine")
+"""Calls of a lane that launch kernels, before which it waits for the device."""
+
 Compiled = Artifact | CompileFailed | Rejected
 
 
@@ -84,14 +90,6 @@ class Job:
     losses: int = 0
     alone: bool = False
     gated: bool = False
-
-    @property
-    def compiled(self) -> bool:
-        return len(self.artifacts) == len(self.sources)
-
-    @property
-    def candidate(self) -> Candidate:
-        return Candidate(self.request.template, self.request.config, dict(self.artifacts))
 
     def evaluation(self, outcomes: dict[str, Outcome], lane_seconds: float) -> Evaluation:
         artifact = next(iter(self.artifacts.values()), None)
@@ -123,6 +121,15 @@ class Compilation:
         return self.job.sources[self.key]
 
 
+@dataclass(slots=True)
+class Direct:
+    """A call for which the pool waits: its result, once it has ended, or how its process was lost."""
+
+    ended: bool = False
+    result: Any = None
+    alone: bool = False
+
+
 class InFlightTarget:
     """How many evaluations should be in flight on `lanes` lanes and `compilers` compile workers: enough that no lane
     waits, and no more, as a search learns nothing from evaluations in flight.
@@ -133,34 +140,25 @@ class InFlightTarget:
     """
 
     def __init__(self, lanes: int, compilers: int, *, exclusive: bool) -> None:
-        self._lanes, self._compilers, self._exclusive = lanes, compilers, exclusive
-        self._compile: float | None = None
-        self._visit: float | None = None
-
-    @property
-    def max(self) -> int:
+        self._lanes, self._exclusive = lanes, exclusive
+        self._averages: dict[str, float] = {}
+        spare = math.ceil(SPARE_COMPILATIONS * compilers)
+        self.max = lanes + compilers if exclusive else CALLS_PER_WORKER * lanes + compilers + spare
         """The number that keeps all workers busy, however long calls take."""
-        if self._exclusive:
-            return self._lanes + self._compilers
-        return CALLS_PER_WORKER * self._lanes + self._compilers + math.ceil(SPARE_COMPILATIONS * self._compilers)
 
     @property
     def now(self) -> int:
         """The number that keeps the lanes busy, by the durations so far; `max` while none is known."""
-        if self._exclusive or self._compile is None or not self._visit:
+        compilation, visit = self._averages.get("compile"), self._averages.get("visit")
+        if self._exclusive or compilation is None or not visit:
             return self.max
-        compiling = math.ceil((1 + SPARE_COMPILATIONS) * self._compile * self._lanes / self._visit)
+        compiling = math.ceil((1 + SPARE_COMPILATIONS) * compilation * self._lanes / visit)
         return min(self.max, CALLS_PER_WORKER * self._lanes + 1 + compiling)
 
-    def on_compiled(self, seconds: float) -> None:
-        self._compile = _average(self._compile, seconds)
-
-    def on_visited(self, seconds: float) -> None:
-        self._visit = _average(self._visit, seconds)
-
-
-def _average(before: float | None, newest: float) -> float:
-    return newest if before is None else (1 - NEWEST_WEIGHT) * before + NEWEST_WEIGHT * newest
+    def note(self, what: Literal["compile", "visit"], seconds: float) -> None:
+        """A compilation or a visit took `seconds`."""
+        before = self._averages.get(what, seconds)
+        self._averages[what] = (1 - NEWEST_WEIGHT) * before + NEWEST_WEIGHT * seconds
 
 
 class CompileQueue:
@@ -169,7 +167,8 @@ class CompileQueue:
 
     def __init__(self, arch: str, cache: ArtifactCache | None, seconds: float, say: Callable[[str], None]) -> None:
         self._arch, self._cache, self._seconds, self._say = arch, cache, seconds, say
-        self._queue: deque[Compilation] = deque()
+        self.queue: deque[Compilation] = deque()
+        """Compilations that wait for a worker."""
         self._waiters: dict[tuple[str, str], list[Compilation]] = {}
         """Compilations that wait for the result of another under way, by its `compile_key`."""
         self._unwritten: dict[str, Artifact | CompileFailed] = {}
@@ -178,45 +177,28 @@ class CompileQueue:
         """Outcomes of sources that a compiler did not survive, by their `compile_key`. They are not compiled again, for
         whatever configuration: each time would take as long."""
 
-    def __len__(self) -> int:
-        """Compilations that wait for a worker."""
-        return len(self._queue)
-
     @property
     def waiting_for_code(self) -> int:
         """Compilations that wait for the result of another evaluation's."""
         return sum(len(waiters) for waiters in self._waiters.values())
 
-    @property
-    def next_alone(self) -> bool:
-        """Whether the next compilation must have its worker for itself."""
-        return bool(self._queue) and self._queue[0].alone
-
-    def add(self, job: Job) -> None:
-        self._queue.extend(Compilation(job, key) for key in job.sources)
-
-    def requeue(self, compilation: Compilation) -> None:
-        """Puts a lost compilation first in the queue."""
-        self._queue.appendleft(compilation)
-
     def dispatch(self, worker: ActorHandle) -> Iterator[tuple[Compilation, Compiled | Crashed | TimedOut]]:
         """Gives `worker` the next compilation, if there is any, and yields those before it whose result is known."""
-        while self._queue:
-            compilation = self._queue.popleft()
+        while self.queue:
+            compilation = self.queue.popleft()
             if compilation.job.failed:
                 continue
             compilation.compile_key = compilation.source.digest, worker.version
             if (waiters := self._waiters.get(compilation.compile_key)) is not None:
                 waiters.append(compilation)
-                continue
-            if (found := self._ended.get(compilation.compile_key) or self._known(compilation)) is not None:
+            elif (found := self._ended.get(compilation.compile_key) or self._known(compilation)) is not None:
                 yield compilation, found
-                continue
-            compilation.job.cached = False
-            reference = worker.actor.call.remote("compile_packed", pack(compilation.source))
-            worker.begin(ActorCall(reference, self._seconds, compilation))
-            self._waiters[compilation.compile_key] = []
-            return
+            else:
+                compilation.job.cached = False
+                reference = worker.actor.call.remote("compile_packed", pack(compilation.source))
+                worker.begin(ActorCall(reference, self._seconds, compilation))
+                self._waiters[compilation.compile_key] = []
+                return
 
     def on_compiled(self, compilation: Compilation, result: Compiled) -> list[Compilation]:
         """Gives the compilations that waited for the same result."""
@@ -229,7 +211,7 @@ class CompileQueue:
         all with this source, where the source is to blame."""
         if end is not None:
             self._ended[compilation.compile_key] = end
-        self._queue.extendleft(reversed(self._waiters.pop(compilation.compile_key)))
+        self.queue.extendleft(reversed(self._waiters.pop(compilation.compile_key)))
 
     def flush_cache(self) -> None:
         """Writes new results to the cache. It is called when all workers are served: files take longer to write than
@@ -261,7 +243,7 @@ class Scheduler:
         limits, self._deadlines = workers.limits, workers.deadlines
         self._exclusive = limits.kind == "cpu"
         """Compiling and timing share the processor, so they take turns."""
-        self.target = InFlightTarget(len(workers.lanes), len(workers.compilers), exclusive=self._exclusive)
+        self._target = InFlightTarget(len(workers.lanes), len(workers.compilers), exclusive=self._exclusive)
         self.compile_queue = CompileQueue(limits.arch, cache, self._deadlines.compile, workers.say)
         self._visit_queue: deque[Job] = deque()
         self.done: deque[tuple[EvaluationRequest, Evaluation]] = deque()
@@ -272,33 +254,79 @@ class Scheduler:
         self._quarantine: dict[tuple[str, str], Failure] = {}
         """Configurations that ended a lane: they are answered from here and never run again."""
 
+    @property
+    def target_in_flight(self) -> int:
+        """How many evaluations should be in flight now: so many that no lane waits, and no more, as a search learns
+        nothing from evaluations under way. Requests that share a pending compilation do not count."""
+        return self._target.now + self.compile_queue.waiting_for_code
+
+    @property
+    def max_in_flight(self) -> int:
+        """The upper bound of `target_in_flight` where no two requests share their code."""
+        return self._target.max
+
     def submit(self, request: EvaluationRequest) -> None:
+        """Begins an evaluation, which is in `done` when it has ended."""
         job = Job(request, sources_of(request, [self.task.workload(name) for name in request.workloads]))
         self.in_flight += 1
         if (known := self._quarantine.get(request.key)) is not None:
             self._fail(job, known)
-            return
-        self.compile_queue.add(job)
+        else:
+            self.compile_queue.queue.extend(Compilation(job, key) for key in job.sources)
 
     def step(self, until: float) -> None:
         """Gives workers their next calls, and waits for a call to end, until a monotonic time at most."""
         self._dispatch()
         self.compile_queue.flush_cache()
-        if self.done or not self.in_flight:
-            return
-        busy = [worker for worker in self.workers.workers if worker.calls]
-        if busy:
-            self._advance(busy, until)
-        self.workers.require_device()
-        self.workers.report_waiting()
+        if not self.done and self.in_flight:
+            self._advance(self.workers.workers, until)
+            self.workers.report_waiting(self.workers.lanes)
 
-    def _advance(self, busy: list[ActorHandle], waited_until: float) -> None:
-        """Waits for a call to end, and handles all that have ended or are overdue."""
-        waited = {worker.waited: worker for worker in busy}
+    def call(self, worker: ActorHandle, method: str, seconds: float, *arguments: Any) -> Any:
+        """The result of one call on a worker that is ready; a death or an overrun comes back as an outcome, and the
+        actor is replaced. Waiting for the device is not part of its `seconds`."""
+        gate = worker.actor.call.remote("acquire") if method in USES_DEVICE else None
+        direct = Direct()
+        worker.begin(ActorCall(worker.actor.call.remote(method, *arguments), seconds, direct, gate))
+        while not direct.ended:
+            self._advance_one(worker)
+        return direct.result
+
+    def make_ready(self, worker: ActorHandle) -> None:
+        """Waits until `worker` is ready, or excluded. Raises `PoolError` when it was the last of its kind."""
+        group = self.workers.group_of(worker)
+        while worker in group and not worker.ready:
+            # Lanes need the answer of a compile worker to start.
+            for one in (worker, *self.workers.compilers):
+                self.workers.request_ready(one)
+            self._advance_one(worker)
+
+    def ready_worker(self, group: list[ActorHandle], seed: int | None = None) -> ActorHandle:
+        """The first of the lanes or compile workers, ready; where it is excluded meanwhile, the next. seed: of the
+        contents that a lane has, where it matters. Raises `PoolError` when none is left."""
+        while True:
+            worker = group[0]
+            if seed is not None and worker.seed != seed:
+                worker.reset_in_place(seed)
+            self.make_ready(worker)
+            if worker in group:
+                return worker
+
+    def _advance_one(self, worker: ActorHandle) -> None:
+        """Waits for a call of `worker` or of a compile worker to end, and reports why that takes long."""
+        self._advance([worker, *self.workers.compilers], time.monotonic() + REPORT_AFTER_SECONDS)
+        lanes = self.workers.lanes
+        self.workers.report_waiting([worker] if worker.phase == "run" else lanes)
+
+    def _advance(self, workers: list[ActorHandle], waited_until: float) -> None:
+        """Waits for a call of `workers` to end, and handles all that have ended or are overdue."""
+        waited = {worker.waited: worker for worker in workers if worker.calls}
+        if not waited:
+            return
         references = list(waited)
         finished, _ = ray.wait(references, num_returns=len(references), timeout=0)
         if not finished:
-            pause = min(min(worker.deadline for worker in busy), waited_until) - time.monotonic()
+            pause = min(waited_until, *(worker.deadline for worker in waited.values())) - time.monotonic()
             finished, _ = ray.wait(references, timeout=max(0.0, pause))
         for reference in finished:
             worker = waited[reference]
@@ -308,7 +336,7 @@ class Scheduler:
                 else:
                     self._finish(worker)
         now = time.monotonic()
-        for worker in busy:
+        for worker in waited.values():
             if worker.calls and now > worker.deadline and worker.waited not in finished:
                 self._on_overdue(worker)
 
@@ -316,24 +344,23 @@ class Scheduler:
         lanes, compilers = self.workers.lanes, self.workers.compilers
         for worker in self.workers.workers:
             self.workers.request_ready(worker)
-        if not (self._exclusive and any(lane.calls for lane in lanes)):
+        sides: list[tuple[Any, ...]] = [
+            (compilers, lanes, self.compile_queue.queue, self._start_compile),
+            (lanes, compilers, self._visit_queue, self._start_visit),
+        ]
+        for group, others, queue, start in sides:
+            if self._exclusive and any(other.calls for other in others):
+                continue
             for depth in range(1 if self._exclusive else CALLS_PER_WORKER):
-                for worker in compilers:
-                    if self.compile_queue and _has_room(worker, depth, self.compile_queue.next_alone):
-                        self._start_compile(worker)
-        if not (self._exclusive and any(worker.calls for worker in compilers)):
-            for depth in range(1 if self._exclusive else CALLS_PER_WORKER):
-                for lane in lanes:
-                    if self._visit_queue and _has_room(lane, depth, self._visit_queue[0].alone):
-                        self._start_visit(lane)
+                for worker in group:
+                    if queue and _has_room(worker, depth, queue[0].alone):
+                        start(worker)
 
     def _start_compile(self, worker: ActorHandle) -> None:
         # The source is not to blame for a worker that does not start.
-        if not worker.ready:
-            return
-        for compilation, found in self.compile_queue.dispatch(worker):
-            self.target.on_compiled(0.0)
-            self._on_compiled(compilation, found)
+        if worker.ready:
+            for compilation, found in self.compile_queue.dispatch(worker):
+                self._on_compiled(compilation, found, 0.0)
 
     def _start_visit(self, lane: ActorHandle) -> None:
         if lane.seed != self.workers.seed:
@@ -343,7 +370,8 @@ class Scheduler:
         job = self._visit_queue.popleft()
         names = job.request.workloads
         gate = lane.actor.call.remote("acquire") if job.gated else None
-        packed = pack(job.candidate, names, {name: self._precision_of(name) for name in names})
+        candidate = Candidate(job.request.template, job.request.config, dict(job.artifacts))
+        packed = pack(candidate, names, {name: self._precision_of(name) for name in names})
         seconds = self._deadlines.visit * len(names)
         reference = lane.actor.call.remote("visit_packed", packed, seconds)
         lane.begin(ActorCall(reference, seconds, job, gate, self._deadlines.grace))
@@ -365,38 +393,46 @@ class Scheduler:
         return self._floors[key]
 
     def _finish(self, worker: ActorHandle) -> None:
+        """The first call of `worker` has ended."""
         call, seconds = worker.end_call()
+        job = call.job
         try:
-            if call.job is None:
-                self.workers.on_start_returned(worker, call.reference)
-                return
             result = result_of(call.reference)
         except LOST as error:
             # The evaluation is not to blame for a lost node, nor for a result that was lost after it was there.
             blameless = worker.node_is_gone or isinstance(error, ObjectLostError | NodeDiedError)
-            outcome = Crashed(self.workers.phase_of(worker), describe_loss(error))
-            self._replace(worker)
+            outcome = Crashed(worker.phase, describe_loss(error))
+            self._retry_all(worker.replace_actor())
             self._on_lost(worker, call, outcome, seconds, blameless=blameless)
             return
-        (result,) = unpack(result)
-        worker.startup_deaths, worker.served = 0, worker.served + 1
-        if isinstance(call.job, Job):
-            self._on_visited(worker, call, result, seconds)
+        except TunesmithError as error:
+            if job is not None:
+                raise
+            self.workers.on_mistake(worker, error)
+            return
+        if job is None:
+            self.workers.on_started(worker, result)
+        elif isinstance(job, Direct):
+            job.ended, job.result = True, result
         else:
-            self.target.on_compiled(seconds)
-            call.job.job.compile_seconds += seconds
-            self._on_compiled(call.job, result)
-            for waiter in self.compile_queue.on_compiled(call.job, result):
-                self.target.on_compiled(0.0)
-                self._on_compiled(waiter, result)
+            (result,) = unpack(result)
+            worker.startup_deaths, worker.served = 0, worker.served + 1
+            if isinstance(job, Job):
+                self._on_visited(worker, call, result, seconds)
+                return
+            job.job.compile_seconds += seconds
+            self._on_compiled(job, result, seconds)
+            for waiter in self.compile_queue.on_compiled(job, result):
+                self._on_compiled(waiter, result, 0.0)
 
-    def _on_compiled(self, compilation: Compilation, result: Compiled | Crashed | TimedOut) -> None:
+    def _on_compiled(self, compilation: Compilation, result: Compiled | Crashed | TimedOut, seconds: float) -> None:
+        self._target.note("compile", seconds)
         job = compilation.job
         if not isinstance(result, Artifact):
             self._fail(job, result)
             return
         job.artifacts[compilation.key] = result
-        if job.compiled and not job.failed:
+        if len(job.artifacts) == len(job.sources) and not job.failed:
             self._visit_queue.append(job)
 
     def _on_visited(
@@ -415,45 +451,46 @@ class Scheduler:
             else:
                 self._on_lost(lane, call, result.outcome, seconds, blameless=False)
             return
-        if any(isinstance(outcome, LaunchFailed) and outcome.sticky for outcome in result.values()):
+        sticky = [one for one in result.values() if isinstance(one, LaunchFailed) and one.sticky]
+        if sticky:
             self._retry_all(lane.reset_in_place())
-            self._quarantine[job.request.key] = next(o for o in result.values() if isinstance(o, LaunchFailed))
+            self._quarantine[job.request.key] = sticky[0]
         else:
-            self.target.on_visited(seconds)
+            self._target.note("visit", seconds)
         self._deliver(job, result, seconds)
 
     def _on_overdue(self, worker: ActorHandle) -> None:
-        if not worker.ready and self.workers.others_ready(worker):
+        if not worker.ready and self.in_flight and self.workers.others_ready(worker):
             # It waits for a place in the cluster that others use; the ready workers do the work.
             worker.deadline += worker.patience
             return
         patience = 0.0 if worker.ready else worker.patience
         call, seconds = worker.end_call()
-        phase = self.workers.phase_of(worker)
-        self._replace(worker)
-        self._on_lost(worker, call, TimedOut(phase, call.seconds + patience), seconds, blameless=False)
+        self._retry_all(worker.replace_actor())
+        self._on_lost(worker, call, TimedOut(worker.phase, call.seconds + patience), seconds, blameless=False)
 
     def _on_lost(
         self, worker: ActorHandle, call: ActorCall, outcome: Crashed | TimedOut, seconds: float, *, blameless: bool
     ) -> None:
         """Makes a call whose process is gone again, or blames it."""
-        if call.job is None:
+        work = call.job
+        if work is None:
             self.workers.on_startup_death(worker, outcome)
             return
         worker.startup_deaths = 0
-        call.job.losses += not blameless
-        again = isinstance(outcome, Crashed) and call.job.losses < MAX_WORKER_LOSSES
-        if isinstance(call.job, Compilation):
-            self.compile_queue.on_lost(call.job, None if again else outcome)
+        if isinstance(work, Direct):
+            work.ended, work.result = True, outcome
+            return
+        work.losses += not blameless
+        again = isinstance(outcome, Crashed) and work.losses < MAX_WORKER_LOSSES
+        if isinstance(work, Compilation):
+            self.compile_queue.on_lost(work, None if again else outcome)
         if again:
             self._retry(call)
             return
-        job = call.job if isinstance(call.job, Job) else call.job.job
+        job = work if isinstance(work, Job) else work.job
         self._quarantine[job.request.key] = outcome
-        self._fail(job, outcome, seconds if worker in self.workers.lanes else 0.0)
-
-    def _replace(self, worker: ActorHandle) -> None:
-        self._retry_all(worker.replace_actor())
+        self._fail(job, outcome, seconds if worker.phase == "run" else 0.0)
 
     def _retry_all(self, calls: list[ActorCall]) -> None:
         """Makes the calls behind a lost one again, as they did nothing wrong."""
@@ -465,16 +502,13 @@ class Scheduler:
 
     def _retry(self, call: ActorCall) -> None:
         call.job.alone = True
-        if isinstance(call.job, Job):
-            self._visit_queue.appendleft(call.job)
-        else:
-            self.compile_queue.requeue(call.job)
+        queue: deque[Any] = self._visit_queue if isinstance(call.job, Job) else self.compile_queue.queue
+        queue.appendleft(call.job)
 
     def _fail(self, job: Job, outcome: Failure, lane_seconds: float = 0.0) -> None:
-        if job.failed:
-            return
-        job.failed = True
-        self._deliver(job, {job.request.workloads[0]: outcome}, lane_seconds)
+        if not job.failed:
+            job.failed = True
+            self._deliver(job, {job.request.workloads[0]: outcome}, lane_seconds)
 
     def _deliver(self, job: Job, outcomes: dict[str, Outcome], lane_seconds: float) -> None:
         self.in_flight -= 1

@@ -6,13 +6,13 @@ result. Which call comes next is the pool's business.
 
 from __future__ import annotations
 
-import math
+import contextlib
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray.exceptions import (
@@ -26,13 +26,12 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tunesmith.actors.lane import Lane, LaneActor, WorkerActor
-from tunesmith.actors.ray_cluster import cpu_share
-from tunesmith.actors.workers import CompilerReady, CompileWorker, LaneReady
+from tunesmith.actors.lane import LaneActor, WorkerActor
+from tunesmith.actors.ray_cluster import cpu_share, total
+from tunesmith.actors.workers import CompilerReady, LaneReady
 from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS, REPORT_EVERY_SECONDS, this_process
 from tunesmith.hw.errors import OutOfTime, TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS
@@ -73,13 +72,14 @@ class ActorCall:
 class ActorHandle:
     """An actor that can be replaced: `make` starts one for a seed.
 
-    It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). patience:
-    seconds that a process may take to start, or a gate to open, before a call's own seconds run; ready: the actor has
-    said that it is; startup_deaths: how often in a row it ended without having done anything; busy_seconds: time with a
-    call under way once it was ready, of all the actors it has been; _placed: the node's id, behind a reference that is
-    ready once the actor has a place in the cluster.
+    It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). phase: of its
+    calls, in the terms of outcomes; patience: seconds that a process may take to start, or a gate to open, before a
+    call's own seconds run; ready: the actor has said that it is; startup_deaths: how often in a row it ended without
+    having done anything; busy_seconds: time with a call under way once it was ready, of all the actors it has been;
+    _placed: the node's id, behind a reference that is ready once the actor has a place in the cluster.
     """
 
+    phase: Literal["compile", "run"]
     make: Callable[[int], Any]
     seed: int
     name: str = ""
@@ -114,8 +114,7 @@ class ActorHandle:
     @property
     def busy_until_now(self) -> float:
         """`busy_seconds` with the call under way."""
-        under_way = bool(self.calls) and self.ready and self.calls[0].gate is None
-        return self.busy_seconds + (time.monotonic() - self.started if under_way else 0.0)
+        return self.busy_seconds + (time.monotonic() - self.started if self.state == "busy" else 0.0)
 
     @property
     def state(self) -> str:
@@ -129,23 +128,21 @@ class ActorHandle:
     @property
     def node(self) -> str | None:
         """The id of the node it runs on; None while it waits for a place in the cluster."""
-        if self._placed is None:
-            return None
         try:
-            node: str = ray.get(self._placed, timeout=0)
+            return None if self._placed is None else str(ray.get(self._placed, timeout=0))
         except (GetTimeoutError, *LOST):
             return None
-        return node
 
     @property
     def node_is_gone(self) -> bool:
         """Whether the node it ran on has left the cluster."""
-        node = self.node
         alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}  # type: ignore[no-untyped-call]
-        return node is not None and node not in alive
+        return self.node is not None and self.node not in alive
 
     def pass_gate(self) -> None:
         """The first call begins: from now on its deadline runs. If the process died instead, the call tells."""
+        with contextlib.suppress(*LOST):
+            result_of(self.calls[0].gate)
         self.calls[0].gate = None
         self._begin_first()
 
@@ -159,29 +156,25 @@ class ActorHandle:
             self._begin_first()
         return call, seconds
 
-    def replace_actor(self, seed: int | None = None) -> list[ActorCall]:
-        """Ends the actor, if any, and starts another, with buffers drawn from `seed`. Gives the calls it had."""
+    def replace_actor(self) -> list[ActorCall]:
+        """Ends the actor, if any, and starts another. Gives the calls it had."""
         self.end()
-        lost = self._reset(seed)
         self.actor = self.make(self.seed)
         self._placed = self.actor.node_id.remote()
-        return lost
+        return self.reset_in_place()
 
     def reset_in_place(self, seed: int | None = None) -> list[ActorCall]:
         """The same actor has to make itself ready again, for contents of `seed`. Gives the calls it had."""
-        return self.replace_actor(seed) if self.actor is None else self._reset(seed)
+        lost = list(self.calls)
+        self.calls.clear()
+        self.seed, self.ready = self.seed if seed is None else seed, False
+        return lost
 
     def end(self) -> None:
         """Ends the actor, if any."""
         if self.actor is not None:
             ray.kill(self.actor)
             self.actor = self._placed = None
-
-    def _reset(self, seed: int | None) -> list[ActorCall]:
-        lost = list(self.calls)
-        self.calls.clear()
-        self.seed, self.ready = self.seed if seed is None else seed, False
-        return lost
 
     def _begin_first(self) -> None:
         first = self.calls[0]
@@ -202,15 +195,14 @@ def result_of(reference: Any, timeout: float | None = None) -> Any:
 
 def describe_loss(error: Exception) -> str:
     """A clause for the user on an error of `LOST`."""
-    match error:
-        case OutOfMemoryError():
-            return "Ray ended the worker process because its node ran out of memory"
-        case NodeDiedError():
-            return "its node left the cluster"
-        case ObjectLostError():
-            return "its result was lost with the node that held it"
+    known = {
+        OutOfMemoryError: "Ray ended the worker process because its node ran out of memory",
+        NodeDiedError: "its node left the cluster",
+        ObjectLostError: "its result was lost with the node that held it",
+    }
     # Ray does not know the signal.
-    return "the worker process ended without a result, as after an invalid access or when the system kills it"
+    unknown = "the worker process ended without a result, as after an invalid access or when the system kills it"
+    return next((clause for kind, clause in known.items() if isinstance(error, kind)), unknown)
 
 
 MAX_STARTUP_DEATHS = 3
@@ -244,9 +236,9 @@ class WorkerSet:
         workloads: Sequence[str],
         deadlines: Deadlines,
         say: Callable[[str], None],
-        seconds_left: Callable[[], float] = lambda: math.inf,
-        lane_class: type = Lane,
-        compile_class: type = CompileWorker,
+        seconds_left: Callable[[], float],
+        lane_class: type,
+        compile_class: type,
     ) -> None:
         self.limits, self.deadlines, self.say = limits, deadlines, say
         self._seconds_left = seconds_left
@@ -274,25 +266,21 @@ class WorkerSet:
             named = lane_actor.options(name=name, namespace=NAMESPACE) if self._gpu else lane_actor
             return named.remote(lane_class, shared_task, limits, index, drawn, holder)
 
+        def make_compiler(_: int) -> Any:
+            return compile_actor.remote(compile_class, limits, index)
+
         self._me = str(holder)
-        self.lanes = [ActorHandle(make_lane, seed, f"lane {number}", deadlines.start) for number in range(lanes)]
+        wait = deadlines.start
+        self.lanes = [ActorHandle("run", make_lane, seed, f"lane {at}", wait) for at in range(lanes)]
         self.compilers = [
-            ActorHandle(
-                lambda _: compile_actor.remote(compile_class, limits, index),
-                seed,
-                f"compile worker {number}",
-                deadlines.start,
-            )
-            for number in range(compilers)
+            ActorHandle("compile", make_compiler, seed, f"compile worker {at}", wait) for at in range(compilers)
         ]
-        self.health: Artifact | None = None
-        self._known_health = False
+        self._compiler_ready: CompilerReady | None = None
+        """The answer of the first compile worker that was ready, whose health kernel lanes need to start."""
         self._failed_checks: dict[str, int] = {}
         self._noted: set[str] = set()
         self._without_device: float | None = None
-        self._next_look = 0.0
-        self._started = 0.0
-        self._next_report = 0.0
+        self._started = self._next_look = self._next_report = 0.0
         self._holder_asked: tuple[ActorHandle, Any] | None = None
 
     @property
@@ -314,46 +302,50 @@ class WorkerSet:
         for worker in self.workers:
             worker.end()
 
-    def phase_of(self, worker: ActorHandle) -> str:
-        """The phase of its calls, in the terms of outcomes."""
-        return "run" if worker in self.lanes else "compile"
+    def group_of(self, worker: ActorHandle) -> list[ActorHandle]:
+        """All workers of its kind."""
+        return self.lanes if worker.phase == "run" else self.compilers
+
+    def others_ready(self, worker: ActorHandle) -> bool:
+        return any(other.ready for other in self.group_of(worker) if other is not worker)
 
     def request_ready(self, worker: ActorHandle) -> None:
-        """Has `worker` make itself ready, unless it is or is at it."""
+        """Has `worker` make itself ready, unless it is or is at it. Lanes begin once a compile worker is ready."""
         if worker.ready or worker.calls:
             return
-        if worker in self.compilers:
+        if worker.phase == "compile":
             worker.begin(ActorCall(worker.actor.call.remote("start"), 0.0))
-        elif self._known_health:
+        elif self._compiler_ready is not None:
             # Lanes with other contents are for comparisons, which prepare their few workloads themselves.
             workloads = self._workloads if worker.seed == self.seed else ()
-            seconds = self.deadlines.prepare
-            reference = worker.actor.call.remote("start", self.health, workloads, worker.seed, seconds)
+            seconds, health = self.deadlines.prepare, self._compiler_ready.health
+            reference = worker.actor.call.remote("start", health, workloads, worker.seed, seconds)
             worker.begin(ActorCall(reference, seconds, grace=self.deadlines.grace))
 
-    def on_start_returned(self, worker: ActorHandle, reference: Any) -> None:
-        """`worker` has answered whether it is ready. Raises of `LOST` where it died instead, and `TunesmithError`."""
-        try:
-            answer = result_of(reference)
-        except TunesmithError as error:
-            if worker not in self.compilers or len(self.compilers) == 1:
-                raise
-            # A node may lack a compiler that others have.
-            self.exclude(worker, str(error).rstrip("."))
-            return
-        if isinstance(answer, CompilerReady):
-            worker.version, worker.ready = answer.version, True
-            self.health, self._known_health = answer.health, True
-        elif isinstance(answer, Crashed | TimedOut):
-            self._on_failed_preparation(worker, answer)
-        else:
-            self._on_lane_ready(worker, answer)
+    def on_started(self, worker: ActorHandle, answer: CompilerReady | LaneReady | Crashed | TimedOut) -> None:
+        """`worker` has answered whether it is ready. Raises `PoolError` where no other can work."""
+        match answer:
+            case CompilerReady():
+                worker.version, worker.ready = answer.version, True
+                self._compiler_ready = self._compiler_ready or answer
+            case LaneReady():
+                self._on_lane_ready(worker, answer)
+            case _:
+                cause = f"; most likely the reference function {self.task.reference_name} ends it"
+                self.on_startup_death(worker, answer, "while preparing the data", cause)
+
+    def on_mistake(self, worker: ActorHandle, error: TunesmithError) -> None:
+        """Starting `worker` has failed with a user's mistake, which is raised again where no other can do its work."""
+        if worker.phase == "run" or len(self.compilers) == 1:
+            raise error
+        # A node may lack a compiler that others have.
+        self.exclude(worker, str(error).rstrip("."))
 
     def exclude(self, worker: ActorHandle, why: str) -> None:
         """Takes a worker out. Raises `PoolError` when it was the last."""
         worker.end()
         worker.calls.clear()
-        group = self._group(worker)
+        group = self.group_of(worker)
         group.remove(worker)
         sentence = f"{worker.title} is excluded: {why}."
         if not group:
@@ -373,102 +365,54 @@ class WorkerSet:
             raise PoolError(f"{worker.title} cannot be used: {why}{cause}.")
         self.exclude(worker, why)
 
-    def others_ready(self, worker: ActorHandle) -> bool:
-        return any(other.ready for other in self._group(worker) if other is not worker)
-
-    def ready_worker(self, group: list[ActorHandle], seed: int | None = None) -> ActorHandle:
-        """The first of the lanes or compile workers, ready; where it is excluded meanwhile, the next. seed: of the
-        contents that a lane has, where it matters. Raises `PoolError` when none is left."""
-        while True:
-            worker = group[0]
-            if seed is not None and worker.seed != seed:
-                worker.reset_in_place(seed)
-            self.make_ready(worker)
-            if worker in group:
-                return worker
-
-    def make_ready(self, worker: ActorHandle) -> None:
-        """Waits until `worker` is ready, or excluded. Raises `PoolError` when it was the last of its group."""
-        group = self._group(worker)
-        if group is self.lanes and not self._known_health:
-            self.ready_worker(self.compilers)
-        while worker in group and not worker.ready:
-            self.request_ready(worker)
-            try:
-                self.wait_for(worker.calls[0].reference, worker.deadline)
-                call, _ = worker.end_call()
-                self.on_start_returned(worker, call.reference)
-            except ray.exceptions.GetTimeoutError:
-                worker.replace_actor()
-                self.on_startup_death(worker, TimedOut("start", self.deadlines.start))
-            except LOST as error:
-                worker.replace_actor()
-                self.on_startup_death(worker, Crashed("start", describe_loss(error)))
-
-    def wait_for(self, reference: Any, deadline: float, lane: ActorHandle | None = None) -> None:
-        """Waits for the result behind `reference`, and reports why. lane: waits for its device meanwhile.
-        Raises Ray's `GetTimeoutError` after `deadline` (monotonic seconds), and what `report_waiting` raises."""
-        while not ray.wait([reference], timeout=max(0.0, min(deadline - time.monotonic(), REPORT_AFTER_SECONDS)))[0]:
-            if time.monotonic() >= deadline:
-                raise ray.exceptions.GetTimeoutError
-            self.report_waiting(lane)
-
-    def require_device(self) -> None:
-        """Raises `PoolError` when lanes wait for GPUs and the cluster has had none for a while."""
-        if not self._gpu or any(lane.ready for lane in self.lanes):
-            self._without_device = None
-            return
-        now = time.monotonic()
-        if now < self._next_look:
-            return
-        self._next_look = now + DEVICE_POLL_SECONDS
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        if resources.get("GPU", 0.0) >= 1:
-            self._without_device = None
-        elif self._without_device is None:
-            self._without_device = now
-        elif now - self._without_device > NO_DEVICE_SECONDS:
-            raise PoolError(
-                "The Ray cluster has no GPU any more: bring the node back and continue with `tunesmith resume`."
-            )
-
-    def report_waiting(self, waiting: ActorHandle | None = None) -> None:
-        """Says, now and then, why no lane works, or why the lane `waiting` does not: others hold the GPUs of the
-        cluster, or another process uses the device. Raises `OutOfTime` where no time is left to wait."""
+    def report_waiting(self, needed: Sequence[ActorHandle]) -> None:
+        """Says, now and then, why none of the `needed` lanes works: others hold the GPUs of the cluster, or another
+        process uses the device. Raises `OutOfTime` where no time is left to wait, and `PoolError` where the cluster
+        has had no GPU for a while."""
+        self._require_device()
         now = time.monotonic()
         if self._holder_asked is not None:
             lane, answer = self._holder_asked
             if ray.wait([answer], timeout=0)[0]:
                 self._holder_asked = None
-                try:
-                    clause = ray.get(answer)
-                except LOST:
-                    clause = ""
-                if clause:
-                    self._say_waiting(f"{lane.title} is {clause}")
-            return
-        if now < self._next_report or (waiting is None and any(lane.state in ("busy", "idle") for lane in self.lanes)):
-            return
-        # Not later than at the end of the time that is left.
-        next_report = now + max(0.0, min(REPORT_EVERY_SECONDS, self._seconds_left()))
-        if self._gpu and all(lane.node is None for lane in self.lanes):
-            self._report_no_gpu()
-            self._next_report = next_report
-            return
-        for lane in self.lanes if waiting is None else [waiting]:
-            if lane is waiting or (lane.calls and lane.node is not None and now - lane.started > REPORT_AFTER_SECONDS):
+                with contextlib.suppress(*LOST):
+                    if clause := ray.get(answer):
+                        self._say_waiting(f"{lane.title} is {clause}")
+        elif now >= self._next_report and not any(lane.state in ("busy", "idle") for lane in needed):
+            # The next report comes not later than at the end of the time that is left.
+            next_report = now + max(0.0, min(REPORT_EVERY_SECONDS, self._seconds_left()))
+            waiting = [lane for lane in needed if lane.calls and now - lane.started > REPORT_AFTER_SECONDS]
+            if self._gpu and all(lane.node is None for lane in self.lanes):
                 self._next_report = next_report
-                self._holder_asked = lane, lane.actor.waiting_for.remote()
-                return
+                self._report_no_gpu()
+            elif (placed := next((lane for lane in waiting if lane.node is not None), None)) is not None:
+                self._next_report = next_report
+                self._holder_asked = placed, placed.actor.waiting_for.remote()
+
+    def _require_device(self) -> None:
+        """Raises `PoolError` when lanes wait for GPUs and the cluster has had none for a while."""
+        now = time.monotonic()
+        if not self._gpu or any(lane.ready for lane in self.lanes):
+            self._without_device = None
+        elif now >= self._next_look:
+            self._next_look = now + DEVICE_POLL_SECONDS
+            if total("GPU") >= 1:
+                self._without_device = None
+            elif self._without_device is None:
+                self._without_device = now
+            elif now - self._without_device > NO_DEVICE_SECONDS:
+                raise PoolError(
+                    "The Ray cluster has no GPU any more: bring the node back and continue with `tunesmith resume`."
+                )
 
     def _report_no_gpu(self) -> None:
-        total = ray.cluster_resources().get("GPU", 0.0)  # type: ignore[no-untyped-call]
+        gpus = total("GPU")
         named = [one["name"].rpartition(" [")[0] for one in ray.util.list_named_actors(all_namespaces=True)]
         others = sorted({name for name in named if name.startswith("pid ")} - {self._me})
         # Without another tuning, workers may just be slow to start.
-        if total >= 1 and (others or time.monotonic() - self._started > REPORT_EVERY_SECONDS):
+        if gpus >= 1 and (others or time.monotonic() - self._started > REPORT_EVERY_SECONDS):
             held = f"tunings on this cluster: {'; '.join(others)}" if others else "by other Ray jobs, or not freed yet"
-            self._say_waiting(f"Waiting for a GPU: all {total:g} of the Ray cluster are in use ({held})")
+            self._say_waiting(f"Waiting for a GPU: all {gpus:g} of the Ray cluster are in use ({held})")
 
     def _say_waiting(self, clause: str) -> None:
         if self._seconds_left() <= 0:
@@ -496,16 +440,3 @@ class WorkerSet:
             self.say(f"{lane.name} is used, but {answer.note}.")
         self._failed_checks.pop(lane.name, None)
         lane.ready = True
-
-    def _on_failed_preparation(self, lane: ActorHandle, outcome: Crashed | TimedOut) -> None:
-        """The process of a lane ended, or took too long, before any candidate ran."""
-        reference = f"the reference function {self.task.reference_name}"
-        if isinstance(outcome, TimedOut):
-            raise PoolError(
-                f"Preparing the data took longer than {outcome.limit:g} s; most likely {reference} does not end: make "
-                "it faster, or the workloads smaller."
-            )
-        self.on_startup_death(lane, outcome, "while preparing the data", f"; most likely {reference} ends it")
-
-    def _group(self, worker: ActorHandle) -> list[ActorHandle]:
-        return self.lanes if worker in self.lanes else self.compilers

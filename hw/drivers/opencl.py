@@ -21,7 +21,7 @@ from tunesmith.hw.errors import Unavailable
 from tunesmith.hw.limits import DeviceLimits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OpenClDevice:
     """One device. `index` counts over all platforms in pyopencl's order; the pair locates it there."""
 

@@ -189,7 +189,7 @@ def ready(pool: Pool) -> float:
     for worker in pool.workers.workers:
         pool.workers.request_ready(worker)
     for worker in pool.workers.workers:
-        pool.workers.make_ready(worker)
+        pool.make_ready(worker)
     return round(time.monotonic() - started, 3)
 
 

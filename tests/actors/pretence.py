@@ -3,21 +3,31 @@ only by value, so tests hand the classes of `pretending()` to the pool."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tunesmith.actors.pool.pool import Deadlines, EvaluationRequest, Pool
 from tunesmith.actors.process import pack, unpack
 from tunesmith.actors.workers import CompilerReady, LaneReady
 from tunesmith.hw.roofline import Roofline
+from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.timing import compare
-from tunesmith.kernels.outcome import CompileFailed, Energy, LaunchFailed, Measured, Resources
+from tunesmith.kernels.outcome import CompileFailed, Energy, Evaluation, LaunchFailed, Measured, Resources
+from tunesmith.kernels.space import feasible
+from tunesmith.kernels.spec.taskfile import load_task
+
+TASK = load_task("silu_and_mul")
+TEMPLATE = TASK.sources("cuda").templates[0]
+WORKLOAD = ("512x11008",)
+LIMITS = resolve_target("h200")
 
 
 @contextmanager
@@ -119,3 +129,36 @@ def pretending(
             return Roofline(((1 << 26, bandwidths[int(self.number)]),), {}, 1e-6)
 
     return {"lane_class": Lane, "compile_class": Compiler}
+
+
+def make_pool(lanes: int = 1, compilers: int = 1, **changes: Any) -> Pool:
+    """A pool of pretending workers for H200s. changes: arguments of `pretending` and of `Pool`."""
+    names = ("deadlines", "cache", "say", "precision", "lane_class", "compile_class")
+    of_pool = {name: changes.pop(name) for name in names if name in changes}
+    settings = {"seed": 0, "workloads": WORKLOAD, "deadlines": Deadlines(start=60.0)} | pretending(**changes) | of_pool
+    return Pool(TASK, LIMITS, lanes=lanes, compilers=compilers, **settings)
+
+
+def requests(count: int) -> list[EvaluationRequest]:
+    space = feasible(TEMPLATE, [TASK.workload(WORKLOAD[0])], LIMITS)
+    return [EvaluationRequest(number, TEMPLATE, space.config(number), WORKLOAD) for number in range(count)]
+
+
+def run(pool: Pool, count: int, at: dict[int, Callable[[], object]] | None = None) -> list[Evaluation]:
+    """The first `count` evaluations, never more ahead than the pool asks for; when as many as a key of `at` have ended,
+    its value is called."""
+    waiting, found, actions = iter(requests(count)), dict[int, Evaluation](), dict(at or {})
+    while len(found) < count:
+        for one in itertools.islice(waiting, max(0, pool.target_in_flight - pool.in_flight)):
+            pool.submit(one)
+        for request, evaluation in pool.collect():
+            assert request.number not in found, "an evaluation ended twice"
+            found[request.number] = evaluation
+            if (action := actions.pop(len(found), None)) is not None:
+                action()
+    assert pool.in_flight == 0
+    return [found[number] for number in range(count)]
+
+
+def all_measured(found: list[Evaluation]) -> bool:
+    return all(isinstance(one.outcomes[WORKLOAD[0]], Measured) for one in found)

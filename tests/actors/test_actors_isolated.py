@@ -69,54 +69,42 @@ def gone(pid: int, seconds: float = 10.0) -> bool:
 
 
 def test_it_lives_between_calls_and_ends_with_its_context() -> None:
+    """Also after mistakes; neither an alarm nor the main module of this process comes with it."""
     with Isolated("run", Subject, 5) as subject:
         first, pid = subject.call("add", 20.0, 2)
-        assert (first, subject.call("add", 20.0, 3)) == (7, (10, pid))
-        assert pid != os.getpid()
-    assert gone(pid)
-
-
-def test_what_takes_too_long_is_ended_and_the_next_call_has_a_new_process() -> None:
-    with Isolated("run", Subject) as subject:
-        _, pid = subject.call("add", 20.0, 1)
-        assert subject.call("wait", 0.2, 60.0) == TimedOut("run", 0.2)
-        assert gone(pid)
-        count, again = subject.call("add", 20.0, 1)
-        assert count == 1 and again != pid
-
-
-def test_a_death_is_told_with_its_signal() -> None:
-    with Isolated("run", Subject) as subject:
-        found = subject.call("die", 20.0, signal.SIGSEGV)
-        assert found == Crashed("run", f"the process ended by signal {signal.SIGSEGV.value} (SIGSEGV)")
-        assert subject.call("add", 20.0, 1)[0] == 1
-
-
-def test_a_death_between_calls_is_told_by_the_next() -> None:
-    with Isolated("run", Subject) as subject:
-        _, pid = subject.call("add", 20.0, 1)
-        os.kill(pid, signal.SIGKILL)
-        found = subject.call("add", 20.0, 1)
-        assert isinstance(found, Crashed) and "SIGKILL" in found.detail
-
-
-def test_a_call_after_a_kill_of_ours_starts_a_new_process() -> None:
-    with Isolated("run", Subject) as subject:
-        subject.kill()
-        _, pid = subject.call("add", 20.0, 1)
-        subject.kill()
-        total, other = subject.call("add", 20.0, 1)
-        assert total == 1 and other != pid
-
-
-def test_mistakes_are_raised_and_the_process_lives_on() -> None:
-    with Isolated("run", Subject) as subject:
-        _, pid = subject.call("add", 20.0, 1)
+        assert first == 7 and pid != os.getpid()
         with pytest.raises(TunesmithError, match="not a number"):
             subject.call("mistake", 20.0)
         with pytest.raises(BrokenProcess, match="ZeroDivisionError: ours"):
             subject.call("bug", 20.0)
-        assert subject.call("add", 20.0, 1) == (2, pid)
+        assert subject.call("alarm", 20.0) == 0
+        assert subject.call("imported", 20.0, "__mp_main__") is False
+        assert subject.call("add", 20.0, 3) == (10, pid)
+    assert gone(pid) and sys.modules["__main__"].__name__ == "__main__"
+
+
+def test_each_end_of_the_process_is_told_once_and_the_next_call_has_a_new_one() -> None:
+    """An overrun deadline, a signal of its own, a kill from outside between two calls, and a kill of ours, which is no
+    crash."""
+    killed = Crashed("run", "the process ended by signal 9 (SIGKILL)")
+    with Isolated("run", Subject) as subject:
+        pids = []
+        for end in ("wait", "die", "outside", "ours"):
+            total, pid = subject.call("add", 20.0, 1)
+            assert total == 1
+            pids.append(pid)
+            if end == "wait":
+                assert subject.call("wait", 0.2, 60.0) == TimedOut("run", 0.2)
+            elif end == "die":
+                crashed = Crashed("run", f"the process ended by signal {signal.SIGSEGV.value} (SIGSEGV)")
+                assert subject.call("die", 20.0, signal.SIGSEGV) == crashed
+            elif end == "outside":
+                os.kill(pid, signal.SIGKILL)
+                assert subject.call("add", 20.0, 1) == killed
+            else:
+                subject.kill()
+            assert gone(pid)
+        assert subject.call("add", 20.0, 1)[0] == 1 and len(set(pids)) == 4
 
 
 def test_an_object_that_cannot_be_made_says_why() -> None:
@@ -129,15 +117,15 @@ def test_an_object_that_cannot_be_made_says_why() -> None:
 def test_sending_a_call_is_part_of_no_wait_without_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe that nobody reads takes some of a large argument, and then waits."""
     large = b"x" * (4 << 20)
-    with Isolated("run", Subject, 0, 3.0) as slow:
+    with Isolated("run", Subject, 0, 1.5) as slow:
         monkeypatch.setattr(isolated, "START_SECONDS", 0.3)
         started = time.monotonic()
         assert slow.call("size", 20.0, large) == TimedOut("start", 0.3)
-        assert time.monotonic() - started < 2.5
+        assert time.monotonic() - started < 1.3
         monkeypatch.undo()
         assert slow.call("size", 20.0, large) == len(large) == slow.call("size", 20.0, large)
         slow.end()
-        threading.Timer(1.0, slow.kill).start()
+        threading.Timer(0.5, slow.kill).start()
         found = slow.call("size", 20.0, large)
         assert isinstance(found, Crashed) and "SIGKILL" in found.detail
 
@@ -149,17 +137,6 @@ def test_a_fork_server_that_was_killed_is_started_again() -> None:
         os.kill(int(status.rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
         assert first.call("add", 60.0, 1)[0] == 2, "its children go on"
         assert second.call("add", 60.0, 1)[0] == 1
-
-
-def test_no_alarm_ends_a_process_that_works_for_hours() -> None:
-    with Isolated("run", Subject) as subject:
-        assert subject.call("alarm", 20.0) == 0
-
-
-def test_the_main_module_is_not_imported_again() -> None:
-    with Isolated("run", Subject) as subject:
-        assert subject.call("imported", 20.0, "__mp_main__") is False
-    assert sys.modules["__main__"].__name__ == "__main__"
 
 
 HOST = """

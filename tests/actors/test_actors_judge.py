@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,9 @@ from typing import Any
 import pytest
 
 from tunesmith.actors.judging import judge as judging
-from tunesmith.actors.judging.judge import JudgeOptions, Limits, judge, reason_of
+from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Limits, judge, reason_of
 from tunesmith.hw import device_lock as exclusive
-from tunesmith.hw.device_lock import DeviceLock
+from tunesmith.hw.device_lock import DeviceLock, Holder
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import open_device
@@ -49,8 +47,11 @@ def task() -> Task:
     return load_task(str(DATA / "troubled" / "task.toml"))
 
 
-def question(task: Task, trouble: int = FINE) -> Any:
-    return task.sources("opencl").templates[0], {"GROUP": 16, "TROUBLE": trouble}, "16384"
+def verdicts(task: Task, device: Any, *troubles: int, **options: Any) -> list[CandidateVerdict]:
+    """On the template with each of `troubles`, on one workload."""
+    template = task.sources("opencl").templates[0]
+    questions = [(template, {"GROUP": 16, "TROUBLE": trouble}, "16384") for trouble in troubles]
+    return judge(task, device.limits, device.index, questions, JudgeOptions(**{"roofline": KNOWN} | options))
 
 
 def with_reference(task: Task, first: str) -> Task:
@@ -65,27 +66,21 @@ def test_a_slow_reference_is_not_held_against_the_candidate(task: Task, device: 
     """It takes longer, once, than a step may run."""
     once = tmp_path / "once"
     slow = f"import os, time; os.path.exists({str(once)!r}) or (open({str(once)!r}, 'w').close(), time.sleep(8))"
-    judged = judge(
-        with_reference(task, slow),
-        device.limits,
-        device.index,
-        [question(task)],
-        JudgeOptions(deadlines=Limits(run=7.0)),
-    )
-    assert once.exists() and judged[0].accepted, judged[0]
+    (judged,) = verdicts(with_reference(task, slow), device, FINE, deadlines=Limits(run=7.0), roofline=None)
+    assert once.exists() and judged.accepted, judged
 
 
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("import time; time.sleep(600)", r"took longer than 3 s; most likely the reference scale_add does not end"),
+        ("import time; time.sleep(600)", r"took longer than 1 s; most likely the reference scale_add does not end"),
         ("import os; os.abort()", r"SIGABRT.*most likely the reference scale_add ends it"),
     ],
 )
 def test_a_reference_that_hangs_or_dies_is_named(task: Task, device: Any, statement: str, said: str) -> None:
     broken = with_reference(task, statement)
     with pytest.raises(TunesmithError, match=said):
-        judge(broken, device.limits, device.index, [question(task)], JudgeOptions(deadlines=Limits(prepare=3.0)))
+        verdicts(broken, device, FINE, deadlines=Limits(prepare=1.0))
 
 
 def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(
@@ -105,9 +100,7 @@ def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(
         return sanitize.sanitize(*arguments)
 
     monkeypatch.setattr(judging, "sanitize", tool)
-    questions = [question(task, CRASH), question(task, FINE)]
-    verdicts = judge(task, device.limits, device.index, questions, JudgeOptions(listener=note, roofline=KNOWN))
-    assert [one.reason for one in verdicts] == ["crashed", ""]
+    assert [one.reason for one in verdicts(task, device, CRASH, FINE, listener=note)] == ["crashed", ""]
     first = next(at for at, (text, _) in enumerate(seen) if text.startswith("preparing"))
     assert not any(free for text, free in seen[first:] if text.startswith(("preparing", "checking", "sanitizer"))), seen
     assert seen[-1][0] == "sanitizer"
@@ -115,34 +108,21 @@ def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(
         pass
 
 
-HOLDER = """
-import sys
-from tunesmith.hw.device_lock import DeviceLock
-lock = DeviceLock(sys.argv[1])
-lock.acquire()
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
 def test_who_has_the_device_is_said(task: Task, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exclusive, "REPORT_AFTER_SECONDS", 0.2)
     said: list[str] = []
-    command = [sys.executable, "-c", HOLDER, open_device(device.limits, device.index).uuid]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdin is not None and holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
+    other = DeviceLock(open_device(device.limits, device.index).uuid, Holder(28171, "gpu-1", "tunesmith tune gemm"))
+    other.acquire()
 
-        def listener(text: str) -> None:
-            if text.startswith("waiting"):
-                said.append(text)
-                holder.kill()
+    def listener(text: str) -> None:
+        if text.startswith("waiting"):
+            said.append(text)
+            other.release()
 
-        options = JudgeOptions(listener=listener, roofline=KNOWN)
-        verdicts = judge(task, device.limits, device.index, [question(task)], options)
-    assert verdicts[0].accepted
-    assert len(said) == 1 and said[0].startswith(f"waiting for the device: pid {holder.pid}, -c "), said
-    assert said[0].endswith(" s")
+    (found,) = verdicts(task, device, FINE, listener=listener)
+    assert found.accepted
+    assert len(said) == 1 and said[0].endswith(" s"), said
+    assert said[0].startswith("waiting for the device: pid 28171 on gpu-1, tunesmith tune gemm, for "), said
 
 
 @pytest.fixture
@@ -185,24 +165,26 @@ def test_compute_sanitizer_is_run_on_the_device_in_question(
     assert len(sizes) == 3 and sizes == sorted(sizes)
 
 
-def test_what_no_tool_had_time_for_is_told(pretended: Callable[[str], sanitize.Sanitized]) -> None:
-    found = pretended('[ $tool = racecheck ] && printf 1 > "$done" || printf 3 > "$done"')
-    assert found.found == "" and found.note.startswith("compute-sanitizer: racecheck had no time for ")
-    assert found.note.count(",") == 1
+FOUND = f"echo '========= Oh' && exit {sanitize.ERROR_EXIT_CODE}; echo 'another cannot be run'; exit 1"
+LATE = 'printf 1 > "$done" || printf 3 > "$done"'
+BROKEN = 'echo "no such tool" && exit 1; printf 3 > "$done"'
 
 
-@pytest.mark.parametrize("tool", sanitize.SANITIZER_TOOLS)
-def test_what_one_tool_finds_is_found(tool: str, pretended: Callable[[str], sanitize.Sanitized]) -> None:
-    other = "another tool that cannot be run"
-    found = pretended(
-        f"[ $tool = {tool} ] && echo '========= Oh' && exit {sanitize.ERROR_EXIT_CODE}; echo '{other}'; exit 1"
-    )
-    assert found.found == f"{tool}: Oh"
-
-
-def test_a_tool_that_cannot_be_run_is_told(pretended: Callable[[str], sanitize.Sanitized]) -> None:
-    found = pretended('[ $tool = initcheck ] && echo "no such tool" && exit 1; printf 3 > "$done"')
-    assert found == sanitize.Sanitized(note="compute-sanitizer: initcheck could not be run: no such tool")
+@pytest.mark.parametrize(
+    ("tool", "script", "expected"),
+    [
+        *((tool, FOUND, f"{tool}: Oh") for tool in sanitize.SANITIZER_TOOLS),
+        ("racecheck", LATE, "compute-sanitizer: racecheck had no time for "),
+        ("initcheck", BROKEN, "compute-sanitizer: initcheck could not be run: no such tool"),
+    ],
+)
+def test_the_result_of_each_tool_is_told(
+    tool: str, script: str, expected: str, pretended: Callable[[str], sanitize.Sanitized]
+) -> None:
+    found = pretended(f"[ $tool = {tool} ] && {script}")
+    said = found.found if script == FOUND else found.note
+    assert said.startswith(expected) and bool(found.found) == (script == FOUND)
+    assert script != LATE or said.count(",") == 1
 
 
 STRIDE = """
@@ -233,6 +215,6 @@ def test_a_baseline_with_blocks_that_do_nothing_is_told(device: Any, grid: str, 
     backends = {"opencl": sources.model_copy(update={"baseline": baseline})}
     task = task.model_copy(update={"workloads": (task.workloads[1], small), "backends": backends})
     asked = sources.templates[0], {"GROUP": 16, "ITEMS": 4, "UNROLL": 0}, None
-    (found,) = judge(task, device.limits, device.index, [asked], JudgeOptions(roofline=KNOWN))
+    (found,) = judge(task, device.limits, device.index, [asked], JudgeOptions(0, Limits(check=1.0), roofline=KNOWN))
     assert found.accepted, found
     assert found.baseline_note.startswith(said) and bool(found.baseline_note) == bool(said), found.baseline_note

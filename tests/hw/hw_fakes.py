@@ -50,6 +50,9 @@ class FakeResult(IntEnum):
     CUDA_ERROR_UNKNOWN = 999
 
 
+OK = FakeResult.CUDA_SUCCESS
+
+
 class _Attributes:
     """Any attribute's enum member is its own name."""
 
@@ -73,32 +76,29 @@ class FakeDriver:
         return (self.init_result,)
 
     def cuDriverGetVersion(self) -> tuple[FakeResult, int]:
-        return FakeResult.CUDA_SUCCESS, 13000
+        return OK, 13000
 
     def cuDeviceGetCount(self) -> tuple[FakeResult, int]:
-        return FakeResult.CUDA_SUCCESS, len(self.devices)
+        return OK, len(self.devices)
 
     def cuDeviceGet(self, index: int) -> tuple[FakeResult, int]:
-        if index in self.broken:
-            return FakeResult.CUDA_ERROR_INVALID_DEVICE, 0
-        return FakeResult.CUDA_SUCCESS, index
+        return (FakeResult.CUDA_ERROR_INVALID_DEVICE, 0) if index in self.broken else (OK, index)
 
     def cuDeviceGetName(self, length: int, device: int) -> tuple[FakeResult, bytes]:
-        return FakeResult.CUDA_SUCCESS, b"NVIDIA H200".ljust(length, b"\0")
+        return OK, b"NVIDIA H200".ljust(length, b"\0")
 
     def cuDeviceGetPCIBusId(self, length: int, device: int) -> tuple[FakeResult, bytes]:
-        return FakeResult.CUDA_SUCCESS, self.devices[device][1].encode().ljust(length, b"\0")
+        return OK, self.devices[device][1].encode().ljust(length, b"\0")
 
     def cuDeviceGetUuid(self, device: int) -> tuple[FakeResult, Any]:
-        raw = bytes.fromhex(self.devices[device][0].replace("-", ""))
-        return FakeResult.CUDA_SUCCESS, SimpleNamespace(bytes=raw)
+        return OK, SimpleNamespace(bytes=bytes.fromhex(self.devices[device][0].replace("-", "")))
 
     def cuDeviceTotalMem(self, device: int) -> tuple[FakeResult, int]:
-        return FakeResult.CUDA_SUCCESS, 140 * 2**30
+        return OK, 140 * 2**30
 
     def cuDeviceGetAttribute(self, key: str, device: int) -> tuple[FakeResult, int]:
         name = key.removeprefix("CU_DEVICE_ATTRIBUTE_")
-        return FakeResult.CUDA_SUCCESS, (H200_ATTRIBUTES | self.devices[device][2])[name]
+        return OK, (H200_ATTRIBUTES | self.devices[device][2])[name]
 
 
 class FakeNvmlError(Exception):
@@ -194,26 +194,21 @@ class FakeNvml:
             raise FakeNvmlError(self.NVML_ERROR_NOT_SUPPORTED)
         return [int(gpu.mig), int(gpu.mig)]
 
-    def nvmlDeviceGetMaxClockInfo(self, gpu: FakeGpu, which: int) -> int:
-        return self._answer("max_clock", gpu, 3201)
-
-    def nvmlDeviceGetMemoryBusWidth(self, gpu: FakeGpu) -> int:
-        return self._answer("bus_width", gpu, 6016)
-
-    def nvmlDeviceGetComputeMode(self, gpu: FakeGpu) -> int:
-        return self._answer("compute_mode", gpu, 0)
-
     def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, which: int) -> int:
         return self._answer("clock", gpu, 1980 if which == self.NVML_CLOCK_SM else 3201)
 
-    def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu) -> int:
-        return self._answer("power", gpu, 350_500)
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu) -> int:
-        return self._answer("energy", gpu, 12_345)
-
-    def nvmlDeviceGetTemperature(self, gpu: FakeGpu, sensor: int) -> int:
-        return self._answer("temperature", gpu, 41)
-
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: FakeGpu) -> int:
         return self._answer("throttle", gpu, self.throttle_bits)
+
+
+#: Calls that give the same for each GPU: the name in `failing`, and the answer.
+CONSTANTS = {
+    "nvmlDeviceGetMaxClockInfo": ("max_clock", 3201),
+    "nvmlDeviceGetMemoryBusWidth": ("bus_width", 6016),
+    "nvmlDeviceGetComputeMode": ("compute_mode", 0),
+    "nvmlDeviceGetPowerUsage": ("power", 350_500),
+    "nvmlDeviceGetTotalEnergyConsumption": ("energy", 12_345),
+    "nvmlDeviceGetTemperature": ("temperature", 41),
+}
+for _name, _answer in CONSTANTS.items():
+    setattr(FakeNvml, _name, lambda self, gpu, *_, given=_answer: self._answer(given[0], gpu, given[1]))

@@ -44,22 +44,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def another(folder: Path, temporary: Path) -> Iterator[str]:
-    """Another process that wants the device; what it said of having got it. It keeps it until the end."""
-    temporary.mkdir()
+def another(folder: Path, temporary: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Another process that wants the device, and what it said of having got it. It keeps it until the end."""
     command = [sys.executable, "-c", HOLDER, str(folder)]
     environment = os.environ | {"TMPDIR": str(temporary)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as one:
         assert one.stdout is not None
         try:
-            yield one.stdout.readline().strip()
+            yield one, one.stdout.readline().strip()
         finally:
             one.communicate()
 
 
 def test_processes_with_folders_of_their_own_for_temporary_files_take_turns(folder: Path, tmp_path: Path) -> None:
     """As each job has under Slurm."""
-    with another(folder, tmp_path / "one") as first, another(folder, tmp_path / "two") as second:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with another(folder, tmp_path / "one") as (_, first), another(folder, tmp_path / "two") as (_, second):
         assert (first, second) == ("True", "False")
         assert not DeviceLock("GPU-test").try_acquire()
     lock = DeviceLock("GPU-test")
@@ -94,9 +95,8 @@ def test_the_folder_may_be_named(folder: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_lock_of_a_killed_process_is_free_and_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", HOLDER, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == b"True\n"
+    with another(folder, tmp_path) as (holder, got):
+        assert got == "True"
         lock = DeviceLock("GPU-test")
         assert not lock.try_acquire()
         assert f"pid {holder.pid}, -c" in lock.waiting_for()
@@ -153,55 +153,38 @@ def test_a_process_that_waits_gets_a_device_that_another_takes_again_at_once(fol
     second.release()
 
 
-class TestInterrupted:
-    """A wait that was left by an exception gets nothing afterwards."""
+def test_a_wait_that_an_exception_ended_gets_nothing_and_may_be_tried_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exclusive, "REPORT_AFTER_SECONDS", 0.05)
+    holder, waiting, said = DeviceLock("GPU-test"), DeviceLock("GPU-test"), list[str]()
 
-    @pytest.fixture(autouse=True)
-    def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(exclusive, "REPORT_AFTER_SECONDS", 0.05)
-
-    def interrupt(self, said: str) -> None:
+    def interrupt(text: str) -> None:
         raise KeyboardInterrupt
 
-    def test_it_does_not_take_the_device_when_that_is_free(self, folder: Path) -> None:
-        holder, waiting = DeviceLock("GPU-test"), DeviceLock("GPU-test")
-        holder.acquire()
-        with pytest.raises(KeyboardInterrupt):
-            waiting.acquire(self.interrupt)
-        waiting.release()
+    def release_and_fail(text: str) -> None:
         holder.release()
-        # The thread that waited gets it now, and lets go.
-        deadline = time.monotonic() + 10.0
-        while not (free := holder.try_acquire()) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert free
+        time.sleep(0.2)
+        raise RuntimeError("a mistake of ours")
 
-    def test_nor_what_it_got_while_it_was_interrupted(self, folder: Path) -> None:
-        holder, waiting = DeviceLock("GPU-test"), DeviceLock("GPU-test")
-        holder.acquire()
-
-        def release_and_fail(said: str) -> None:
-            holder.release()
-            time.sleep(0.2)
-            raise RuntimeError("a mistake of ours")
-
-        with pytest.raises(RuntimeError):
-            waiting.acquire(release_and_fail)
-        assert holder.try_acquire()
+    def release(text: str) -> None:
+        said.append(text)
         holder.release()
 
-    def test_it_may_be_tried_again(self, folder: Path) -> None:
-        holder, waiting = DeviceLock("GPU-test"), DeviceLock("GPU-test")
-        holder.acquire()
-        with pytest.raises(KeyboardInterrupt):
-            waiting.acquire(self.interrupt)
-        said: list[str] = []
-
-        def report(text: str) -> None:
-            said.append(text)
-            holder.release()
-
-        waiting.acquire(report)
-        assert said and said[0].startswith("waiting for the device: ")
-        assert not holder.try_acquire()
-        waiting.release()
+    holder.acquire()
+    with pytest.raises(KeyboardInterrupt):
+        waiting.acquire(interrupt)
+    waiting.release()
+    holder.release()
+    # The thread that waited gets the device now, and lets go.
+    deadline = time.monotonic() + 10.0
+    while not (free := holder.try_acquire()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert free
+    with pytest.raises(RuntimeError):
+        waiting.acquire(release_and_fail)
+    assert holder.try_acquire(), "nothing is left of what it got while it was interrupted"
+    waiting.acquire(release)
+    assert said and said[0].startswith("waiting for the device: ")
+    assert not holder.try_acquire()
+    waiting.release()

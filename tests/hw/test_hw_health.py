@@ -39,31 +39,28 @@ def ask(nvml: Any, uuid: str = GPU) -> GpuHealth:
     return found
 
 
-def test_a_well_gpu_and_one_that_reports_nothing() -> None:
-    assert ask(one_gpu()) == GpuHealth()
-    assert ask(one_gpu(ecc=FakeNvml.NVML_ERROR_NOT_SUPPORTED, rows=FakeNvml.NVML_ERROR_NOT_SUPPORTED)) == GpuHealth()
+@pytest.mark.parametrize(
+    ("failing", "uncorrected", "rows", "expected"),
+    [
+        ({}, 0, (0, 0, 0, 0), GpuHealth()),
+        ({"ecc": FakeNvml.NVML_ERROR_NOT_SUPPORTED, "rows": FakeNvml.NVML_ERROR_NOT_SUPPORTED}, 0, (), GpuHealth()),
+        ({}, 3, (0, 0, 0, 0), GpuHealth(note="it has 3 uncorrected memory errors since the driver was loaded")),
+        ({}, 3, (1, 1, 0, 1), GpuHealth("it has memory rows that could not be remapped")),
+    ],
+)
+def test_errors_are_a_note_and_rows_without_a_spare_are_a_fault(
+    failing: dict[str, int], uncorrected: int, rows: Any, expected: GpuHealth
+) -> None:
+    nvml = one_gpu(**failing)
+    nvml.uncorrected, nvml.rows = uncorrected, rows
+    found = ask(nvml)
+    assert found.fault == expected.fault and (expected.fault or found.note == expected.note)
+    # A slice shares the health of its GPU.
+    assert ask(nvml, f"MIG-{MIG_UUID}") == found and "parent" in nvml.calls
 
 
-def test_errors_are_a_note_and_rows_without_a_spare_are_a_fault() -> None:
-    nvml = one_gpu()
-    nvml.uncorrected = 3
-    assert ask(nvml).note == "it has 3 uncorrected memory errors since the driver was loaded" and not ask(nvml).fault
-    nvml.rows = (1, 1, 0, 1)
-    assert ask(nvml).fault == "it has memory rows that could not be remapped"
-
-
-def test_a_lost_gpu_is_trouble_and_an_unknown_one_is_not() -> None:
+def test_a_lost_gpu_is_a_fault_and_one_that_nvml_does_not_know_is_not() -> None:
     assert "no longer reaches it" in ask(one_gpu(ecc=FakeNvml.NVML_ERROR_GPU_IS_LOST)).fault
     assert ask(one_gpu(), "GPU-of-a-slice") == GpuHealth()
-
-
-@pytest.mark.parametrize("nvml", [Unavailable("none here"), FakeMemory(init_error=9)])
-def test_without_nvml_nothing_is_said(nvml: Any) -> None:
-    assert ask(nvml) == GpuHealth()
-
-
-def test_a_slice_shares_the_health_of_its_gpu() -> None:
-    nvml = one_gpu()
-    nvml.uncorrected = 3
-    assert "3 uncorrected memory errors" in ask(nvml, f"MIG-{MIG_UUID}").note
-    assert "parent" in nvml.calls
+    for nvml in (Unavailable("none here"), FakeMemory(init_error=9)):
+        assert ask(nvml) == GpuHealth()

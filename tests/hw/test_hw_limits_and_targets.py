@@ -22,25 +22,13 @@ def test_the_h200_as_its_driver_reports_it():
     assert h200.memory_bandwidth == pytest.approx(4.814e12, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("product", "terabytes_per_second"),
-    [
-        ("v100", 0.898),
-        ("t4", 0.320),
-        ("a100", 2.039),
-        ("a100-40gb", 1.555),
-        ("a10", 0.600),
-        ("a40", 0.696),
-        ("rtx3090", 0.936),
-        ("l4", 0.300),
-        ("l40s", 0.864),
-        ("rtx4090", 1.008),
-        ("h100", 3.35),
-        ("h100-pcie", 2.04),
-        ("rtx5090", 1.792),
-        ("thor", 0.273),
-    ],
-)
+BANDWIDTHS = {
+    "v100": 0.898, "t4": 0.320, "a100": 2.039, "a100-40gb": 1.555, "a10": 0.600, "a40": 0.696, "rtx3090": 0.936,
+    "l4": 0.300, "l40s": 0.864, "rtx4090": 1.008, "h100": 3.35, "h100-pcie": 2.04, "rtx5090": 1.792, "thor": 0.273,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("product", "terabytes_per_second"), BANDWIDTHS.items())
 def test_bandwidth_from_clock_and_width_is_the_data_sheets(product, terabytes_per_second):
     assert product_limits(product).memory_bandwidth == pytest.approx(terabytes_per_second * 1e12, rel=3e-3)
 
@@ -54,37 +42,20 @@ def test_every_row_survives_json_and_names_its_source(text):
     assert limits.shared_per_block_optin + limits.shared_reserved_per_block == limits.shared_per_sm
 
 
-@pytest.mark.parametrize(
-    ("text", "arch"),
-    [
-        ("sm_90", "sm_90"),
-        ("9.0", "sm_90"),
-        ("SM90", "sm_90"),
-        ("sm_90a", "sm_90a"),
-        ("sm_100f", "sm_100f"),
-        ("12.1", "sm_121"),
-        ("H200", "sm_90"),
-        ("NVIDIA GeForce RTX 4090", "sm_89"),
-        ("rtx-3090", "sm_86"),
-        ("NVIDIA H100 80GB HBM3", "sm_90"),
-        (" a100 ", "sm_80"),
-    ],
-)
+ARCHITECTURES = {
+    "sm_90": "sm_90", "9.0": "sm_90", "SM90": "sm_90", "sm_90a": "sm_90a", "sm_100f": "sm_100f", "12.1": "sm_121",
+    "H200": "sm_90", "NVIDIA GeForce RTX 4090": "sm_89", "rtx-3090": "sm_86", "NVIDIA H100 80GB HBM3": "sm_90",
+    " a100 ": "sm_80",
+}  # fmt: skip
+HINTS = {"h20": "h200", "sm_91": "sm_90", "sm_80a": "sm_80", "sm_90f": "sm_90", "rtx4080": "rtx4090", "zzz": "TOML"}
+
+
+@pytest.mark.parametrize(("text", "arch"), ARCHITECTURES.items())
 def test_the_same_target_by_many_names(text, arch):
     assert resolve_target(text).arch == arch
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("h20", "h200"),
-        ("sm_91", "sm_90"),
-        ("sm_80a", "sm_80"),
-        ("sm_90f", "sm_90"),
-        ("rtx4080", "rtx4090"),
-        ("zzz", "TOML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "hint"), HINTS.items())
 def test_an_unknown_target_lists_near_ones(text, hint):
     with pytest.raises(UnknownTarget, match=hint):
         resolve_target(text)

@@ -43,6 +43,9 @@ def test_this_machine_raises_nothing_and_every_note_is_a_sentence():
     assert all(note[0].isupper() and note.rstrip().endswith(".") for note in inventory.notes)
     if not inventory.of("cuda"):
         assert any("driver" in note or "cuda-bindings" in note for note in inventory.notes)
+    for cpu in (device for device in inventory.of("opencl") if device.limits.kind == "cpu"):
+        assert cpu.limits.max_threads_per_block >= 1 and cpu.limits.registers_per_sm is None
+        assert cpu.limits.shared_per_block is not None and cpu.limits.shared_per_block > 0
 
 
 def test_a_cuda_device_in_full():
@@ -61,19 +64,18 @@ def test_cuda_numbers_devices_otherwise_than_nvml():
     assert any("2 CUDA devices are visible" in note for note in inventory.notes)
 
 
-def test_all_gpus_hidden():
-    driver, nvml = machine(2)
-    driver.init_result = FakeResult.CUDA_ERROR_NO_DEVICE
-    inventory = see(driver, nvml, CUDA_VISIBLE_DEVICES="")
-    assert inventory.devices == ()
-    assert len(inventory.notes) == 1
-    assert inventory.notes[0].startswith("CUDA_VISIBLE_DEVICES='' hides NVIDIA H200 (GPU-0000")
-
-
-def test_a_gpu_that_cuda_does_not_see_for_another_reason():
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES='' hides NVIDIA H200 (GPU-0000"),
+        ({}, "NVML sees NVIDIA H200"),
+    ],
+)
+def test_gpus_that_cuda_does_not_see(environ, said):
     driver, nvml = machine(1)
     driver.init_result = FakeResult.CUDA_ERROR_NO_DEVICE
-    assert any("NVML sees NVIDIA H200" in note for note in see(driver, nvml).notes)
+    inventory = see(driver, nvml, **environ)
+    assert inventory.devices == () and any(said in note for note in inventory.notes)
 
 
 def test_a_mig_slice_is_matched_by_its_address():
@@ -86,31 +88,21 @@ def test_a_mig_slice_is_matched_by_its_address():
     assert any("MIG slice" in note for note in inventory.notes)
 
 
-def test_a_mig_mode_that_may_not_be_read():
-    driver, nvml = machine()
-    nvml.gpus[0].failing["mig"] = nvml.NVML_ERROR_NO_PERMISSION
+def test_clocks_that_only_nvml_reports_and_answers_that_it_refuses():
+    driver, nvml = machine(1, MEMORY_CLOCK_RATE=0)
+    assert see(driver, nvml).devices[0].limits.memory_bandwidth == pytest.approx(4.814e12, rel=1e-3)
+    nvml.gpus[0].failing |= {"max_clock": 3, "bus_width": 3, "compute_mode": 4, "mig": nvml.NVML_ERROR_NO_PERMISSION}
     inventory = see(driver, nvml)
-    assert not inventory.devices[0].mig
+    device = inventory.devices[0]
+    assert (device.limits.memory_bandwidth, device.compute_mode, device.mig) == (None, None, False)
     assert any("does not tell whether MIG is enabled" in note for note in inventory.notes)
 
 
-def test_clocks_that_only_nvml_reports():
-    driver, nvml = machine(1, MEMORY_CLOCK_RATE=0)
-    assert see(driver, nvml).devices[0].limits.memory_bandwidth == pytest.approx(4.814e12, rel=1e-3)
-    nvml.gpus[0].failing |= {"max_clock": 3, "bus_width": 3, "compute_mode": 4}
-    device = see(driver, nvml).devices[0]
-    assert (device.limits.memory_bandwidth, device.compute_mode) == (None, None)
-
-
-def test_an_integrated_gpu_gets_no_bandwidth():
-    inventory = see(*machine(1, INTEGRATED=1))
-    assert inventory.devices[0].limits.memory_bandwidth is None
-    assert any("shares its memory" in note for note in inventory.notes)
-
-
-def test_a_capability_outside_the_table_says_so():
-    device = see(*machine(1, COMPUTE_CAPABILITY_MAJOR=13)).devices[0]
-    assert device.limits.arch == "sm_130" and "assumed" in device.limits.source
+def test_an_integrated_gpu_gets_no_bandwidth_and_an_unknown_capability_says_so():
+    inventory = see(*machine(1, INTEGRATED=1, COMPUTE_CAPABILITY_MAJOR=13))
+    limits = inventory.devices[0].limits
+    assert limits.memory_bandwidth is None and any("shares its memory" in note for note in inventory.notes)
+    assert limits.arch == "sm_130" and "assumed" in limits.source
 
 
 def test_one_broken_device_does_not_hide_the_others():
@@ -122,31 +114,29 @@ def test_one_broken_device_does_not_hide_the_others():
     assert sum("cannot" in note for note in inventory.notes) == 2
 
 
-@pytest.mark.parametrize(
-    ("result", "said"),
-    [
-        (FakeResult.CUDA_ERROR_STUB_LIBRARY, "stub"),
-        (FakeResult.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "restart"),
-        (FakeResult.CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN"),
-    ],
-)
+DRIVER = {
+    FakeResult.CUDA_ERROR_STUB_LIBRARY: "stub",
+    FakeResult.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: "restart",
+    FakeResult.CUDA_ERROR_UNKNOWN: "CUDA_ERROR_UNKNOWN",
+}
+NVML = {12: "No NVIDIA driver", 9: "modprobe", 18: "restart", 999: "999"}
+
+
+@pytest.mark.parametrize(("result", "said"), DRIVER.items())
 def test_a_driver_that_does_not_start(result, said):
     driver, nvml = machine()
     driver.init_result = result
     assert said in see(driver, nvml).notes[0]
 
 
-@pytest.mark.parametrize(("code", "said"), [(12, "No NVIDIA driver"), (9, "modprobe"), (18, "restart"), (999, "999")])
+@pytest.mark.parametrize(("code", "said"), NVML.items())
 def test_nvml_that_does_not_start_leaves_cuda_usable(code, said):
     driver, nvml = machine()
     nvml.init_error = code
     inventory = see(driver, nvml)
     assert len(inventory.devices) == 1 and inventory.devices[0].driver is None
     assert any(said in note for note in inventory.notes)
-
-
-def test_libcuda_is_missing():
-    driver, nvml = machine()
+    # Nor is libcuda there.
     driver.init_error, nvml.init_error = RuntimeError("Failed to dlopen libcuda.so.1"), 12
     assert see(driver, nvml).notes == ("No NVIDIA driver was found: install it, or start the container with its GPUs.",)
 
@@ -224,15 +214,17 @@ def test_the_opencl_device_at_an_index_is_the_one_that_was_listed(monkeypatch):
         open_device(1)
 
 
-def test_opencl_without_platform_or_device():
-    nothing = probe_opencl(opencl_module=fake_opencl(platform_error="PLATFORM_NOT_FOUND_KHR"))
-    assert nothing.devices == () and "tunesmith[opencl]" in nothing.notes[0]
-    empty = probe_opencl(opencl_module=fake_opencl(device_error="DEVICE_NOT_FOUND"))
-    assert empty.devices == () and "lists no device" in empty.notes[0]
-
-
-def test_opencl_with_a_platform_that_lists_nothing():
-    assert "Some platform lists no device." in probe_opencl(opencl_module=fake_opencl()).notes[0]
+@pytest.mark.parametrize(
+    ("errors", "said"),
+    [
+        ({"platform_error": "PLATFORM_NOT_FOUND_KHR"}, "tunesmith[opencl]"),
+        ({"device_error": "DEVICE_NOT_FOUND"}, "lists no device"),
+        ({}, "Some platform lists no device."),
+    ],
+)
+def test_opencl_without_platform_or_device(errors, said):
+    found = probe_opencl(opencl_module=fake_opencl(**errors))
+    assert found.devices == () and said in found.notes[0]
 
 
 def test_pocl_gets_a_cache_where_the_home_cannot_be_written(tmp_path: Path) -> None:
@@ -250,16 +242,6 @@ def test_pocl_gets_a_cache_where_the_home_cannot_be_written(tmp_path: Path) -> N
     environment["POCL_CACHE_DIR"] = "/proc/sys/elsewhere"
     done = subprocess.run(program, capture_output=True, text=True, timeout=90, env=environment)
     assert done.stdout.split() == ["0", "/proc/sys/elsewhere"], "what the user chose stays"
-
-
-def test_the_real_opencl_cpu():
-    pytest.importorskip("pyopencl", reason="needs pyopencl")
-    cpus = [device for device in probe_opencl().devices if device.limits.kind == "cpu"]
-    if not cpus:
-        pytest.skip("no OpenCL CPU driver is installed")
-    limits = cpus[0].limits
-    assert limits.max_threads_per_block >= 1 and limits.registers_per_sm is None
-    assert limits.shared_per_block is not None and limits.shared_per_block > 0
 
 
 HANDLERS = """

@@ -22,12 +22,8 @@ H200 = Roofline(
 def test_points_are_sorted_and_the_best_is_the_peak():
     assert [size // MIB for size, _ in H200.bandwidth] == [64, 256, 2048]
     assert H200.peak_bandwidth == 4.15e12
-
-
-def test_the_floor_of_a_silu_on_the_h200():
     # silu_and_mul, 4096 x 11008 in half precision: reads two, writes one.
-    floor = H200.floor_seconds(3 * 4096 * 11008 * 2)
-    assert floor == pytest.approx(65e-6, rel=0.03)
+    assert H200.floor_seconds(3 * 4096 * 11008 * 2) == pytest.approx(65e-6, rel=0.03)
 
 
 def test_which_roof_binds():
@@ -70,15 +66,18 @@ def test_stored_data_of_another_shape_is_refused(data):
         Roofline.from_json(data)
 
 
-def test_numbers_that_are_no_roof_are_refused():
-    with pytest.raises(ValueError, match="positive"):
-        Roofline(bandwidth=((0, 1.0),))
-    with pytest.raises(ValueError, match="one bandwidth for each size"):
-        Roofline(bandwidth=((8, 1.0), (8, 2.0)))
-    with pytest.raises(ValueError, match="bytes"):
-        H200.floor_seconds(-1)
-    with pytest.raises(ValueError, match="flops"):
-        H200.floor_seconds(1, float("inf"), "float16")
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (lambda: Roofline(bandwidth=((0, 1.0),)), "positive"),
+        (lambda: Roofline(bandwidth=((8, 1.0), (8, 2.0))), "one bandwidth for each size"),
+        (lambda: H200.floor_seconds(-1), "bytes"),
+        (lambda: H200.floor_seconds(1, float("inf"), "float16"), "flops"),
+    ],
+)
+def test_numbers_that_are_no_roof_are_refused(refused, said):
+    with pytest.raises(ValueError, match=said):
+        refused()
 
 
 @given(st.floats(1e-6, 1e-2), st.floats(1.0, 1e9), st.floats(0.0, 1e12))

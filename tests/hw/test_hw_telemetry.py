@@ -79,18 +79,12 @@ def test_a_gpu_that_is_lost_is_a_reason_and_not_an_exception():
     assert nvml.started == 0
 
 
-def test_a_mig_slice_is_read_through_its_gpu():
+def test_a_slice_is_named_as_nvml_finds_it_and_read_through_its_gpu():
     nvml = one_gpu()
     with open_telemetry(f"MIG-{MIG_UUID}", nvml_module=nvml) as source:
-        assert isinstance(source.sample(), Telemetry)
-    assert "parent" in nvml.calls
-
-
-def test_a_slice_is_named_as_nvml_finds_it():
-    nvml = one_gpu()
-    assert with_prefix(MIG_UUID, nvml_module=nvml) == f"MIG-{MIG_UUID}"
-    assert with_prefix(UUIDS[0], nvml_module=nvml) == f"GPU-{UUIDS[0]}"
-    assert with_prefix("unknown", nvml_module=nvml) == "GPU-unknown"
+        assert isinstance(source.sample(), Telemetry) and "parent" in nvml.calls
+    for bare, full in ((MIG_UUID, f"MIG-{MIG_UUID}"), (UUIDS[0], f"GPU-{UUIDS[0]}"), ("unknown", "GPU-unknown")):
+        assert with_prefix(bare, nvml_module=nvml) == full
     assert nvml.started == 0
     assert with_prefix(UUIDS[0], nvml_module=Unavailable("not here")) == f"GPU-{UUIDS[0]}"
 
