@@ -16,9 +16,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing import Any
 
 from tunesmith.actors.process import Isolated
 from tunesmith.actors.workers import CompilerReady, CompileWorker
@@ -390,102 +388,3 @@ def _launch(context: Context, template: Template, config: Config, workload: Work
         "shared_bytes": shape.shared_bytes,
         "arguments": arguments,
     }
-
-
-class _BestFile(BaseModel):
-    """A part of a file of best/. Further keys are for people, and are kept."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-
-class RuleNode(_BestFile):
-    """Either a folder, or a test with what follows from both answers."""
-
-    folder: str | None = None
-    test: str | None = None
-    yes: RuleNode | None = None
-    no: RuleNode | None = None
-
-    @model_validator(mode="after")
-    def _is_one_of_both(self) -> RuleNode:
-        if (self.folder is None) == (None in (self.test, self.yes, self.no)):
-            raise ValueError("a rule has either a folder, or a test with yes and no")
-        return self
-
-    def folders(self) -> set[str]:
-        """The folders that the rule may choose."""
-        return {self.folder or ""} if self.yes is None or self.no is None else self.yes.folders() | self.no.folders()
-
-    def tests(self) -> list[str]:
-        """The conditions of all its nodes."""
-        if self.test is None or self.yes is None or self.no is None:
-            return []
-        return [self.test, *self.yes.tests(), *self.no.tests()]
-
-
-class MeasuredShape(_BestFile):
-    """A measured shape, the folder it uses, and that kernel's time over the baseline's, with its interval where there
-    is one. general: the same figures of the general configuration."""
-
-    workload: str
-    held_out: bool
-    sizes: dict[str, int]
-    types: dict[str, str]
-    folder: str
-    ratio: float
-    low: float | None
-    high: float | None
-    verdict: str
-    general: dict[str, Any] | None
-
-
-class DispatchFile(_BestFile):
-    """dispatch.json."""
-
-    device: str
-    backend: Literal["cuda", "opencl"]
-    driver: str
-    verdict: str
-    compiler: str
-    rule: RuleNode
-    shapes: list[MeasuredShape]
-    policies: list[dict[str, Any]]
-    signature: dict[str, Any]
-
-
-class MachineCode(_BestFile):
-    """The machine code of a source; file: None where there is none."""
-
-    file: str | None = None
-    architecture: str = ""
-    sha256: str = ""
-    measured: bool = False
-
-
-class SourceFile(_BestFile):
-    """A kernel for one combination of types."""
-
-    types: dict[str, str]
-    source: str
-    max_registers: int | None
-    fast_math: bool
-    machine_code: MachineCode | None = None
-
-
-class LaunchExpressions(_BestFile):
-    """Expressions over sizes, types and the configuration."""
-
-    grid: list[str]
-    block: list[str]
-    shared_bytes: str
-
-
-class LaunchFile(_BestFile):
-    """launch.json."""
-
-    template: str
-    config: dict[str, bool | int | float | str]
-    entry: str
-    launch: LaunchExpressions
-    requires: list[str]
-    sources: list[SourceFile] = Field(min_length=1)

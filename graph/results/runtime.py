@@ -91,6 +91,7 @@ class Kernels:
         about = json.loads((self.folder / "dispatch.json").read_text(encoding="utf-8"))
         self.name, self.backend, self.device = about["task"], about["backend"], about["device"]
         self.arguments: list[dict[str, Any]] = about["signature"]["arguments"]
+        self.given = [one for one in self.arguments if one["role"] in ("in", "inout")]
         self._size_sources, self._type_sources = about["signature"]["sizes"], about["signature"]["types"]
         self.sizes = tuple(one["name"] for one in self._size_sources)
         self.types = tuple(one["name"] for one in self._type_sources)
@@ -150,13 +151,12 @@ class Kernels:
         these do not tell; types: the data types, left out where the arrays tell them; storage: the types of the arrays
         that hold certain data types.
         """
-        given = [one for one in self.arguments if one["role"] in ("in", "inout")]
-        for argument, shape in zip(given, shapes):
+        for argument, shape in zip(self.given, shapes):
             rank = len(argument["shape"])
             if len(shape) != rank:
                 many = f"{rank} dimension{'s' * (rank != 1)} ({', '.join(argument['shape'])})"
                 raise ValueError(f"{self.name}: {argument['name']} has {many}, not {len(shape)}.")
-        names = [one["name"] for one in given]
+        names = [one["name"] for one in self.given]
         shape_of, dtype_of = dict(zip(names, shapes)), dict(zip(names, dtypes))
         rest = iter(explicit)
         sizes = tuple(
@@ -166,7 +166,7 @@ class Kernels:
         )
         found = tuple(dtype_of[one["argument"]] for one in self._type_sources) if types is None else types
         known = self._names(found, sizes)
-        for argument, shape, dtype in zip(given, shapes, dtypes):
+        for argument, shape, dtype in zip(self.given, shapes, dtypes):
             if tuple(shape) != self._shape(argument, known):
                 wanted = f"({', '.join(argument['shape'])}) with {_assignments(self.sizes, sizes)}"
                 raise ValueError(f"{self.name}: {argument['name']} must have the shape {wanted}, not {tuple(shape)}.")

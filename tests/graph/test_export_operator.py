@@ -39,8 +39,6 @@ class Operator:
             sys.path.remove(str(folder))
         runtime = importlib.import_module(f"{FOLDER.format(task)}.runtime")
         self.module._KERNELS._driver = runtime.Driver(str(stub))
-        self.module._current_device = lambda: -1
-        self.module._stream = lambda device: 77
         self.stub = ctypes.CDLL(str(stub))
         self.stub.stub_last.restype = ctypes.POINTER(ctypes.c_longlong)
         self.arguments = arguments
@@ -90,21 +88,26 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, in
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNESMITH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        # A build of PyTorch without CUDA lacks them.
+        patch.setattr(torch._C, "_cuda_getDevice", lambda: -1, raising=False)
+        patch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False)
         yield export
 
 
 def to_cpu(package: Path) -> None:
     """Lets the operator take the CPU's tensors, under a name of its own."""
-    init = package / "__init__.py"
-    text = init.read_text(encoding="utf-8")
-    for old, new in (
-        ('"CUDA")', '"CPU")'),
-        (".is_cuda", ".is_cpu"),
-        (f"{package.name.removeprefix('exported_')}_tuned", package.name),
+    for file, changes in (
+        ("torch_calls.py", (('"CUDA")', '"CPU")'), (".is_cuda", ".is_cpu"))),
+        (
+            "__init__.py",
+            ((".is_cuda", ".is_cpu"), (f"{package.name.removeprefix('exported_')}_tuned", package.name)),
+        ),
     ):
-        assert old in text
-        text = text.replace(old, new)
-    init.write_text(text, encoding="utf-8")
+        text = (package / file).read_text(encoding="utf-8")
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (package / file).write_text(text, encoding="utf-8")
 
 
 @pytest.fixture
@@ -338,9 +341,7 @@ def test_each_thread_has_arguments_of_its_own(norm: Operator) -> None:
 
 PRIVATE = """
 import sys, torch
-for name in ("_is_tracing", "_cuda_getCurrentRawStream", "_cuda_getDevice"):
-    if hasattr(torch._C, name):
-        delattr(torch._C, name)
+del torch._C._is_tracing
 sys.path.insert(0, sys.argv[1])
 import exported_fused_add_rmsnorm as module
 assert module._current_device is torch.cuda.current_device and not module._PLAIN
