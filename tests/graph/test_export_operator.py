@@ -38,7 +38,7 @@ class Operator:
         finally:
             sys.path.remove(str(folder))
         runtime = importlib.import_module(f"{FOLDER.format(task)}.runtime")
-        self.module._KERNELS._driver = runtime.Driver(str(stub))
+        self.module._KERNELS.driver = runtime.Driver(str(stub))
         self.stub = ctypes.CDLL(str(stub))
         self.stub.stub_last.restype = ctypes.POINTER(ctypes.c_longlong)
         self.arguments = arguments
