@@ -1,10 +1,15 @@
-"""A finished run without a GPU: a journal as a run leaves it, machine code by NVRTC, invented times."""
+"""Without a GPU: a finished run (machine code by NVRTC, invented times), and a driver that launches nothing."""
 
 from __future__ import annotations
 
+import ctypes
+import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared, RooflineMeasured, RunStarted, TemplateAdded, VerdictReached
@@ -53,3 +58,29 @@ def write_cuda_run(folder: Path, task_name: str, ratios: Mapping[str, float], mo
         journal.append(VerdictReached(verdict=verdict), "round-1")
         export_best(context, folder / "best", verdict)
     return Package(folder)
+
+
+class StubDriver:
+    """A CUDA driver's library in `folder`, which keeps what it is asked. arguments: how many the kernels have."""
+
+    def __init__(self, folder: Path) -> None:
+        if shutil.which("gcc") is None:
+            pytest.skip("there is no C compiler")
+        self.folder, self.file = folder, folder / "libcuda.so.1"
+        source = Path(__file__).with_name("stub_cuda.c")
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", self.file, source], check=True)
+        (folder / "libcuda.so").symlink_to(self.file.name)
+        self.library = ctypes.CDLL(str(self.file))
+        self.library.stub_last.restype = ctypes.POINTER(ctypes.c_longlong)
+
+    @property
+    def launches(self) -> int:
+        return int(self.library.stub_launches())
+
+    def last(self) -> tuple[int, ...]:
+        """Geometry, dynamic shared memory, stream and function of the last launch."""
+        return tuple(self.library.stub_last()[:9])
+
+    def arguments(self, count: int) -> list[int]:
+        """The first four bytes of each argument of the last launch."""
+        return [self.library.stub_argument(at) for at in range(count)]
