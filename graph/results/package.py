@@ -27,7 +27,7 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.search.tables import ConfigResult, write_t4
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.task import Argument, Task
+from tunesmith.kernels.spec.task import Argument
 from tunesmith.kernels.spec.translate import folded
 
 SCALARS = frozenset(name for name in DTYPES if name in ("float64", "float32") or not DTYPES[name].is_float)
@@ -156,14 +156,14 @@ class Binding:
 
 
 class Package:
-    """The exportable contents of a run in `folder`. task: left out, it is read from the journal.
+    """The exportable contents of a run in `folder`, for which it reads best/ and the beginning of the journal.
 
     kernels: by folder of best/, the baseline first; combinations: the types that there are kernels for; arguments: in
     the kernel's order, of which a caller passes `given`, gets `made`, and may pass `chosen`; explicit_sizes: the sizes
     that no array tells. Raises `ExportError`, `JournalError`.
     """
 
-    def __init__(self, folder: Path, task: Task | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder, self.best = folder, folder / "best"
         if not self.best.exists() and not (folder / "journal.sqlite").exists():
             problem = f"{folder} is not the folder of a run" if folder.exists() else f"There is no folder {folder}"
@@ -182,7 +182,11 @@ class Package:
             raise self._damaged("a file", str(error)) from error
         self.dispatch = self._read(DispatchFile, "dispatch.json", raw)
         launches = {name: self._read(LaunchFile, f"{name}/launch.json", text) for name, text in sorted(found.items())}
-        self.task = self._tuned_task() if task is None else task
+        with Journal(folder, create=False, reading=True) as journal:
+            begun = journal.last(RunStarted)
+        if begun is None:
+            raise ExportError(f"{folder} has a journal without a beginning; tune again.")
+        self.task, self._begun = begun.event.task, begun
         self.name = self.task.name
         self.sizes = tuple(self.task.workloads[0].sizes)
         self._require_known(launches)
@@ -199,13 +203,6 @@ class Package:
         self.made = [one for one in self.arrays if one.role == "out"]
         self.chosen = [one for one in self.arguments if one.default is not None]
         self.explicit_sizes = [one["name"] for one in self.dispatch.signature["sizes"] if one["argument"] is None]
-
-    def _tuned_task(self) -> Task:
-        with Journal(self.folder, create=False, reading=True) as journal:
-            started = RunLog(journal).started
-        if started is None:
-            raise ExportError(f"{self.folder} has a journal without a beginning; tune again.")
-        return started.task
 
     def _damaged(self, file: str, why: str) -> ExportError:
         again = f"`tunesmith resume {self.folder}` writes it anew"
@@ -272,8 +269,7 @@ class Package:
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """The origin of the kernels, and the times that were measured."""
-        with Journal(self.folder, create=False, reading=True) as journal:
-            begun = RunLog(journal).entries(RunStarted)[-1]
+        origin = self._begun.event.origin
         codes = [source.machine_code for kernel in self.kernels.values() for source in kernel.sources]
         measured = [code.measured for code in codes if code.file]
         return {
@@ -284,9 +280,9 @@ class Package:
             "compiler": self.dispatch.compiler,
             "tunesmith": __version__,
             # An ISO date, and the commit of the task's files, empty where there is none.
-            "tuned_at": datetime.fromtimestamp(begun.at, UTC).isoformat(timespec="seconds"),
-            "commit": begun.event.origin.commit,
-            "command": begun.event.origin.command,
+            "tuned_at": datetime.fromtimestamp(self._begun.at, UTC).isoformat(timespec="seconds"),
+            "commit": origin.commit,
+            "command": origin.command,
             "verdict": self.dispatch.verdict,
             "machine_code_is_what_was_measured": bool(measured) and all(measured),
             "kernels": [

@@ -108,7 +108,7 @@ def test_a_kernel_whose_launch_names_a_data_type_is_exported(package: Package, t
     about = json.loads(file.read_text("utf-8"))
     about["requires"] = ["sizeof(float32) * d <= 20000", *about["requires"]]
     file.write_text(json.dumps(about), encoding="utf-8")
-    kernel = Package(folder, package.task).kernels["general"]
+    kernel = Package(folder).kernels["general"]
     assert kernel.text(kernel.requires[0], {"T": "float16"}) == "4 * d <= 20000"
     assert Kernels(package.folder / "best").choose(("float16",), (32, 5120)).folder == "general"
     assert Kernels(folder / "best").choose(("float16",), (32, 5120)).folder == "baseline"
