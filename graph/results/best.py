@@ -8,7 +8,6 @@ the cache of compiled kernels, and is compiled once more only where neither has 
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import re
@@ -16,9 +15,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing import Any
 
 from tunesmith.actors.process import Isolated
 from tunesmith.actors.workers import CompilerReady, CompileWorker
@@ -26,7 +23,7 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import BASELINE as BY_BASELINE
 from tunesmith.graph.dispatch import DispatchRule, can_launch, dispatching, winner_key
 from tunesmith.graph.journal.events import Compared, ShapeCompared
-from tunesmith.graph.journal.records import Figures, FinalistResult, Verdict, Winner, WorkloadRow
+from tunesmith.graph.journal.records import Figures, Verdict, Winner
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact, TypesKey, types_key
 from tunesmith.kernels.build.artifact_cache import cache_key, open_cache
@@ -34,14 +31,21 @@ from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.launch.reference import runnable_reference
 from tunesmith.kernels.space import device_names
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.task import Task, Workload, geometry
+from tunesmith.kernels.spec.task import Argument, Task, Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS, Config, Template, config_key
 from tunesmith.kernels.spec.translate import folded
 from tunesmith.kernels.spec.validation import MAX_BLOCKS
 
 COMPILE_SECONDS = 120.0
 """Timeout of one compilation."""
+HERE = Path(__file__).resolve().parent
+RUNTIME = HERE / "runtime.py"
+BASELINE, GENERAL = "baseline", "general"
+"""Names of folders."""
+MAX_GRID = (MAX_BLOCKS, MAX_BLOCKS, MAX_BLOCKS)
+"""Blocks in a grid on a device that does not say."""
+FIGURES = {"ratio", "low", "high", "verdict"}
+"""The figures of a kernel on a shape that dispatch.json has."""
 
 
 class MachineCodes:
@@ -55,18 +59,14 @@ class MachineCodes:
         """By template, configuration and types: the digest of the code that was timed last, and its compiler."""
         baseline = context.sources.baseline.template
         for shape in context.log.events(ShapeCompared):
-            self._keep(shape.entries, types_key(shape.workload), shape.compiler)
+            self._keep(shape.workload, {winner_key(one): one.code for one in shape.entries}, shape.compiler)
         for event in context.log.events(Compared):
-            types = types_key(context.task.workload(event.workload))
-            self._keep(event.entries, types, event.compiler)
-            if event.baseline_code:
-                key = (baseline.id, config_key(baseline.default_config), types)
-                self._measured[key] = event.baseline_code, event.compiler
+            codes = {winner_key(one): one.code for one in event.entries}
+            codes[baseline.id, config_key(baseline.default_config)] = event.baseline_code
+            self._keep(context.task.workload(event.workload), codes, event.compiler)
 
-    def _keep(self, entries: Sequence[FinalistResult], types: TypesKey, compiler: str) -> None:
-        for one in entries:
-            if one.code:
-                self._measured[one.template, config_key(one.config), types] = one.code, compiler
+    def _keep(self, workload: Workload, codes: Mapping[tuple[str, str], str], compiler: str) -> None:
+        self._measured |= {(*key, types_key(workload)): (code, compiler) for key, code in codes.items() if code}
 
     def close(self) -> None:
         """Ends the compiler's process, if one was needed."""
@@ -79,7 +79,10 @@ class MachineCodes:
         arch, source = self._context.device.limits.arch, specialise(template, config, workload.types)
         key = (template.id, config_key(config), types_key(workload))
         wanted, compiler = self._measured.get(key, ("", ""))
-        code = self._exported.get(wanted) or (self._cached(source, arch, compiler) if wanted else None)
+        code, cache = self._exported.get(wanted), open_cache()
+        if code is None and wanted and cache is not None:
+            cached = cache.get(cache_key(source, arch, compiler))
+            code = cached.code if isinstance(cached, Artifact) else None
         note = "It is the machine code that was measured."
         if code is None or _digest(code) != wanted:
             made = self._compile(source)
@@ -104,11 +107,6 @@ class MachineCodes:
             "note": note,
         }
 
-    def _cached(self, source: Specialised, arch: str, compiler: str) -> bytes | None:
-        cache = open_cache()
-        found = None if cache is None else cache.get(cache_key(source, arch, compiler))
-        return found.code if isinstance(found, Artifact) else None
-
     def _compile(self, source: Specialised) -> tuple[bytes, str] | str:
         """The machine code and the compiler's version, or the reason for its absence, as a clause."""
         device = self._context.device
@@ -130,36 +128,26 @@ def _digest(code: bytes) -> str:
     return hashlib.sha256(code).hexdigest()[:16]
 
 
-HERE = Path(__file__).resolve().parent
-RUNTIME = HERE / "runtime.py"
-BASELINE, GENERAL = "baseline", "general"
-"""Names of folders."""
-MAX_GRID = (MAX_BLOCKS, MAX_BLOCKS, MAX_BLOCKS)
-"""Blocks in a grid on a device that does not say."""
-
-
 def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
     """Writes what `verdict` found best into `folder`, replacing what an earlier round wrote."""
     with closing(MachineCodes(context, folder)) as codes:
-        _export_all(context, folder, verdict, codes)
+        shutil.rmtree(folder, ignore_errors=True)
+        if verdict.general is not None or verdict.tuned:
+            folder.mkdir(parents=True)
+            _write_all(context, folder, verdict, codes)
 
 
-def _export_all(context: Context, folder: Path, verdict: Verdict, codes: MachineCodes) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    general = verdict.general
-    if general is None and not verdict.tuned:
-        return
-    folder.mkdir(parents=True)
+def _write_all(context: Context, folder: Path, verdict: Verdict, codes: MachineCodes) -> None:
     (folder / "reference.py").write_text(runnable_reference(context.task), encoding="utf-8")
+    baseline, general = context.sources.baseline.template, verdict.general
     workloads = [*context.tuned, *context.held_out]
-    baseline = context.sources.baseline.template
-    _export(context, folder / BASELINE, baseline, baseline.default_config, workloads, codes)
+    _write_kernel(context, folder / BASELINE, baseline, baseline.default_config, workloads, codes)
     if general is not None:
-        _export(context, folder / GENERAL, context.template(general.template), general.config, workloads, codes)
+        _write_kernel(context, folder / GENERAL, context.template(general.template), general.config, workloads, codes)
     found = dispatching(context, verdict)
-    used = found.rule.used() if found is not None else set()
     # What the rule names serves all types; a winner that only its own shape uses is made for the types of that one.
-    by_rule = [] if found is None else [winner_key(found.kernels[number]) for number in sorted(used - {BY_BASELINE})]
+    numbers = set() if found is None else found.rule.used() - {BY_BASELINE}
+    by_rule = {winner_key(found.kernels[number]) for number in numbers} if found is not None else set()
     folders = {} if general is None else {winner_key(general): GENERAL}
     own = {row.workload: row for row in verdict.dispatch}
     shapes = []
@@ -178,8 +166,20 @@ def _export_all(context: Context, folder: Path, verdict: Verdict, codes: Machine
             template = context.template(best.template)
             if key in by_rule:
                 same = [one for one in workloads if can_launch(context, template, one, best)]
-            _export(context, folder / name, template, best.config, same, codes)
-        shapes.append(_shape(row, name, figures, held_out=row in verdict.held_out))
+            _write_kernel(context, folder / name, template, best.config, same, codes)
+        kept = {"ratio": 1.0, "low": None, "high": None, "verdict": "keep the baseline"}
+        shapes.append(
+            {
+                "workload": row.workload,
+                "held_out": row in verdict.held_out,
+                "sizes": row.sizes,
+                "types": row.types,
+                "folder": name,
+                **(kept if figures is None else figures.model_dump(include=FIGURES)),
+                # They say why the general configuration is not used.
+                "general": None if row.general is None else row.general.model_dump(include=FIGURES),
+            }
+        )
     about = {
         "task": context.task.name,
         "device": context.device.name,
@@ -208,13 +208,14 @@ def call_signature(task: Task) -> dict[str, Any]:
     and types; for each size the array whose shape tells it (`shape[dimension] // factor`), and for each type the array
     that has it: None where no array that a caller passes does."""
     given = [one for one in task.arguments if one.role in ("in", "inout")]
-    sources: dict[str, dict[str, Any]] = {}
-    for plain in (True, False):
-        for argument in given:
-            for dimension, text in enumerate(argument.shape):
-                size, factor = _multiple_of_a_name(text)
-                if (factor == 1) == plain:
-                    sources.setdefault(size, {"argument": argument.name, "dimension": dimension, "factor": factor})
+    extents = []
+    for one in given:
+        for dimension, text in enumerate(one.shape):
+            if found := re.fullmatch(r"(?:(\d+)\*)?([A-Za-z_]\w*)(?:\*(\d+))?", text.replace(" ", "")):
+                factor = int(found[1] or 1) * int(found[3] or 1)
+                extents.append((found[2], {"argument": one.name, "dimension": dimension, "factor": factor}))
+    # An extent `n` tells the size rather than `2 * n`, and the first of several does.
+    sources = dict(reversed(sorted(extents, key=lambda extent: extent[1]["factor"] != 1)))
     return {
         "sizes": [{"name": size, **sources.get(size, {"argument": None})} for size in task.workloads[0].sizes],
         "types": [
@@ -229,19 +230,6 @@ def call_signature(task: Task) -> dict[str, Any]:
     }
 
 
-def _multiple_of_a_name(text: str) -> tuple[str, int]:
-    """The name and the factor of `n`, `2 * n` or `n * 2`; an empty name for anything else."""
-    match ast.parse(parse(text).text, mode="eval").body:
-        case ast.Name(id=name):
-            return name, 1
-        case (
-            ast.BinOp(left=ast.Constant(value=int(factor)), op=ast.Mult(), right=ast.Name(id=name))
-            | ast.BinOp(left=ast.Name(id=name), op=ast.Mult(), right=ast.Constant(value=int(factor)))
-        ):
-            return name, factor
-    return "", 0
-
-
 def _rule(rule: DispatchRule, kernels: Sequence[Winner], folders: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     """The rule as dispatch.json has it: a test with the rules for both answers, or a folder."""
     if rule.yes is None or rule.no is None:
@@ -250,25 +238,6 @@ def _rule(rule: DispatchRule, kernels: Sequence[Winner], folders: Mapping[tuple[
         "test": rule.test,
         "yes": _rule(rule.yes, kernels, folders),
         "no": _rule(rule.no, kernels, folders),
-    }
-
-
-def _shape(row: WorkloadRow, folder: str, figures: Figures | None, *, held_out: bool) -> dict[str, Any]:
-    """A shape of dispatch.json. Beside the folder's own figures stand the general configuration's, which say why it is
-    not used."""
-
-    def numbers(one: Figures | None) -> dict[str, Any] | None:
-        return None if one is None else {"ratio": one.ratio, "low": one.low, "high": one.high, "verdict": one.verdict}
-
-    chosen = numbers(figures) or {"ratio": 1.0, "low": None, "high": None, "verdict": "keep the baseline"}
-    return {
-        "workload": row.workload,
-        "held_out": held_out,
-        "sizes": row.sizes,
-        "types": row.types,
-        "folder": folder,
-        **chosen,
-        "general": numbers(row.general),
     }
 
 
@@ -286,19 +255,15 @@ def source_name(template: Template, types: Mapping[str, str]) -> str:
     return "-".join(["kernel", *(dtype for _, dtype in sorted(types.items()))]) + BACKENDS[template.backend].suffix
 
 
-def _export(
-    context: Context,
-    folder: Path,
-    template: Template,
-    config: Config,
-    workloads: Sequence[Workload],
-    codes: MachineCodes,
+def _write_kernel(
+    context: Context, folder: Path, template: Template, config: Config, served: Sequence[Workload], codes: MachineCodes
 ) -> None:
+    """One folder: sources for the types of the workloads that it serves, machine code, launch.json and launch.py."""
     folder.mkdir()
     measured = _measured_seconds(context, template, config)
     launches: dict[str, Any] = {}
     sources: dict[str, Any] = {}
-    for workload in workloads:
+    for workload in served:
         source = specialise(template, config, workload.types)
         file = source_name(template, workload.types)
         if file not in sources:
@@ -308,10 +273,15 @@ def _export(
             if BACKENDS[template.backend].makes_cubins:
                 cubin = (folder / file).with_suffix(".cubin")
                 sources[file]["machine_code"] = codes.write(cubin, template, config, workload)
+        shape = geometry(template, config, workload)
         launches[workload.name] = {
             **sources[file],
             "measured_seconds": measured.get(workload.name),
-            **_launch(context, template, config, workload),
+            "sizes": workload.sizes,
+            "grid": shape.grid,
+            "block": shape.block,
+            "shared_bytes": shape.shared_bytes,
+            "arguments": [_passed(context.task, one, workload) for one in context.task.arguments],
         }
     launch = {
         "task": context.task.name,
@@ -336,7 +306,7 @@ def _examined(context: Context, template: Template, config: Config) -> str:
     "baseline"."""
     if template.id == context.sources.baseline.template.id:
         return BASELINE
-    key = winner_key(Winner(template=template.id, config=config))
+    key = template.id, config_key(config)
     found = {one.verdict for (*mine, _), one in context.log.examinations().items() if tuple(mine) == key}
     return next((one for one in ("accepted", "partial") if one in found), "not examined")
 
@@ -366,126 +336,15 @@ def _measured_seconds(context: Context, template: Template, config: Config) -> d
     return found
 
 
-def _launch(context: Context, template: Template, config: Config, workload: Workload) -> dict[str, Any]:
-    task, shape = context.task, geometry(template, config, workload)
-    arguments: list[dict[str, Any]] = []
-    for argument in task.arguments:
-        entry: dict[str, Any] = {
-            "name": argument.name,
-            "role": argument.role,
-            "dtype": task.dtype_of(argument, workload),
-            "numpy": DTYPES[task.dtype_of(argument, workload)].storage.name,
-        }
-        if argument.role == "scalar":
-            entry["value"] = task.scalar_of(argument, workload)
-        else:
-            entry["shape"] = task.shape_of(argument, workload)
-            tolerance = task.tolerance_of(entry["dtype"], entry["name"])
-            entry["tolerance"] = {"rtol": tolerance.rtol, "atol": tolerance.atol}
-        arguments.append(entry)
+def _passed(task: Task, argument: Argument, workload: Workload) -> dict[str, Any]:
+    """An argument on a workload: its value, or its shape and tolerance."""
+    dtype = task.dtype_of(argument, workload)
+    about = {"name": argument.name, "role": argument.role, "dtype": dtype, "numpy": DTYPES[dtype].storage.name}
+    if argument.role == "scalar":
+        return {**about, "value": task.scalar_of(argument, workload)}
+    tolerance = task.tolerance_of(dtype, argument.name)
     return {
-        "sizes": workload.sizes,
-        "grid": shape.grid,
-        "block": shape.block,
-        "shared_bytes": shape.shared_bytes,
-        "arguments": arguments,
+        **about,
+        "shape": task.shape_of(argument, workload),
+        "tolerance": {"rtol": tolerance.rtol, "atol": tolerance.atol},
     }
-
-
-class _BestFile(BaseModel):
-    """A part of a file of best/. Further keys are for people, and are kept."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-
-class RuleNode(_BestFile):
-    """Either a folder, or a test with what follows from both answers."""
-
-    folder: str | None = None
-    test: str | None = None
-    yes: RuleNode | None = None
-    no: RuleNode | None = None
-
-    @model_validator(mode="after")
-    def _is_one_of_both(self) -> RuleNode:
-        if (self.folder is None) == (None in (self.test, self.yes, self.no)):
-            raise ValueError("a rule has either a folder, or a test with yes and no")
-        return self
-
-    def folders(self) -> set[str]:
-        """The folders that the rule may choose."""
-        return {self.folder or ""} if self.yes is None or self.no is None else self.yes.folders() | self.no.folders()
-
-    def tests(self) -> list[str]:
-        """The conditions of all its nodes."""
-        if self.test is None or self.yes is None or self.no is None:
-            return []
-        return [self.test, *self.yes.tests(), *self.no.tests()]
-
-
-class MeasuredShape(_BestFile):
-    """A measured shape, the folder it uses, and that kernel's time over the baseline's, with its interval where there
-    is one. general: the same figures of the general configuration."""
-
-    workload: str
-    held_out: bool
-    sizes: dict[str, int]
-    types: dict[str, str]
-    folder: str
-    ratio: float
-    low: float | None
-    high: float | None
-    verdict: str
-    general: dict[str, Any] | None
-
-
-class DispatchFile(_BestFile):
-    """dispatch.json."""
-
-    device: str
-    backend: Literal["cuda", "opencl"]
-    driver: str
-    verdict: str
-    compiler: str
-    rule: RuleNode
-    shapes: list[MeasuredShape]
-    policies: list[dict[str, Any]]
-    signature: dict[str, Any]
-
-
-class MachineCode(_BestFile):
-    """The machine code of a source; file: None where there is none."""
-
-    file: str | None = None
-    architecture: str = ""
-    sha256: str = ""
-    measured: bool = False
-
-
-class SourceFile(_BestFile):
-    """A kernel for one combination of types."""
-
-    types: dict[str, str]
-    source: str
-    max_registers: int | None
-    fast_math: bool
-    machine_code: MachineCode | None = None
-
-
-class LaunchExpressions(_BestFile):
-    """Expressions over sizes, types and the configuration."""
-
-    grid: list[str]
-    block: list[str]
-    shared_bytes: str
-
-
-class LaunchFile(_BestFile):
-    """launch.json."""
-
-    template: str
-    config: dict[str, bool | int | float | str]
-    entry: str
-    launch: LaunchExpressions
-    requires: list[str]
-    sources: list[SourceFile] = Field(min_length=1)

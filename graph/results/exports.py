@@ -11,9 +11,8 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tunesmith import __version__
 from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.results.best import RUNTIME
-from tunesmith.graph.results.package import SCALARS, Code, ExportError, Package, identifier, write_results
+from tunesmith.graph.results.package import SCALARS, Binding, ExportError, Package, identifier, write_results
 from tunesmith.graph.results.runtime import STORAGE_TYPES
 from tunesmith.graph.settings import as_path
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -31,14 +30,17 @@ from tunesmith.kernels.spec.template import BACKENDS
 from tunesmith.kernels.spec.translate import C_FUNCTIONS, to_c
 
 
+def _each(items: Sequence[Binding | str], pattern: str, between: str = ", ") -> str:
+    """A filter of the templates: `pattern` with each name for {0}."""
+    return between.join(pattern.format(one if isinstance(one, str) else one.name) for one in items)
+
+
 @cache
 def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("tunesmith.graph.results", "export_templates"),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
+    loader = PackageLoader("tunesmith.graph.results", "export_templates")
+    made = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    made.filters["each"] = _each
+    return made
 
 
 def _write(path: Path, template: str, package: Package, **values: Any) -> None:
@@ -46,102 +48,40 @@ def _write(path: Path, template: str, package: Package, **values: Any) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class Wrapper:
-    """The function of a form for Python. module: the package that has it; namespace: of the PyTorch operator."""
-
-    package: Package
-    form: str
-    module: str
-    namespace: str = ""
-
-    @property
-    def name(self) -> str:
-        return identifier(self.package.name)
-
-    @property
-    def passed(self) -> str:
-        """The parameters without a default."""
-        return ", ".join([*(one.name for one in self.package.given), *self.package.explicit_sizes])
-
-    @property
-    def names(self) -> str:
-        return ", ".join([self.passed, *(one.name for one in self.package.chosen)])
-
-    @property
-    def signature(self) -> str:
-        defaults = [self.passed, *(f"{one.name}={one.default!r}" for one in self.package.chosen)]
-        return ", ".join([*defaults, *(["*", "dtypes=None"] if self.form == "cupy" else [])])
-
-    @property
-    def returned(self) -> str:
-        return ", ".join(one.name for one in self.package.made) or "None"
-
-    @property
-    def description(self) -> str:
-        """The signature, and each array with its shape, role and types."""
-        arrays = "; ".join(f"{one.name} [{one.shape}] {one.role}, {one.types}" for one in self.package.arrays)
-        return f"{self.name}({self.signature}) -> {self.returned}. {arrays}."
-
-    @property
-    def schema(self) -> str:
-        """As PyTorch writes the types of an operator."""
-        parameters = [
-            f"Tensor(a{at}!) {one.name}" if one.role == "inout" else f"Tensor {one.name}"
-            for at, one in enumerate(self.package.given)
-        ]
-        parameters += [f"SymInt {size}" for size in self.package.explicit_sizes]
-        parameters += [f"{type(one.default).__name__} {one.name}={one.default!r}" for one in self.package.chosen]
-        results = ["Tensor"] * len(self.package.made)
-        shown = results[0] if len(results) == 1 else f"({', '.join(results)})"
-        return f"{self.name}({', '.join(parameters)}) -> {shown}"
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def write_torch(package: Package, out: Path) -> None:
-    """A pip-installable folder with the operator `torch.ops.<name>_tuned.<name>`. Raises `ExportError`."""
-    module = f"{identifier(package.name)}_tuned"
-    wrapper = Wrapper(package, "torch", module, namespace=module)
-    _write_python(wrapper, out / module, out, out)
-    _write(out / "pyproject.toml", "pyproject.toml.j2", package, wrapper=wrapper, needs=["torch>=2.4"])
-
-
-def write_cupy(package: Package, out: Path) -> None:
-    """A pip-installable folder with the function `<name>_cupy.<name>`. Raises `ExportError`."""
-    wrapper = Wrapper(package, "cupy", f"{identifier(package.name)}_cupy")
-    _write_python(wrapper, out / wrapper.module, out, out)
-    _write(out / "pyproject.toml", "pyproject.toml.j2", package, wrapper=wrapper, needs=["numpy"])
-
-
-def write_hf_kernels(package: Package, out: Path) -> None:
-    """The layout of a Hugging Face kernel repository, as its kernel requirements describe it: the operator as a Python
-    kernel in the variant build/torch-cuda, with metadata.json and a card. Raises `ExportError`."""
-    module = identifier(package.name)
-    content = hashlib.sha256(json.dumps(package.provenance, sort_keys=True).encode()).hexdigest()[:10]
-    # Several versions of a kernel may be loaded side by side, so their operators need different names.
-    wrapper = Wrapper(package, "hf-kernels", module, namespace=f"_{module}_{content}")
-    variant = out / "build" / "torch-cuda"
-    _write_python(wrapper, variant, out, out / "tests")
-    (variant / module).mkdir()
-    _write(variant / module / "__init__.py", "hf_compatible.py.j2", package, wrapper=wrapper)
-    files = sorted(path for path in variant.rglob("*") if path.is_file())
-    digests = {
-        str(path.relative_to(variant)): base64.b64encode(hashlib.sha256(path.read_bytes()).digest()).decode()
-        for path in files
+def _signature(package: Package, name: str, form: str) -> dict[str, Any]:
+    """The function of a form for Python, as its templates have it."""
+    given, chosen, made = package.given, package.chosen, package.made
+    names = [*(one.name for one in given), *package.explicit_sizes]
+    parameters = [*names, *(f"{one.name}={one.default!r}" for one in chosen)]
+    parameters += ["*", "dtypes=None"] * (form == "cupy")
+    returned = ", ".join(one.name for one in made) or "None"
+    arrays = "; ".join(f"{one.name} [{one.shape}] {one.role}, {one.types}" for one in package.arrays)
+    # As PyTorch writes the types of an operator.
+    schema = [
+        f"Tensor(a{at}!) {one.name}" if one.role == "inout" else f"Tensor {one.name}" for at, one in enumerate(given)
+    ]
+    schema += [f"SymInt {size}" for size in package.explicit_sizes]
+    schema += [f"{type(one.default).__name__} {one.name}={one.default!r}" for one in chosen]
+    results = "Tensor" if len(made) == 1 else f"({', '.join(['Tensor'] * len(made))})"
+    return {
+        "passed": ", ".join(names),
+        "names": ", ".join([*names, *(one.name for one in chosen)]),
+        "signature": ", ".join(parameters),
+        "returned": returned,
+        "description": f"{name}({', '.join(parameters)}) -> {returned}. {arrays}.",
+        "schema": f"{name}({', '.join(schema)}) -> {results}",
     }
-    metadata = {
-        "id": wrapper.namespace,
-        "name": module.replace("_", "-"),
-        "version": 0,
-        "license": "other",
-        "backend": {"type": "cuda", "archs": [f"{arch[3:-1]}.{arch[-1]}" for arch in _architectures(package)]},
-        "digest": {"algorithm": "sha256", "files": digests},
-    }
-    (variant / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
 
 
-def _write_python(wrapper: Wrapper, inner: Path, out: Path, tests: Path) -> None:
-    """The package `inner` (wrapper, runtime, kernels), the README in `out`, and the export's own test in `tests`."""
-    package = wrapper.package
+def _write_python(form: str, package: Package, out: Path) -> None:
+    """A folder with the package, its README and its own test: for `torch` pip-installable, with the operator
+    `torch.ops.<name>_tuned.<name>`; for `cupy` pip-installable, with the function `<name>_cupy.<name>`; for
+    `hf-kernels` in the layout of a Hugging Face kernel repository, as its kernel requirements describe it: the operator
+    as a Python kernel in the variant build/torch-cuda, with metadata.json and a card. Raises `ExportError`."""
     _require_cuda(package)
     if not package.given:
         raise ExportError(
@@ -153,15 +93,22 @@ def _write_python(wrapper: Wrapper, inner: Path, out: Path, tests: Path) -> None
                 f"The task {package.name}: the type {one['name']} stands in no array that is passed, so that a call "
                 "does not tell it; this form cannot hold the kernel."
             )
-    best, kernels = package.folder / "best", inner / "kernels"
-    for kernel in package.kernels:
-        shutil.copytree(best / kernel.folder, kernels / kernel.folder, ignore=shutil.ignore_patterns("launch.py"))
+    name, hub, library = identifier(package.name), form == "hf-kernels", "cupy" if form == "cupy" else "torch"
+    module = namespace = name if hub else f"{name}_{'cupy' if form == 'cupy' else 'tuned'}"
+    if hub:
+        # Several versions of a kernel may be loaded side by side, so their operators need different names.
+        content = hashlib.sha256(json.dumps(package.provenance, sort_keys=True).encode()).hexdigest()[:10]
+        namespace = f"_{name}_{content}"
+    values = {"form": form, "name": name, "module": module, "namespace": namespace, **_signature(package, name, form)}
+    inner, tests = (out / "build" / "torch-cuda", out / "tests") if hub else (out / module, out)
+    for folder in package.kernels:
+        shutil.copytree(package.best / folder, inner / "kernels" / folder, ignore=shutil.ignore_patterns("launch.py"))
     for file in ("dispatch.json", "reference.py"):
-        shutil.copyfile(best / file, kernels / file)
-    shutil.copyfile(RUNTIME, inner / "runtime.py")
-    _write_provenance(package, inner)
-    template = "cupy_init.py.j2" if wrapper.form == "cupy" else "torch_init.py.j2"
-    _write(inner / "__init__.py", template, package, wrapper=wrapper)
+        shutil.copyfile(package.best / file, inner / "kernels" / file)
+    for file in ("runtime.py", f"{library}_calls.py"):
+        shutil.copyfile(RUNTIME.with_name(file), inner / file)
+    _write_json(inner / "provenance.json", package.provenance)
+    _write(inner / "__init__.py", f"{library}_init.py.j2", package, **values)
     # The example of the README is a call on the smallest measured shape.
     rows = [(package.task.workload(row.workload), row) for row in package.dispatch.shapes]
     workload, row = min(rows, key=lambda pair: package.task.bytes_of(pair[0]))
@@ -170,29 +117,51 @@ def _write_python(wrapper: Wrapper, inner: Path, out: Path, tests: Path) -> None
         for one in package.task.arguments
         if one.role in ("in", "inout")
     ]
-    types = tuple(row.types[name] for name in package.types)
+    types = tuple(row.types[name] for name in package.task.types)
     dtypes = types if STORAGE_TYPES.keys() & set(types) else ()
-    _write(out / "README.md", "README.md.j2", package, wrapper=wrapper, example=example, sizes=row.sizes, dtypes=dtypes)
+    _write(
+        out / "README.md", "README.md.j2", package, **values, example=example, example_sizes=row.sizes, dtypes=dtypes
+    )
     tests.mkdir(exist_ok=True)
-    template = "cupy_test.py.j2" if wrapper.form == "cupy" else "torch_test.py.j2"
-    _write(tests / f"test_{wrapper.name}.py", template, package, wrapper=wrapper)
+    _write(tests / f"test_{name}.py", "test.py.j2", package, **values)
+    if not hub:
+        _write(out / "pyproject.toml", "pyproject.toml.j2", package, **values)
+        return
+    (inner / module).mkdir()
+    _write(inner / module / "__init__.py", "hf_compatible.py.j2", package, **values)
+    _write_metadata(package, inner, namespace)
+
+
+def _write_metadata(package: Package, variant: Path, identity: str) -> None:
+    """metadata.json of a Hugging Face kernel, with digests of the variant's files. identity: of this version."""
+    digests = {
+        str(path.relative_to(variant)): base64.b64encode(hashlib.sha256(path.read_bytes()).digest()).decode()
+        for path in sorted(variant.rglob("*"))
+        if path.is_file()
+    }
+    metadata = {
+        "id": identity,
+        "name": identifier(package.name).replace("_", "-"),
+        "version": 0,
+        "license": "other",
+        "backend": {"type": "cuda", "archs": [f"{arch[3:-1]}.{arch[-1]}" for arch in _architectures(package)]},
+        "digest": {"algorithm": "sha256", "files": digests},
+    }
+    _write_json(variant / "metadata.json", metadata)
 
 
 def _require_cuda(package: Package) -> None:
-    if not BACKENDS[package.backend].makes_cubins:
+    if not BACKENDS[package.dispatch.backend].makes_cubins:
         raise ExportError(
-            f"The run in {package.folder} was tuned with {package.backend}, and this form holds CUDA kernels: use the "
-            "files of its best/, or tune with --backend cuda."
+            f"The run in {package.folder} was tuned with {package.dispatch.backend}, and this form holds CUDA kernels: "
+            "use the files of its best/, or tune with --backend cuda."
         )
 
 
 def _architectures(package: Package) -> list[str]:
-    """Those that the machine code is for."""
-    return sorted({code.arch for kernel in package.kernels for code in kernel.codes.values() if code.cubin})
-
-
-def _write_provenance(package: Package, folder: Path) -> None:
-    (folder / "provenance.json").write_text(json.dumps(package.provenance, indent=2) + "\n", encoding="utf-8")
+    """The architectures that there is machine code for."""
+    codes = [source.machine_code for kernel in package.kernels.values() for source in kernel.sources]
+    return sorted({code.architecture for code in codes if code.file is not None})
 
 
 def write_header(package: Package, out: Path) -> None:
@@ -219,25 +188,49 @@ def write_header(package: Package, out: Path) -> None:
         upper=name.upper(),
         architectures=_architectures(package) or ["no GPU"],
         functions=C_FUNCTIONS.replace("@", f"{name}_"),
+        numbers={folder: number for number, folder in enumerate(package.kernels)},
+        codes=_codes(package, lambda text: to_c(text, f"{name}_")),
         c=lambda text: to_c(text, f"{name}_"),
         c_type=lambda dtype: DTYPES[dtype].c_name("cuda"),
-        literal=_literal,
     )
-    _write_provenance(package, out)
+    _write_json(out / "provenance.json", package.provenance)
 
 
-def _literal(code: Code) -> str:
-    """A source as C string literals, one for each line."""
-    source = code.source.read_text(encoding="utf-8")
-    lines = [line.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?") for line in source.split("\n")]
-    return "\n".join(f'    "{line}\\n"' for line in lines)
+def _codes(package: Package, c: Callable[[str], str]) -> list[dict[str, Any]]:
+    """Each kernel for each combination of types, with what the header has of it: source as C string literals, one for
+    each line, machine code as numbers, and the expressions of its launch over sizes alone, as C."""
+    found = []
+    for combination, types in enumerate(package.combinations):
+        for position, (folder, kernel) in enumerate(package.kernels.items()):
+            for source in (one for one in kernel.sources if one.types == types):
+                text = (package.best / folder / source.source).read_text(encoding="utf-8")
+                text = text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
+                cubin, launch = source.machine_code.file, kernel.launch
+                requires = [kernel.text(one, types) for one in kernel.requires]
+                grid, block = (
+                    [c(kernel.text(one, types)) for one in (*axes, "1", "1")[:3]]
+                    for axes in (launch.grid, launch.block)
+                )
+                found.append(
+                    {
+                        "number": combination * len(package.kernels) + position,
+                        "about": source,
+                        "literal": "\n".join(f'    "{line}\\n"' for line in text.split("\n")),
+                        "bytes": [] if cubin is None else list((package.best / folder / cubin).read_bytes()),
+                        "requires": [c(one) for one in requires if one != "True"],
+                        "grid": grid,
+                        "block": block,
+                        "shared": c(kernel.text(launch.shared_bytes, types)),
+                    }
+                )
+    return found
 
 
 FORMS: Mapping[str, Callable[[Package, Path], None]] = {
-    "torch": write_torch,
-    "cupy": write_cupy,
+    "torch": partial(_write_python, "torch"),
+    "cupy": partial(_write_python, "cupy"),
     "header": write_header,
-    "hf-kernels": write_hf_kernels,
+    "hf-kernels": partial(_write_python, "hf-kernels"),
     "t4": write_results,
 }
 

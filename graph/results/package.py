@@ -9,69 +9,134 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith import __version__
 from tunesmith.graph.journal.events import RunStarted
 from tunesmith.graph.journal.log import RunLog, seconds_of, weighted_geomean
 from tunesmith.graph.journal.store import Journal, run_around
-from tunesmith.graph.results.best import BASELINE, DispatchFile, LaunchFile, MachineCode, RuleNode, call_signature
+from tunesmith.graph.results.best import BASELINE, call_signature
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.outcome import Evaluation
 from tunesmith.kernels.search.tables import ConfigResult, write_t4
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.task import Argument, Task
+from tunesmith.kernels.spec.task import Argument
 from tunesmith.kernels.spec.translate import folded
-
-M = TypeVar("M", bound=BaseModel)
 
 SCALARS = frozenset(name for name in DTYPES if name in ("float64", "float32") or not DTYPES[name].is_float)
 """The data types of scalars that a caller may pass."""
-Types = tuple[str, ...]
-"""A data type for each of the task's type names, in their order."""
+Types = dict[str, str]
+"""A data type for each of the task's type names."""
+_DATA_TYPES = {name: name for name in DTYPES}
+_C_WORDS = frozenset(
+    ["auto", "bool", "case", "char", "const", "default", "do", "double", "enum", "extern", "float", "goto", "inline"]
+    + ["int", "long", "new", "private", "public", "register", "short", "signed", "sizeof", "static", "struct", "switch"]
+    + ["template", "this", "typedef", "typename", "union", "unsigned", "using", "virtual", "void", "volatile"]
+)
 
 
 class ExportError(TunesmithError):
     """A run cannot be exported in a form."""
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
-    """One kernel for one combination of types. source: its file in the run's best/; cubin: the machine code's, None
-    where there is none; arch: its architecture, such as "sm_90"; measured: whether it is the code that was timed."""
+class _BestFile(BaseModel):
+    """A part of a file of best/. Further keys are for people, and are kept."""
 
-    source: Path
-    cubin: Path | None
-    arch: str
-    measured: bool
-    fast_math: bool
-    max_registers: int
+    model_config = ConfigDict(extra="allow", frozen=True)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedKernel:
-    """A folder of best/. grid, block (of three axes), shared_bytes: expressions; requires: what a shape must meet."""
+class FolderRule(_BestFile):
+    """The end of a rule."""
 
     folder: str
-    template: str
-    config: Mapping[str, Any]
-    grid: Sequence[str]
-    block: Sequence[str]
-    shared_bytes: str
-    requires: Sequence[str]
-    codes: Mapping[Types, Code]
 
-    def text(self, expression: str, types: Mapping[str, str]) -> str:
+
+class TestRule(_BestFile):
+    """A condition over sizes and types, with the rules for both answers."""
+
+    test: str
+    yes: FolderRule | TestRule
+    no: FolderRule | TestRule
+
+
+class MeasuredShape(_BestFile):
+    """A measured shape, the folder it uses, and that kernel's time over the baseline's, with its interval where there
+    is one. general: the same figures of the general configuration."""
+
+    workload: str
+    held_out: bool
+    sizes: dict[str, int]
+    types: Types
+    folder: str
+    ratio: float
+    low: float | None
+    high: float | None
+    verdict: str
+    general: dict[str, Any] | None
+
+
+class DispatchFile(_BestFile):
+    """dispatch.json."""
+
+    device: str
+    backend: Literal["cuda", "opencl"]
+    driver: str
+    verdict: str
+    compiler: str
+    rule: FolderRule | TestRule
+    shapes: list[MeasuredShape]
+    policies: list[dict[str, Any]]
+    signature: dict[str, Any]
+
+
+class MachineCode(_BestFile):
+    """The machine code of a source; file: None where there is none."""
+
+    file: str | None = None
+    architecture: str = ""
+    measured: bool = False
+
+
+class SourceFile(_BestFile):
+    """A kernel for one combination of types."""
+
+    types: Types
+    source: str
+    max_registers: int | None
+    fast_math: bool
+    machine_code: MachineCode = MachineCode()
+
+
+class LaunchExpressions(_BestFile):
+    """Expressions over sizes, types and the configuration."""
+
+    grid: list[str]
+    block: list[str]
+    shared_bytes: str
+
+
+class LaunchFile(_BestFile):
+    """launch.json."""
+
+    template: str
+    config: dict[str, bool | int | float | str]
+    launch: LaunchExpressions
+    requires: list[str]
+    sources: list[SourceFile] = Field(min_length=1)
+
+    def text(self, expression: str, types: Types) -> str:
         """An expression over sizes alone: configuration and types written in."""
-        return folded(expression, {**{name: name for name in DTYPES}, **types, **self.config})
+        return folded(expression, {**_DATA_TYPES, **types, **self.config})
+
+
+M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +156,22 @@ class Binding:
 
 
 class Package:
-    """The exportable contents of a run in `folder`. task: left out, it is read from the journal. Raises `ExportError`,
-    `JournalError`."""
+    """The exportable contents of a run in `folder`, for which it reads best/ and the beginning of the journal.
 
-    def __init__(self, folder: Path, task: Task | None = None) -> None:
-        self.folder = folder
-        best = folder / "best"
-        if not best.exists() and not (folder / "journal.sqlite").exists():
+    kernels: by folder of best/, the baseline first; combinations: the types that there are kernels for; arguments: in
+    the kernel's order, of which a caller passes `given`, gets `made`, and may pass `chosen`; explicit_sizes: the sizes
+    that no array tells. Raises `ExportError`, `JournalError`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.best = folder, folder / "best"
+        if not self.best.exists() and not (folder / "journal.sqlite").exists():
             problem = f"{folder} is not the folder of a run" if folder.exists() else f"There is no folder {folder}"
             hint = f"name a folder that `tunesmith tune` wrote, as its last lines say{run_around(folder)}"
             raise ExportError(f"{problem}; {hint}")
         try:
-            raw = (best / "dispatch.json").read_text(encoding="utf-8")
-            found = {path.parent.name: path.read_text("utf-8") for path in best.glob("*/launch.json")}
+            raw = (self.best / "dispatch.json").read_text(encoding="utf-8")
+            found = {path.parent.name: path.read_text("utf-8") for path in self.best.glob("*/launch.json")}
         except OSError as error:
             raise ExportError(
                 f"{folder} has no winners to export ({error.strerror}: {error.filename}): it found nothing right, or "
@@ -113,85 +181,70 @@ class Package:
         except ValueError as error:
             raise self._damaged("a file", str(error)) from error
         self.dispatch = self._read(DispatchFile, "dispatch.json", raw)
-        about = {name: self._read(LaunchFile, f"{name}/launch.json", text) for name, text in sorted(found.items())}
-        self.task = _task(folder) if task is None else task
-        self.backend: str = self.dispatch.backend
-        self._require_known(about)
-        used = {one.folder for one in self.dispatch.shapes} | self.dispatch.rule.folders()
-        folders = [BASELINE, *sorted(name for name in about if name != BASELINE and name in used)]
-        self.kernels = [_kernel(best, name, about[name], self.types) for name in folders]
+        launches = {name: self._read(LaunchFile, f"{name}/launch.json", text) for name, text in sorted(found.items())}
+        with Journal(folder, create=False, reading=True) as journal:
+            begun = journal.last(RunStarted)
+        if begun is None:
+            raise ExportError(f"{folder} has a journal without a beginning; tune again.")
+        self.task, self._begun = begun.event.task, begun
+        self.name = self.task.name
+        self.sizes = tuple(self.task.workloads[0].sizes)
+        self._require_known(launches)
+        used = {BASELINE, *_folders(self.dispatch.rule), *(row.folder for row in self.dispatch.shapes)}
+        order = sorted(used, key=lambda name: (name != BASELINE, name))
+        for name in order:
+            if name not in launches:
+                raise self._damaged("dispatch.json", f"there is no folder {name!r} with a launch.json")
+        self.kernels = {name: launches[name] for name in order}
+        self.combinations = [source.types for source in self.kernels[BASELINE].sources]
+        self.arguments = [self._binding(position, one) for position, one in enumerate(self.task.arguments)]
+        self.arrays = [one for one in self.arguments if one.role != "scalar"]
+        self.given = [one for one in self.arrays if one.role != "out"]
+        self.made = [one for one in self.arrays if one.role == "out"]
+        self.chosen = [one for one in self.arguments if one.default is not None]
+        self.explicit_sizes = [one["name"] for one in self.dispatch.signature["sizes"] if one["argument"] is None]
 
     def _damaged(self, file: str, why: str) -> ExportError:
         again = f"`tunesmith resume {self.folder}` writes it anew"
-        return ExportError(f"{self.folder / 'best'} is damaged or of another version ({file}: {why}); {again}.")
+        return ExportError(f"{self.best} is damaged or of another version ({file}: {why}); {again}.")
 
     def _read(self, model: type[M], file: str, text: str) -> M:
         try:
             return model.model_validate_json(text)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise self._damaged(f"{file}, {where}" if where else file, first["msg"].partition("\n")[0]) from error
+            where = ", ".join([file, ".".join(map(str, first["loc"]))] if first["loc"] else [file])
+            raise self._damaged(where, first["msg"].partition("\n")[0]) from error
 
-    def _require_known(self, about: Mapping[str, LaunchFile]) -> None:
-        """That all files name one another, and what the task has."""
-        known, best = {one.name for one in self.task.workloads}, self.folder / "best"
-        for name in sorted({BASELINE, *self.dispatch.rule.folders(), *(one.folder for one in self.dispatch.shapes)}):
-            if name not in about:
-                raise self._damaged("dispatch.json", f"there is no folder {name!r} with a launch.json")
+    def _require_known(self, launches: dict[str, LaunchFile]) -> None:
+        """That all files name what is there, and what the task has."""
         if self.dispatch.signature != call_signature(self.task):
             raise self._damaged("dispatch.json", "its signature is not that of the task")
-        for one in self.dispatch.shapes:
-            if one.workload not in known or set(one.sizes) != set(self.sizes) or set(one.types) != set(self.types):
-                raise self._damaged("dispatch.json", f"the task has no workload like {one.workload!r}")
-        self._require_expressions("dispatch.json", self.dispatch.rule.tests())
-        for name, launch in about.items():
-            of = launch.launch
-            self._require_expressions(f"{name}/launch.json", [*of.grid, *of.block, of.shared_bytes, *launch.requires])
-            for source in launch.sources:
-                code = source.machine_code.file if source.machine_code is not None else None
-                for file in (source.source, *([code] if code is not None else [])):
-                    if Path(file).name != file or not (best / name / file).is_file():
-                        raise self._damaged(f"{name}/launch.json", f"there is no file {file!r} beside it")
-                if set(source.types) != set(self.types):
-                    raise self._damaged(f"{name}/launch.json", "its types are not the types of the task")
+        known = {one.name for one in self.task.workloads}
+        for row in self.dispatch.shapes:
+            if row.workload not in known or {*row.sizes} != {*self.sizes} or {*row.types} != {*self.task.types}:
+                raise self._damaged("dispatch.json", f"the task has no workload like {row.workload!r}")
+        self._require_expressions("dispatch.json", _tests(self.dispatch.rule))
+        for name, about in launches.items():
+            file, launch = f"{name}/launch.json", about.launch
+            self._require_expressions(file, [*launch.grid, *launch.block, launch.shared_bytes, *about.requires])
+            for source in about.sources:
+                for other in filter(None, (source.source, source.machine_code.file)):
+                    if Path(other).name != other or not (self.best / name / other).is_file():
+                        raise self._damaged(file, f"there is no file {other!r} beside it")
+                if {*source.types} != {*self.task.types}:
+                    raise self._damaged(file, "its types are not the types of the task")
 
     def _require_expressions(self, file: str, texts: Iterable[str]) -> None:
         for text in texts:
             try:
-                folded(text, {name: name for name in DTYPES})
+                folded(text, _DATA_TYPES)
             except ExpressionError as error:
                 raise self._damaged(file, f"{json.dumps(text)[:80]} is not an expression") from error
 
-    @property
-    def name(self) -> str:
-        return self.task.name
-
-    @cached_property
-    def types(self) -> tuple[str, ...]:
-        """The task's type names, in the order of `Types`."""
-        return tuple(self.task.types)
-
-    @cached_property
-    def sizes(self) -> tuple[str, ...]:
-        return tuple(self.task.workloads[0].sizes)
-
-    @cached_property
-    def combinations(self) -> list[Types]:
-        """The combinations of types that have a baseline."""
-        return list(self.kernels[0].codes)
-
-    def named(self, types: Types) -> dict[str, str]:
-        return dict(zip(self.types, types, strict=True))
-
-    @cached_property
-    def arguments(self) -> list[Binding]:
-        """In the order of the kernel's signature."""
-        return [self._binding(position, one) for position, one in enumerate(self.task.arguments)]
-
     def _binding(self, position: int, one: Argument) -> Binding:
         default, types = None, one.dtype
-        if one.dtype in self.types:
+        if one.dtype in self.task.types:
             types = f"{one.dtype} of {', '.join(self.task.types[one.dtype])}"
         # A caller may choose the scalars that follow from no size.
         if one.value is not None and one.dtype in SCALARS and not parse(one.value).names:
@@ -200,49 +253,25 @@ class Package:
         shape, value = ", ".join(one.shape), one.value or ""
         return Binding(identifier(one.name), position, one.role, shape, one.dtype, types, value, default)
 
-    @property
-    def arrays(self) -> list[Binding]:
-        return [one for one in self.arguments if one.role != "scalar"]
-
-    @property
-    def given(self) -> list[Binding]:
-        """The arrays that a caller passes."""
-        return [one for one in self.arrays if one.role != "out"]
-
-    @property
-    def made(self) -> list[Binding]:
-        """The arrays that a call returns."""
-        return [one for one in self.arrays if one.role == "out"]
-
-    @property
-    def chosen(self) -> list[Binding]:
-        """The scalars that a caller may choose."""
-        return [one for one in self.arguments if one.default is not None]
-
-    @property
-    def explicit_sizes(self) -> list[str]:
-        """The sizes that no array tells."""
-        return [one["name"] for one in self.dispatch.signature["sizes"] if one["argument"] is None]
-
     def rule(self, types: Types) -> dict[str, Any]:
-        """The rule for one combination of types: {"use": number} or {"test", "yes", "no"}, over sizes alone."""
-        return self._rule(self.dispatch.rule, types)
+        """The rule for one combination of types: {"use": folder} or {"test", "yes", "no"}, over sizes alone."""
 
-    def exact(self, types: Types) -> dict[tuple[int, ...], int]:
-        """The measured shapes: sizes in their order, and the number of the kernel."""
-        numbers = {kernel.folder: number for number, kernel in enumerate(self.kernels)}
-        return {
-            tuple(row.sizes[size] for size in self.sizes): numbers[row.folder]
-            for row in self.dispatch.shapes
-            if tuple(row.types[name] for name in self.types) == types
-        }
+        def written(node: FolderRule | TestRule) -> dict[str, Any]:
+            if isinstance(node, FolderRule):
+                return {"use": node.folder}
+            test = folded(node.test, {**_DATA_TYPES, **types})
+            if test in ("True", "False"):
+                return written(node.yes if test == "True" else node.no)
+            return {"test": test, "yes": written(node.yes), "no": written(node.no)}
+
+        return written(self.dispatch.rule)
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """The origin of the kernels, and the times that were measured."""
-        with Journal(self.folder, create=False, reading=True) as journal:
-            begun = RunLog(journal).entries(RunStarted)[-1]
-        measured = [code.measured for kernel in self.kernels for code in kernel.codes.values() if code.cubin]
+        origin = self._begun.event.origin
+        codes = [source.machine_code for kernel in self.kernels.values() for source in kernel.sources]
+        measured = [code.measured for code in codes if code.file]
         return {
             "task": self.name,
             "summary": self.task.summary,
@@ -251,64 +280,32 @@ class Package:
             "compiler": self.dispatch.compiler,
             "tunesmith": __version__,
             # An ISO date, and the commit of the task's files, empty where there is none.
-            "tuned_at": datetime.fromtimestamp(begun.at, UTC).isoformat(timespec="seconds"),
-            "commit": begun.event.origin.commit,
-            "command": begun.event.origin.command,
+            "tuned_at": datetime.fromtimestamp(self._begun.at, UTC).isoformat(timespec="seconds"),
+            "commit": origin.commit,
+            "command": origin.command,
             "verdict": self.dispatch.verdict,
             "machine_code_is_what_was_measured": bool(measured) and all(measured),
             "kernels": [
-                {"kernel": kernel.folder, "template": kernel.template, "config": dict(kernel.config)}
-                for kernel in self.kernels
+                {"kernel": folder, "template": kernel.template, "config": kernel.config}
+                for folder, kernel in self.kernels.items()
             ],
             "shapes": [shape.model_dump() for shape in self.dispatch.shapes],
             "policies": self.dispatch.policies,
         }
 
-    def _rule(self, node: RuleNode, types: Types) -> dict[str, Any]:
-        if node.test is None or node.yes is None or node.no is None:
-            return {"use": next(n for n, kernel in enumerate(self.kernels) if kernel.folder == node.folder)}
-        test = folded(node.test, {**{name: name for name in DTYPES}, **self.named(types)})
-        if test in ("True", "False"):
-            return self._rule(node.yes if test == "True" else node.no, types)
-        return {"test": test, "yes": self._rule(node.yes, types), "no": self._rule(node.no, types)}
+
+def _folders(rule: FolderRule | TestRule) -> list[str]:
+    return [rule.folder] if isinstance(rule, FolderRule) else [*_folders(rule.yes), *_folders(rule.no)]
 
 
-def _task(folder: Path) -> Task:
-    with Journal(folder, create=False, reading=True) as journal:
-        started = RunLog(journal).started
-    if started is None:
-        raise ExportError(f"{folder} has a journal without a beginning; tune again.")
-    return started.task
+def _tests(rule: FolderRule | TestRule) -> list[str]:
+    return [] if isinstance(rule, FolderRule) else [rule.test, *_tests(rule.yes), *_tests(rule.no)]
 
 
 def identifier(text: str) -> str:
     """`text` as a name that Python, C and C++ take."""
     name = re.sub(r"\W", "_", text)
     return f"{name}_" if keyword.iskeyword(name) or name in _C_WORDS else name
-
-
-_C_WORDS = frozenset(
-    ["auto", "bool", "case", "char", "const", "default", "do", "double", "enum", "extern", "float", "goto", "inline"]
-    + ["int", "long", "new", "private", "public", "register", "short", "signed", "sizeof", "static", "struct", "switch"]
-    + ["template", "this", "typedef", "typename", "union", "unsigned", "using", "virtual", "void", "volatile"]
-)
-
-
-def _kernel(best: Path, name: str, about: LaunchFile, types: Types) -> ExportedKernel:
-    codes = {}
-    for source in about.sources:
-        code = source.machine_code or MachineCode()
-        codes[tuple(source.types[one] for one in types)] = Code(
-            source=best / name / source.source,
-            cubin=None if code.file is None else best / name / code.file,
-            arch=code.architecture,
-            measured=code.measured,
-            fast_math=source.fast_math,
-            max_registers=source.max_registers or 0,
-        )
-    grid, block = ((*texts, "1", "1")[:3] for texts in (about.launch.grid, about.launch.block))
-    shared, requires = about.launch.shared_bytes, about.requires
-    return ExportedKernel(name, about.template, about.config, grid, block, shared, requires, codes)
 
 
 def write_results(package: Package, out: Path) -> None:
@@ -318,32 +315,27 @@ def write_results(package: Package, out: Path) -> None:
     weighted geometric mean, which the search minimises up to a constant factor. What was measured on some workloads
     only is left out. Raises `ExportError`.
     """
+    weights = {workload.name: workload.weight for workload in package.task.workloads}
+    found: dict[str, list[ConfigResult]] = {}
     with Journal(package.folder, create=False, reading=True) as journal:
         log = RunLog(journal)
         names = list(log.baseline_seconds or {})
-        weights = {workload.name: workload.weight for workload in package.task.workloads}
-        found: dict[str, list[ConfigResult]] = {}
         for evaluation in log.evaluations():
-            record = _record(evaluation, names, weights)
-            if record is not None:
-                found.setdefault(log.template(evaluation.template).name, []).append(record)
+            seconds, failed = seconds_of(evaluation), evaluation.failure is not None
+            times = {} if failed else {name: seconds[name] * 1e3 for name in names if name in seconds}
+            if not failed and len(times) < len(names):
+                continue
+            record = ConfigResult(
+                config=evaluation.config,
+                time=None if failed else weighted_geomean(times, weights),
+                failure=evaluation.failure.kind if evaluation.failure is not None else None,
+                times=tuple(times.values()),
+                compile_time=evaluation.compile_seconds * 1e3,
+                benchmark_time=evaluation.lane_seconds * 1e3,
+            )
+            found.setdefault(log.template(evaluation.template).name, []).append(record)
     if not found:
         raise ExportError(f"{package.folder} has no evaluation on all its workloads to export.")
     out.mkdir(parents=True)
     for template, records in found.items():
         write_t4(out / f"{identifier(package.name)}-{identifier(template)}.json", records)
-
-
-def _record(evaluation: Evaluation, names: list[str], weights: dict[str, float]) -> ConfigResult | None:
-    failure, seconds = evaluation.failure, seconds_of(evaluation)
-    times = {name: seconds[name] * 1e3 for name in names if name in seconds}
-    if failure is None and len(times) < len(names):
-        return None
-    return ConfigResult(
-        config=evaluation.config,
-        time=None if failure is not None else weighted_geomean(times, weights),
-        failure=None if failure is None else failure.kind,
-        times=() if failure is not None else tuple(times.values()),
-        compile_time=evaluation.compile_seconds * 1e3,
-        benchmark_time=evaluation.lane_seconds * 1e3,
-    )

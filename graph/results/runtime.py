@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
-import glob
 import hashlib
 import json
 import math
@@ -21,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +44,6 @@ FUNCTIONS: dict[str, Any] = {
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
-GEOMETRY = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")
 C_TYPES: Mapping[str, Any] = {
     **{name: getattr(ctypes, f"c_{name}") for name in ELEMENT_BYTES if "int" in name or name == "bool"},
     "float32": ctypes.c_float,
@@ -54,6 +52,10 @@ C_TYPES: Mapping[str, Any] = {
 }
 HEADER_FOLDERS = (".", "cccl", "crt", "cooperative_groups", "cooperative_groups/details")
 """Below the folders of CUDA's headers, which include each other by their bare names."""
+Types = tuple[str, ...]
+"""Data types, in the order of `Kernels.types`."""
+Sizes = tuple[int, ...]
+"""Sizes, in the order of `Kernels.sizes`, or the extents of an array."""
 
 
 class DriverError(RuntimeError):
@@ -68,8 +70,8 @@ class KernelChoice(NamedTuple):
     """The kernel for a shape: its folder; grid in blocks, block in threads, bytes of dynamic shared memory."""
 
     folder: str
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
+    grid: Sizes
+    block: Sizes
     shared_bytes: int
 
 
@@ -84,56 +86,57 @@ def evaluate(text: str, names: Mapping[str, Any]) -> Any:
 
 
 class Kernels:
-    """The kernels of `folder`, which has a dispatch.json. driver: the CUDA driver, opened when it is first needed."""
+    """The kernels of `folder`, which has a dispatch.json."""
 
-    def __init__(self, folder: str | os.PathLike[str], driver: Driver | None = None) -> None:
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         about = json.loads((self.folder / "dispatch.json").read_text(encoding="utf-8"))
         self.name, self.backend, self.device = about["task"], about["backend"], about["device"]
         self.arguments: list[dict[str, Any]] = about["signature"]["arguments"]
+        self.given = [one for one in self.arguments if one["role"] in ("in", "inout")]
         self._size_sources, self._type_sources = about["signature"]["sizes"], about["signature"]["types"]
-        self.sizes = tuple(one["name"] for one in self._size_sources)
-        self.types = tuple(one["name"] for one in self._type_sources)
+        self.sizes, self.types = (
+            tuple(one["name"] for one in sources) for sources in (self._size_sources, self._type_sources)
+        )
         self.launches = {
             path.parent.name: json.loads(path.read_text(encoding="utf-8"))
             for path in sorted(self.folder.glob("*/launch.json"))
         }
         self._sources = {
-            (folder, tuple(source["types"][name] for name in self.types)): source
+            (folder, _ordered(source["types"], self.types)): source
             for folder, launch in self.launches.items()
             for source in launch["sources"]
         }
         self.combinations = [types for folder, types in self._sources if folder == "baseline"]
         self._rule = about["rule"]
         self._exact = {
-            (tuple(row["types"][name] for name in self.types), tuple(row["sizes"][name] for name in self.sizes)): row
+            (_ordered(row["types"], self.types), _ordered(row["sizes"], self.sizes)): row["folder"]
             for row in about["shapes"]
         }
-        self._driver = driver
         self._functions: dict[Any, list[Any]] = {}
         self._programs: dict[Any, Any] = {}
         self._lock = threading.Lock()
 
-    def choose(self, types: tuple[str, ...], sizes: tuple[int, ...]) -> KernelChoice:
-        """The kernel for data types and sizes, in the order of `types` and `sizes`, and its launch.
+    def choose(self, types: Types, sizes: Sizes) -> KernelChoice:
+        """The kernel for data types and sizes, and its launch.
 
         A measured shape has its own kernel, any other the kernel that the rule selects; where that cannot be launched,
         the baseline serves. Raises ValueError for types without a kernel, and for shapes that nothing serves.
         """
         self._require_types(types)
         names = self._names(types, sizes)
-        row, rule = self._exact.get((types, sizes)), self._rule
+        rule = self._rule
         while "test" in rule:
             rule = rule["yes" if evaluate(rule["test"], names) else "no"]
-        for folder in (rule["folder"] if row is None else row["folder"], "baseline"):
-            launch = self.launches[folder]
-            known = {**launch["config"], **names}
-            if (folder, types) in self._sources and all(evaluate(text, known) for text in launch["requires"]):
+        for folder in (self._exact.get((types, sizes), rule["folder"]), "baseline"):
+            about = self.launches[folder]
+            launch, known = about["launch"], {**about["config"], **names}
+            if (folder, types) in self._sources and all(evaluate(text, known) for text in about["requires"]):
                 grid, block = (
-                    tuple(int(evaluate(text, known)) for text in (*launch["launch"][name], "1", "1")[:3])
-                    for name in ("grid", "block")
+                    tuple(int(evaluate(text, known)) for text in (*axes, "1", "1")[:3])
+                    for axes in (launch["grid"], launch["block"])
                 )
-                return KernelChoice(folder, grid, block, int(evaluate(launch["launch"]["shared_bytes"], known)))
+                return KernelChoice(folder, grid, block, int(evaluate(launch["shared_bytes"], known)))
         raise ValueError(f"{self.name}: no kernel can be launched for {_assignments(self.sizes, sizes)}.")
 
     def read(
@@ -141,59 +144,51 @@ class Kernels:
         shapes: Sequence[Sequence[int]],
         dtypes: Sequence[str],
         explicit: Sequence[int] = (),
-        types: tuple[str, ...] | None = None,
+        types: Types | None = None,
         storage: Mapping[str, str] = {},
-    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    ) -> tuple[Sizes, Types]:
         """Sizes and data types of a call; raises ValueError with a sentence where shapes or types do not fit.
 
         shapes, dtypes: of the arrays that the kernel reads, in the order of its arguments; explicit: the sizes that
         these do not tell; types: the data types, left out where the arrays tell them; storage: the types of the arrays
         that hold certain data types.
         """
-        given = [one for one in self.arguments if one["role"] in ("in", "inout")]
-        for argument, shape in zip(given, shapes):
+        arrays = {one["name"]: (one, tuple(shape), dtype) for one, shape, dtype in zip(self.given, shapes, dtypes)}
+        for name, (argument, shape, _) in arrays.items():
             rank = len(argument["shape"])
             if len(shape) != rank:
                 many = f"{rank} dimension{'s' * (rank != 1)} ({', '.join(argument['shape'])})"
-                raise ValueError(f"{self.name}: {argument['name']} has {many}, not {len(shape)}.")
-        names = [one["name"] for one in given]
-        shape_of, dtype_of = dict(zip(names, shapes)), dict(zip(names, dtypes))
+                raise ValueError(f"{self.name}: {name} has {many}, not {len(shape)}.")
         rest = iter(explicit)
         sizes = tuple(
-            next(rest) if array is None else shape_of[array][source["dimension"]] // source["factor"]
-            for source in self._size_sources
-            for array in [source["argument"]]
+            next(rest) if one["argument"] is None else arrays[one["argument"]][1][one["dimension"]] // one["factor"]
+            for one in self._size_sources
         )
-        found = tuple(dtype_of[one["argument"]] for one in self._type_sources) if types is None else types
+        found = tuple(arrays[one["argument"]][2] for one in self._type_sources) if types is None else types
         known = self._names(found, sizes)
-        for argument, shape, dtype in zip(given, shapes, dtypes):
-            if tuple(shape) != self._shape(argument, known):
+        for name, (argument, shape, dtype) in arrays.items():
+            if shape != self._shape(argument, known):
                 wanted = f"({', '.join(argument['shape'])}) with {_assignments(self.sizes, sizes)}"
-                raise ValueError(f"{self.name}: {argument['name']} must have the shape {wanted}, not {tuple(shape)}.")
-            wanted = known.get(argument["dtype"], argument["dtype"])
+                raise ValueError(f"{self.name}: {name} must have the shape {wanted}, not {shape}.")
+            wanted = self._dtype(argument, known)
             wanted = storage.get(wanted, wanted)
             if dtype != wanted:
-                raise ValueError(f"{self.name}: {argument['name']} must be of the type {wanted}, not {dtype}.")
+                raise ValueError(f"{self.name}: {name} must be of the type {wanted}, not {dtype}.")
         self._require_types(found)
         return sizes, found
 
-    def outputs(self, types: tuple[str, ...], sizes: tuple[int, ...]) -> list[tuple[tuple[int, ...], str]]:
+    def outputs(self, types: Types, sizes: Sizes) -> list[tuple[Sizes, str]]:
         """Shape and data type of each array that a call returns."""
         names = self._names(types, sizes)
         made = [one for one in self.arguments if one["role"] == "out"]
-        return [(self._shape(one, names), names.get(one["dtype"], one["dtype"])) for one in made]
+        return [(self._shape(one, names), self._dtype(one, names)) for one in made]
 
-    def prepare(self, device: int, types: tuple[str, ...], sizes: tuple[int, ...]) -> PreparedLaunch:
+    def prepare(self, device: int, types: Types, sizes: Sizes) -> PreparedLaunch:
         """CUDA: the launch for a shape on a device, with the task's scalars; the arrays' addresses are still 0."""
         return PreparedLaunch(self, device, types, self.choose(types, sizes), self.values(types, sizes))
 
     def enqueue(
-        self,
-        queue: Any,
-        types: tuple[str, ...],
-        sizes: tuple[int, ...],
-        given: Mapping[str, Any],
-        choice: KernelChoice | None = None,
+        self, queue: Any, types: Types, sizes: Sizes, given: Mapping[str, Any], choice: KernelChoice | None = None
     ) -> Any:
         """OpenCL: enqueues the kernel for a shape on a queue of pyopencl, and returns the event.
 
@@ -209,38 +204,31 @@ class Kernels:
             if argument["role"] == "scalar":
                 arguments.append(numpy_type(dtype).type(given.get(name, value)))
                 continue
-            shape, dtype = self._shape(argument, names), names.get(argument["dtype"], argument["dtype"])
+            shape, dtype = self._shape(argument, names), self._dtype(argument, names)
             needed = math.prod(shape) * ELEMENT_BYTES[dtype]
             if given[name].size < needed:
                 wanted = f"the shape {shape} of {dtype} takes {needed}"
                 raise ValueError(f"{self.name}: {name} has {given[name].size} bytes, but {wanted}.")
             arguments.append(given[name])
         arguments += [pyopencl.LocalMemory(choice.shared_bytes)] * (choice.shared_bytes > 0)
-        kernel = self._built(queue.context, types, choice.folder)
+        key = queue.context.int_ptr, types, choice.folder
+        if key not in self._programs:
+            about = self._sources[choice.folder, types]
+            options = ["-cl-std=CL1.2"] + ["-cl-fast-relaxed-math"] * about["fast_math"]
+            program = pyopencl.Program(queue.context, self._text(choice.folder, about)).build(options=options)
+            # The context is kept with it, so that another context cannot get its address.
+            entry = self.launches[choice.folder]["entry"]
+            self._programs[key] = queue.context, pyopencl.Kernel(program, entry)
+        kernel = self._programs[key][1]
         kernel.set_args(*arguments)
         work_items = tuple(many * size for many, size in zip(choice.grid, choice.block))
         return pyopencl.enqueue_nd_range_kernel(queue, kernel, work_items, choice.block)
 
-    def _built(self, context: Any, types: tuple[str, ...], folder: str) -> Any:
-        import pyopencl
-
-        key = context.int_ptr, types, folder
-        if key not in self._programs:
-            about = self._sources[folder, types]
-            options = ["-cl-std=CL1.2"] + ["-cl-fast-relaxed-math"] * about["fast_math"]
-            source = (self.folder / folder / about["source"]).read_text(encoding="utf-8")
-            program = pyopencl.Program(context, source).build(options=options)
-            # The context is kept with it, so that another context cannot get its address.
-            self._programs[key] = context, pyopencl.Kernel(program, self.launches[folder]["entry"])
-        return self._programs[key][1]
-
-    def values(self, types: tuple[str, ...], sizes: tuple[int, ...]) -> list[tuple[str, Any]]:
+    def values(self, types: Types, sizes: Sizes) -> list[tuple[str, Any]]:
         """Type and value of each argument of the kernel: scalars as the task has them, arrays as the address 0."""
         names = self._names(types, sizes)
         return [
-            (names.get(one["dtype"], one["dtype"]), evaluate(one["value"], names))
-            if one["role"] == "scalar"
-            else ("pointer", 0)
+            (self._dtype(one, names), evaluate(one["value"], names)) if one["role"] == "scalar" else ("pointer", 0)
             for one in self.arguments
         ]
 
@@ -249,7 +237,7 @@ class Kernels:
         for folder, types in self._sources:
             self.function(device, types, folder, 0)
 
-    def function(self, device: int, types: tuple[str, ...], folder: str, shared: int) -> Any:
+    def function(self, device: int, types: Types, folder: str, shared: int) -> Any:
         """CUDA: the handle of a kernel's function, ready for `shared` bytes of dynamic shared memory."""
         with self._lock:
             known = self._functions.get((device, types, folder))
@@ -263,13 +251,12 @@ class Kernels:
                 known[1] = shared
             return known[0]
 
-    @property
+    @cached_property
     def driver(self) -> Driver:
-        if self._driver is None:
-            self._driver = Driver()
-        return self._driver
+        """CUDA's driver, opened when it is first needed."""
+        return Driver()
 
-    def machine_code(self, folder: str, types: tuple[str, ...], arch: str) -> bytes:
+    def machine_code(self, folder: str, types: Types, arch: str) -> bytes:
         """The code that was measured, if it is for `arch` (such as "sm_90"), else the compiled source."""
         about = self._sources[folder, types]
         measured = about["machine_code"]
@@ -278,20 +265,31 @@ class Kernels:
             if hashlib.sha256(code).hexdigest() != measured["sha256"]:
                 raise DriverError(f"{measured['file']} is not the file that was exported: its sha256 differs.")
             return code
-        source = (self.folder / folder / about["source"]).read_text(encoding="utf-8")
-        return compile_source(source, arch, about["fast_math"], about["max_registers"] or 0, f"{self.name}_tuned")
+        options = about["fast_math"], about["max_registers"] or 0
+        return compile_source(self._text(folder, about), arch, *options, f"{self.name}_tuned")
 
-    def _names(self, types: tuple[str, ...], sizes: tuple[int, ...]) -> dict[str, Any]:
+    def _text(self, folder: str, source: Mapping[str, Any]) -> str:
+        return Path(self.folder, folder, source["source"]).read_text(encoding="utf-8")
+
+    def _names(self, types: Types, sizes: Sizes) -> dict[str, Any]:
         return {**dict(zip(self.sizes, sizes)), **dict(zip(self.types, types))}
 
-    def _shape(self, argument: Mapping[str, Any], names: Mapping[str, Any]) -> tuple[int, ...]:
+    def _shape(self, argument: Mapping[str, Any], names: Mapping[str, Any]) -> Sizes:
         return tuple(evaluate(text, names) for text in argument["shape"])
 
-    def _require_types(self, types: tuple[str, ...]) -> None:
+    def _dtype(self, argument: Mapping[str, Any], names: Mapping[str, Any]) -> str:
+        name: str = names.get(argument["dtype"], argument["dtype"])
+        return name
+
+    def _require_types(self, types: Types) -> None:
         if types not in self.combinations:
             known = "; ".join(_assignments(self.types, one) for one in self.combinations)
             wanted = _assignments(self.types, types)
             raise ValueError(f"{self.name}: there is no kernel for {wanted}; there are kernels for {known}.")
+
+
+def _ordered(values: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(values[name] for name in names)
 
 
 def _assignments(names: Sequence[str], values: Sequence[Any]) -> str:
@@ -314,7 +312,8 @@ class LaunchConfig(ctypes.Structure):
     """CUlaunchConfig."""
 
     _fields_ = [
-        *((name, ctypes.c_uint) for name in GEOMETRY),
+        *((f"{part}_{axis}", ctypes.c_uint) for part in ("grid", "block") for axis in "xyz"),
+        ("shared", ctypes.c_uint),
         ("stream", ctypes.c_void_p),
         ("attributes", ctypes.c_void_p),
         ("number_of_attributes", ctypes.c_uint),
@@ -327,7 +326,7 @@ class Driver:
     def __init__(self, name: str = "libcuda.so.1") -> None:
         self._library = ctypes.CDLL(name)
         # The lock of the interpreter is kept during a launch, which returns at once.
-        self._launching = ctypes.PyDLL(name)
+        self.launch = ctypes.PyDLL(name).cuLaunchKernelEx
 
     def call(self, name: str, *arguments: Any) -> None:
         """Calls a function of the library; raises `DriverError` for any status but 0."""
@@ -363,19 +362,6 @@ class Driver:
         """Lets a function have `size` bytes of dynamic shared memory."""
         self.call("cuFuncSetAttribute", ctypes.c_void_p(function), MAX_DYNAMIC_SHARED, ctypes.c_int(size))
 
-    def prepare(self, config: LaunchConfig, function: int, arguments: Any) -> Any:
-        """A call without arguments that launches `function` with the array `arguments` of addresses of its arguments,
-        as config says at that time, and returns the status."""
-        handle, packed = ctypes.c_void_p(function), ctypes.byref(arguments)
-        try:
-            launch = self._launching.cuLaunchKernelEx
-        except AttributeError:
-            # Drivers before CUDA 11.8 have only the form that takes every value by itself.
-            geometry = [getattr(config, name) for name in GEOMETRY]
-            stream = ctypes.c_void_p.from_buffer(config, LaunchConfig.stream.offset)
-            return partial(self._launching.cuLaunchKernel, handle, *geometry, stream, packed, None)
-        return partial(launch, ctypes.byref(config), handle, packed, None)
-
 
 class PreparedLaunch:
     """One CUDA launch, prepared: only addresses, and scalars that a caller chooses, are still to be set in `slots`.
@@ -389,12 +375,7 @@ class PreparedLaunch:
     __slots__ = ("_config", "_device", "_driver", "_launch", "slots")
 
     def __init__(
-        self,
-        kernels: Kernels,
-        device: int,
-        types: tuple[str, ...],
-        choice: KernelChoice,
-        arguments: list[tuple[str, Any]],
+        self, kernels: Kernels, device: int, types: Types, choice: KernelChoice, arguments: list[tuple[str, Any]]
     ) -> None:
         self.slots: list[Any] = [
             C_TYPES[kind](value)
@@ -406,7 +387,9 @@ class PreparedLaunch:
         self._driver, self._device = kernels.driver, device
         self._config = LaunchConfig(*choice.grid, *choice.block, choice.shared_bytes)
         function = kernels.function(device, types, choice.folder, choice.shared_bytes)
-        self._launch = self._driver.prepare(self._config, function, packed)
+        self._launch = partial(
+            self._driver.launch, ctypes.byref(self._config), ctypes.c_void_p(function), ctypes.byref(packed), None
+        )
 
     def start(self, stream: int) -> None:
         """Launches on a stream (its handle). Raises `DriverError`."""
@@ -433,26 +416,24 @@ def compile_source(source: str, arch: str, fast_math: bool, max_registers: int, 
     options += ["--use_fast_math"] * fast_math + [f"--maxrregcount={max_registers}"] * (max_registers > 0)
     library, place = _nvrtc()
     key = hashlib.sha256("\0".join([source, *options, place]).encode()).hexdigest()
-    cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), package)
-    path = os.path.join(cache, f"{key}.cubin")
-    if os.path.isfile(path):
-        return Path(path).read_bytes()
+    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", package, f"{key}.cubin")
+    if path.is_file():
+        return path.read_bytes()
     code = _compile(library, source, [*options, *(f"--include-path={folder}" for folder in _headers())])
     try:
-        os.makedirs(cache, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=cache, delete=False) as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             file.write(code)
         os.replace(file.name, path)
     except OSError as error:
-        print(f"{package}: the machine code is not kept in {cache}: {error.strerror}.", file=sys.stderr)
+        print(f"{package}: the machine code is not kept in {path.parent}: {error.strerror}.", file=sys.stderr)
     return code
 
 
 def _nvrtc() -> tuple[Any, str]:
     """The library, and where it was found."""
-    names = [path for folder in _nvidia("lib") for path in glob.glob(os.path.join(folder, "libnvrtc.so.1?"))]
-    names += ["libnvrtc.so.13", "libnvrtc.so.12", ctypes.util.find_library("nvrtc") or "libnvrtc.so"]
-    for name in names:
+    names = [str(path) for folder in _nvidia("lib") for path in folder.glob("libnvrtc.so.1?")]
+    for name in (*names, "libnvrtc.so.13", "libnvrtc.so.12", ctypes.util.find_library("nvrtc") or "libnvrtc.so"):
         try:
             return ctypes.CDLL(name), name
         except OSError:
@@ -462,39 +443,39 @@ def _nvrtc() -> tuple[Any, str]:
     )
 
 
-def _headers() -> Iterator[str]:
-    roots = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)] + ["/usr/local/cuda"]
-    for folder in (*_nvidia("include"), *(os.path.join(root, "include") for root in roots)):
-        if any(os.path.exists(os.path.join(folder, name)) for name in ("cuda_fp16.h", "crt", "cccl")):
-            yield from filter(os.path.isdir, (os.path.join(folder, name) for name in HEADER_FOLDERS))
+def _headers() -> Iterator[Path]:
+    roots = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    for folder in (*_nvidia("include"), *(root / "include" for root in (*roots, Path("/usr/local/cuda")))):
+        if any((folder / name).exists() for name in ("cuda_fp16.h", "crt", "cccl")):
+            yield from (folder / name for name in HEADER_FOLDERS if (folder / name).is_dir())
 
 
-def _nvidia(kind: str) -> list[str]:
+def _nvidia(kind: str) -> list[Path]:
     """Folders of NVIDIA's wheels, which are laid out by component before CUDA 13 and together from then on."""
-    return [path for root in sys.path for path in sorted(glob.glob(os.path.join(root, "nvidia", "*", kind)))]
+    return [path for root in sys.path for path in sorted(Path(root).glob(f"nvidia/*/{kind}"))]
 
 
 def _compile(library: Any, source: str, options: list[str]) -> bytes:
-    def call(name: str, *arguments: Any) -> int:
-        status: int = getattr(library, name)(*arguments)
-        if status != 0 and name != "nvrtcCompileProgram":
+    def call(name: str, *arguments: Any) -> None:
+        status = getattr(library, name)(*arguments)
+        if status != 0:
             raise CompilationError(f"{name} fails with status {status}.")
-        return status
+
+    def read(what: str) -> bytes:
+        size = ctypes.c_size_t()
+        call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        call(f"nvrtcGet{what}", program, buffer)
+        return buffer.raw
 
     program = ctypes.c_void_p()
     call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
     try:
         texts = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
-        size = ctypes.c_size_t()
-        if call("nvrtcCompileProgram", program, len(options), texts) != 0:
-            call("nvrtcGetProgramLogSize", program, ctypes.byref(size))
-            log = ctypes.create_string_buffer(size.value)
-            call("nvrtcGetProgramLog", program, log)
-            raise CompilationError(f"The source does not compile ({options[0]}):\n{log.value.decode(errors='replace')}")
-        call("nvrtcGetCUBINSize", program, ctypes.byref(size))
-        code = ctypes.create_string_buffer(size.value)
-        call("nvrtcGetCUBIN", program, code)
-        return code.raw
+        if library.nvrtcCompileProgram(program, len(options), texts) != 0:
+            log = read("ProgramLog").rstrip(b"\0").decode(errors="replace")
+            raise CompilationError(f"The source does not compile ({options[0]}):\n{log}")
+        return read("CUBIN")
     finally:
         call("nvrtcDestroyProgram", ctypes.byref(program))
 
@@ -513,9 +494,8 @@ def show_choice(folder: Path, given: Sequence[str]) -> str:
     if wrong:
         examples = (*("16" for _ in kernels.sizes), *kernels.combinations[0])
         sys.exit(f"{wrong[0]}, as in: python dispatch.py {' '.join(map('='.join, zip(known, examples)))}")
-    types, sizes = (tuple(values[name] for name in names) for names in (kernels.types, kernels.sizes))
     try:
-        choice = kernels.choose(types, tuple(map(int, sizes)))
+        choice = kernels.choose(_ordered(values, kernels.types), tuple(int(values[name]) for name in kernels.sizes))
     except ValueError as error:
         sys.exit(str(error))
     return "{}: grid {}, block {}, {} bytes of dynamic shared memory".format(*choice)
@@ -533,36 +513,33 @@ def run_workload(folder: Path, given: Sequence[str]) -> int:
         sys.exit(f"There is no workload '{name}'; choose one of {', '.join(about['workloads'])}.")
     launch, random = about["workloads"][name], numpy.random.default_rng(0)
     arrays, read = dict[str, Any](), dict[str, Any]()
-    for argument in launch["arguments"]:
-        if argument["role"] == "scalar":
-            read[argument["name"]] = argument["value"]
+    for one in launch["arguments"]:
+        if one["role"] == "scalar":
+            read[one["name"]] = one["value"]
             continue
-        drawn = random.standard_normal(argument["shape"], dtype=numpy.float32).astype(numpy_type(argument["dtype"]))
-        arrays[argument["name"]] = drawn
-        if argument["role"] != "out":
-            read[argument["name"]] = drawn.astype(numpy.float64)
+        drawn = random.standard_normal(one["shape"], dtype=numpy.float32).astype(numpy_type(one["dtype"]))
+        arrays[one["name"]] = drawn
+        if one["role"] != "out":
+            read[one["name"]] = drawn.astype(numpy.float64)
     expected = runpy.run_path(str(folder.parent / "reference.py"))[about["reference"]](**read)
-    types, sizes = (tuple(launch[key][name] for name in getattr(kernels, key)) for key in ("types", "sizes"))
+    types, sizes = _ordered(launch["types"], kernels.types), _ordered(launch["sizes"], kernels.sizes)
     choice = KernelChoice(folder.name, tuple(launch["grid"]), tuple(launch["block"]), launch["shared_bytes"])
+    run = _run_opencl if kernels.backend == "opencl" else _run_cuda
     try:
-        milliseconds = (_run_opencl if kernels.backend == "opencl" else _run_cuda)(
-            kernels, types, sizes, choice, arrays
-        )
+        milliseconds = run(kernels, types, sizes, choice, arrays)
     except (DriverError, CompilationError) as error:
         sys.exit(str(error))
     right = True
-    for argument in launch["arguments"]:
-        if argument["role"] in ("out", "inout"):
-            want = expected[argument["name"]]
-            got = arrays[argument["name"]].astype(numpy.float64).reshape(want.shape)
-            right &= numpy.allclose(got, want, **argument["tolerance"], equal_nan=True)
+    for one in launch["arguments"]:
+        if one["role"] in ("out", "inout"):
+            want = expected[one["name"]]
+            got = arrays[one["name"]].astype(numpy.float64).reshape(want.shape)
+            right &= numpy.allclose(got, want, **one["tolerance"], equal_nan=True)
     print(f"{kernels.name} on {name}: {'right' if right else 'WRONG'}, first launch {milliseconds:.3f} ms")
     return 0 if right else 1
 
 
-def _run_cuda(
-    kernels: Kernels, types: tuple[str, ...], sizes: tuple[int, ...], choice: KernelChoice, arrays: dict[str, Any]
-) -> float:
+def _run_cuda(kernels: Kernels, types: Types, sizes: Sizes, choice: KernelChoice, arrays: dict[str, Any]) -> float:
     """Milliseconds of a launch, which changes `arrays` as the kernel does."""
     import cupy
     import numpy
@@ -581,9 +558,7 @@ def _run_cuda(
     return float(cupy.cuda.get_elapsed_time(start, end))
 
 
-def _run_opencl(
-    kernels: Kernels, types: tuple[str, ...], sizes: tuple[int, ...], choice: KernelChoice, arrays: dict[str, Any]
-) -> float:
+def _run_opencl(kernels: Kernels, types: Types, sizes: Sizes, choice: KernelChoice, arrays: dict[str, Any]) -> float:
     """As `_run_cuda`, on the device that was tuned on, or the first."""
     import numpy
     import pyopencl

@@ -1,10 +1,16 @@
-"""A finished run without a GPU: a journal as a run leaves it, machine code by NVRTC, invented times."""
+"""Without a GPU: a finished run (machine code by NVRTC, invented times), and a driver that launches nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared, RooflineMeasured, RunStarted, TemplateAdded, VerdictReached
@@ -18,21 +24,18 @@ from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.measure.timing import compare
+from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import load_task
 
 LIMITS = resolve_target("sm_90")
 ORIGIN = Origin(command="tunesmith tune a|b", host="a test's host", python="3.11", commit="0123456789ab")
 
 
-def write_cuda_run(folder: Path, task_name: str, ratios: Mapping[str, float], most: int = 3) -> Package:
-    """A run on `most` workloads of a task. ratios: time over baseline of the general configuration, by workload; others
-    take 0.9 of the baseline's."""
-    whole = load_task(task_name)
-    on_gpu = whole.workloads_for("gpu", held_out=False)[:most]
-    task = whole.model_copy(update={"workloads": on_gpu})
-    template = task.sources("cuda").templates[0]
+@contextmanager
+def cuda_context(folder: Path, task: Task) -> Iterator[Context]:
+    """A run in `folder` that has begun with the task's first template."""
+    template, settings = task.sources("cuda").templates[0], make_settings(task=task.name)
     device = DeviceInfo(backend="cuda", index=0, name="a test's GPU", limits=LIMITS, driver="0")
-    settings = make_settings(task=task_name)
 
     def no_pool() -> Any:
         raise AssertionError("an export needs no device")
@@ -40,16 +43,55 @@ def write_cuda_run(folder: Path, task_name: str, ratios: Mapping[str, float], mo
     with Journal(folder, create=True) as journal:
         journal.append(RunStarted(settings=settings, task=task, device=device, origin=ORIGIN))
         journal.append(TemplateAdded(template=template))
-        context = Context(task, device, (LIMITS,), settings, journal, no_pool)
-        found = []
-        for workload in on_gpu:
-            ratio = ratios.get(workload.name, 0.9)
-            samples = compare([[ratio * 2e-6] * 3] * 5, [[2e-6] * 3] * 5)
-            entry = FinalistResult(template=template.id, config=template.default_config, comparison=samples)
-            found.append(Compared(workload=workload.name, entries=(entry,), compiler="NVRTC of a test"))
-            journal.append(found[-1], "round-1")
-        journal.append(RooflineMeasured(roofline=Roofline()))
+        yield Context(task, device, (LIMITS,), settings, journal, no_pool)
+
+
+def compared(context: Context, workload: str, seconds: float, **figures: str) -> Compared:
+    """An entry of the journal in which the first template's default configuration took so long, the baseline 2 us."""
+    template = context.task.sources("cuda").templates[0]
+    samples = compare([[seconds] * 3] * 5, [[2e-6] * 3] * 5)
+    entry = FinalistResult(template=template.id, config=template.default_config, comparison=samples, **figures)
+    made = Compared(workload=workload, entries=(entry,), compiler="NVRTC of a test")
+    context.journal.append(made, "round-1")
+    return made
+
+
+def write_cuda_run(folder: Path, task_name: str, ratios: Mapping[str, float], most: int = 3) -> Package:
+    """A run on `most` workloads of a task. ratios: time over baseline of the general configuration, by workload; others
+    take 0.9 of the baseline's."""
+    whole = load_task(task_name)
+    on_gpu = whole.workloads_for("gpu", held_out=False)[:most]
+    with cuda_context(folder, whole.model_copy(update={"workloads": on_gpu})) as context:
+        found = [compared(context, one.name, ratios.get(one.name, 0.9) * 2e-6) for one in on_gpu]
+        context.journal.append(RooflineMeasured(roofline=Roofline()))
+        template = context.task.sources("cuda").templates[0]
         verdict = build_verdict(context, found, [(template.id, template.default_config)])
-        journal.append(VerdictReached(verdict=verdict), "round-1")
+        context.journal.append(VerdictReached(verdict=verdict), "round-1")
         export_best(context, folder / "best", verdict)
     return Package(folder)
+
+
+class StubDriver:
+    """A CUDA driver's library in `folder`, which keeps what it is asked. arguments: how many the kernels have."""
+
+    def __init__(self, folder: Path) -> None:
+        if shutil.which("gcc") is None:
+            pytest.skip("there is no C compiler")
+        self.folder, self.file = folder, folder / "libcuda.so.1"
+        source = Path(__file__).with_name("stub_cuda.c")
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", self.file, source], check=True)
+        (folder / "libcuda.so").symlink_to(self.file.name)
+        self.library = ctypes.CDLL(str(self.file))
+        self.library.stub_last.restype = ctypes.POINTER(ctypes.c_longlong)
+
+    @property
+    def launches(self) -> int:
+        return int(self.library.stub_launches())
+
+    def last(self) -> tuple[int, ...]:
+        """Geometry, dynamic shared memory, stream and function of the last launch."""
+        return tuple(self.library.stub_last()[:9])
+
+    def arguments(self, count: int) -> list[int]:
+        """The first four bytes of each argument of the last launch."""
+        return [self.library.stub_argument(at) for at in range(count)]

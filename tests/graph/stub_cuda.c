@@ -31,14 +31,12 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     for (int at = 0; at < taken; at++) memcpy(arguments[at], given[at], 4);
     return 0;
 }
-#ifndef BEFORE_CUDA_11_8
 struct config { unsigned gx, gy, gz, bx, by, bz, shared; void *stream, *attributes; unsigned count; };
 int cuLaunchKernelEx(const struct config *config, void *function, void **given, void **extra) {
     if (config->attributes || config->count) return 1;
     return cuLaunchKernel(function, config->gx, config->gy, config->gz, config->bx, config->by, config->bz, config->shared,
                           config->stream, given, extra);
 }
-#endif
 /* How many arguments the kernels have, at most 16; the test sees the first four bytes of each. */
 void stub_takes(int count) { taken = count; }
 void stub_new_thread(void) { context = 0; }

@@ -5,32 +5,28 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 import statistics
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cuda_runs import LIMITS, compared, cuda_context
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import Compared, TemplateAdded
-from tunesmith.graph.journal.records import FinalistResult, Verdict, Winner
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.records import Verdict, Winner
 from tunesmith.graph.results.best import _requirements, export_best
 from tunesmith.graph.results.runtime import ELEMENT_BYTES, KernelChoice, Kernels, PreparedLaunch, compile_source
 from tunesmith.graph.run import tune
-from tunesmith.graph.settings import make_settings
-from tunesmith.hw.probe import DeviceInfo
-from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import cache_key, open_cache
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.taskfile import load_task
 
-LIMITS = resolve_target("sm_90")
 TASK = load_task("silu_and_mul")
 SOURCES = TASK.sources("cuda")
 TEMPLATE = SOURCES.templates[0]
@@ -52,22 +48,13 @@ def measured() -> Artifact:
 
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[Context]:
-    task = TASK.model_copy(update={"workloads": (WORKLOAD,)})
-    device = DeviceInfo(backend="cuda", index=0, name="a test's GPU", limits=LIMITS, driver="0")
-
-    def no_pool() -> Any:
-        raise AssertionError("an export needs no device")
-
-    with Journal(tmp_path / "run", create=True) as journal:
-        journal.append(TemplateAdded(template=TEMPLATE))
-        yield Context(task, device, (LIMITS,), make_settings(task="silu_and_mul"), journal, no_pool)
+    with cuda_context(tmp_path / "run", TASK.model_copy(update={"workloads": (WORKLOAD,)})) as made:
+        yield made
 
 
-def export(context: Context, folder: Path, code: str, compiler: str) -> dict[str, Any]:
+def export(context: Context, folder: Path, code: str) -> dict[str, Any]:
     """Exports after a comparison in which machine code of the digest `code` was timed."""
-    comparison = compare([[1e-6] * 3] * 5, [[2e-6] * 3] * 5)
-    entry = FinalistResult(template=TEMPLATE.id, config=CONFIG, comparison=comparison, code=code)
-    context.journal.append(Compared(workload=WORKLOAD.name, entries=(entry,), compiler=compiler), "round-1")
+    compared(context, WORKLOAD.name, 1e-6, code=code)
     export_best(context, folder, Verdict(general=Winner(template=TEMPLATE.id, config=CONFIG), sentence=""))
     launch = json.loads((folder / "general" / "launch.json").read_text())["workloads"][WORKLOAD.name]
     assert launch["measured_seconds"] == pytest.approx(1e-6)
@@ -83,52 +70,40 @@ def test_the_code_comes_from_the_cache_and_then_from_the_export_before(
 ) -> None:
     cache = open_cache()
     assert cache is not None
-    cache.put(cache_key(specialise(TEMPLATE, CONFIG, WORKLOAD.types), "sm_90", "the compiler of this test"), measured)
-    about = export(context, tmp_path / "best", measured.code_digest, "the compiler of this test")
+    cache.put(cache_key(specialise(TEMPLATE, CONFIG, WORKLOAD.types), "sm_90", "NVRTC of a test"), measured)
+    about = export(context, tmp_path / "best", measured.code_digest)
     assert about["measured"] and about["sha256"].startswith(measured.code_digest)
-    assert about["compiler"] == "the compiler of this test"
-    for path in (tmp_path / "cache").rglob("*"):
-        if path.is_file():
-            path.unlink()
-    again = export(context, tmp_path / "best", measured.code_digest, "the compiler of this test")
-    assert again == about
+    assert about["compiler"] == "NVRTC of a test"
+    shutil.rmtree(tmp_path / "cache")
+    assert export(context, tmp_path / "best", measured.code_digest) == about
 
 
 def test_where_the_cache_is_cleared_it_is_compiled_again_and_compared(
-    context: Context, measured: Artifact, tmp_path: Path
+    context: Context, measured: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    about = export(context, tmp_path / "best", measured.code_digest, "gone")
+    about = export(context, tmp_path / "best", measured.code_digest)
     assert about["measured"] and "compiled again, and is byte for byte" in about["note"]
-    about = export(context, tmp_path / "best", "0123456789abcdef", "gone")
+    # The program beside it loads what was measured, and compiles elsewhere with the same options.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "compiled"))
+    kernels, types = Kernels(tmp_path / "best"), (WORKLOAD.types["T"],)
+    assert kernels.machine_code("general", types, "sm_90") == measured.code
+    [how] = kernels.launches["general"]["sources"]
+    source = (tmp_path / "best" / "general" / how["source"]).read_text()
+    options = how["fast_math"], how["max_registers"] or 0, "p"
+    assert instructions(compile_source(source, "sm_90", *options)) == instructions(measured.code)
+    headers = "#include <mma.h>\n#include <cooperative_groups.h>\n"
+    assert compile_source(headers + source, "sm_90", *options).startswith(b"\x7fELF")
+    about = export(context, tmp_path / "best", "0123456789abcdef")
     assert not about["measured"] and "is not the machine code that was measured" in about["note"]
     baseline = json.loads((tmp_path / "best" / "baseline" / "launch.json").read_text())
     assert "does not say which machine code" in baseline["sources"][0]["machine_code"]["note"]
 
 
-def test_the_runtime_loads_what_was_measured_and_compiles_elsewhere_with_the_same_options(
-    context: Context, measured: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "compiled"))
-    export(context, tmp_path / "best", measured.code_digest, "gone")
-    kernels, types = Kernels(tmp_path / "best"), (WORKLOAD.types["T"],)
-    assert kernels.machine_code("general", types, "sm_90") == measured.code
-    about = json.loads((tmp_path / "best" / "general" / "launch.json").read_text())["sources"][0]
-    source = (tmp_path / "best" / "general" / about["source"]).read_text()
-    options = about["fast_math"], about["max_registers"] or 0, "p"
-    assert instructions(compile_source(source, "sm_90", *options)) == instructions(measured.code)
-    headers = "#include <mma.h>\n#include <cooperative_groups.h>\n"
-    assert compile_source(headers + source, "sm_90", *options).startswith(b"\x7fELF")
-
-
 def instructions(cubin: bytes) -> list[bytes]:
     """The sections that hold instructions: the rest of a cubin names files and the compiler's options."""
-    offset = int.from_bytes(cubin[0x28:0x30], "little")
-    size, count = int.from_bytes(cubin[0x3A:0x3C], "little"), int.from_bytes(cubin[0x3C:0x3E], "little")
-    found = []
-    for at in range(offset, offset + size * count, size):
-        if int.from_bytes(cubin[at + 8 : at + 16], "little") & 4:
-            start, length = (int.from_bytes(cubin[at + k : at + k + 8], "little") for k in (0x18, 0x20))
-            found.append(cubin[start : start + length])
+    offset, (size, count) = int.from_bytes(cubin[0x28:0x30], "little"), struct.unpack_from("<HH", cubin, 0x3A)
+    sections = [struct.unpack_from("<4Q", cubin, at + 8) for at in range(offset, offset + size * count, size)]
+    found = [cubin[start : start + length] for flags, _, start, length in sections if flags & 4]
     assert found
     return found
 

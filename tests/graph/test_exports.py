@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_runs import ORIGIN, write_cuda_run
+from cuda_runs import ORIGIN, StubDriver, write_cuda_run
 
 from tunesmith import __version__
 from tunesmith.graph.dispatch import draw_shapes
@@ -44,7 +44,6 @@ from tunesmith.kernels.spec.task import Workload, geometry
 from tunesmith.kernels.spec.taskfile import load_task
 
 pytestmark = pytest.mark.xdist_group("exports")
-STUB = Path(__file__).with_name("stub_cuda.c")
 CASES = 40
 
 
@@ -57,15 +56,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Package]:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CUDA driver's library that launches nothing."""
-    if shutil.which("gcc") is None:
-        pytest.skip("there is no C compiler")
-    folder = tmp_path_factory.mktemp("driver")
-    for name, flags in (("libcuda.so.1", []), ("libcuda_old.so", ["-DBEFORE_CUDA_11_8"])):
-        subprocess.run(["gcc", "-shared", "-fPIC", *flags, "-o", folder / name, STUB], check=True)
-    (folder / "libcuda.so").symlink_to("libcuda.so.1")
-    return folder
+def stub(tmp_path_factory: pytest.TempPathFactory) -> StubDriver:
+    return StubDriver(tmp_path_factory.mktemp("driver"))
 
 
 def some_shapes(package: Package) -> list[Workload]:
@@ -116,30 +108,27 @@ def test_a_kernel_whose_launch_names_a_data_type_is_exported(package: Package, t
     about = json.loads(file.read_text("utf-8"))
     about["requires"] = ["sizeof(float32) * d <= 20000", *about["requires"]]
     file.write_text(json.dumps(about), encoding="utf-8")
-    (kernel,) = [one for one in Package(folder, package.task).kernels if one.folder != "baseline"]
+    kernel = Package(folder).kernels["general"]
     assert kernel.text(kernel.requires[0], {"T": "float16"}) == "4 * d <= 20000"
     assert Kernels(package.folder / "best").choose(("float16",), (32, 5120)).folder == "general"
     assert Kernels(folder / "best").choose(("float16",), (32, 5120)).folder == "baseline"
 
 
-@pytest.mark.parametrize("library", ["libcuda.so.1", "libcuda_old.so"])
-def test_the_driver_loads_once_and_passes_every_argument(library: str, package: Package, driver: Path) -> None:
-    stub = ctypes.CDLL(str(driver / library))
-    stub.stub_last.restype = ctypes.POINTER(ctypes.c_longlong)
-    before = stub.stub_modules()
-    kernels = Kernels(package.folder / "best", Driver(str(driver / library)))
+def test_the_driver_loads_once_and_passes_every_argument(package: Package, stub: StubDriver) -> None:
+    before, kernels = stub.library.stub_modules(), Kernels(package.folder / "best")
+    kernels.driver = Driver(str(stub.file))
     _, grid, block, shared = kernels.choose(("float16",), (32, 5120))
     launch = kernels.prepare(0, ("float16",), (32, 5120))
     launch.slots[0].value, launch.slots[1].value = 0x1000, 0x2000
     launch.start(77)
-    assert tuple(stub.stub_last()[:8]) == (*grid, *block, shared, 77)
-    assert [stub.stub_argument(at) for at in range(4)] == [0x1000, 0x2000, 32, 5120]
+    assert stub.last()[:8] == (*grid, *block, shared, 77)
+    assert stub.arguments(4) == [0x1000, 0x2000, 32, 5120]
     kernels.prepare(0, ("float16",), (32, 5120)).start(0)
-    assert stub.stub_modules() == before + 1
+    assert stub.library.stub_modules() == before + 1
     # A thread that has not used the device has no context; the launch sees to it.
-    stub.stub_new_thread()
+    stub.library.stub_new_thread()
     launch.start(78)
-    assert stub.stub_last()[7] == 78
+    assert stub.last()[7] == 78
 
 
 def test_the_machine_code_is_loaded_if_it_is_whole_and_compiled_once_for_another_gpu(
@@ -178,7 +167,7 @@ class CupyArray(np.ndarray[Any, Any]):
 
 
 def test_the_cupy_function_passes_its_arrays_and_the_stream(
-    package: Package, driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: Package, stub: StubDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = SimpleNamespace(
         runtime=SimpleNamespace(getDevice=lambda: 0), get_current_stream=lambda: SimpleNamespace(ptr=77)
@@ -187,17 +176,14 @@ def test_the_cupy_function_passes_its_arrays_and_the_stream(
     monkeypatch.setitem(sys.modules, "cupy", cupy)  # type: ignore[arg-type]
     monkeypatch.syspath_prepend(export_run(package.folder, "cupy", tmp_path / "out"))  # type: ignore[no-untyped-call]
     module = importlib.import_module("silu_and_mul_cupy")
-    module._KERNELS._driver = Driver(str(driver / "libcuda.so.1"))
-    stub = ctypes.CDLL(str(driver / "libcuda.so.1"))
-    stub.stub_last.restype = ctypes.POINTER(ctypes.c_longlong)
+    module._KERNELS.driver = Driver(str(stub.file))
     x = np.ones((32, 10240), np.float16).view(CupyArray)
+    _, grid, block, shared = module._KERNELS.choose(("float16",), (32, 5120))
     for _ in range(2):
         out = module.silu_and_mul(x)
-        _, grid, block, shared = module._KERNELS.choose(("float16",), (32, 5120))
         assert (out.shape, out.dtype) == ((32, 5120), np.float16)
-        assert tuple(stub.stub_last()[:8]) == (*grid, *block, shared, 77)
-        found = [stub.stub_argument(at) for at in range(4)]
-        assert found == [*(ctypes.c_int32(one.ctypes.data).value for one in (x, out)), 32, 5120]
+        assert stub.last()[:8] == (*grid, *block, shared, 77)
+        assert stub.arguments(4) == [*(ctypes.c_int32(one.ctypes.data).value for one in (x, out)), 32, 5120]
     for wrong, words in (
         (x[0], r"input has 2 dimensions \(n, 2 \* d\), not 1"),
         (x[:, :7], r"input must have the shape \(n, 2 \* d\) with n = 32, d = 3, not \(32, 7\)"),
@@ -236,13 +222,13 @@ def cuda_include() -> Path:
     return found[0]
 
 
-def test_the_header_launches_what_tunesmith_would_launch(package: Package, driver: Path, tmp_path: Path) -> None:
+def test_the_header_launches_what_tunesmith_would_launch(package: Package, stub: StubDriver, tmp_path: Path) -> None:
     if shutil.which("g++") is None:
         pytest.skip("there is no C++ compiler")
     out = export_run(package.folder, "header", tmp_path / "out")
     (tmp_path / "main.cpp").write_text(PROGRAM)
     command = ["g++", "-std=c++11", "-Wall", "-Wextra", "-Werror", f"-I{out}", f"-isystem{cuda_include()}"]
-    linked = [f"-L{driver}", "-lcuda", f"-Wl,-rpath,{driver}", "-o", str(tmp_path / "main")]
+    linked = [f"-L{stub.folder}", "-lcuda", f"-Wl,-rpath,{stub.folder}", "-o", str(tmp_path / "main")]
     subprocess.run([*command, str(tmp_path / "main.cpp"), *linked], check=True)
     shapes = some_shapes(package)
     asked = "\n".join(" ".join(map(str, shape.sizes.values())) for shape in shapes)
@@ -257,23 +243,14 @@ EXPLICIT = str(Path(__file__).resolve().parents[1] / "data" / "flat_scale" / "ta
 
 
 @pytest.mark.parametrize("task", ["silu_and_mul", "fused_add_rmsnorm", "merge_attn_states", EXPLICIT])
-def test_every_python_file_of_every_form_compiles(task: str, tmp_path: Path) -> None:
-    package = write_cuda_run(tmp_path / "cuda", task, {}, most=1)
-    assert package.explicit_sizes == (["rows", "columns"] if task == EXPLICIT else [])
-    found = [*(package.folder / "best").rglob("*.py")]
-    for form in ("torch", "cupy", "hf-kernels", "header"):
-        found += export_run(package.folder, form).rglob("*.py")
-    for path in found:
-        compile(path.read_text(encoding="utf-8"), str(path), "exec")
-    own = {path.parent.name for path in found if path.name.startswith("test_")}
-    assert {"torch", "cupy", "tests"} <= own, "each form's own test is among them"
-
-
-@pytest.mark.parametrize("task", ["silu_and_mul", "fused_add_rmsnorm", "merge_attn_states", EXPLICIT])
-def test_the_example_of_each_readme_calls_what_the_form_defines(task: str, tmp_path: Path) -> None:
+def test_every_form_compiles_and_its_readme_calls_what_it_defines(task: str, tmp_path: Path) -> None:
     package = write_cuda_run(tmp_path / "run", task, {}, most=1)
+    assert package.explicit_sizes == (["rows", "columns"] if task == EXPLICIT else [])
     for form in ("torch", "cupy", "hf-kernels"):
         out = export_run(package.folder, form)
+        for path in out.rglob("*.py"):
+            compile(path.read_text(encoding="utf-8"), str(path), "exec")
+        assert len([*out.rglob("test_*.py")]) == 1, "each form has its own test"
         readme = (out / "README.md").read_text("utf-8")
         [example] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
         (module,) = out.glob("build/torch-cuda/__init__.py" if form == "hf-kernels" else "*/__init__.py")
@@ -308,42 +285,28 @@ def test_hugging_faces_layout_has_metadata_and_digests(package: Package, tmp_pat
     variant = out / "build" / "torch-cuda"
     metadata = json.loads((variant / "metadata.json").read_text())
     assert metadata["backend"] == {"type": "cuda", "archs": ["9.0"]}
-    assert metadata["id"].isidentifier() and f'Library("{metadata["id"]}"' in (variant / "__init__.py").read_text()
+    assert metadata["id"].isidentifier() and f'register("{metadata["id"]}"' in (variant / "__init__.py").read_text()
     files = {str(path.relative_to(variant)) for path in variant.rglob("*") if path.is_file()}
     assert set(metadata["digest"]["files"]) == files - {"metadata.json"}
     assert (variant / "silu_and_mul" / "__init__.py").is_file()
 
 
 def test_every_form_says_where_the_kernels_come_from(package: Package, tmp_path: Path) -> None:
+    kept = {path.read_bytes() for path in (package.folder / "best").glob("*/*.cubin")}
     for form in ("torch", "cupy", "hf-kernels"):
         out = export_run(package.folder, form, tmp_path / form)
         text = (out / "README.md").read_text()
-        assert "a test's GPU" in text and "NVRTC of a test" in text and package.dispatch.verdict in text
-        assert "Licence" in text
+        for word in ("a test's GPU", "NVRTC of a test", package.dispatch.verdict, "Licence", ORIGIN.commit):
+            assert word in text, word
+        assert f"`{ORIGIN.command}`" in text
         (provenance,) = out.rglob("provenance.json")
         about = json.loads(provenance.read_text())
         assert (about["device"], about["tunesmith"]) == ("a test's GPU", __version__)
         assert (about["commit"], about["command"]) == (ORIGIN.commit, ORIGIN.command)
         assert datetime.fromisoformat(about["tuned_at"]).year >= 2026
-        assert f"| {ORIGIN.commit} |" in text and "| `tunesmith tune a\\|b` |" in text
+        assert {path.read_bytes() for path in out.rglob("*.cubin")} == kept and len(kept) == 2
     header = export_run(package.folder, "header", tmp_path / "header") / "silu_and_mul.hpp"
     assert f"commit of the task {ORIGIN.commit}." in header.read_text()
-
-
-def test_the_machine_code_is_that_of_best(package: Package, tmp_path: Path) -> None:
-    out = export_run(package.folder, "torch", tmp_path / "out")
-    kept = {path.read_bytes() for path in (package.folder / "best").glob("*/*.cubin")}
-    assert {path.read_bytes() for path in out.rglob("*.cubin")} == kept and len(kept) == 2
-
-
-def test_a_shape_with_other_sizes_than_the_tasks_is_damaged(package: Package, tmp_path: Path) -> None:
-    shutil.copytree(package.folder, tmp_path / "run")
-    file = tmp_path / "run" / "best" / "dispatch.json"
-    about = json.loads(file.read_text())
-    about["shapes"][0]["sizes"]["x"] = about["shapes"][0]["sizes"].pop("d")
-    file.write_text(json.dumps(about))
-    with pytest.raises(ExportError, match=r"dispatch\.json: the task has no workload like"):
-        Package(tmp_path / "run")
 
 
 def test_mistakes_are_told_in_a_sentence_and_leave_nothing(package: Package, tmp_path: Path) -> None:
@@ -358,6 +321,12 @@ def test_mistakes_are_told_in_a_sentence_and_leave_nothing(package: Package, tmp
     (tmp_path / "journal.sqlite").touch()
     with pytest.raises(ExportError, match="has no winners to export"):
         export_run(tmp_path, "torch")
+    file = shutil.copytree(package.folder, tmp_path / "run") / "best" / "dispatch.json"
+    about = json.loads(file.read_text())
+    about["shapes"][0]["sizes"]["x"] = about["shapes"][0]["sizes"].pop("d")
+    file.write_text(json.dumps(about))
+    with pytest.raises(ExportError, match=r"dispatch\.json: the task has no workload like"):
+        export_run(tmp_path / "run", "torch")
 
 
 @pytest.mark.gpu
