@@ -203,6 +203,17 @@ class Verdict(ResultRecord):
     front: tuple[FrontPoint, ...] = ()
     unexamined: int = 0
 
+    @property
+    def rows(self) -> tuple[WorkloadRow, ...]:
+        """The tuned workloads, then the held-out ones."""
+        return (*self.tuned, *self.held_out)
+
+    @property
+    def special(self) -> tuple[Dispatched, ...]:
+        """The dispatched kernels that are not the general configuration."""
+        general = self.general and (self.general.template, self.general.config)
+        return tuple(one for one in self.dispatch if (one.template, one.config) != general)
+
 
 class FinalistResult(ResultRecord):
     """A finalist against the baseline on one workload: either the comparison, or why there is none.
