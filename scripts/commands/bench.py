@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.table import Table
 
 from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of
 from tunesmith.actors.judging.preparation import require_prepared
@@ -17,7 +16,7 @@ from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
-from tunesmith.cli.view.tables import console, print_json, print_table
+from tunesmith.cli.view.tables import percent, print_json, print_rows, us
 from tunesmith.graph.history import best_roofs
 from tunesmith.graph.setup import choose_device
 from tunesmith.hw.errors import TunesmithError
@@ -207,30 +206,28 @@ def _opponent(opponent: dict[str, Any]) -> str:
 
 
 def _print(found: dict[str, Any]) -> None:
-    headings = ("workload", "cold L2, us", "baseline, us", "ratio", "99 % interval", "verdict", "of floor")
-    title = f"{found['task']} on {found['device']}"
-    table = Table(*headings, "warm L2, us", "call to call, us", title=title)
-    for row in found["workloads"]:
-        if "failure" in row:
-            continue
-        cold = row["cold"]
-        seconds = cold["candidate"]["median"]
-        both = [
-            f"{row.get(key, {}).get('candidate', 0) * 1e6:.2f} / {row.get(key, {}).get('baseline', 0) * 1e6:.2f}"
-            for key in ("warm_l2_seconds", "call_to_call_seconds")
-        ]
-        table.add_row(
-            row["workload"],
-            f"{seconds * 1e6:.2f}",
-            f"{cold['baseline']['median'] * 1e6:.2f}",
-            f"{cold['ratio']:.4f}",
-            f"{cold['low']:.4f} - {cold['high']:.4f}",
-            cold["verdict"],
-            f"{row['floor_seconds'] / seconds:.1%}" if row["floor_seconds"] else "-",
-            *both,
-        )
-    if table.rows:
-        print_table(console(), table)
+    print_rows(
+        ("workload", "cold L2, us", "baseline, us", "ratio", "99 % interval", "verdict", "of floor")
+        + ("warm L2, us", "call to call, us"),
+        (
+            (
+                row["workload"],
+                us(row["cold"]["candidate"]["median"]),
+                us(row["cold"]["baseline"]["median"]),
+                f"{row['cold']['ratio']:.4f}",
+                f"{row['cold']['low']:.4f} - {row['cold']['high']:.4f}",
+                row["cold"]["verdict"],
+                percent(row["floor_seconds"] and row["floor_seconds"] / row["cold"]["candidate"]["median"]),
+                *(
+                    " / ".join(us(row.get(mode, {}).get(kernel)) for kernel in ("candidate", "baseline"))
+                    for mode in ("warm_l2_seconds", "call_to_call_seconds")
+                ),
+            )
+            for row in found["workloads"]
+            if "cold" in row
+        ),
+        f"{found['task']} on {found['device']}",
+    )
     for row in found["workloads"]:
         for one in row.get("opponents", []):
             typer.echo(f"{row['workload']}, {one['name']} ({one['label']}): {_opponent(one)}")
@@ -239,5 +236,5 @@ def _print(found: dict[str, Any]) -> None:
     for note in found["notes"]:
         typer.echo(f"Note: {note}")
     if found["launch_floor_seconds"]:
-        typer.echo(f"An empty kernel takes {found['launch_floor_seconds'] * 1e6:.2f} us a launch.")
+        typer.echo(f"An empty kernel takes {us(found['launch_floor_seconds'])} us a launch.")
     typer.echo("Warm L2 and call to call (candidate / baseline) are shown for comparison; only cold times decide.")
