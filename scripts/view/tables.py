@@ -87,17 +87,10 @@ def print_table(out: Console, table: Table) -> None:
         out.print(table.title)
     headings = [str(column.header) for column in table.columns]
     wrapper = textwrap.TextWrapper(out.width, "  ", "    ", break_long_words=False, break_on_hyphens=False)
-    for row in zip(*(column.cells for column in table.columns), strict=True):
-        first, *others = map(_plain, row)
+    for first, *others in zip(*(map(_plain, column.cells) for column in table.columns), strict=True):
         out.print(f"{headings[0]} {first}", markup=False, style="bold")
-        lines = [""]
-        for heading, cell in zip(headings[1:], others, strict=True):
-            part = f"{heading}: {cell}"
-            if cell and lines[-1] and len(lines[-1]) + len(part) + 4 > out.width:
-                lines.append(part)
-            elif cell:
-                lines[-1] += f"; {part}" if lines[-1] else part
-        out.print("\n".join(map(wrapper.fill, lines)), markup=False, soft_wrap=True)
+        cells = (f"{heading}: {cell}" for heading, cell in zip(headings[1:], others, strict=True) if cell)
+        out.print(wrapper.fill("; ".join(cells)), markup=False, soft_wrap=True)
 
 
 def _plain(cell: Any) -> str:
