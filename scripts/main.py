@@ -274,7 +274,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if _interrupted(cause):
             _end_interrupted()
         if sentence := _refusal(cause):
-            _discard_output()
+            if getattr(cause, "filename", None) is None:
+                _discard_output()
             _fail(sentence, EXIT_MISTAKE)
         _fail(_describe_bug(cause, folder, debug="--debug" in given), EXIT_BUG)
 

@@ -191,20 +191,18 @@ def read_summary(folder: Path) -> Summary:
                 f"{folder} has not ended; go on with `tunesmith resume`: there is no summary.json in it."
             )
         raise JournalError(f"{folder} is not a run: there is no summary.json in it{run_around(folder)}")
-    again = f"`tunesmith resume {folder}` writes it anew"
     try:
-        return Summary.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        return Summary.model_validate_json(path.read_bytes())
     except ValidationError as error:
         if (folder / "journal.sqlite").is_file():
             # Refuses a run of another version, which `resume` cannot write anew.
             Journal(folder, create=False, reading=True).close()
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the file"
+        again = f"`tunesmith resume {folder}` writes it anew"
         raise JournalError(f"{path} is damaged ({where}: {sentence(first)}); {again}.") from error
     except OSError as error:
         raise JournalError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise JournalError(f"{path} is damaged ({error}); {again}.") from error
 
 
 def summary_schema() -> str:

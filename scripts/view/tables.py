@@ -101,6 +101,44 @@ def print_summary(summary: Summary, folder: Path) -> None:
     """Prints a run's sentence, a row for each workload, and where its files are."""
     out = console()
     echo(f"\n{summary.task} on {summary.device.name} ({summary.device.backend}): {summary.sentence}")
+    _print_tables(summary)
+    if summary.rows:
+        out.print(LEGEND, markup=False, style="dim", width=min(100, out.width))
+    if summary.general is not None:
+        echo(f"General configuration: {described(summary.general.template, summary.general.config)}")
+    _print_dispatching(summary)
+    for item in summary.disqualified:
+        echo(f"Disqualified: {described(item.template, item.config)} on {item.workload}: {item.why}")
+    for row in summary.examined:
+        kernel = described(row.template, row.config)
+        if row.checks:
+            echo(_checks(row))
+        if row.verdict == "not examined":
+            echo(f"Not examined: {kernel}: {row.detail.rstrip('.')}.")
+        for lines in row.unexecuted if row.unreached else ():
+            echo(f"Ran in no check: {kernel}, {lines}")
+    for note in summary.notes:
+        echo(f"Note: {note}")
+    # One example of each kind of failure; the others are in the report.
+    for example in list({item.kind: item for item in reversed(summary.failure_examples)}.values())[::-1]:
+        echo(f"Failed, {example.kind}, such as {described(example.template, example.config)}: {example.what}")
+    checking = sum(row.seconds for row in summary.examined)
+    took = f"{summary.seconds:.0f} s" + (f", {checking:.0f} s of them to check the winners" if checking >= 1 else "")
+    echo(
+        f"{summary.evaluations} of {summary.settings['evaluations']} evaluations in {took} "
+        f"(failures: {_counts(summary.failures) or 'none'}); {summary.ending}"
+    )
+    if summary.models:
+        echo(_models(summary.models))
+    if summary.general is not None or summary.dispatch:
+        typer.echo(f"Code:   {folder / 'best'}")
+    report = folder / "report.html"
+    gone = "" if report.is_file() else f" is gone; `tunesmith resume {folder}` writes it anew."
+    typer.echo(f"Report: {report}{gone}")
+
+
+def _print_tables(summary: Summary) -> None:
+    """The workloads, the opponents, and time and energy of the finalists. `LEGEND` explains the columns."""
     for title, rows in (("Tuned workloads", summary.tuned), ("Held-out workloads", summary.held_out)):
         headings = (
             "workload",
@@ -155,39 +193,6 @@ def print_summary(summary: Summary, folder: Path) -> None:
         "Time and energy over the baseline's, over all tuned workloads",
         prose=("finalist",),
     )
-    if summary.rows:
-        out.print(LEGEND, markup=False, style="dim", width=min(100, out.width))
-    if summary.general is not None:
-        echo(f"General configuration: {described(summary.general.template, summary.general.config)}")
-    _print_dispatching(summary)
-    for item in summary.disqualified:
-        echo(f"Disqualified: {described(item.template, item.config)} on {item.workload}: {item.why}")
-    for row in summary.examined:
-        kernel = described(row.template, row.config)
-        if row.checks:
-            echo(_checks(row))
-        if row.verdict == "not examined":
-            echo(f"Not examined: {kernel}: {row.detail.rstrip('.')}.")
-        for lines in row.unexecuted if row.unreached else ():
-            echo(f"Ran in no check: {kernel}, {lines}")
-    for note in summary.notes:
-        echo(f"Note: {note}")
-    # One example of each kind of failure; the others are in the report.
-    for example in list({item.kind: item for item in reversed(summary.failure_examples)}.values())[::-1]:
-        echo(f"Failed, {example.kind}, such as {described(example.template, example.config)}: {example.what}")
-    checking = sum(row.seconds for row in summary.examined)
-    took = f"{summary.seconds:.0f} s" + (f", {checking:.0f} s of them to check the winners" if checking >= 1 else "")
-    echo(
-        f"{summary.evaluations} of {summary.settings['evaluations']} evaluations in {took} "
-        f"(failures: {_counts(summary.failures) or 'none'}); {summary.ending}"
-    )
-    if summary.models:
-        echo(_models(summary.models))
-    if summary.general is not None or summary.dispatch:
-        typer.echo(f"Code:   {folder / 'best'}")
-    report = folder / "report.html"
-    gone = "" if report.is_file() else f" is gone; `tunesmith resume {folder}` writes it anew."
-    typer.echo(f"Report: {report}{gone}")
 
 
 def _print_dispatching(summary: Summary) -> None:

@@ -158,7 +158,7 @@ OF_OPTIONS = (
     (("--objective", "energy", "--run-dir", "{task}/new"), "choose an NVIDIA GPU"),
 )
 """Of `tune`, on a task that is right."""
-LONG = "a" * 300
+LONG, PLAIN_CUDA = "a" * 300, "__global__ void k(float* x) { x[threadIdx.x] = 1; }"
 ANSWERS = (
     *((SPACE, edited("task.toml", old, new), 2, named) for old, new, named in IN_TASK),
     *((SPACE, edited("template.toml", old, new), 2, named) for old, new, named in IN_TEMPLATE),
@@ -227,6 +227,14 @@ ANSWERS = (
     (("prompts", "gemm", "--role", "x"), nothing, 2, "--role: there is no 'x'"),
     (("init", "{task}/reference.py"), nothing, 2, "is Python, and `init` reads CUDA"),
     (("init", "{task}/t1.json"), written("t1.json", "[1]"), 2, "give a JSON object"),
+    (
+        ("init", "{task}/k.cu", "--out", "{task}"),
+        written("k.cu", PLAIN_CUDA),
+        2,
+        "is not empty; name a new or an empty",
+    ),
+    (("init", "{task}/task.toml"), nothing, 2, "is a task's file and no CUDA source: `tunesmith tune "),
+    (("init", "{task}/baseline.cl"), nothing, 2, "baseline.cl: this is OpenCL C, and `init` drafts CUDA"),
     (("init", "{task}/t1.json"), written("t1.json", '{"General": 1}'), 2, "the key KernelSpecification is missing"),
     *(
         (command, nothing, 2, "File name too long")
