@@ -4,11 +4,9 @@ test_mistakes_table."""
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,70 +22,12 @@ from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.spec.task import TaskError
 
 DATA = Path(__file__).resolve().parent.parent / "data"
-Fails = Callable[..., str]
-
-
-@pytest.fixture
-def fails(capsys: pytest.CaptureFixture[str]) -> Fails:
-    """Runs a command that must fail; gives its sentence. `early`: before anything is said about progress."""
-
-    def run(*arguments: object, early: bool = True) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert ended.value.code == EXIT_MISTAKE, err
-        assert out == "" and "Traceback" not in err
-        lines = err.splitlines()
-        assert [line.startswith("tunesmith: ") for line in lines].count(True) == 1, err
-        assert lines[-1].startswith("tunesmith: ") and lines[-1].endswith((".", "?")), err
-        assert not early or len(lines) == 1, err
-        return lines[-1].removeprefix("tunesmith: ")
-
-    return run
-
-
-@pytest.fixture
-def task(tmp_path: Path) -> Callable[..., Path]:
-    """A copy of scale_add whose files are edited: (file, old text, new text)."""
-
-    def make(*edits: tuple[str, str, str]) -> Path:
-        folder = tmp_path / "task"
-        shutil.copytree(DATA / "scale_add", folder)
-        for name, old, new in edits:
-            text = (folder / name).read_text()
-            assert old in text
-            (folder / name).write_text(text.replace(old, new))
-        return folder / "task.toml"
-
-    return make
-
-
-def test_a_backend_that_is_not_here_says_what_to_install(fails: Fails) -> None:
-    from tunesmith.hw.probe import probe
-
-    if any(device.backend == "cuda" for device in probe().devices):
-        pytest.skip("CUDA is here")
-    assert "install" in fails("tune", "silu_and_mul", "--backend", "cuda")
-    assert "--target" in fails("space", "silu_and_mul", "--backend", "cuda")
-
-
-def test_a_task_without_a_workload_for_the_device(fails: Fails, task: Any, tmp_path: Path, device: Any) -> None:
-    changed = task(("task.toml", "sizes = { n = 16384 }", 'sizes = { n = 16384 }\ndevices = ["gpu"]'))
-    assert "no workload to tune on a cpu" in fails("tune", changed, "--run-dir", tmp_path / "run")
-    assert "no workload for a cpu" in fails("bench", changed)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture
 def folder(tmp_path: Path, device: Any) -> Path:
     write(tmp_path)
     return tmp_path
-
-
-def test_a_baseline_that_is_wrong(fails: Fails, task: Any, tmp_path: Path, device: Any, ray_cluster: Any) -> None:
-    changed = task(("baseline.cl", "a * x[i] + y[i]", "a * x[i]"))
-    said = fails("tune", changed, "--run-dir", tmp_path / "run", early=False)
-    assert "baseline" in said and "out[" in said
 
 
 def test_an_interruption_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,12 +103,13 @@ def test_a_run_without_a_result_has_an_exit_code_and_a_report(
     ],
 )
 def test_without_a_device_only_the_tasks_own_backends_are_spoken_of(
-    fails: Fails, monkeypatch: pytest.MonkeyPatch, command: str, task: str, words: str, others: tuple[str, ...]
+    here: Any, monkeypatch: pytest.MonkeyPatch, command: str, task: str, words: str, others: tuple[str, ...]
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyopencl", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
-    said = fails(command, task)
-    assert said.count(words) == 1 and not any(word in said for word in others), said
+    done = here(command, task)
+    assert done.returncode == EXIT_MISTAKE and done.stdout == ""
+    assert done.stderr.count(words) == 1 and not any(word in done.stderr for word in others), done.stderr
 
 
 def test_nothing_is_begun_for_a_reference_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

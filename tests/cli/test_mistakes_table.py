@@ -211,6 +211,11 @@ ANSWERS = (
     ((*BENCH, "--vs", "{task}/nothing.cl"), nothing, 2, "--vs: "),
     ((*BENCH, "--template", "{task}/task.toml"), nothing, 2, "task.toml is a task, not a template"),
     ((*BENCH, "--config", '{{"GROUP": 64, "ITEMS": 8}}'), nothing, 2, "--config"),
+    *(
+        (command, edited("task.toml", "[[workloads]]", '[[workloads]]\ndevices = ["gpu"]'), 2, named)
+        for command, named in ((TUNE, "no workload to tune on a cpu"), (BENCH, "no workload for a cpu"))
+    ),
+    (CHECK, edited("baseline.cl", "factor * x", "factor + x"), 2, "its baseline is not right on 4096"),
     # Commands and their arguments.
     (("tune",), nothing, 2, "TASK: it is required."),
     (("no-such",), nothing, 2, "No such command 'no-such'."),
@@ -277,6 +282,7 @@ ANSWERS = (
 MEASURED = (
     ((*CHECK, "--json"), reference("print('hello'); return {'out': factor * x}"), 0, '"accepted"'),
     (CHECK, nothing, 0, "largest error 0."),
+    (TUNE, edited("baseline.cl", "factor * x", "factor + x"), 2, "baseline"),
     (
         ("tune", "{task}", "--run-dir", "{task}/new", "--evaluations", "100"),
         written("template.cl", HEAD + "{ int a = GROUP + ITEMS; undefined(a) }\n"),
