@@ -362,12 +362,12 @@ def _marks(log: RunLog, goal: tuple[str, ...]) -> Iterator[Mark]:
 
 
 def _search_chart(log: RunLog, summary: Summary, goal: tuple[str, ...], marks: Sequence[Mark], most: int) -> Chart:
-    times: dict[str, dict[str, float]] = {"baseline": {}, "general": {}, "best": {}, "opponent": {}}
+    compared = {row.workload: row.baseline_seconds for row in summary.tuned if row.baseline_seconds is not None}
+    times: dict[str, dict[str, float]] = {"baseline": compared, "general": {}, "best": {}}
     for row in summary.tuned:
-        times["baseline"] |= {} if row.baseline_seconds is None else {row.workload: row.baseline_seconds}
         for kind, _, figures in _kernels(row):
-            times[kind][row.workload] = figures.seconds
-    del times["opponent"]
+            if kind in times:
+                times[kind][row.workload] = figures.seconds
     means = {name: _mean(seconds, goal, _weights(log)) for name, seconds in times.items()}
     final = {name: seconds * 1e6 for name, seconds in means.items() if seconds is not None}
     known = [seconds * 1e6 for _, seconds, *_ in marks if seconds is not None]

@@ -214,9 +214,9 @@ def summary_schema() -> str:
 def unsteady(verdict: Verdict) -> list[str]:
     """Warnings about figures: intervals too wide to say much, and times below the floor. (Where they are far below it,
     the roof has been left out, and no share is known.)"""
-    general = {row.workload: row.general for row in verdict.rows if row.general is not None}
-    wide = [name for name, found in general.items() if found.high > MAX_INTERVAL_RATIO * found.low]
-    below = [row.workload for row in verdict.rows if row.workload in general and (row.share_of_floor or 0.0) > 1]
+    rows = [(row, row.general) for row in verdict.rows if row.general is not None]
+    wide = [row.workload for row, general in rows if general.high > MAX_INTERVAL_RATIO * general.low]
+    below = [row.workload for row, _ in rows if (row.share_of_floor or 0.0) > 1]
     notes = []
     if wide:
         notes.append(
