@@ -5,7 +5,7 @@
 Without a part, it measures the 216 points of `SMALL` on silu_and_mul 512x11008: on a cold cache, on a warm one, and a
 longer stretch of the whole space. Parts: --gpus N, the longer stretch on 1, 2, 4 ... N GPUs; --killers, 500 points of
 which 5 % are planted killers against the same without; --kernel-tuner, that tool on the same 216 points, in this call.
-On a machine without a GPU an OpenCL CPU and smaller numbers are used.
+On a machine without a GPU an OpenCL CPU and smaller numbers are used, but for --killers, which are written in CUDA.
 """
 
 from __future__ import annotations
