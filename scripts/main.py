@@ -97,9 +97,6 @@ class _Commands(TyperGroup):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-_DEBUG: list[bool] = []
-"""Not empty once --debug was read."""
-
 app = typer.Typer(
     name="tunesmith",
     help="Tunes GPU kernels: searches the parameters of kernel templates within the device's limits, checks and times "
@@ -123,8 +120,6 @@ def _root(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an internal error.")] = False,
 ) -> None:
-    if debug:
-        _DEBUG.append(True)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise typer.Exit(EXIT_MISTAKE)
@@ -184,13 +179,17 @@ def _sentence(error: TyperException) -> str:
     return f"{message.rstrip('. ')}." if parameter is not None else f"{message.rstrip('. ')}. {usage}".rstrip()
 
 
-def _unusable_path(error: BaseException) -> str:
-    """A sentence on a user's file or folder that the system refuses, as for a name that is too long; empty for any
-    other error."""
-    refusals = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS)
-    if not isinstance(error, OSError) or error.errno not in refusals or error.filename is None:
+def _refusal(error: BaseException) -> str:
+    """A sentence on a user's file or folder that the system refuses, as for a name that is too long, or on a standard
+    output that is full; empty for any other error."""
+    if not isinstance(error, OSError):
         return ""
-    return f"{error.filename!s:.200} cannot be used: {error.strerror}; name another."
+    if error.filename is None:
+        full = error.errno in (errno.ENOSPC, errno.EIO)
+        return f"Standard output cannot be written: {error.strerror}." if full else ""
+    refusals = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS)
+    known = error.errno in refusals
+    return f"{error.filename!s:.200} cannot be used: {error.strerror}; name another." if known else ""
 
 
 def _interrupted(error: BaseException | None) -> bool:
@@ -200,17 +199,15 @@ def _interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _describe_bug(error: BaseException, folder: Path | None) -> str:
+def _describe_bug(error: BaseException, folder: Path | None, *, debug: bool) -> str:
     """One sentence about an unexpected exception, which is written to a file in `folder`, the run's, or else among
-    temporary files; with --debug the traceback is printed."""
+    temporary files; `debug` prints the traceback."""
     details = "".join(traceback.format_exception(error))
-    if _DEBUG:
+    if debug:
         sys.stderr.write(details)
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
     # An error of another process has that process's traceback as its text, whose last line names the error.
-    last = lines[-1].strip() if lines else "no message"
-    name = type(error).__name__
-    summary = last if last.startswith(("Traceback", name)) or len(lines) > 1 else f"{name}: {last}"
+    lines = str(error).strip().splitlines() or ["no message"]
+    summary = lines[-1] if len(lines) > 1 else f"{type(error).__name__}: {lines[0]}"
     head = (
         f"Tunesmith {__version__}, Python {platform.python_version()} on {platform.platform()}, "
         f"{datetime.now().astimezone().isoformat(timespec='seconds')}\ncommand: {' '.join(sys.argv)}\n\n"
@@ -253,8 +250,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Characters that cannot be encoded, as in a path of arbitrary bytes, are shown by their numbers.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        given = None if arguments is None else list(arguments)
         code = app(args=given, prog_name="tunesmith", standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else EXIT_DONE)
@@ -276,12 +273,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         cause: BaseException = error.__cause__ or error if isinstance(error, InternalError) else error
         if _interrupted(cause):
             _end_interrupted()
-        if sentence := _unusable_path(cause):
+        if sentence := _refusal(cause):
+            if getattr(cause, "filename", None) is None:
+                _discard_output()
             _fail(sentence, EXIT_MISTAKE)
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EIO) and cause.filename is None:
-            _discard_output()
-            _fail(f"Standard output cannot be written: {cause.strerror}.", EXIT_MISTAKE)
-        _fail(_describe_bug(cause, folder), EXIT_BUG)
+        _fail(_describe_bug(cause, folder, debug="--debug" in given), EXIT_BUG)
 
 
 if __name__ == "__main__":

@@ -10,30 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tunesmith.graph.journal.events import (
-    Asked,
-    BaselineMeasured,
-    Compared,
-    Evaluated,
-    Event,
-    EvidenceKept,
-    Examined,
-    Explained,
-    Extended,
-    ModelAsked,
-    ModelCalled,
-    Noted,
-    PlanApproved,
-    Planned,
-    RooflineMeasured,
-    RunStarted,
-    Searched,
-    SeedsProposed,
-    TemplateAdded,
-    TemplatesChosen,
-    TemplateVetoed,
-    VerdictReached,
-)
+from tunesmith.graph.journal import events as kinds
 from tunesmith.graph.journal.records import FailureExample, Racing, Verdict, Verification
 from tunesmith.graph.journal.store import Entry, Journal
 from tunesmith.graph.state import Plan
@@ -47,13 +24,16 @@ MAX_FAILURE_EXAMPLES = 12
 
 def seconds_of(evaluation: Evaluation) -> dict[str, float]:
     """Seconds by workload, where they were measured."""
-    return {name: o.seconds for name, o in evaluation.outcomes.items() if isinstance(o, Measured)}
+    return {name: one.seconds for name, one in evaluation.outcomes.items() if isinstance(one, Measured)}
 
 
 def quantities_of(evaluation: Evaluation, of: Objective) -> dict[str, float]:
     """The objective quantity by workload, where it is known."""
-    measured = ((name, one.quantity(of)) for name, one in evaluation.outcomes.items() if isinstance(one, Measured))
-    return {name: quantity for name, quantity in measured if quantity is not None}
+    return {
+        name: quantity
+        for name, one in evaluation.outcomes.items()
+        if isinstance(one, Measured) and (quantity := one.quantity(of)) is not None
+    }
 
 
 def weighted_geomean(ratios: Mapping[str, float], weights: Mapping[str, float]) -> float:
@@ -92,21 +72,17 @@ def observation(
         failure = evaluation.failure
         return Observation(None, failure=failure.kind if failure else "not_measured")
     total = sum(weights[name] for name in workloads)
-    spread = 0.0
-    for name in workloads:
-        outcome = evaluation.outcomes[name]
-        assert isinstance(outcome, Measured)
+    variance, dropped = 0.0, False
+    for name, outcome in evaluation.outcomes.items():
+        if not isinstance(outcome, Measured):
+            continue
+        dropped = dropped or outcome.dropped
         half = math.log(max(outcome.high, outcome.low) / outcome.low) / 2 if outcome.low > 0 else 0.0
-        parts = {"time": (half,), "energy": (_unsure(outcome),), "edp": (half, _unsure(outcome))}[of]
-        spread += (weights[name] / total) ** 2 * sum(part**2 for part in parts)
-    dropped = any(isinstance(one, Measured) and one.dropped for one in evaluation.outcomes.values())
-    interval = (value * math.exp(-math.sqrt(spread)), value * math.exp(math.sqrt(spread)))
-    return Observation(value, interval, dropped=dropped)
-
-
-def _unsure(outcome: Measured) -> float:
-    """How far an energy may be off, as a share of it."""
-    return outcome.energy.error if outcome.energy is not None else 0.0
+        energy = outcome.energy.error if outcome.energy is not None else 0.0
+        squares = {"time": half**2, "energy": energy**2, "edp": half**2 + energy**2}[of]
+        variance += (weights[name] / total) ** 2 * squares if name in workloads else 0.0
+    width = math.exp(math.sqrt(variance))
+    return Observation(value, (value / width, value * width), dropped=dropped)
 
 
 def failure_examples(found: Iterable[Evaluation]) -> list[FailureExample]:
@@ -137,7 +113,7 @@ def failures_by_kind(found: Iterable[Evaluation]) -> dict[str, int]:
     return dict(Counter(failure.kind for evaluation in found if (failure := evaluation.failure) is not None))
 
 
-T = TypeVar("T", bound=Event)
+T = TypeVar("T", bound=kinds.Event)
 
 VerifiedKernel = tuple[str, str, str]
 """Template id, configuration as text, and the workload it was examined for: empty for all."""
@@ -168,11 +144,8 @@ class RunLog:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._entries: dict[tuple[type[Event], str | None], list[Entry[Any]]] = {}
+        self._entries: dict[tuple[type[kinds.Event], str | None], list[Entry[Any]]] = {}
         """As far as they were read: by kind and stage, and by kind alone (stage None)."""
-        self._templates: dict[str, Template] = {}
-        self._evaluations: dict[str, list[Entry[Evaluated]]] = {}
-        self._indexed: dict[type[Event], int] = {}
 
     def entries(self, kind: type[T], stage: str | None = None) -> Sequence[Entry[T]]:
         """The entries of a kind in their order; of one stage, or of all."""
@@ -194,20 +167,20 @@ class RunLog:
     # The run as a whole
 
     @property
-    def started(self) -> RunStarted | None:
+    def started(self) -> kinds.RunStarted | None:
         """What the run was begun with."""
-        return self.last(RunStarted)
+        return self.last(kinds.RunStarted)
 
-    def extended_after(self, entry: Entry[Event]) -> bool:
+    def extended_after(self, entry: Entry[kinds.Event]) -> bool:
         """Whether the run was extended after an entry, which then no longer ends it."""
         # Each of them grants rounds; what only asks for a dispatch rule leaves the search as it ended.
-        extensions = [one for one in self.entries(Extended) if one.event.rounds is not None]
+        extensions = [one for one in self.entries(kinds.Extended) if one.event.rounds is not None]
         return bool(extensions) and extensions[-1].sequence > entry.sequence
 
     @property
     def baseline(self) -> Evaluation | None:
         """The evaluation of the baseline, once it is measured."""
-        event = self.last(BaselineMeasured)
+        event = self.last(kinds.BaselineMeasured)
         return None if event is None else event.evaluation
 
     @property
@@ -228,7 +201,7 @@ class RunLog:
     @property
     def roofline(self) -> Roofline | None:
         """The device's roofs, once they are measured."""
-        event = self.last(RooflineMeasured)
+        event = self.last(kinds.RooflineMeasured)
         return None if event is None else event.roofline
 
     @property
@@ -241,82 +214,72 @@ class RunLog:
     @property
     def plans(self) -> list[Plan]:
         """The plans of all rounds, each as a person approved it, or as the planner made it where nobody did."""
-        stages = dict.fromkeys(entry.stage for entry in self.entries(Planned))
+        stages = dict.fromkeys(entry.stage for entry in self.entries(kinds.Planned))
         return [plan for stage in stages if (plan := self.plan(stage)) is not None]
 
     def plan(self, stage: str) -> Plan | None:
         """The plan of a round, as a person approved it, or as the planner made it where nobody did."""
-        event = self.last(PlanApproved, stage) or self.last(Planned, stage)
+        event = self.last(kinds.PlanApproved, stage) or self.last(kinds.Planned, stage)
         return None if event is None else event.plan
 
     # Templates
 
     def has_template(self, template_id: str) -> bool:
         """Whether a template is part of the run."""
-        return template_id in self._known_templates()
+        return any(event.id == template_id for event in self.events(kinds.TemplateAdded))
 
     def template(self, template_id: str) -> Template:
         """The template of an id. Raises `KeyError` where it is not part of the run."""
-        return self._known_templates()[template_id]
+        return {event.id: event.template for event in self.events(kinds.TemplateAdded)}[template_id]
 
     def chosen_templates(self, stage: str) -> list[str] | None:
         """Ids of the templates that a round tunes, by its last choice; None before it is made."""
-        event = self.last(TemplatesChosen, stage)
+        event = self.last(kinds.TemplatesChosen, stage)
         return None if event is None else list(event.ids)
 
     def seeds(self, stage: str, template_id: str) -> list[Config]:
         """Configurations that a model proposes for a template of a round."""
-        proposed = (event for event in self.events(SeedsProposed, stage) if event.template == template_id)
+        proposed = (event for event in self.events(kinds.SeedsProposed, stage) if event.template == template_id)
         return [config for event in proposed for config in event.configs]
 
     def vetoed(self) -> dict[str, str]:
         """Ids of the templates that roles took out of the run, and why."""
-        return {event.template: event.why for event in self.events(TemplateVetoed)}
-
-    def _known_templates(self) -> dict[str, Template]:
-        for entry in self._unindexed(TemplateAdded):
-            self._templates.setdefault(entry.event.id, entry.event.template)
-        return self._templates
-
-    def _unindexed(self, kind: type[T]) -> Sequence[Entry[T]]:
-        """The entries of a kind since the last call."""
-        entries = self.entries(kind)
-        start, self._indexed[kind] = self._indexed.get(kind, 0), len(entries)
-        return entries[start:]
+        return {event.template: event.why for event in self.events(kinds.TemplateVetoed)}
 
     # Evaluations
 
     @property
     def evaluation_count(self) -> int:
         """How many configurations were evaluated."""
-        return self._journal.count(Evaluated)
+        return self._journal.count(kinds.Evaluated)
 
     def evaluations(self, stage: str | None = None) -> list[Evaluation]:
         """Evaluations in the order they ended; of one stage, or of all."""
-        return [entry.event.evaluation for entry in self.entries(Evaluated, stage)]
+        return [entry.event.evaluation for entry in self.entries(kinds.Evaluated, stage)]
 
-    def evaluations_of(self, template_id: str) -> Sequence[Entry[Evaluated]]:
+    def evaluations_of(self, template_id: str) -> Sequence[Entry[kinds.Evaluated]]:
         """The evaluations of one template, in the order they ended."""
-        for entry in self._unindexed(Evaluated):
-            self._evaluations.setdefault(entry.event.evaluation.template, []).append(entry)
-        return self._evaluations.get(template_id, [])
+        return [entry for entry in self.entries(kinds.Evaluated) if entry.event.evaluation.template == template_id]
 
-    def search_history(self, stage: str) -> list[Asked | Evaluated]:
+    def search_history(self, stage: str) -> list[kinds.Asked | kinds.Evaluated]:
         """The questions and results of the searches of a round, in their order."""
-        entries: list[Entry[Asked] | Entry[Evaluated]] = [*self.entries(Asked, stage), *self.entries(Evaluated, stage)]
-        return [entry.event for entry in sorted(entries, key=lambda entry: entry.sequence)]
+        found: list[Entry[kinds.Asked] | Entry[kinds.Evaluated]] = [
+            *self.entries(kinds.Asked, stage),
+            *self.entries(kinds.Evaluated, stage),
+        ]
+        return [entry.event for entry in sorted(found, key=lambda entry: entry.sequence)]
 
-    def searched(self, stage: str) -> Searched | None:
+    def searched(self, stage: str) -> kinds.Searched | None:
         """What the searches of a round did, once they have ended."""
-        return self.last(Searched, stage)
+        return self.last(kinds.Searched, stage)
 
     # Tests
 
-    def comparisons(self, stage: str) -> dict[str, Compared]:
+    def comparisons(self, stage: str) -> dict[str, kinds.Compared]:
         """The comparisons of a round's finalists with the baseline, by workload: of each finalist the last one, the
         last comparison first, to whose order its opponents refer."""
-        found: dict[str, Compared] = {}
-        for event in self.events(Compared, stage):
+        found: dict[str, kinds.Compared] = {}
+        for event in self.events(kinds.Compared, stage):
             own = {(one.template, config_key(one.config)) for one in event.entries}
             before = found[event.workload].entries if event.workload in found else ()
             kept = (one for one in before if (one.template, config_key(one.config)) not in own)
@@ -327,7 +290,7 @@ class RunLog:
         """Workloads, held-out ones too, on which every compared configuration of a template was slower than the
         baseline when it was last compared there."""
         last: dict[str, dict[str, str]] = {}
-        for event in self.events(Compared):
+        for event in self.events(kinds.Compared):
             # An event has the finalists of one comparison only.
             for one in event.entries:
                 if one.template == template and one.comparison is not None:
@@ -336,48 +299,48 @@ class RunLog:
 
     def examinations(self) -> dict[VerifiedKernel, Verification]:
         """The examinations of winners, the last one of each."""
-        found = (event.examination for event in self.events(Examined))
+        found = (event.examination for event in self.events(kinds.Examined))
         return {(one.template, config_key(one.config), one.workload): one for one in found}
 
     def rejected(self, before: int | None = None) -> dict[tuple[str, str], str]:
         """Kernels (template id and configuration as text) that a round's last comparison or an examination found wrong,
         on contents or sizes that no search has seen, and why. before: only entries ahead of that one count."""
-        wrong: dict[tuple[str, str], str] = {}
-        for compared in self.entries(Compared):
-            if before is None or compared.sequence < before:
-                for one in compared.event.entries:
-                    if isinstance(one.failure, WrongResult):
-                        why = f"on {compared.event.workload}: {describe(one.failure)}"
-                        wrong[one.template, config_key(one.config)] = why
-        for entry in self.entries(Examined):
+        end = math.inf if before is None else before
+        wrong = {
+            (one.template, config_key(one.config)): f"on {entry.event.workload}: {describe(one.failure)}"
+            for entry in self.entries(kinds.Compared)
+            for one in entry.event.entries
+            if entry.sequence < end and isinstance(one.failure, WrongResult)
+        }
+        for entry in self.entries(kinds.Examined):
             kernel = entry.event.examination
-            if (before is None or entry.sequence < before) and kernel.verdict == "rejected":
+            if entry.sequence < end and kernel.verdict == "rejected":
                 wrong[kernel.template, config_key(kernel.config)] = kernel.detail
         return wrong
 
     def verdict(self, stage: str | None = None) -> Verdict | None:
         """The last verdict, of a round or of the run."""
-        event = self.last(VerdictReached, stage)
+        event = self.last(kinds.VerdictReached, stage)
         return None if event is None else event.verdict
 
     # What roles and models said
 
-    def notes(self, stage: str | None = None) -> list[Noted]:
+    def notes(self, stage: str | None = None) -> list[kinds.Noted]:
         """What did not go as planned; in one stage, or in all."""
-        return self.events(Noted, stage)
+        return self.events(kinds.Noted, stage)
 
     def explanations(self) -> Mapping[int, tuple[str, ...]]:
         """A model's words on each round, by its number."""
-        return {round_of(entry.stage): entry.event.lines for entry in self.entries(Explained)}
+        return {round_of(entry.stage): entry.event.lines for entry in self.entries(kinds.Explained)}
 
-    def evidence(self, which: str, config: Config) -> EvidenceKept | None:
+    def evidence(self, which: str, config: Config) -> kinds.EvidenceKept | None:
         """What is known of the machine code of a kernel ("baseline" or a template's id) at a configuration."""
         key = config_key(config)
-        found = (event for event in self.events(EvidenceKept) if (event.which, event.config) == (which, key))
+        found = (event for event in self.events(kinds.EvidenceKept) if (event.which, event.config) == (which, key))
         return next(found, None)
 
-    def model_calls(self) -> Iterator[ModelAsked | ModelCalled]:
+    def model_calls(self) -> Iterator[kinds.ModelAsked | kinds.ModelCalled]:
         """What was asked of models and how it ended, in its order."""
-        for entry in self._journal.entries(ModelAsked, ModelCalled):
-            assert isinstance(entry.event, ModelAsked | ModelCalled)
+        for entry in self._journal.entries(kinds.ModelAsked, kinds.ModelCalled):
+            assert isinstance(entry.event, kinds.ModelAsked | kinds.ModelCalled)
             yield entry.event

@@ -165,12 +165,10 @@ class TemplateResults(ResultRecord):
     results: tuple[KnownResult, ...]
 
 
-class Disqualified(ResultRecord):
+class Disqualified(Winner):
     """A finalist that is wrong, or fails, in the final comparison or examination. workload: "all" where it is out as a
     whole."""
 
-    template: str
-    config: Config
     workload: str
     why: str
 
@@ -203,23 +201,32 @@ class Verdict(ResultRecord):
     front: tuple[FrontPoint, ...] = ()
     unexamined: int = 0
 
+    @property
+    def rows(self) -> tuple[WorkloadRow, ...]:
+        """The tuned workloads, then the held-out ones."""
+        return (*self.tuned, *self.held_out)
 
-class FinalistResult(ResultRecord):
+    @property
+    def special(self) -> tuple[Dispatched, ...]:
+        """The dispatched kernels that are not the general configuration."""
+        general = self.general and (self.general.template, self.general.config)
+        return tuple(one for one in self.dispatch if (one.template, one.config) != general)
+
+
+class FinalistResult(Winner):
     """A finalist against the baseline on one workload: either the comparison, or why there is none.
 
     code: the digest of the machine code that was timed (`Artifact.code_digest`); empty where it was not kept. energy:
     None where it was not measured."""
 
-    template: str
-    config: Config
     comparison: Comparison | None = None
     failure: AnyOutcome | None = None
     code: str = ""
     energy: Energy | None = None
 
 
-class Verification(ResultRecord):
-    """The full verdict of `tunesmith check` on a winner. workload: empty for all.
+class Verified(Winner):
+    """A winner after the full verdict of `tunesmith check`. workload: empty for all.
 
     verdict "not examined": the examination itself failed, and `detail` says why; "partial": nothing was found wrong,
     but the template excludes most made-up workloads. unexecuted: the parts of the kernel that ran in no step, a clause
@@ -228,13 +235,9 @@ class Verification(ResultRecord):
     and of the baseline; seconds: its share of the time of all examinations.
     """
 
-    template: str
-    config: Config
     workload: str
     verdict: Literal["accepted", "partial", "rejected", "not examined"]
-    reason: str = ""
     detail: str = ""
-    steps: tuple[Passed | Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     unexecuted: tuple[str, ...] = ()
     unreached: bool = False
@@ -242,25 +245,22 @@ class Verification(ResultRecord):
     seconds: float = 0.0
 
 
-class ExaminationRow(ResultRecord):
-    """An examination as the summary shows it. checks: how many steps were passed; largest_error, baseline_error: the
-    largest error of the configuration and of the baseline on the task's own workloads and contents, as shares of the
-    tolerance; unexecuted, unreached, seconds: as in `Verification`."""
+class Verification(Verified):
+    """The examination with all its steps, as the journal has it. reason: the kind of a rejection."""
 
-    template: str
-    config: Config
-    workload: str
-    verdict: Literal["accepted", "partial", "rejected", "not examined"]
-    detail: str
+    reason: str = ""
+    steps: tuple[Passed | Skipped, ...] = ()
+
+
+class ExaminationRow(Verified):
+    """The examination as the summary shows it. checks: how many steps were passed; largest_error, baseline_error: the
+    largest error of the configuration and of the baseline on the task's own workloads and contents, as shares of the
+    tolerance."""
+
     checks: int
     skipped: tuple[str, ...]
     largest_error: float | None
     baseline_error: float | None
-    notes: tuple[str, ...]
-    unexecuted: tuple[str, ...] = ()
-    unreached: bool = False
-    artifacts: dict[str, tuple[str, ...]]
-    seconds: float = 0.0
 
 
 class Racing(ResultRecord):

@@ -11,6 +11,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -45,6 +46,7 @@ CREATE TRIGGER IF NOT EXISTS events_remain BEFORE DELETE ON events
     BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 """
 
+_COLUMNS = "sequence, session, at, kind, stage, data"
 _FOREIGN = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('events', 'sqlite_sequence')"
 """Tables that no journal has."""
 
@@ -68,11 +70,16 @@ class JournalError(TunesmithError):
     """The folder holds no run, or a run that this version cannot read."""
 
 
-def _reason_and_remedy(error: Exception) -> tuple[str, str]:
-    """The reason why SQLite failed, on one line, and the remedy."""
-    # The lowest byte says what kind of error it is.
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    return " ".join(str(error).split()), _REMEDIES.get(code, RESTORE)
+@contextmanager
+def _explained(failed: str, then: str = "") -> Iterator[None]:
+    """Makes a `JournalError` of an error of SQLite's: `failed` with the reason, the remedy, and what to do `then`."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        # The lowest byte says what kind of error it is.
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+        why = " ".join(str(error).split())
+        raise JournalError(f"{failed} ({why}): {_REMEDIES.get(code, RESTORE)}{then}.") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,7 @@ class Journal:
                 raise JournalError(f"The folder {folder} cannot be made ({why}); choose another --run-dir.") from error
         elif not path.is_file():
             raise JournalError(f"{folder} is not the folder of a run: it holds no journal.sqlite{run_around(folder)}")
-        try:
+        with _explained(f"{path} cannot be used as a journal"):
             self._connection = _connected(path, reading=reading)
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, FORMAT):
@@ -125,9 +132,6 @@ class Journal:
                 self._connection.executescript(_SCHEMA)
                 self._connection.execute(f"PRAGMA user_version = {FORMAT}")
             ended = self._connection.execute("SELECT session, MAX(elapsed) FROM events GROUP BY session").fetchall()
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            why, remedy = _reason_and_remedy(error)
-            raise JournalError(f"{path} cannot be used as a journal ({why}): {remedy}.") from error
         if not all(isinstance(one, int) and isinstance(elapsed, int | float) for one, elapsed in ended):
             raise JournalError(f"{path} cannot be used as a journal (an entry has no session or no time): {RESTORE}.")
         self._session = max((session for session, _ in ended), default=0) + 1
@@ -152,54 +156,46 @@ class Journal:
         number of the last one. Raises `JournalError`."""
         place = self._session, time.monotonic() - self._started, time.time()
         rows = [(*place, event.kind, stage, json.dumps(event.model_dump(mode="json"))) for event, stage in events]
-        try:
+        resume = f", and go on with `tunesmith resume {self._folder}`; what was measured before is kept"
+        with _explained(f"The journal in {self._folder} cannot be written", resume):
             cursor = self._connection.execute(
                 "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES "
                 + ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(rows)),
                 [value for row in rows for value in row],
             )
-        except sqlite3.DatabaseError as error:
-            why, remedy = _reason_and_remedy(error)
-            raise JournalError(
-                f"The journal in {self._folder} cannot be written ({why}); what was measured before is kept: {remedy}, "
-                f"and go on with `tunesmith resume {self._folder}`."
-            ) from error
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
     def entries(self, *kinds: type[T], stage: str | None = None, after: int = 0) -> Iterator[Entry[T]]:
         """Entries in the order they were written: of `kinds` (of all with `Event`); of one stage, or of all; after the
         sequence number `after`. Raises `JournalError` for an unreadable entry."""
-        for row in self._select(kinds, stage, f"AND sequence > {after:d} ORDER BY sequence"):
+        for row in self._select(_COLUMNS, kinds, stage, f"AND sequence > {after:d} ORDER BY sequence"):
             yield self._read(row)
 
     def last(self, kind: type[T], stage: str | None = None) -> Entry[T] | None:
         """The newest entry of a kind, if any. Raises `JournalError` where it cannot be read."""
-        rows = self._select((kind,), stage, "ORDER BY sequence DESC LIMIT 1")
+        rows = self._select(_COLUMNS, (kind,), stage, "ORDER BY sequence DESC LIMIT 1")
         return self._read(rows[0]) if rows else None
 
     def count(self, kind: type[Event]) -> int:
         """How many entries of a kind there are."""
-        where, values = _of_kinds((kind,))
-        number: int = self._fetch(f"SELECT COUNT(*) FROM events WHERE {where}", values)[0][0]
+        number: int = self._select("COUNT(*)", (kind,))[0][0]
         return number
 
     def seconds_spent(self) -> float:
         """Working time of all sessions; an old session counts up to its last event."""
         return self._before + time.monotonic() - self._started
 
-    def _select(self, kinds: tuple[type[Event], ...], stage: str | None, end: str) -> list[tuple[Any, ...]]:
-        where, values = _of_kinds(kinds)
+    def _select(
+        self, columns: str, kinds: tuple[type[Event], ...], stage: str | None = None, end: str = ""
+    ) -> list[tuple[Any, ...]]:
+        """`columns` of the rows of `kinds`, all with `Event`, and of `stage`, or of all."""
+        names = [] if Event in kinds else [kind.kind for kind in kinds]
+        where = f"kind IN ({', '.join('?' * len(names))})" if names else "1"
         if stage is not None:
-            where, values = f"{where} AND stage = ?", [*values, stage]
-        return self._fetch(f"SELECT sequence, session, at, kind, stage, data FROM events WHERE {where} {end}", values)
-
-    def _fetch(self, query: str, values: list[str]) -> list[tuple[Any, ...]]:
-        try:
-            return self._connection.execute(query, values).fetchall()
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            why, remedy = _reason_and_remedy(error)
-            raise JournalError(f"The journal in {self._folder} cannot be read ({why}); {remedy}.") from error
+            where, names = f"{where} AND stage = ?", [*names, stage]
+        with _explained(f"The journal in {self._folder} cannot be read"):
+            return self._connection.execute(f"SELECT {columns} FROM events WHERE {where} {end}", names).fetchall()
 
     def _read(self, row: tuple[Any, ...]) -> Entry[Any]:
         sequence, session, at, kind, stage, data = row
@@ -244,11 +240,3 @@ def _connected(path: Path, *, reading: bool) -> sqlite3.Connection:
     # NORMAL loses nothing when the process is killed; only a power cut can take the last commits.
     connection.execute("PRAGMA synchronous = NORMAL")
     return connection
-
-
-def _of_kinds(kinds: tuple[type[Event], ...]) -> tuple[str, list[str]]:
-    """The condition that selects entries of `kinds`, and its values; of all where there are none."""
-    if Event in kinds:
-        return "1", []
-    names = [kind.kind for kind in kinds]
-    return (f"kind IN ({', '.join('?' * len(names))})" if len(names) > 1 else "kind = ?"), names

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tunesmith.graph.journal.events import BranchAbandoned, Event, Explained, TemplateAdded, TemplateVetoed
+from tunesmith.graph.journal.events import BranchAbandoned, Evaluated, Event, Explained, TemplateAdded, TemplateVetoed
 from tunesmith.graph.journal.log import RunLog, objective, round_of, seconds_of
 from tunesmith.graph.journal.store import Entry
 from tunesmith.graph.state import BranchKind
@@ -102,12 +102,12 @@ class Node:
         best = [evaluation.config for _, evaluation in self.ranked[:count]]
         if len(best) < MIN_TOP:
             return {}
-        found: dict[str, tuple[object, int, int]] = {}
-        for parameter in self.template.parameters:
-            value, times = Counter(config[parameter.name] for config in best).most_common(1)[0]
-            if times >= AGREEMENT_SHARE * len(best) and len(parameter.values) > 1:
-                found[parameter.name] = (value, times, len(best))
-        return found
+        most = {p.name: Counter(config[p.name] for config in best).most_common(1)[0] for p in self.template.parameters}
+        return {
+            parameter.name: (*most[parameter.name], len(best))
+            for parameter in self.template.parameters
+            if len(parameter.values) > 1 and most[parameter.name][1] >= AGREEMENT_SHARE * len(best)
+        }
 
     @property
     def at_edge(self) -> dict[str, object]:
@@ -137,9 +137,9 @@ class Node:
         found: dict[str, tuple[float, Config]] = {}
         for _, evaluation in self.ranked[1:]:
             for name, seconds in seconds_of(evaluation).items():
-                share = seconds / of_best[name] if name in of_best else 1.0
-                if share < min(NOTABLE_TIME_RATIO, found[name][0] if name in found else 1.0):
-                    found[name] = (share, evaluation.config)
+                least = found[name][0] if name in found else NOTABLE_TIME_RATIO
+                if name in of_best and seconds / of_best[name] < least:
+                    found[name] = (seconds / of_best[name], evaluation.config)
         return found
 
     @property
@@ -219,35 +219,35 @@ def read_tree(
     """The tree as the log has it now, or had it before the entry `before`, with templates of `library` that were not
     used yet. Objectives are over `workloads`."""
 
-    def past(entries: Iterable[Entry[E]]) -> list[Entry[E]]:
-        return [entry for entry in entries if before is None or entry.sequence < before]
+    def past(kind: type[E]) -> Sequence[Entry[E]]:
+        return [entry for entry in log.entries(kind) if before is None or entry.sequence < before]
 
     baseline, wrong = log.baseline_quantities, log.rejected(before)
-    vetoed = {entry.event.template: entry.event.why for entry in past(log.entries(TemplateVetoed))}
+    vetoed = {entry.event.template: entry.event.why for entry in past(TemplateVetoed)}
+    evaluations: dict[str, list[Evaluation]] = {}
+    for measured in past(Evaluated):
+        evaluations.setdefault(measured.event.evaluation.template, []).append(measured.event.evaluation)
     nodes: dict[str, Node] = {}
-    for entry in past(log.entries(TemplateAdded)):
+    for entry in past(TemplateAdded):
         added = entry.event
         if added.id in nodes:
             continue
         found, rejected = list[Evaluation](), dict[str, tuple[Config, str]]()
-        for measured in past(log.evaluations_of(added.id)):
-            evaluation = measured.event.evaluation
-            if (why := wrong.get((added.id, key := config_key(evaluation.config)))) is None:
-                found.append(evaluation)
+        for one in evaluations.get(added.id, []):
+            key = config_key(one.config)
+            if (added.id, key) in wrong:
+                rejected[key] = one.config, wrong[added.id, key]
             else:
-                rejected[key] = evaluation.config, why
-        ranked = [
-            (value, one)
-            for one in found
-            if baseline and (value := objective(one, workloads, baseline, weights, log.objective)) is not None
-        ]
+                found.append(one)
+        values = [(objective(one, workloads, baseline, weights, log.objective), one) for one in found if baseline]
+        ranked = sorted(((value, one) for value, one in values if value is not None), key=lambda item: item[0])
         nodes[added.id] = Node(
             added.template,
             added.parent,
             added.moves,
             round_of(entry.stage),
             tuple(found),
-            tuple(sorted(ranked, key=lambda item: item[0])),
+            tuple(ranked),
             vetoed.get(added.id, ""),
             added.made_by,
             added.answers,
@@ -256,9 +256,7 @@ def read_tree(
     for template in library:
         nodes.setdefault(template.id, Node(template, LIBRARY, vetoed=vetoed.get(template.id, "")))
     attempts = tuple(
-        FailedBranch(round_of(entry.stage), one.parent, one.moves, one.problem, one.made_by, one.answers)
-        for entry in past(log.entries(BranchAbandoned))
-        for one in [entry.event]
+        FailedBranch(round=round_of(entry.stage), **entry.event.model_dump(exclude={"branch"}))
+        for entry in past(BranchAbandoned)
     )
-    explanations = {round_of(entry.stage): entry.event.lines for entry in past(log.entries(Explained))}
-    return Tree(tuple(nodes.values()), attempts, explanations)
+    return Tree(tuple(nodes.values()), attempts, {round_of(one.stage): one.event.lines for one in past(Explained)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -25,7 +25,7 @@ from tunesmith.graph.journal.log import RunLog, failure_examples, failures_by_ki
 from tunesmith.graph.journal.records import (
     ExaminationRow,
     FailureExample,
-    FinalistResult,
+    Figures,
     ModelsUsage,
     Origin,
     ResultRecord,
@@ -33,7 +33,6 @@ from tunesmith.graph.journal.records import (
     Verdict,
 )
 from tunesmith.graph.journal.store import Journal, JournalError, run_around
-from tunesmith.graph.journal.tree import Node
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.roles.planner import no_template
@@ -43,7 +42,7 @@ from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.spec.taskfile import sentence
-from tunesmith.kernels.spec.template import config_key
+from tunesmith.kernels.spec.template import Config, config_key
 
 MAX_INTERVAL_RATIO = 1.5
 """An interval's high over its low, above which it says little: a comparison aims at 1.01."""
@@ -140,7 +139,8 @@ def summarise(context: Context, done: str) -> Summary:
     """Everything a reader of results needs, from the run's log. done: why the run ended."""
     log = context.log
     begun, found, reached = log.entries(RunStarted)[-1], log.evaluations(), log.verdict()
-    verdict = reached or Verdict(sentence=_without_verdict(context, done, len(found)))
+    nothing = "no valid configuration was found." if found else "no configuration was measured."
+    verdict = reached or Verdict(sentence=no_template(context) if done == "no template" else nothing)
     usage = models_summary(context.settings, context.journal)
     return Summary(
         **{name: getattr(verdict, name) for name in Verdict.model_fields},
@@ -159,7 +159,15 @@ def summarise(context: Context, done: str) -> Summary:
         plans=tuple(log.plans),
         examined=tuple(account(context, reached)) if reached is not None else (),
         models=None if usage is None else ModelsUsage.model_validate(usage),
-        templates=tuple(_template_row(node) for node in context.tree().nodes if node.round),
+        templates=tuple(
+            TemplateRow(
+                **{name: getattr(node, name) for name in ("id", "parent", "moves", "round", "vetoed")},
+                evaluations=len(node.found),
+                ratio=node.best,
+            )
+            for node in context.tree().nodes
+            if node.round
+        ),
         explanations=tuple(Explanation(stage=entry.stage, lines=entry.event.lines) for entry in log.entries(Explained)),
         notes=(
             *context.task.caveats,
@@ -168,16 +176,10 @@ def summarise(context: Context, done: str) -> Summary:
         ),
         dispatching=None if reached is None else dispatching(context, reached),
         roofline=context.roofline(),
-        versions=dict(_versions()),
+        versions=versions(),
         started_at=begun.at,
         origin=begun.event.origin,
     )
-
-
-def _without_verdict(context: Context, done: str, evaluations: int) -> str:
-    if done == "no template":
-        return no_template(context)
-    return "no valid configuration was found." if evaluations else "no configuration was measured."
 
 
 def read_summary(folder: Path) -> Summary:
@@ -189,20 +191,18 @@ def read_summary(folder: Path) -> Summary:
                 f"{folder} has not ended; go on with `tunesmith resume`: there is no summary.json in it."
             )
         raise JournalError(f"{folder} is not a run: there is no summary.json in it{run_around(folder)}")
-    again = f"`tunesmith resume {folder}` writes it anew"
     try:
-        return Summary.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        return Summary.model_validate_json(path.read_bytes())
     except ValidationError as error:
         if (folder / "journal.sqlite").is_file():
             # Refuses a run of another version, which `resume` cannot write anew.
             Journal(folder, create=False, reading=True).close()
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the file"
+        again = f"`tunesmith resume {folder}` writes it anew"
         raise JournalError(f"{path} is damaged ({where}: {sentence(first)}); {again}.") from error
     except OSError as error:
         raise JournalError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise JournalError(f"{path} is damaged ({error}); {again}.") from error
 
 
 def summary_schema() -> str:
@@ -214,13 +214,9 @@ def summary_schema() -> str:
 def unsteady(verdict: Verdict) -> list[str]:
     """Warnings about figures: intervals too wide to say much, and times below the floor. (Where they are far below it,
     the roof has been left out, and no share is known.)"""
-    rows = (*verdict.tuned, *verdict.held_out)
-    wide = [
-        row.workload
-        for row in rows
-        if row.general is not None and row.general.high > MAX_INTERVAL_RATIO * row.general.low
-    ]
-    below = [row.workload for row in rows if row.general is not None and (row.share_of_floor or 0.0) > 1]
+    rows = [(row, row.general) for row in verdict.rows if row.general is not None]
+    wide = [row.workload for row, general in rows if general.high > MAX_INTERVAL_RATIO * general.low]
+    below = [row.workload for row, _ in rows if (row.share_of_floor or 0.0) > 1]
     notes = []
     if wide:
         notes.append(
@@ -235,26 +231,13 @@ def unsteady(verdict: Verdict) -> list[str]:
     return notes
 
 
-def _template_row(node: Node) -> TemplateRow:
-    return TemplateRow(
-        id=node.id,
-        parent=node.parent,
-        moves=node.moves,
-        round=node.round,
-        evaluations=len(node.found),
-        ratio=node.best,
-        vetoed=node.vetoed,
-    )
-
-
 @cache
-def _versions() -> dict[str, str]:
+def versions(*others: str) -> dict[str, str]:
+    """Of Tunesmith, and of `PACKAGES` and `others`, as far as they are installed here."""
     found = {"tunesmith": __version__}
-    for package in PACKAGES:
-        try:
+    for package in (*PACKAGES, *others):
+        with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -278,24 +261,19 @@ def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
         log = RunLog(journal)
         if log.started is None:
             raise JournalError(f"{folder} has a journal without a beginning, so there is nothing to write as a table.")
-        baseline = [] if log.baseline is None else [("", log.baseline)]
-        found = [(entry.stage, entry.event.evaluation) for entry in log.entries(Evaluated)]
+        evaluated = [(entry.stage, entry.event.evaluation) for entry in log.entries(Evaluated)]
         compared = [(entry.stage, entry.event) for entry in log.entries(Compared)]
-    names = list(dict.fromkeys(name for _, evaluation in found for name in evaluation.config))
-    numbered = [(0, *one) for one in baseline] + [(number, *one) for number, one in enumerate(found, 1)]
-    rows = [row for number, stage, evaluation in numbered for row in _rows(number, stage, evaluation)]
+        numbered = [(0, "", log.baseline)] if log.baseline else []
+    numbered += [(number, *one) for number, one in enumerate(evaluated, 1)]
     numbers = {(one.template, config_key(one.config)): number for number, _, one in numbered}
-    for stage, comparison in compared:
-        for entry in comparison.entries:
-            number = numbers.get((entry.template, config_key(entry.config)))
-            rows.append(_comparison_row(number, stage, comparison, entry))
-        rows += _opponents(stage, comparison)
-    fields = [*FIRST, *COMPARED, *map(_column, names), *LAST]
+    rows = [row for one in numbered for row in _evaluation_rows(*one)]
+    rows += [row for one in compared for row in _comparison_rows(*one, numbers)]
+    parameters = dict.fromkeys(_column(name) for _, evaluation in evaluated for name in evaluation.config)
     require_writable_file(out, "--csv", begins=",".join((*FIRST, *COMPARED)).encode(), force=force)
     there = out.exists()
     try:
         with out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fields, restval="")
+            writer = csv.DictWriter(file, [*FIRST, *COMPARED, *parameters, *LAST], restval="")
             writer.writeheader()
             writer.writerows(rows)
     except OSError as error:
@@ -306,65 +284,52 @@ def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
     return len(rows)
 
 
-def _rows(number: int, stage: str, evaluation: Evaluation) -> Iterator[dict[str, Any]]:
+def _column(parameter: str) -> str:
+    return f"parameter {parameter}" if parameter in (*FIRST, *COMPARED, *LAST) else parameter
+
+
+def _configured(template: str, config: Config) -> dict[str, Any]:
+    return {"template": template} | {_column(name): value for name, value in config.items()}
+
+
+def _evaluation_rows(number: int, stage: str, evaluation: Evaluation) -> Iterator[dict[str, Any]]:
     resources = evaluation.resources
+    row = _configured(evaluation.template, evaluation.config) | {
+        "evaluation": number,
+        "stage": stage,
+        "registers": resources.registers,
+        "shared_bytes": resources.shared,
+        "spill_bytes": resources.spills,
+        "compile_seconds": evaluation.compile_seconds,
+        "lane_seconds": evaluation.lane_seconds,
+    }
     for workload, outcome in evaluation.outcomes.items():
-        row: dict[str, Any] = {
-            "evaluation": number,
-            "stage": stage,
-            "template": evaluation.template,
-            "workload": workload,
-            "outcome": outcome.kind,
-            "registers": resources.registers,
-            "shared_bytes": resources.shared,
-            "spill_bytes": resources.spills,
-            "compile_seconds": evaluation.compile_seconds,
-            "lane_seconds": evaluation.lane_seconds,
-        }
         if isinstance(outcome, Measured):
-            row |= {
-                "seconds": outcome.seconds,
-                "low": outcome.low,
-                "high": outcome.high,
-                "samples": outcome.samples,
-                "dropped": int(outcome.dropped),
-            }
+            found = {name: getattr(outcome, name) for name in ("seconds", "low", "high", "samples")}
+            found["dropped"] = int(outcome.dropped)
         else:
-            row["detail"] = describe(outcome)
-        yield row | {_column(name): value for name, value in evaluation.config.items()}
+            found = {"detail": describe(outcome)}
+        yield row | {"workload": workload, "outcome": outcome.kind} | found
 
 
-def _opponents(stage: str, compared: Compared) -> Iterator[dict[str, Any]]:
+def _comparison_rows(
+    stage: str, compared: Compared, numbers: Mapping[tuple[str, str], int]
+) -> Iterator[dict[str, Any]]:
+    for entry in compared.entries:
+        number = numbers.get((entry.template, config_key(entry.config)))
+        row = _configured(entry.template, entry.config) | {"evaluation": number, "outcome": "compared"}
+        if (found := entry.comparison) is not None:
+            figures = Figures.of(found)
+            row |= {"seconds": figures.seconds, "ratio": found.ratio, "verdict": found.verdict}
+            row |= {"ratio_low": found.low, "ratio_high": found.high}
+        elif entry.failure is not None:
+            row |= {"outcome": entry.failure.kind, "detail": describe(entry.failure)}
+        yield row | {"stage": stage, "workload": compared.workload}
     for one in compared.opponents:
-        row: dict[str, Any] = {"stage": stage, "template": f"{one.name} ({one.label})", "workload": compared.workload}
+        row = {"stage": stage, "workload": compared.workload, "template": f"{one.name} ({one.label})"}
         if one.comparison is None:
             yield row | {"outcome": "not_timed", "detail": one.why}
         else:
             timed = one.comparison.candidate
-            figures = {"seconds": timed.median, "low": timed.low, "high": timed.high, "samples": timed.samples}
-            yield row | {"outcome": "measured", **figures}
-
-
-def _comparison_row(number: int | None, stage: str, comparison: Compared, entry: FinalistResult) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "evaluation": number,
-        "stage": stage,
-        "template": entry.template,
-        "workload": comparison.workload,
-        "outcome": "compared",
-    }
-    if (found := entry.comparison) is not None:
-        row |= {
-            "seconds": found.ratio * found.baseline.median,
-            "ratio": found.ratio,
-            "ratio_low": found.low,
-            "ratio_high": found.high,
-            "verdict": found.verdict,
-        }
-    elif entry.failure is not None:
-        row |= {"outcome": entry.failure.kind, "detail": describe(entry.failure)}
-    return row | {_column(name): value for name, value in entry.config.items()}
-
-
-def _column(parameter: str) -> str:
-    return f"parameter {parameter}" if parameter in (*FIRST, *COMPARED, *LAST) else parameter
+            figures_of_call = {"seconds": timed.median, "low": timed.low, "high": timed.high, "samples": timed.samples}
+            yield row | {"outcome": "measured", **figures_of_call}

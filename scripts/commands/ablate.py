@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from tunesmith.cli.app import Json, SettingsFile, TaskArgument
+from tunesmith.cli.app import Json, SettingsFile, TaskArgument, echo
 from tunesmith.cli.options import given, with_settings
 from tunesmith.cli.view.live import view
-from tunesmith.cli.view.tables import console, print_table
+from tunesmith.cli.view.tables import print_rows
 from tunesmith.graph.settings import read_settings
 from tunesmith.graph.study import ablation as study
 from tunesmith.graph.study.ablation import Ablation, Repeat
@@ -72,34 +70,30 @@ def _tokens(repeat: Repeat) -> str:
 
 def print_ablation(found: Ablation, out: Path) -> None:
     """A row for each arm, then the differences."""
-    to = console()
-    title = (
-        f"{found.task}: speed-up over the baseline, geometric mean over repeats, 95 % t interval of the mean logarithm"
+    print_rows(
+        ("arm", "valid", "mean", "95 %", "spread", "by shape", "each", "evaluations", "calls", "tokens"),
+        (
+            (
+                arm.arm,
+                f"{arm.valid} of {len(arm.repeats)}",
+                f"{arm.mean:.2f}x",
+                "-" if arm.low is None else f"{arm.low:.2f}-{arm.high:.2f}",
+                "-" if arm.spread is None else f"x{arm.spread:.2f}",
+                f"{arm.by_shape:.2f}x",
+                " ".join(f"{repeat.speedup:.2f}{'' if repeat.valid else '*'}" for repeat in arm.repeats),
+                " ".join(str(repeat.evaluations) for repeat in arm.repeats),
+                " ".join("-" if repeat.calls is None else str(repeat.calls) for repeat in arm.repeats),
+                " ".join(map(_tokens, arm.repeats)),
+            )
+            for arm in found.arms
+        ),
+        f"{found.task}: speed-up over the baseline, geometric mean over repeats, 95 % t interval of the mean logarithm",
+        prose=("each",),
     )
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("arm", "valid", "mean", "95 %", "spread", "by shape", "each", "evaluations", "calls", "tokens"):
-        table.add_column(heading, no_wrap=heading != "each", justify="left" if heading in ("arm", "each") else "right")
-    for arm in found.arms:
-        interval = "-" if arm.low is None else f"{arm.low:.2f}-{arm.high:.2f}"
-        each = " ".join(f"{repeat.speedup:.2f}" + ("" if repeat.valid else "*") for repeat in arm.repeats)
-        calls = [repeat.calls for repeat in arm.repeats]
-        table.add_row(
-            arm.arm,
-            f"{arm.valid} of {len(arm.repeats)}",
-            f"{arm.mean:.2f}x",
-            interval,
-            "-" if arm.spread is None else f"x{arm.spread:.2f}",
-            f"{arm.by_shape:.2f}x",
-            each,
-            " ".join(str(repeat.evaluations) for repeat in arm.repeats),
-            " ".join("-" if count is None else str(count) for count in calls),
-            " ".join(map(_tokens, arm.repeats)),
-        )
-    print_table(to, table)
     if any(not repeat.valid for arm in found.arms for repeat in arm.repeats):
-        to.print("* nothing valid came out: counted as 1.00x, as the baseline stays in use.", markup=False)
+        echo("* nothing valid came out: counted as 1.00x, as the baseline stays in use.")
     for one in found.differences:
-        shown = "" if one.low is None else f", 95 % {one.low:.2f} to {one.high:.2f}"
+        interval = "" if one.low is None else f", 95 % {one.low:.2f} to {one.high:.2f}"
         where = "With the best for each shape, " if one.by_shape else ""
-        to.print(f"{where}{one.better} is {one.ratio:.2f}x as fast as {one.than}{shown}.", markup=False)
-    to.print(f"Runs and ablation-result.json: {out}", markup=False, soft_wrap=True)
+        echo(f"{where}{one.better} is {one.ratio:.2f}x as fast as {one.than}{interval}.")
+    echo(f"Runs and ablation-result.json: {out}")

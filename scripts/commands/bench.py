@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.table import Table
 
 from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of
 from tunesmith.actors.judging.preparation import require_prepared
@@ -17,7 +16,7 @@ from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
-from tunesmith.cli.view.tables import console, print_json, print_table
+from tunesmith.cli.view.tables import percent, print_json, print_rows, us
 from tunesmith.graph.history import best_roofs
 from tunesmith.graph.setup import choose_device
 from tunesmith.hw.errors import TunesmithError
@@ -28,10 +27,10 @@ from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.measure.bench import ComparisonRequest, Modes, WorkloadComparison
 from tunesmith.kernels.measure.opponents import KernelRival, Rival
 from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.outcome import describe
+from tunesmith.kernels.outcome import AnyOutcome, describe
 from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, OpponentChoice, Task, Workload
+from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, Task, Workload
 from tunesmith.kernels.spec.taskfile import load_task, parse_config, template_of
 from tunesmith.kernels.spec.template import Config, Template, described
 
@@ -67,9 +66,26 @@ def bench(
         kind = device.limits.kind
         raise TunesmithError(f"The task {loaded.name} has no workload for a {kind}; name one with --workload.")
     require_signatures(loaded, device.backend)
+    ruled, _ = with_rules(loaded, device.backend)
+    tuned_template = template_of(ruled, device.backend, None, template)
+    point = parse_config(config, tuned_template)
+    against = ruled.sources(device.backend).baseline.template
+    if vs != "baseline":
+        against = template_of(ruled, device.backend, Path(vs), None, option="--vs")
+    for one in chosen:
+        if (excluded := infeasible_on(tuned_template, point, one, device.limits)) is not None:
+            raise TunesmithError(
+                f"The configuration {described(tuned_template.name, point)} is not feasible on {one.name}: "
+                f"{excluded.detail.rstrip('.')}; name another with --config."
+            )
     preload(device.limits.backend)
     check_reference(loaded, meant_for(loaded, device.limits), seed=seed, deadline=reference_deadline)
-    found = _measure(loaded, device, config, vs, template, chosen, seed, opponents)
+    pair = {
+        f"The template {tuned_template.name}": (tuned_template, point),
+        "The baseline" if vs == "baseline" else f"--vs: {vs}": (against, {}),
+    }
+    found = {"task": ruled.name, "against": vs}
+    found |= _measure(ruled, device, pair, chosen, seed, ruled.opponents_on(device.backend, opponents))
     if as_json:
         print_json(found)
     else:
@@ -81,47 +97,31 @@ def bench(
 def _measure(
     task: Task,
     device: DeviceInfo,
-    config: str,
-    vs: str,
-    template: Path | None,
-    workloads: tuple[Workload, ...],
+    pair: Mapping[str, tuple[Template, Config]],
+    workloads: Sequence[Workload],
     seed: int,
-    opponents: OpponentChoice,
+    opponents: Sequence[FunctionOpponent | KernelOpponent],
 ) -> dict[str, Any]:
-    limits = device.limits
-    task, _ = with_rules(task, device.backend)
-    tuned = template_of(task, device.backend, None, template)
-    other = (
-        task.sources(device.backend).baseline.template
-        if vs == "baseline"
-        else template_of(task, device.backend, Path(vs), None, option="--vs")
-    )
-    point = parse_config(config, tuned)
-    for workload in workloads:
-        if (excluded := infeasible_on(tuned, point, workload, limits)) is not None:
-            raise TunesmithError(
-                f"The configuration {described(tuned.name, point)} is not feasible on {workload.name}: "
-                f"{excluded.detail.rstrip('.')}; name another with --config."
-            )
+    """Compares the second kernel of `pair`, by what a message calls it, with the first one, and with the opponents."""
     with (
-        Isolated("compile", CompileWorker, limits, device.index) as compiler,
-        Isolated("run", Examiner, task, limits, device.index, seed) as examiner,
+        Isolated("compile", CompileWorker, device.limits, device.index) as compiler,
+        Isolated("run", Examiner, task, device.limits, device.index, seed) as examiner,
     ):
 
-        def compiled(template: Template, config: Config, label: str) -> Candidate:
-            candidate = compile_all(compiler, template, config, workloads, DEADLINE)
-            if not isinstance(candidate, Candidate):
-                why = describe(candidate).rstrip(".")
-                raise TunesmithError(f"{label} cannot be measured ({reason_of(candidate)}): {why}.")
-            return candidate
+        def compiled(template: Template, config: Config) -> Candidate | AnyOutcome:
+            return compile_all(compiler, template, config, workloads, DEADLINE)
 
-        candidate = compiled(tuned, point, f"The template {tuned.name}")
-        baseline = compiled(other, {}, "The baseline" if vs == "baseline" else f"--vs: {vs}")
+        kernels = []
+        for label, (template, config) in pair.items():
+            kernel = compiled(template, config)
+            if not isinstance(kernel, Candidate):
+                why = describe(kernel).rstrip(".")
+                raise TunesmithError(f"{label} cannot be measured ({reason_of(kernel)}): {why}.")
+            kernels.append(kernel)
+        candidate, baseline = kernels
         rivals = [
-            KernelRival(one.name, one.label, compile_all(compiler, one.template, {}, workloads, DEADLINE))
-            if isinstance(one, KernelOpponent)
-            else one
-            for one in task.opponents_on(device.backend, opponents)
+            KernelRival(one.name, one.label, compiled(one.template, {})) if isinstance(one, KernelOpponent) else one
+            for one in opponents
         ]
         probes = compiler.call("probes", DEADLINE)
         lock = lock_of(examiner)
@@ -135,23 +135,20 @@ def _measure(
     work = {
         workload.name: (task.bytes_of(workload), task.flops_of(workload), task.arithmetic) for workload in workloads
     }
-    roofline, beaten = roofline.without_beaten(
-        [
-            Timed(f"the {kernel} on {row['workload']}", row["cold"][kernel]["median"], *work[row["workload"]])
-            for row in rows
-            if "cold" in row
-            for kernel in ("candidate", "baseline")
-        ]
-    )
+    timed = [
+        Timed(f"the {kernel} on {row['workload']}", row["cold"][kernel]["median"], *work[row["workload"]])
+        for row in rows
+        if "cold" in row
+        for kernel in ("candidate", "baseline")
+    ]
+    roofline, beaten = roofline.without_beaten(timed)
     for row in rows:
         row["floor_seconds"] = roofline.floor_seconds(*work[row["workload"]])
     return {
-        "task": task.name,
         "device": device.name,
         "backend": device.backend,
         "driver": device.driver,
         "config": candidate.config,
-        "against": vs,
         "artifacts": {"candidate": candidate.digests, "baseline": baseline.digests},
         "launch_floor_seconds": roofline.launch_seconds,
         "roofline": roofline.to_json(),
@@ -175,15 +172,15 @@ def _row(
 ) -> dict[str, Any]:
     """The comparison on one workload, without `floor_seconds`, for which all times must be known."""
     row: dict[str, Any] = {"workload": workload.name, "sizes": workload.sizes, "types": workload.types}
-    row["floor_seconds"] = None
     _prepare(examiner, task, workload)
     floor = roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
     request = ComparisonRequest(baseline, [candidate], workload.name, ROUNDS, SECONDS, floor or 0.0, 0.0, rivals)
     deadline = DEADLINE * (1 + sum(isinstance(rival, FunctionOpponent) for rival in rivals))
-    compared = examiner.call("compare", deadline, request)
-    result = compared.results[0] if isinstance(compared, WorkloadComparison) else compared
-    if isinstance(compared, WorkloadComparison) and compared.opponents:
-        row["opponents"] = [asdict(opponent) for opponent in compared.opponents]
+    result = examiner.call("compare", deadline, request)
+    if isinstance(result, WorkloadComparison):
+        if result.opponents:
+            row["opponents"] = [asdict(opponent) for opponent in result.opponents]
+        (result,) = result.results
     if not isinstance(result, Comparison):
         return row | {"failure": {"reason": reason_of(result), "detail": describe(result)}}
     row["cold"] = asdict(result) | {"verdict": result.verdict, "half_width": result.half_width}
@@ -207,30 +204,28 @@ def _opponent(opponent: dict[str, Any]) -> str:
 
 
 def _print(found: dict[str, Any]) -> None:
-    headings = ("workload", "cold L2, us", "baseline, us", "ratio", "99 % interval", "verdict", "of floor")
-    title = f"{found['task']} on {found['device']}"
-    table = Table(*headings, "warm L2, us", "call to call, us", title=title)
-    for row in found["workloads"]:
-        if "failure" in row:
-            continue
-        cold = row["cold"]
-        seconds = cold["candidate"]["median"]
-        both = [
-            f"{row.get(key, {}).get('candidate', 0) * 1e6:.2f} / {row.get(key, {}).get('baseline', 0) * 1e6:.2f}"
-            for key in ("warm_l2_seconds", "call_to_call_seconds")
-        ]
-        table.add_row(
-            row["workload"],
-            f"{seconds * 1e6:.2f}",
-            f"{cold['baseline']['median'] * 1e6:.2f}",
-            f"{cold['ratio']:.4f}",
-            f"{cold['low']:.4f} - {cold['high']:.4f}",
-            cold["verdict"],
-            f"{row['floor_seconds'] / seconds:.1%}" if row["floor_seconds"] else "-",
-            *both,
-        )
-    if table.rows:
-        print_table(console(), table)
+    print_rows(
+        ("workload", "cold L2, us", "baseline, us", "ratio", "99 % interval", "verdict", "of floor")
+        + ("warm L2, us", "call to call, us"),
+        (
+            (
+                row["workload"],
+                us(row["cold"]["candidate"]["median"]),
+                us(row["cold"]["baseline"]["median"]),
+                f"{row['cold']['ratio']:.4f}",
+                f"{row['cold']['low']:.4f} - {row['cold']['high']:.4f}",
+                row["cold"]["verdict"],
+                percent(row["floor_seconds"] and row["floor_seconds"] / row["cold"]["candidate"]["median"]),
+                *(
+                    " / ".join(us(row.get(mode, {}).get(kernel)) for kernel in ("candidate", "baseline"))
+                    for mode in ("warm_l2_seconds", "call_to_call_seconds")
+                ),
+            )
+            for row in found["workloads"]
+            if "cold" in row
+        ),
+        f"{found['task']} on {found['device']}",
+    )
     for row in found["workloads"]:
         for one in row.get("opponents", []):
             typer.echo(f"{row['workload']}, {one['name']} ({one['label']}): {_opponent(one)}")
@@ -239,5 +234,5 @@ def _print(found: dict[str, Any]) -> None:
     for note in found["notes"]:
         typer.echo(f"Note: {note}")
     if found["launch_floor_seconds"]:
-        typer.echo(f"An empty kernel takes {found['launch_floor_seconds'] * 1e6:.2f} us a launch.")
+        typer.echo(f"An empty kernel takes {us(found['launch_floor_seconds'])} us a launch.")
     typer.echo("Warm L2 and call to call (candidate / baseline) are shown for comparison; only cold times decide.")

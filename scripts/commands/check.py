@@ -93,20 +93,18 @@ def _judged(
 ) -> CandidateVerdict:
     device = choose_device(task, backend, probe())
     if (size := source.stat().st_size) > MAX_SOURCE_BYTES:
-        return CandidateVerdict(
-            "rejected", "source_too_large", f"{source} has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted."
-        )
+        detail = f"{source} has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted."
+        return CandidateVerdict("rejected", "source_too_large", detail)
     # Before it becomes a template: a forbidden source is a rejection and not a mistake of the user's.
-    refused = refuse_text(read_source(source), device.limits.backend)
-    if refused is not None:
+    if (refused := refuse_text(read_source(source), device.limits.backend)) is not None:
         return rejected(refused)
     require_signatures(task, device.backend)
     candidate = template_of(task, device.backend, source, template)
-    question = (candidate, parse_config(config, candidate), None)
+    point = parse_config(config, candidate)
     preload(device.limits.backend)
     check_reference(task, meant_for(task, device.limits), seed=0, deadline=limits.prepare)
     options = JudgeOptions(SEED, limits, listener=_progress())
-    verdict = judge(task, device.limits, device.index, [question], options)[0]
+    (verdict,) = judge(task, device.limits, device.index, [(candidate, point, None)], options)
     if verdict.verdict == "rejected":
         try:
             require_signature(task, candidate, "What may explain it")
@@ -130,7 +128,9 @@ def _progress() -> Callable[[str], None]:
 
 
 def _print(verdict: CandidateVerdict) -> None:
-    if verdict.verdict != "rejected":
+    if verdict.verdict == "rejected":
+        echo(f"rejected: {verdict.reason} ({REASONS[verdict.reason]})\n  {verdict.detail}")
+    else:
         checks = [step for step in verdict.steps if isinstance(step, Passed)]
         own = max((one.largest for step in checks if step.own for one in step.accuracy.values()), default=0.0)
         said = "accepted" if verdict.accepted else f"accepted in part, as {verdict.detail}"
@@ -142,9 +142,6 @@ def _print(verdict: CandidateVerdict) -> None:
                 f"  on {where.step} it is {worst:.2f}, and the baseline's {where.baseline[name].largest:.2f}: on sizes "
                 "and contents that the task does not name, errors are compared with the baseline's"
             )
-    else:
-        echo(f"rejected: {verdict.reason} ({REASONS[verdict.reason]})")
-        echo(f"  {verdict.detail}")
     # Hundreds of derived shapes can be skipped for one reason, but for the numbers in it.
     reasons: dict[str, list[Skipped]] = {}
     for step in verdict.steps:

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
 
-from tunesmith.cli.app import Json
-from tunesmith.cli.view.tables import console, print_json, print_table
+from tunesmith.cli.app import Json, echo
+from tunesmith.cli.view.tables import print_json, print_rows
 from tunesmith.graph.study.compare import ComparedShape, RunComparison, RunOnShape, compare_runs
 
 NOT_PAIRED = (
@@ -38,17 +35,11 @@ def compare(
 
 
 def _print(found: RunComparison) -> None:
-    out = console()
     for name, run, sentence in zip(_names(found), found.runs, found.sentences, strict=True):
-        out.print(f"{name}: {run}: {sentence}", markup=False, soft_wrap=True)
-    for title, rows in _tables(found):
-        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-        for heading in rows[0]:
-            table.add_column(escape(heading), overflow="fold")
-        for row in rows[1:]:
-            table.add_row(*map(escape, row))
-        print_table(out, table)
-    out.print(NOT_PAIRED, markup=False)
+        echo(f"{name}: {run}: {sentence}")
+    for title, (headings, *rows) in _tables(found):
+        print_rows(headings, rows, title, left=len(headings), prose=headings[1:])
+    echo(NOT_PAIRED)
 
 
 def _markdown(found: RunComparison) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from tunesmith.cli.app import Json, echo
-from tunesmith.cli.view.tables import console, print_json, print_table
+from tunesmith.cli.view.tables import print_json, print_rows
 from tunesmith.hw.probe import probe
 
 
@@ -15,22 +13,23 @@ def devices(as_json: Json = False) -> None:
     if as_json:
         print_json(inventory.to_json())
         return
-    out = console()
-    table = Table("backend", "index", "name", "arch", "multiprocessors", "memory, GiB", "last cache, MiB", "clock, MHz")
-    for device in inventory.devices:
-        limits = device.limits
-        table.add_row(
-            device.backend,
-            str(device.index),
-            device.name,
-            limits.arch,
-            str(limits.sm_count or "-"),
-            _scaled(limits.memory_bytes, 2**30),
-            _scaled(limits.l2_bytes, 2**20),
-            _scaled(limits.clock_hz, 1e6),
-        )
-    if inventory.devices:
-        print_table(out, table)
+    print_rows(
+        ("backend", "index", "name", "arch", "multiprocessors", "memory, GiB", "last cache, MiB", "clock, MHz"),
+        (
+            (
+                device.backend,
+                str(device.index),
+                device.name,
+                device.limits.arch,
+                str(device.limits.sm_count or "-"),
+                _scaled(device.limits.memory_bytes, 2**30),
+                _scaled(device.limits.l2_bytes, 2**20),
+                _scaled(device.limits.clock_hz, 1e6),
+            )
+            for device in inventory.devices
+        ),
+        left=4,
+    )
     for note in inventory.notes:
         echo(note)
 

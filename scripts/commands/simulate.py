@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from tunesmith.cli.app import Json
-from tunesmith.cli.view.tables import console, print_json, print_table
+from tunesmith.cli.app import Json, echo
+from tunesmith.cli.view.tables import print_json, print_rows
 from tunesmith.graph.settings import SettingsError
 from tunesmith.kernels.search import simulate as replay
 
@@ -36,19 +35,15 @@ def simulate(
     if as_json:
         print_json(report.to_json())
         return
-    table = Table("table", "optimum, ms", *(f"@{budget}" for budget in report.budgets), "ms an ask")
+    rows = []
     for result in report.tables:
-        cells = []
-        for budget in report.budgets:
-            median, low, high = result.quantiles(budget)
-            cells.append(f"{median:.3f} ({low:.3f} - {high:.3f})")
-        table.add_row(result.name, f"{result.optimum:.5g}", *cells, f"{result.milliseconds_per_ask:.2f}")
-    table.add_row("geometric mean", "", *(f"{report.geomean(budget):.4f}" for budget in report.budgets), "")
-    out = console()
-    print_table(out, table)
-    out.print(
+        quantiles = (result.quantiles(budget) for budget in report.budgets)
+        cells = (f"{median:.3f} ({low:.3f} - {high:.3f})" for median, low, high in quantiles)
+        rows.append((result.name, f"{result.optimum:.5g}", *cells, f"{result.milliseconds_per_ask:.2f}"))
+    rows.append(("geometric mean", "", *(f"{report.geomean(budget):.4f}" for budget in report.budgets), ""))
+    print_rows(("table", "optimum, ms", *(f"@{budget}" for budget in report.budgets), "ms an ask"), rows)
+    led = "" if prior is None else f", led by {prior.name}"
+    echo(
         f"Best found over optimum: median (10th to 90th percentile) of {seeds} seeds, strategy {strategy}, "
-        f"{workers} in flight{'' if prior is None else f', led by {prior.name}'}.",
-        markup=False,
-        soft_wrap=True,
+        f"{workers} in flight{led}."
     )

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Column, Table
 
 from tunesmith.actors.judging.task_check import check_task
 from tunesmith.cli.app import Backend, Json, Target, TaskArgument, echo
-from tunesmith.cli.view.tables import console, print_json, print_table
+from tunesmith.cli.view.tables import print_json, print_rows
 from tunesmith.graph.setup import limits_for
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.rewrite.template import with_rules
@@ -90,16 +88,18 @@ def _print(template: Template, entry: dict[str, Any], name: str) -> None:
         why = f", such as {default}: {row['default']}" if row["default"] else ""
         line = f"On the held-out workload {row['workload']}: {count}{why}"
         echo(f"{line.rstrip('.')}.")
-    values = Table("parameter", "values", "default", Column("meaning", min_width=24))
-    for parameter in template.parameters:
-        known = ", ".join(map(str, parameter.values))
-        values.add_row(parameter.name, *map(escape, (known, str(parameter.start), parameter.doc)))
-    print_table(console(), values)
-    table = Table("rejected", "rule", "kind", Column("because", min_width=20))
-    for row in entry["rejected"]:
-        table.add_row(str(row["points"]), *map(escape, (row["rule"], row["kind"], row["because"])))
-    if entry["rejected"]:
-        print_table(console(), table)
+    print_rows(
+        ("parameter", "values", "default", "meaning"),
+        ((p.name, ", ".join(map(str, p.values)), str(p.start), p.doc) for p in template.parameters),
+        left=3,
+        prose=("values", "meaning"),
+    )
+    print_rows(
+        ("rejected", "rule", "kind", "because"),
+        ((str(row["points"]), row["rule"], row["kind"], row["because"]) for row in entry["rejected"]),
+        left=0,
+        prose=("rule", "kind", "because"),
+    )
 
 
 def _space(

@@ -15,14 +15,12 @@ import math
 import os
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph import tune
-from tunesmith.graph.progress import Listener, Progress
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import probe
 from tunesmith.kernels.spec.taskfile import library_tasks
@@ -56,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if time.monotonic() - begun > options.stop_after:
             failed[name] = "not begun"
             continue
-        started, phases = time.monotonic(), defaultdict[str, float](float)
+        started = time.monotonic()
         try:
             result = tune(
                 task,
@@ -67,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 opponents=options.opponents,
                 time_limit=options.time_limit,
                 run_dir=Path("/tmp") / f"measure-{name}-{os.getpid()}",
-                listener=_phase_timer(name, phases),
+                listener=lambda progress: print(f"{progress}", flush=True) if progress.message else None,
             )
         except TunesmithError as error:
             # The other tasks are still measured.
@@ -75,27 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name}: {error}", flush=True)
         else:
             wall = round(time.monotonic() - started, 1)
-            spent = {phase: round(seconds, 1) for phase, seconds in phases.items()}
-            runs[name] = result.summary.to_json() | {"wall_seconds": wall, "phases": spent, "valid": result.valid}
+            runs[name] = result.summary.to_json() | {"wall_seconds": wall, "valid": result.valid}
             print(f"{name}: {result.summary.sentence} {wall} s\n{markdown({name: runs[name]})}", flush=True)
         record.write(runs=runs, failed=failed)
     record.write(runs=runs, failed=failed)
     return 1 if failed else 0
-
-
-def _phase_timer(name: str, phases: dict[str, float]) -> Listener:
-    """Prints each message, and adds the seconds between two of them to the phase of the former."""
-    phase, since = "start", time.monotonic()
-
-    def listen(progress: Progress) -> None:
-        nonlocal phase, since
-        now = time.monotonic()
-        phases[phase] += now - since
-        phase, since = "examine" if progress.message.startswith("examining") else progress.phase, now
-        if progress.message:
-            print(f"{name}: {progress}", flush=True)
-
-    return listen
 
 
 def merged(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -116,42 +98,34 @@ def markdown(runs: Mapping[str, Any]) -> str:
     lines = [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * len(HEADINGS)}"]
     reasons: dict[str, list[str]] = {}
     for task, run in runs.items():
-        for held_out, row in [(False, row) for row in run["tuned"]] + [(True, row) for row in run["held_out"]]:
-            lines.append(f"| {' | '.join(_cells(task, row, held_out))} |")
+        for row in (*run["tuned"], *run["held_out"]):
+            name = row["workload"] + (" (held out)" if row in run["held_out"] else "")
+            by_label: dict[str, list[Any]] = {label: [] for label in LABELS}
             for one in row.get("opponents", ()):
+                if one["seconds"] is not None and one["label"] in by_label:
+                    by_label[one["label"]].append(one)
                 if one["why"]:
-                    reasons.setdefault(f"{task}, {one['name']} ({one['label']}): {one['why']}", []).append(
-                        row["workload"]
-                    )
+                    why = f"{task}, {one['name']} ({one['label']}): {one['why']}"
+                    reasons.setdefault(why, []).append(row["workload"])
+            opponents = map(_cell, by_label.values())
+            floor, plain = _us(row["floor_seconds"]), _us(row["baseline_seconds"])
+            cells = (task, name, floor, plain, *opponents, _timed(row.get("general")), _timed(row.get("best")))
+            lines.append(f"| {' | '.join(cells)} |")
     notes = [f"- Not timed: {why} (on {', '.join(where)})" for why, where in reasons.items()]
     return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
 
 
-def _cells(task: str, row: Mapping[str, Any], held_out: bool) -> list[str]:
-    opponents = row.get("opponents", ())
-    return [
-        task,
-        row["workload"] + (" (held out)" if held_out else ""),
-        _us(row["floor_seconds"]),
-        _us(row["baseline_seconds"]),
-        *(_of_label(opponents, label) for label in LABELS),
-        *(_timed(row.get(which)) for which in ("general", "best")),
-    ]
-
-
-def _of_label(opponents: Sequence[Mapping[str, Any]], label: str) -> str:
-    """The opponents of a label that were timed; their names where there are several."""
-    found = [one for one in opponents if one["label"] == label and one["seconds"] is not None]
-    several = len(found) > 1
-    return "; ".join(f"{one['name'] + ' ' if several else ''}{_timed(one)}" for one in found) or "-"
+def _cell(opponents: Sequence[Mapping[str, Any]]) -> str:
+    """The times of the opponents of a label; their names where there are several."""
+    if len(opponents) == 1:
+        return _timed(opponents[0])
+    return "; ".join(f"{one['name']} {_timed(one)}" for one in opponents) or "-"
 
 
 def _timed(one: Mapping[str, Any] | None) -> str:
     """A time with what its ratio says: the time of one kernel over another's, turned into how many times faster."""
-    if one is None:
-        return "-"
-    if one["ratio"] is None:
-        return _us(one["seconds"])
+    if one is None or one["ratio"] is None:
+        return "-" if one is None else _us(one["seconds"])
     return f"{_us(one['seconds'])} ({1 / one['ratio']:.2f}x, {1 / one['high']:.2f} - {1 / one['low']:.2f})"
 
 

@@ -96,17 +96,18 @@ def tuned(task: Task, options: Any) -> dict[str, Any]:
         time_limit=options.time_limit,
         opponents="none",
         run_dir=Path(tempfile.mkdtemp(prefix=f"tunesmith-{task.name}-")) / "run",
-    ).summary.to_json()
-    rows = [row | {"held_out": False} for row in summary["tuned"]] + [
-        row | {"held_out": True} for row in summary["held_out"]
-    ]
-    return {key: summary[key] for key in ("sentence", "general", "evaluations", "failures")} | {
-        "speedup": 1 / summary["ratio"] if summary["ratio"] else None,
+    ).summary
+    return {
+        "sentence": summary.sentence,
+        "general": summary["general"],
+        "evaluations": summary.evaluations,
+        "failures": summary.failures,
+        "speedup": 1 / summary.ratio if summary.ratio else None,
         "workloads": [
-            {"workload": row["workload"], "held_out": row["held_out"], "plain_seconds": row["baseline_seconds"]}
-            | row["general"]
-            for row in rows
-            if row["general"] is not None
+            {"workload": row.workload, "held_out": row in summary.held_out, "plain_seconds": row.baseline_seconds}
+            | row.general.to_json()
+            for row in summary.rows
+            if row.general is not None
         ],
     }
 

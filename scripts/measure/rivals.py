@@ -6,19 +6,17 @@ Every `*.json.gz` of the folders is replayed. A strategy chooses among the table
 run ends when it has found the optimum. The record is written after each seed, with the mean log ratios of best found to
 optimum in per cent over the seeds so far, by table.
 
-A rival that is not installed is reported as such. All models see the logarithm of the time, and a failure as the
+The rival is `optuna-gp`: the process of Optuna's GPSampler (its kernel, priors and fit) with its log expected
+improvement at all configurations of the table, since the sampler itself knows no list of feasible points. It needs
+PyTorch; where it is not installed, the record says so. All models see the logarithm of the time, and a failure as the
 slowest time so far.
-
-- `optuna-gp`: the process of Optuna's GPSampler (its kernel, priors and fit) with its log expected improvement at all
-  configurations of the table, since the sampler itself knows no list of feasible points. Needs PyTorch.
-- `optuna-tpe`: Optuna's TPESampler; each suggestion is replaced by the nearest new configuration of the table.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from multiprocessing import get_context
@@ -29,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.cli.measure.runner import Record, execute, parser_of
-from tunesmith.kernels.search import STRATEGIES, Observation, Strategy, make_strategy
+from tunesmith.kernels.search import STRATEGIES, Strategy, make_strategy
 from tunesmith.kernels.search.simulate import ReplayedTable, Run
 from tunesmith.kernels.search.tables import read_cache
 from tunesmith.kernels.space import Space
@@ -90,47 +88,6 @@ def scaled(space: Space) -> Floats:
     return np.stack(columns, axis=1)
 
 
-class OptunaTpe(Strategy):
-    name = "optuna-tpe"
-
-    def __init__(self, space: Space, *, seed: int, budget: int) -> None:
-        import optuna
-
-        super().__init__(space, seed=seed, budget=budget)
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._optuna, self._codes = optuna, space.codes
-        self._study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
-        self._ranges = {
-            parameter.name: optuna.distributions.IntDistribution(0, len(parameter.values) - 1)
-            if parameter.ordered
-            else optuna.distributions.CategoricalDistribution(tuple(range(len(parameter.values))))
-            for parameter in space.parameters
-        }
-
-    def _propose(self, rng: np.random.Generator) -> int | None:
-        trial = self._study.ask(self._ranges)
-        self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-        wanted = np.array([trial.params[parameter.name] for parameter in self.space.parameters])
-        apart = np.abs(self._codes.astype(np.int64) - wanted)
-        # The fewest parameters that differ, then the fewest steps.
-        distance = (apart > 0).sum(axis=1) + 1e-3 * apart.sum(axis=1)
-        distance[list(self.known)] = np.inf
-        return int(np.argmin(distance))
-
-    def _note_told(self, point: int, observation: Observation) -> None:
-        slowest = max((seen.value for seen in self.known.values() if seen.value is not None), default=1.0)
-        params = {one.name: int(code) for one, code in zip(self.space.parameters, self._codes[point], strict=True)}
-        value = math.log(observation.value or slowest)
-        trial = self._optuna.trial.create_trial(params=params, distributions=self._ranges, value=value)
-        self._study.add_trial(trial)
-
-    def _method(self) -> str:
-        return self.name
-
-
-RIVALS: dict[str, Callable[..., Strategy]] = {kind.name: kind for kind in (OptunaGp, OptunaTpe)}
-
-
 @cache
 def _table(path: Path) -> ReplayedTable:
     return ReplayedTable(read_cache(path))
@@ -140,7 +97,7 @@ def one_run(name: str, path: Path, seed: int, budget: int) -> Run | str:
     """One search; a text where it cannot run."""
 
     def start(seed: int) -> Strategy:
-        make = RIVALS.get(name) or partial(make_strategy, name)
+        make = OptunaGp if name == OptunaGp.name else partial(make_strategy, name)
         return make(_table(path).space, seed=seed, budget=budget)
 
     try:
@@ -165,15 +122,15 @@ def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--tables", type=Path, action="append", required=True, help="a folder of *.json.gz; repeatable")
     parser.add_argument("--only", default="", help="names of tables, separated by commas; all by default")
-    parser.add_argument("--strategies", default="default,optuna-gp,optuna-tpe,random")
+    parser.add_argument("--strategies", default="default,optuna-gp,random")
     parser.add_argument("--budgets", default="50,100,200")
     parser.add_argument("--seeds", default="100:125", help="from:to, to excluded")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     names, wanted = given.strategies.split(","), set(filter(None, given.only.split(",")))
     for name in names:
-        if name not in RIVALS and name not in STRATEGIES:
-            parser.error(f"--strategies: {name} is not one of {', '.join([*STRATEGIES, *RIVALS])}")
+        if name not in (*STRATEGIES, OptunaGp.name):
+            parser.error(f"--strategies: {name} is not one of {', '.join([*STRATEGIES, OptunaGp.name])}")
     record, first_to_last = Record(given), given.seeds.split(":")
     found = {path.name.partition(".")[0]: path for one in given.tables for path in sorted(one.glob("*.json.gz"))}
     tables = {name: path for name, path in found.items() if not wanted or name in wanted}

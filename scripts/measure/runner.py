@@ -14,19 +14,17 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tunesmith import __version__
+from tunesmith.graph.results.summary import versions
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = (
-    *("ray", "langgraph", "numpy", "scipy", "pyopencl", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings"),
-    *("nvidia-cuda-nvrtc", "torch", "triton", "optuna", "kernel-tuner"),
-)
+PACKAGES = ("scipy", "torch", "triton", "optuna", "kernel-tuner")
+"""Whose versions a record has, besides the packages of a run."""
 
 
 def parser_of(text: str | None) -> argparse.ArgumentParser:
@@ -51,7 +49,7 @@ class Record:
             "commit": options.commit,
             "device": None if device is None else device.to_json(),
             "cores": os.cpu_count(),
-            "versions": versions(),
+            "versions": {"python": sys.version.split()[0], **versions(*PACKAGES)},
         }
 
     def former(self, rows: str, key: str) -> dict[str, dict[str, Any]]:
@@ -66,17 +64,6 @@ class Record:
         part = self.path.with_suffix(".part")
         part.write_text(json.dumps(self._content, indent=1, default=str) + "\n", encoding="utf-8")
         part.replace(self.path)
-
-
-def versions() -> dict[str, str]:
-    """Of Python, Tunesmith and the packages that are installed here."""
-    found = {"tunesmith": __version__, "python": sys.version.split()[0]}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def module_of_tests(folder: str, name: str) -> Any:

@@ -95,10 +95,7 @@ def planted(compiler: Any, device: DeviceInfo, count: int) -> dict[str, Any]:
 
 
 def _show(part: str, row: dict[str, Any]) -> None:
-    shown = {
-        key: value if isinstance(value, str) else float(f"{value:.4g}") for key, value in row.items() if key != "ratios"
-    }
-    print(f"{part}:", shown, flush=True)
+    print(f"{part}:", {key: value for key, value in row.items() if key != "ratios"}, flush=True)
 
 
 def main() -> int:

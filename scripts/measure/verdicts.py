@@ -21,6 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -74,27 +75,26 @@ def _begin_worker(folder: str) -> None:
 
 def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """The counts, in all and by class, and median seconds."""
-    wrong = [line for line in lines if line["wrong"]]
     right = [line for line in lines if not line["wrong"]]
-    accepted = [line for line in wrong if line["verdict"] == "accepted" or line["printed"]]
-    of_class = {
-        kind: [sum(line["class"] == kind for line in some) for some in (accepted, wrong)]
-        for kind in sorted({line["class"] for line in wrong})
-    }
+    wrong, missed = Counter[str](), Counter[str]()
+    for line in lines:
+        if line["wrong"]:
+            wrong[line["class"]] += 1
+            missed[line["class"]] += line["verdict"] == "accepted" or bool(line["printed"])
     return {
-        "wrong": len(wrong),
-        "wrong_accepted": len(accepted),
+        "wrong": wrong.total(),
+        "wrong_accepted": missed.total(),
         "right": len(right),
         "right_rejected": sum(line["verdict"] != "accepted" for line in right),
         "errors": sum(line["verdict"] == "error" for line in lines),
-        "wrong_accepted_by_class": {kind or "index": f"{some} of {whole}" for kind, (some, whole) in of_class.items()},
-        "median_seconds": median(lines),
-        "median_seconds_right": median(right),
-        "median_seconds_accepted": median([line for line in lines if line["verdict"] == "accepted"]),
+        "wrong_accepted_by_class": {kind or "index": f"{missed[kind]} of {wrong[kind]}" for kind in sorted(wrong)},
+        "median_seconds": _median(lines),
+        "median_seconds_right": _median(right),
+        "median_seconds_accepted": _median([line for line in lines if line["verdict"] == "accepted"]),
     }
 
 
-def median(lines: list[dict[str, Any]]) -> float | None:
+def _median(lines: list[dict[str, Any]]) -> float | None:
     return round(statistics.median(line["seconds"] for line in lines), 1) if lines else None
 
 

@@ -7,12 +7,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
@@ -66,15 +65,6 @@ class _Plain:
         self._console.print(f"{progress.phase:>8}  {text}", markup=False, soft_wrap=True)
 
 
-class _Clock(ProgressColumn):
-    """Time since the start, and an estimate of the rest of a search."""
-
-    def render(self, task: Task) -> Text:
-        elapsed = timedelta(seconds=int(task.elapsed or 0))
-        left = task.time_remaining if task.fields["phase"] == "tune" else None
-        return Text(f"{elapsed}, {timedelta(seconds=int(left))} left" if left else str(elapsed))
-
-
 class _Live:
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -84,7 +74,8 @@ class _Live:
             TextColumn("{task.fields[phase]:>8}"),
             *([BarColumn(bar_width=24)] if console.width >= MIN_COLUMNS_WITH_BAR else []),
             TextColumn("{task.fields[count]}"),
-            _Clock(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
             TextColumn("{task.fields[account]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=console,
             transient=True,
@@ -131,21 +122,20 @@ def ask_on(listener: Listener) -> Ask:
         with getattr(listener, "paused", nullcontext)():
             click.echo(describe(plan), err=True)
             while True:
-                answer = click.prompt("Carry it out? [y]es, [e]dit, [q]uit", default="y", err=True).strip().lower()
-                if answer in ("q", "quit"):
+                answer = click.prompt("Carry it out? [y]es, [e]dit, [q]uit", default="y", err=True).strip().lower()[:1]
+                if answer == "q":
                     raise Waiting(f"Stopped before round {plan.round}; go on with `tunesmith resume {file.parent}`.")
-                if answer in ("e", "edit"):
+                if answer == "e":
                     click.edit(filename=str(file))
-                elif answer not in ("y", "yes"):
-                    continue
-                try:
-                    plan = read()
-                except PlanError as error:
-                    click.echo(f"{error}", err=True)
-                    continue
-                if answer in ("y", "yes"):
-                    return plan
-                click.echo(describe(plan), err=True)
+                if answer in ("y", "e"):
+                    try:
+                        plan = read()
+                    except PlanError as error:
+                        click.echo(f"{error}", err=True)
+                        continue
+                    if answer == "y":
+                        return plan
+                    click.echo(describe(plan), err=True)
 
     return ask
 

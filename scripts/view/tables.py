@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -21,8 +20,7 @@ from tunesmith.cli.app import echo
 from tunesmith.kernels.spec.template import described
 
 if TYPE_CHECKING:
-    from tunesmith.graph.dispatch import Dispatching
-    from tunesmith.graph.journal.records import ExaminationRow, ModelsUsage, WorkloadRow
+    from tunesmith.graph.journal.records import ExaminationRow, Figures, ModelsUsage, OpponentRow
     from tunesmith.graph.results.summary import Summary
 
 CUT = "\N{HORIZONTAL ELLIPSIS}"
@@ -33,8 +31,7 @@ LEGEND = (
     "least 1 % and the two 99 % intervals do not overlap."
 )
 """The meaning of the columns of a summary's tables."""
-VERDICTS = {"faster": "[green]faster[/]", "slower": "[red]slower[/]", "no difference shown": "unclear"}
-"""The words for a speed-up and its interval, which do not depend on colours."""
+STYLES = {"faster": "green", "slower": "red"}
 
 
 class _Output(Console):
@@ -52,6 +49,22 @@ def print_json(data: Any) -> None:
     """Prints a command's result for programs."""
     json.dump(data, sys.stdout, indent=2)
     sys.stdout.write("\n")
+
+
+def print_rows(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", *, left: int = 1, prose: Sequence[str] = ()
+) -> None:
+    """Prints a table, where it has rows. The first `left` columns and the columns `prose`, which may be wrapped, have
+    text; all others have numbers."""
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for at, heading in enumerate(headings):
+        text = at < left or heading in prose or heading in ("verdict", "on the front")
+        width = 24 if heading in prose else None
+        table.add_column(heading, justify="left" if text else "right", no_wrap=heading not in prose, min_width=width)
+    for row in rows:
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    if table.rows:
+        print_table(console(), table)
 
 
 def fits(out: Console, table: Table) -> bool:
@@ -74,17 +87,10 @@ def print_table(out: Console, table: Table) -> None:
         out.print(table.title)
     headings = [str(column.header) for column in table.columns]
     wrapper = textwrap.TextWrapper(out.width, "  ", "    ", break_long_words=False, break_on_hyphens=False)
-    for row in zip(*(column.cells for column in table.columns), strict=True):
-        first, *others = map(_plain, row)
+    for first, *others in zip(*(map(_plain, column.cells) for column in table.columns), strict=True):
         out.print(f"{headings[0]} {first}", markup=False, style="bold")
-        lines = [""]
-        for heading, cell in zip(headings[1:], others, strict=True):
-            part = f"{heading}: {cell}"
-            if cell and lines[-1] and len(lines[-1]) + len(part) + 4 > out.width:
-                lines.append(part)
-            elif cell:
-                lines[-1] += f"; {part}" if lines[-1] else part
-        out.print("\n".join(map(wrapper.fill, lines)), markup=False, soft_wrap=True)
+        cells = (f"{heading}: {cell}" for heading, cell in zip(headings[1:], others, strict=True) if cell)
+        out.print(wrapper.fill("; ".join(cells)), markup=False, soft_wrap=True)
 
 
 def _plain(cell: Any) -> str:
@@ -95,23 +101,12 @@ def print_summary(summary: Summary, folder: Path) -> None:
     """Prints a run's sentence, a row for each workload, and where its files are."""
     out = console()
     echo(f"\n{summary.task} on {summary.device.name} ({summary.device.backend}): {summary.sentence}")
-    tables = [
-        _workloads(title, summary.baseline_label, rows)
-        for title, rows in (("Tuned workloads", summary.tuned), ("Held-out workloads", summary.held_out))
-        if rows
-    ]
-    for table in tables:
-        print_table(out, table)
-    if any(row.opponents for row in (*summary.tuned, *summary.held_out)):
-        print_table(out, _opponents((*summary.tuned, *summary.held_out)))
-    if summary.front:
-        print_table(out, _front(summary))
-    if tables:
+    _print_tables(summary)
+    if summary.rows:
         out.print(LEGEND, markup=False, style="dim", width=min(100, out.width))
     if summary.general is not None:
         echo(f"General configuration: {described(summary.general.template, summary.general.config)}")
-    if summary.dispatching is not None and summary.dispatching.tested:
-        _print_dispatching(out, summary.dispatching)
+    _print_dispatching(summary)
     for item in summary.disqualified:
         echo(f"Disqualified: {described(item.template, item.config)} on {item.workload}: {item.why}")
     for row in summary.examined:
@@ -127,12 +122,11 @@ def print_summary(summary: Summary, folder: Path) -> None:
     # One example of each kind of failure; the others are in the report.
     for example in list({item.kind: item for item in reversed(summary.failure_examples)}.values())[::-1]:
         echo(f"Failed, {example.kind}, such as {described(example.template, example.config)}: {example.what}")
-    failures = ", ".join(f"{kind} {count}" for kind, count in summary.failures.items()) or "none"
     checking = sum(row.seconds for row in summary.examined)
     took = f"{summary.seconds:.0f} s" + (f", {checking:.0f} s of them to check the winners" if checking >= 1 else "")
     echo(
-        f"{summary.evaluations} of {summary.settings['evaluations']} evaluations in {took} (failures: {failures}); "
-        f"{summary.ending}"
+        f"{summary.evaluations} of {summary.settings['evaluations']} evaluations in {took} "
+        f"(failures: {_counts(summary.failures) or 'none'}); {summary.ending}"
     )
     if summary.models:
         echo(_models(summary.models))
@@ -143,34 +137,90 @@ def print_summary(summary: Summary, folder: Path) -> None:
     typer.echo(f"Report: {report}{gone}")
 
 
-def _print_dispatching(out: Console, dispatching: Dispatching) -> None:
-    """Prints what each way to choose a kernel costs on shapes that neither tuning nor fitting saw, and the rule."""
-    table = _table(
-        f"Dispatch on {dispatching.tested} unseen shapes",
-        left=("kernel by",),
-        right=("median regret", "worst regret", "speed-up", "shapes slower than baseline"),
+def _print_tables(summary: Summary) -> None:
+    """The workloads, the opponents, and time and energy of the finalists. `LEGEND` explains the columns."""
+    for title, rows in (("Tuned workloads", summary.tuned), ("Held-out workloads", summary.held_out)):
+        headings = (
+            "workload",
+            "baseline",
+            "general",
+            "speed-up",
+            "99 %",
+            "verdict",
+            "best",
+            "floor",
+            "of floor",
+            "regret",
+        )
+        print_rows(
+            headings,
+            (
+                (
+                    row.workload,
+                    us(row.baseline_seconds),
+                    *_figures(row.general),
+                    us(row.best.seconds if row.best else None),
+                    us(row.floor_seconds),
+                    percent(row.share_of_floor),
+                    percent(row.regret),
+                )
+                for row in rows
+            ),
+            f"{title}: microseconds per launch, baseline: {summary.baseline_label}",
+        )
+    print_rows(
+        ("workload", "opponent", "label", "time", "speed-up", "99 %", "not timed, as"),
+        (
+            (row.workload, one.name, one.label, us(one.seconds), *_speedup(one), one.why)
+            for row in summary.rows
+            for one in row.opponents
+        ),
+        "Opponents: microseconds per call, and how much faster the general configuration is",
+        left=3,
+        prose=("not timed, as",),
     )
-    for policy in dispatching.policies:
-        regrets = (f"{policy.median_regret:.1%}", f"{policy.worst_regret:.1%}")
-        table.add_row(policy.policy, *regrets, _speedup(policy.ratio), str(policy.slower))
-    print_table(out, table)
-    rule, exported = ("\n    ".join(lines) for lines in (dispatching.lost or dispatching.lines, dispatching.lines))
-    echo(f"Dispatch rule, fitted to {dispatching.fitted} shapes:\n    {rule}")
-    if dispatching.lost:
+    print_rows(
+        ("finalist", "time", "energy", "on the front"),
+        (
+            (
+                described(row.template, row.config),
+                f"{row.ratio:.3f}",
+                f"{row.energy_ratio:.3f}",
+                "yes" if row.best else "no",
+            )
+            for row in summary.front
+        ),
+        "Time and energy over the baseline's, over all tuned workloads",
+        prose=("finalist",),
+    )
+
+
+def _print_dispatching(summary: Summary) -> None:
+    """Prints what each way to choose a kernel costs on shapes that neither tuning nor fitting saw, and the rule."""
+    found = summary.dispatching
+    if found is None or not found.tested:
+        return
+    print_rows(
+        ("kernel by", "median regret", "worst regret", "speed-up", "shapes slower than baseline"),
+        (
+            (
+                one.policy,
+                percent(one.median_regret),
+                percent(one.worst_regret),
+                f"{1 / one.ratio:.2f}x",
+                str(one.slower),
+            )
+            for one in found.policies
+        ),
+        f"Dispatch on {found.tested} unseen shapes",
+    )
+    rule, exported = ("\n    ".join(lines) for lines in (found.lost or found.lines, found.lines))
+    echo(f"Dispatch rule, fitted to {found.fitted} shapes:\n    {rule}")
+    if found.lost:
         echo(f"It lost to general on the unseen shapes and is not exported; exported is:\n    {exported}")
-    for item in dispatching.excluded:
+    for item in found.excluded:
         where = "is not right on all shapes" if item.workload == "all" else f"fails on {item.workload}"
         echo(f"Not in the rule: {described(item.template, item.config)}, which {where}: {item.why}")
-
-
-def _table(title: str | Text, left: Sequence[str], right: Sequence[str]) -> Table:
-    """A table whose columns are the headings `left`, as text, then `right`, as numbers."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for heading in left:
-        table.add_column(heading, no_wrap=heading != "finalist")
-    for heading in right:
-        table.add_column(heading, justify="left" if heading in ("verdict", "on the front") else "right", no_wrap=True)
-    return table
 
 
 def _checks(row: ExaminationRow) -> str:
@@ -182,63 +232,19 @@ def _checks(row: ExaminationRow) -> str:
     return f"Checks of {described(row.template, row.config)}: {row.checks} passed{skipped}{partial}"
 
 
-def _workloads(title: str, baseline: str, rows: Sequence[WorkloadRow]) -> Table:
-    """Microseconds for each workload. `LEGEND` explains the columns."""
-    table = _table(
-        Text(f"{title}: microseconds per launch, baseline: {baseline}"),
-        left=("workload",),
-        right=("baseline", "general", "speed-up", "99 %", "verdict", "best", "floor", "of floor", "regret"),
-    )
-    for row in rows:
-        general, best = row.general, row.best
-        table.add_row(
-            escape(row.workload),
-            _us(row.baseline_seconds),
-            _us(general.seconds) if general else "-",
-            _speedup(general.ratio) if general else "-",
-            f"{_speedup(general.high)[:-1]}-{_speedup(general.low)[:-1]}" if general else "-",
-            VERDICTS[general.verdict] if general else "-",
-            _us(best.seconds) if best else "-",
-            _us(row.floor_seconds),
-            _percent(row.share_of_floor),
-            _percent(row.regret),
-        )
-    return table
+def _figures(figures: Figures | None) -> tuple[str, ...]:
+    """Time, speed-up with its interval, and verdict, whose words do not depend on colours."""
+    if figures is None:
+        return ("-",) * 4
+    verdict = "unclear" if figures.verdict == "no difference shown" else figures.verdict
+    return us(figures.seconds), *_speedup(figures), verdict
 
 
-def _front(summary: Summary) -> Table:
-    """Time and energy of the finalists for all workloads, the fastest first."""
-    title = "Time and energy over the baseline's, over all tuned workloads"
-    table = _table(title, left=("finalist",), right=("time", "energy", "on the front"))
-    for row in summary.front:
-        numbers = (f"{row.ratio:.3f}", f"{row.energy_ratio:.3f}")
-        table.add_row(escape(described(row.template, row.config)), *numbers, "yes" if row.best else "no")
-    return table
-
-
-def _opponents(rows: Sequence[WorkloadRow]) -> Table:
-    """The other functions that a user could call: their times, and the general configuration's speed over theirs."""
-    title = "Opponents: microseconds per call, and how much faster the general configuration is"
-    table = _table(title, left=("workload", "opponent", "label"), right=("time", "speed-up", "99 %"))
-    table.add_column("not timed, as")
-    for row in rows:
-        for opponent in row.opponents:
-            low, high = opponent.low, opponent.high
-            table.add_row(
-                escape(row.workload),
-                escape(opponent.name),
-                opponent.label,
-                _us(opponent.seconds),
-                _speedup(opponent.ratio) if opponent.ratio else "-",
-                f"{1 / high:.2f}-{1 / low:.2f}" if low and high else "-",
-                escape(opponent.why),
-            )
-    return table
-
-
-def _speedup(ratio: float) -> str:
-    """A time over the baseline's, as how many times faster that is."""
-    return f"{1 / ratio:.2f}x" if ratio > 0 else "-x"
+def _speedup(found: Figures | OpponentRow) -> tuple[str, str]:
+    """How many times faster a kernel is by its time over another's, and the interval."""
+    if not (found.ratio and found.low and found.high):
+        return "-", "-"
+    return f"{1 / found.ratio:.2f}x", f"{1 / found.high:.2f}-{1 / found.low:.2f}"
 
 
 def _models(models: ModelsUsage) -> str:
@@ -247,22 +253,28 @@ def _models(models: ModelsUsage) -> str:
     def cost(value: float | None) -> str:
         return "cost unknown" if value is None else f"${value:.4f}"
 
-    tokens = models.prompt_tokens + models.completion_tokens
     # The account of a replay is that of the run it repeats.
     replayed = models.transport == "replay"
-    costs = ["" if replayed else f", {cost(row.cost)}" for row in models.rows]
-    roles = "; ".join(f"{row.role} {row.model} {row.calls}{of}" for row, of in zip(models.rows, costs, strict=True))
+    roles = "; ".join(
+        f"{row.role} {row.model} {row.calls}{'' if replayed else f', {cost(row.cost)}'}" for row in models.rows
+    )
     paid = "no cost, as they are replayed" if replayed else cost(models.cost)
-    failures = ", ".join(f"{kind} {count}" for kind, count in models.failures.items())
+    failures = f"; no usable answer: {_counts(models.failures)}" if models.failures else ""
     return (
-        f"Models ({models.transport}, {models.where}): {models.calls} calls, {tokens} tokens, "
-        f"{paid}{f' ({roles})' if roles else ''}{f'; no usable answer: {failures}' if failures else ''}"
+        f"Models ({models.transport}, {models.where}): {models.calls} calls, "
+        f"{models.prompt_tokens + models.completion_tokens} tokens, {paid}{f' ({roles})' if roles else ''}{failures}"
     )
 
 
-def _us(seconds: float | None) -> str:
+def _counts(found: dict[str, int]) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in found.items())
+
+
+def us(seconds: float | None) -> str:
+    """Microseconds, or a dash."""
     return "-" if seconds is None else f"{seconds * 1e6:.2f}"
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
+    """A share in per cent, or a dash."""
     return "-" if share is None else f"{share * 100:.1f} %"

@@ -15,6 +15,11 @@ SOURCE = """__global__ void saxpy(float a, const float* in, float* y, int n) {
 """
 
 
+def fill_in(folder: Path) -> None:
+    for file in folder.glob("[tr]*"):
+        file.write_text("\n".join(line.split("  # FILL:")[0] for line in file.read_text().splitlines()))
+
+
 def test_from_a_source_to_a_space(here: Any, tmp_path: Path) -> None:
     (tmp_path / "saxpy.cu").write_text(SOURCE)
     drafted = here("init", "saxpy.cu", cwd=tmp_path)
@@ -24,19 +29,11 @@ def test_from_a_source_to_a_space(here: Any, tmp_path: Path) -> None:
     assert unfinished.returncode == 2
     assert "saxpy/task.toml, line 12, is still to be filled in: the value of a;" in unfinished.stderr
     assert "(2 more lines after it)" in unfinished.stderr
-    task, reference = tmp_path / "saxpy" / "task.toml", tmp_path / "saxpy" / "reference.py"
-    task.write_text("\n".join(line.split("  # FILL:")[0] for line in task.read_text().splitlines()))
-    reference.write_text("def saxpy(a, in_, y, n):\n    return {'y': a * in_ + y}\n")
+    fill_in(tmp_path / "saxpy")
+    (tmp_path / "saxpy" / "reference.py").write_text("def saxpy(a, in_, y, n):\n    return {'y': a * in_ + y}\n")
     shown = here("space", "saxpy", "--target", "h200", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "template by-rules" in shown.stdout and "ITEMS" in shown.stdout
-
-
-def test_nothing_is_overwritten(here: Any, tmp_path: Path) -> None:
-    (tmp_path / "saxpy.cu").write_text(SOURCE)
-    refused = here("init", "saxpy.cu", "--out", ".", cwd=tmp_path)
-    assert refused.returncode == 2 and "--out: . is not empty; name a new or an empty folder." in refused.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["saxpy.cu"]
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -65,8 +62,7 @@ def test_a_kernel_that_no_rule_fits_is_named_with_the_reasons(here: Any, tmp_pat
     (tmp_path / "odd.cu").write_text(SOURCE.replace("int i", 'asm volatile("");\n    int i'))
     drafted = here("init", "odd.cu", "--out", "odd", cwd=tmp_path)
     assert "The rules leave this kernel as it is: it has inline assembly." in drafted.stdout
-    for file in (tmp_path / "odd").glob("[tr]*"):
-        file.write_text("\n".join(line.split("  # FILL:")[0] for line in file.read_text().splitlines()))
+    fill_in(tmp_path / "odd")
     shown = here("space", "odd", "--target", "h200", cwd=tmp_path)
     assert shown.returncode == 2
     assert "has no cuda template, and the rules make none (it has inline assembly)" in shown.stderr
@@ -94,12 +90,6 @@ def test_headers_and_macros_of_a_build_are_taken_along(tmp_path: Path, here: Any
 @pytest.mark.parametrize(
     ("name", "content", "wanted"),
     [
-        (
-            "k.cl",
-            b"__kernel void k(__global float* x) {}",
-            "k.cl: this is OpenCL C, and `init` drafts CUDA",
-        ),
-        ("task.toml", b'name = "k"', "is a task's file and no CUDA source: `tunesmith tune task.toml` takes it."),
         ("latin.cu", b"// caf\xe9", "latin.cu is not UTF-8 text: save it as UTF-8."),
         ("wide.cu", "__global__".encode("utf-16"), "wide.cu is not UTF-8 text: save it as UTF-8."),
     ],
@@ -121,8 +111,7 @@ def test_a_file_for_nvcc_becomes_a_task_that_is_right(here: Any, tmp_path: Path)
     drafted = here("init", "saxpy.cu", cwd=tmp_path)
     assert "Left out, as it runs on the host: main." in drafted.stdout
     assert "Headers left out, or replaced by CUDA's own: cstdint, vector." in drafted.stdout
-    for file in (tmp_path / "saxpy").glob("[tr]*"):
-        file.write_text("\n".join(line.split("  # FILL:")[0] for line in file.read_text().splitlines()))
+    fill_in(tmp_path / "saxpy")
     (tmp_path / "saxpy" / "reference.py").write_text("def saxpy(a, in_, n, b):\n    return {'y': a * in_ + b}\n")
     checked = here("check", "saxpy", "--target", "sm_90", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr

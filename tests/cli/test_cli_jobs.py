@@ -14,12 +14,13 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from process_tree import below, naming
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 RAY = str(Path(sys.executable).with_name("ray"))
@@ -59,39 +60,11 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def below(pid: int) -> list[int]:
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            except OSError:
-                continue
-    found, fresh = set[int](), {pid}
-    while fresh:
-        fresh = {child for child, parent in parents.items() if parent in fresh} - found
-        found |= fresh
-    return sorted(found)
-
-
-def session_of(folder: Path) -> list[int]:
-    """Processes that work in the temporary folder of a cluster, whoever is their parent by now."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if str(folder).encode() in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return [pid for pid in found if pid != os.getpid()]
-
-
 @pytest.fixture(scope="module")
 def head(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     # Sockets live there, whose paths must be short.
     folder = Path("/tmp") / f"tunesmith-jobs-{os.getpid()}"
-    gcs, dashboard, client, agent, metrics, grpc = free_ports(6)
+    ports = free_ports(6)
     own = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
     own |= {
         "RAY_AUTH_MODE": "token",
@@ -99,58 +72,29 @@ def head(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
         "RAY_USAGE_STATS_ENABLED": "0",
         "TUNESMITH_CACHE": str(tmp_path_factory.mktemp("cache")),
     }
-    ports = {
-        "--port": gcs,
-        "--dashboard-port": dashboard,
-        "--ray-client-server-port": client,
-        "--dashboard-agent-listen-port": agent,
-        "--metrics-export-port": metrics,
-        "--dashboard-agent-grpc-port": grpc,
-    }
+    names = ("port", "dashboard-port", "ray-client-server-port", "dashboard-agent-listen-port")
+    names += ("metrics-export-port", "dashboard-agent-grpc-port")
+    options = ["--num-cpus", "3", "--temp-dir", str(folder), "--node-ip-address", "127.0.0.1"]
+    options += [f"--{name}={port}" for name, port in zip(names, ports, strict=True)]
+    nowhere = subprocess.DEVNULL
     process = subprocess.Popen(
-        [
-            RAY,
-            "start",
-            "--head",
-            "--block",
-            "--num-cpus",
-            "3",
-            "--temp-dir",
-            str(folder),
-            "--node-ip-address",
-            "127.0.0.1",
-            *(f"{option}={port}" for option, port in ports.items()),
-        ],
-        env=own,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        [RAY, "start", "--head", "--block", *options], env=own, stdout=nowhere, stderr=nowhere, start_new_session=True
     )
     try:
-        address = f"http://127.0.0.1:{dashboard}"
         deadline = time.monotonic() + 60
         while True:
             try:
-                with closing(socket.create_connection(("127.0.0.1", dashboard), timeout=1)):
+                with closing(socket.create_connection(("127.0.0.1", ports[1]), timeout=1)):
                     break
             except OSError:
                 assert process.poll() is None and time.monotonic() < deadline, "the head does not come up"
                 time.sleep(0.3)
-        yield Head(address, metrics, own)
+        yield Head(f"http://127.0.0.1:{ports[1]}", ports[4], own)
     finally:
-        family = {*below(process.pid), process.pid}
-        for pid in family:
-            _kill(pid)
+        for pid in {*below(process.pid), process.pid, *naming(str(folder))} - {os.getpid()}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait(10)
-        for pid in session_of(folder):
-            _kill(pid)
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def summary_of(done: Any) -> dict[str, Any]:
@@ -163,13 +107,22 @@ def summary_of(done: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_job_from_a_working_directory(head: Head, device: Any) -> None:
-    task = "tests/data/scale_add/task.toml"
-    done = head.submit(
-        ["--working-dir", "."], [sys.executable, "scripts/tune.py", task, "--run-dir", "run", *OPTIONS], REPOSITORY
-    )
+def test_a_job_from_a_working_directory_tells_the_clusters_metrics(head: Head, device: Any) -> None:
+    options = ["tests/data/scale_add/task.toml", "--run-dir", "run", *OPTIONS, "--evaluations", "28"]
+    done = head.submit(["--working-dir", "."], [sys.executable, "scripts/tune.py", *options], REPOSITORY)
     summary = summary_of(done)
-    assert summary["evaluations"] == 2 and summary["general"] is not None
+    assert summary["evaluations"] == 28 and summary["general"] is not None
+    deadline, text = time.monotonic() + 30, ""
+    while "tunesmith_evaluations" not in text and time.monotonic() < deadline:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{head.metrics_port}/metrics",
+            headers={"Authorization": f"Bearer {head.environment['RAY_AUTH_TOKEN']}"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            text = answer.read().decode()
+        time.sleep(1)
+    for name in ("evaluations", "lane_busy", "compile_queue", "in_flight"):
+        assert f"ray_tunesmith_{name}" in text
 
 
 @pytest.mark.slow
@@ -199,39 +152,6 @@ def test_a_job_from_a_wheel(head: Head, device: Any, tmp_path: Path) -> None:
     )
     assert summary_of(done)["evaluations"] == 2
     assert (tmp_path / "run" / "best").is_dir()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_without_the_token_nothing_runs(head: Head, tmp_path: Path) -> None:
-    wrong = head.environment | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    stranger = Head(head.dashboard, head.metrics_port, wrong)
-    done = stranger.submit([], [sys.executable, "-c", f"open({str(tmp_path / 'written')!r}, 'w')"], tmp_path)
-    assert done.returncode != 0
-    assert "token" in (done.stdout + done.stderr).lower()
-    assert not (tmp_path / "written").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_a_tuning_tells_the_clusters_metrics(head: Head, device: Any, tmp_path: Path) -> None:
-    task = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
-    options = ["--evaluations", "28", "--rounds", "1", "--json", "--run-dir", str(tmp_path / "run")]
-    environment = json.dumps({"env_vars": {"PYTHONPATH": str(REPOSITORY)}})
-    command = [sys.executable, "-m", "tunesmith.cli.main", "tune", task, "--backend", "opencl", *options]
-    done = head.submit(["--runtime-env-json", environment], command, tmp_path)
-    assert summary_of(done)["evaluations"] == 28
-    deadline, text = time.monotonic() + 30, ""
-    while "tunesmith_evaluations" not in text and time.monotonic() < deadline:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{head.metrics_port}/metrics",
-            headers={"Authorization": f"Bearer {head.environment['RAY_AUTH_TOKEN']}"},
-        )
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            text = answer.read().decode()
-        time.sleep(1)
-    for name in ("evaluations", "lane_busy", "compile_queue", "in_flight"):
-        assert f"ray_tunesmith_{name}" in text
 
 
 def test_the_cluster_file_of_the_documentation_is_valid() -> None:

@@ -4,11 +4,9 @@ test_mistakes_table."""
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,79 +22,12 @@ from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.spec.task import TaskError
 
 DATA = Path(__file__).resolve().parent.parent / "data"
-Fails = Callable[..., str]
-
-
-@pytest.fixture
-def fails(capsys: pytest.CaptureFixture[str]) -> Fails:
-    """Runs a command that must fail; gives its sentence. `early`: before anything is said about progress."""
-
-    def run(*arguments: object, early: bool = True) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert ended.value.code == EXIT_MISTAKE, err
-        assert out == "" and "Traceback" not in err
-        lines = err.splitlines()
-        assert [line.startswith("tunesmith: ") for line in lines].count(True) == 1, err
-        assert lines[-1].startswith("tunesmith: ") and lines[-1].endswith((".", "?")), err
-        assert not early or len(lines) == 1, err
-        return lines[-1].removeprefix("tunesmith: ")
-
-    return run
-
-
-@pytest.fixture
-def task(tmp_path: Path) -> Callable[..., Path]:
-    """A copy of scale_add whose files are edited: (file, old text, new text)."""
-
-    def make(*edits: tuple[str, str, str]) -> Path:
-        folder = tmp_path / "task"
-        shutil.copytree(DATA / "scale_add", folder)
-        for name, old, new in edits:
-            text = (folder / name).read_text()
-            assert old in text
-            (folder / name).write_text(text.replace(old, new))
-        return folder / "task.toml"
-
-    return make
-
-
-def test_a_backend_that_is_not_here_says_what_to_install(fails: Fails) -> None:
-    from tunesmith.hw.probe import probe
-
-    if any(device.backend == "cuda" for device in probe().devices):
-        pytest.skip("CUDA is here")
-    assert "install" in fails("tune", "silu_and_mul", "--backend", "cuda")
-    assert "--target" in fails("space", "silu_and_mul", "--backend", "cuda")
-
-
-def test_a_task_without_a_workload_for_the_device(fails: Fails, task: Any, tmp_path: Path, device: Any) -> None:
-    changed = task(("task.toml", "sizes = { n = 16384 }", 'sizes = { n = 16384 }\ndevices = ["gpu"]'))
-    assert "no workload to tune on a cpu" in fails("tune", changed, "--run-dir", tmp_path / "run")
-    assert "no workload for a cpu" in fails("bench", changed)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture
 def folder(tmp_path: Path, device: Any) -> Path:
     write(tmp_path)
     return tmp_path
-
-
-@pytest.mark.slow
-def test_a_baseline_that_does_not_compile_ends_tune(
-    fails: Fails, task: Any, tmp_path: Path, device: Any, ray_cluster: Any
-) -> None:
-    changed = task(("baseline.cl", "a * x[i] + y[i]", "a * x[i] + z[i]"))
-    said = fails("tune", changed, "--run-dir", tmp_path / "run", early=False)
-    assert "baseline:4:" in said and "'z'" in said
-
-
-def test_a_baseline_that_is_wrong(fails: Fails, task: Any, tmp_path: Path, device: Any, ray_cluster: Any) -> None:
-    changed = task(("baseline.cl", "a * x[i] + y[i]", "a * x[i]"))
-    said = fails("tune", changed, "--run-dir", tmp_path / "run", early=False)
-    assert "baseline" in said and "out[" in said
 
 
 def test_an_interruption_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,20 +47,25 @@ def test_standard_streams_may_be_closed(environment: dict[str, str], closed: str
     assert done.returncode == 0 and done.stderr == "" and bool(done.stdout) == (" >&-" not in f" {closed}")
 
 
-def nothing_valid(task: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is said and left by a run of `task`, of which every configuration gives wrong results."""
-    with pytest.raises(SystemExit) as ended:
-        main(["tune", str(task), "--evaluations", "3", "--rounds", "1", "--run-dir", str(folder)])
-    out, err = capsys.readouterr()
-    assert ended.value.code == EXIT_NOTHING
-    assert "no valid configuration was found" in out and "wrong_result 3" in out and "Code:" not in out
-    assert "Failed, wrong_result, such as GROUP=" in out and "wrong result in out: out[" in out
-    assert "Traceback" not in err
-    assert (folder / "report.html").is_file() and not (folder / "best").exists()
-
-
-def test_nothing_valid_is_exit_code_3(
-    task: Any, tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("limit", "code", "words"),
+    [
+        (
+            "1h",
+            EXIT_NOTHING,
+            ("no valid configuration was found", "wrong_result 3", "wrong result in out: out[0] is 1"),
+        ),
+        ("0.001s", EXIT_UNMEASURED, ("no configuration was measured", "0 of 3 evaluations", "ended by the time limit")),
+    ],
+)
+def test_a_run_without_a_result_has_an_exit_code_and_a_report(
+    tmp_path: Path,
+    device: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    limit: str,
+    code: int,
+    words: tuple[str, ...],
 ) -> None:
     """On a simulated device; what a real one says of a wrong kernel is tested with the pool."""
 
@@ -142,44 +78,38 @@ def test_nothing_valid_is_exit_code_3(
     simulate_device(monkeypatch)
     measured = SimulatedPool()._evaluate
     monkeypatch.setattr(SimulatedPool, "_evaluate", evaluate)
-    nothing_valid(task(), tmp_path / "run", capsys)
-
-
-def test_nothing_measured_is_exit_code_5(
-    task: Any, tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    simulate_device(monkeypatch)
+    options = ["--evaluations", "3", "--rounds", "1", "--time-limit", limit, "--run-dir", str(tmp_path / "run")]
     with pytest.raises(SystemExit) as ended:
-        main(["tune", str(task()), "--evaluations", "3", "--time-limit", "0.001s", "--run-dir", str(tmp_path / "run")])
-    out, _ = capsys.readouterr()
-    assert ended.value.code == EXIT_UNMEASURED
-    assert "no configuration was measured" in out and "0 of 3 evaluations" in out and "ended by the time limit" in out
+        main(["tune", str(DATA / "scale_add" / "task.toml"), *options])
+    out, err = capsys.readouterr()
+    assert ended.value.code == code and all(word in out for word in words) and "Code:" not in out
+    assert "Traceback" not in err
+    assert (tmp_path / "run" / "report.html").is_file() and not (tmp_path / "run" / "best").exists()
 
 
-@pytest.mark.slow
-def test_nothing_valid_on_the_device(
-    task: Any, tmp_path: Path, device: Any, ray_cluster: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nothing_valid(task(("template.cl", "a * x[i] + y[i]", "a * x[i] - y[i]")), tmp_path / "run", capsys)
-
-
-@pytest.mark.parametrize("command", ["space", "tune", "check"])
+@pytest.mark.parametrize(
+    ("command", "task", "words", "others"),
+    [
+        *(
+            (
+                command,
+                str(DATA / "scale_add" / "task.toml"),
+                "has sources for opencl: the package pyopencl is not",
+                others,
+            )
+            for command, others in dict.fromkeys(("space", "tune", "check"), ("NVIDIA", "NVML", "--target")).items()
+        ),
+        ("space", "gemm", "cuda13", ()),
+    ],
+)
 def test_without_a_device_only_the_tasks_own_backends_are_spoken_of(
-    fails: Fails, monkeypatch: pytest.MonkeyPatch, command: str
+    here: Any, monkeypatch: pytest.MonkeyPatch, command: str, task: str, words: str, others: tuple[str, ...]
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyopencl", None)
-    said = fails(command, DATA / "scale_add" / "task.toml")
-    assert "has sources for opencl: the package pyopencl is not installed" in said and "tunesmith[opencl]" in said
-    assert not any(word in said for word in ("NVIDIA", "NVML", "--target")) and ". " not in said, said
-
-
-def test_without_a_device_for_cuda_the_way_without_one_is_told_once(
-    fails: Fails, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
-    monkeypatch.setitem(sys.modules, "pyopencl", None)
-    said = fails("space", "gemm")
-    assert said.count("--target") == 1 and said.count("cuda13") == 1, said
+    done = here(command, task)
+    assert done.returncode == EXIT_MISTAKE and done.stdout == ""
+    assert done.stderr.count(words) == 1 and not any(word in done.stderr for word in others), done.stderr
 
 
 def test_nothing_is_begun_for_a_reference_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import sqlite3
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROW = {
-    "best_exported",
-    "workload",
-    "sizes",
-    "types",
-    "floor_seconds",
-    "baseline_seconds",
-    "general",
-    "best",
-    "share_of_floor",
-    "regret",
-}
-ROW |= {"opponents", "baseline_joules"}
 
 
 def test_json_and_nothing_else_is_on_standard_output(finished_run: Any) -> None:
@@ -47,7 +31,6 @@ def test_the_summary_says_what_was_found(finished_run: Any) -> None:
     assert [row["workload"] for row in summary["tuned"]] == ["16384"]
     assert [row["workload"] for row in summary["held_out"]] == ["5000"]
     for row in (*summary["tuned"], *summary["held_out"]):
-        assert set(row) == ROW
         for figures in (row["general"], row["best"]):
             assert figures["seconds"] > 0 and figures["low"] <= figures["ratio"] <= figures["high"]
             assert figures["verdict"] in ("faster", "slower", "no difference shown")
@@ -57,14 +40,6 @@ def test_the_summary_says_what_was_found(finished_run: Any) -> None:
     assert summary["settings"]["seed"] == 7
     assert "99 % interval" in summary["sentence"] and "baseline" in summary["sentence"]
     assert {"tunesmith", "ray", "langgraph", "numpy"} <= summary["versions"].keys()
-
-
-def test_no_configuration_was_measured_twice(finished_run: Any) -> None:
-    connection = sqlite3.connect(f"file:{finished_run.folder / 'journal.sqlite'}?mode=ro", uri=True)
-    rows = connection.execute("SELECT data FROM events WHERE kind = 'evaluation'").fetchall()
-    connection.close()
-    keys = [json.loads(row[0])["key"] for row in rows]
-    assert len(keys) == len(set(keys)) == finished_run.summary["evaluations"]
 
 
 def test_the_winner_runs_by_itself(finished_run: Any, tmp_path: Any) -> None:
@@ -98,43 +73,6 @@ def test_the_exported_source_is_the_specialised_template(finished_run: Any) -> N
     for source in (finished_run.folder / "best" / "general").glob("kernel*.cl"):
         text = source.read_text()
         assert all(f"#define {name} {int(value)}\n" in text for name, value in config.items())
-
-
-class _Page(HTMLParser):
-    """Text of a page; every element that was opened must be closed."""
-
-    VOID = frozenset({"meta", "line", "circle", "polyline", "br", "link", "img", "hr"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        if tag not in self.VOID:
-            self.open.append(tag)
-        elsewhere = [
-            value for name, value in attrs if name in ("src", "href") and not value.startswith(("#", "data:", "best/"))
-        ]
-        assert not elsewhere, "the page needs nothing beside it"
-
-    def handle_endtag(self, tag: str) -> None:
-        assert tag in self.VOID or self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
-def test_the_report_is_a_page_that_says_it_all(finished_run: Any) -> None:
-    page = _Page()
-    page.feed((finished_run.folder / "report.html").read_text(encoding="utf-8"))
-    assert page.open == []
-    text = "".join(page.text)
-    summary = finished_run.summary
-    assert summary["sentence"] in text and summary["device"]["name"] in text
-    assert all(row["workload"] in text for row in (*summary["tuned"], *summary["held_out"]))
-    assert "{{" not in text and "None" not in text.split("The winning source")[0]
-    assert summary["origin"]["command"] in text and "tune" in summary["origin"]["command"]
 
 
 def test_report_shows_the_run_again(finished_run: Any, here: Any) -> None:
@@ -180,29 +118,11 @@ def test_resuming_a_finished_run_only_says_so(finished_run: Any, here: Any) -> N
 
 
 @pytest.mark.slow
-def test_a_crash_of_a_kernel_leaves_standard_output_alone(device: Any, command: Any, tmp_path: Any) -> None:
-    from pathlib import Path
-
-    task = Path(__file__).resolve().parent.parent / "data" / "troubled" / "task.toml"
-    quiet = tmp_path / "task"
-    quiet.mkdir()
-    for name in ("template.toml", "template.cl"):
-        (quiet / name).write_text((task.parent / name).read_text().replace("[0, 1, 2, 3, 4, 5, 6, 7, 8]", "[0, 2, 4]"))
-    (quiet / "task.toml").write_text(task.read_text().replace("../scale_add", str(task.parent.parent / "scale_add")))
-    run = command(
-        "tune",
-        quiet / "task.toml",
-        "--evaluations",
-        6,
-        "--rounds",
-        1,
-        "--strategy",
-        "exhaustive",
-        "--run-dir",
-        tmp_path / "run",
-        "--json",
-    )
-    assert run.returncode == 0, run.stderr
-    summary = json.loads(run.stdout)
-    assert summary["failures"] == {"crashed": 2, "wrong_result": 2}
-    assert "raylet" not in run.stderr
+def test_bench_gives_one_comparison_with_intervals_and_other_times_apart(command: Any, device: Any) -> None:
+    done = command("bench", "silu_and_mul", "--config", '{"VEC": 8}', "--workload", "256x4096", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    (row,) = found["workloads"]
+    assert row["cold"]["low"] <= row["cold"]["ratio"] <= row["cold"]["high"]
+    assert row["warm_l2_seconds"]["candidate"] > 0 and row["call_to_call_seconds"]["baseline"] > 0
+    assert found["launch_floor_seconds"] > 0 and found["artifacts"]["candidate"] and found["artifacts"]["baseline"]

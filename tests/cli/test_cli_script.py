@@ -23,15 +23,6 @@ def test_the_script_is_the_command(tmp_path: Path, environment: dict[str, str]) 
 
 
 @pytest.mark.slow
-def test_the_script_runs_from_anywhere(tmp_path: Path, environment: dict[str, str], device: Any) -> None:
-    run = [sys.executable, str(REPOSITORY / "scripts" / "tune.py"), str(TASK), *OPTIONS]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout)
-    assert shown["evaluations"] == 2 and (tmp_path / shown["run_dir"] / "report.html").is_file()
-
-
-@pytest.mark.slow
 def test_a_run_joins_the_cluster_of_ray_address_and_leaves_it_running(
     tmp_path: Path, device: Any, ray_cluster: Any
 ) -> None:

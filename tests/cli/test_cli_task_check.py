@@ -88,9 +88,3 @@ def test_what_is_wrong_is_one_sentence(here: Any, tmp_path: Path, file: str, old
     assert wanted in line and line.endswith(".")
     # The commands that need no device look at the same first.
     assert wanted in here("prompts", ".", "--target", "sm_90", cwd=tmp_path).stderr
-
-
-def test_options_that_do_not_go_together_are_refused(here: Any, tmp_path: Path) -> None:
-    write(tmp_path)
-    refused = here("check", ".", "--target", "sm_90", "--source", "twice.cu", cwd=tmp_path)
-    assert refused.returncode == 2 and "leave out --source to check the task itself" in refused.stderr
