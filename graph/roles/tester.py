@@ -459,5 +459,5 @@ def _exhausted(context: Context, number: int) -> bool:
 def model_gave_up(context: Context, number: int) -> bool:
     """Whether a round of an arm without a search showed that no model will answer, so that the run cannot go on. After
     an answer that cannot be used, or a server that fails, the next round asks again, as in the other arms."""
-    notes = [note for note in context.log.notes(stage_of(number)) if note.role in ("plan", "rewrite")]
+    notes = context.log.notes(stage_of(number))
     return context.settings.arm in ("template", "rewrite") and any(note.failure in HOPELESS for note in notes)

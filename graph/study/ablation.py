@@ -179,6 +179,8 @@ def _one(
             raise JournalError(f"{folder}: {error}") from error
     # Without what earlier runs on this machine found: repeats would learn from each other, and so would arms.
     values = {**settings, "wisdom": False, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
+    if arm == "rewrite":
+        values["repairs"] = 0
     if arm != "template+search" and (arm != "tree" or values.get("planner") == "rules"):
         known = {name: value for name, value in values.items() if name not in UNCHECKED}
         chosen = make_settings(task=task, **known)

@@ -61,7 +61,7 @@ KERNEL = SOURCE.replace("GROUP", "16").replace("ITEMS", "1").replace("UNROLL", "
 def script(call: ModelCall) -> Any:
     """Kernels as a whole get a little better each time, one of them fails; templates are as good as their search."""
     number = int(call.stage.split("-")[1])
-    if call.role == "rewrite":
+    if call.schema is RewriteAnswer:
         marks = {1: "LIKE 64 1 0", 2: "WRONG", 3: "LIKE 16 1 0", 4: "LIKE 16 4 0"}
         return rewrite(f"// {marks.get(number, f'LIKE 64 4 0 {number}')}\n{KERNEL}")
     if call.role == "template":
@@ -112,11 +112,11 @@ class TestArms:
     def test_direct_rewriting_sees_its_times_and_failures_and_builds_on_the_best(self, tmp_path: Path) -> None:
         asked: list[ModelCall] = []
         run(tmp_path / "a", asked, arms=["rewrite"])
-        calls = [call for call in asked if call.role == "rewrite"][:CALLS]
+        calls = [call for call in asked if call.schema is RewriteAnswer][:CALLS]
         assert [call.stage for call in calls] == [f"round-{number}" for number in range(1, CALLS + 1)]
         text = calls[3].messages[1].content
         assert "round 1, rewrite: Sixteen elements a work-item.: 1.600x the baseline's speed" in text
-        assert "round 2, rewrite: Sixteen elements a work-item.: Its result is wrong" in text
+        assert "round 2, rewrite: Sixteen elements a work-item.: wrong_result: Its result is wrong" in text
         assert "The parent: whole-" in text and "LIKE 16 1 0" in text and "LIKE 64 1 0" not in text
         assert "You turn an OpenCL kernel into a faster kernel" in calls[0].messages[0].content
         assert "parameter" not in calls[0].messages[0].content.lower()
@@ -188,7 +188,7 @@ class TestArms:
 
     def test_where_nothing_valid_comes_out_the_baseline_counts(self, tmp_path: Path) -> None:
         def wrong(call: ModelCall) -> Any:
-            return rewrite(f"// WRONG {call.stage}\n{KERNEL}") if call.role == "rewrite" else script(call)
+            return rewrite(f"// WRONG {call.stage}\n{KERNEL}") if call.schema is RewriteAnswer else script(call)
 
         found = run(tmp_path / "a", answers=wrong, arms=["rewrite"])
         (arm,) = found.arms
@@ -198,7 +198,7 @@ class TestArms:
         found = run(tmp_path / "a", answers=lambda call: ModelFailed("unauthorised", "no"))
         assert [arm.valid for arm in found.arms] == [0, 0, 0]
 
-    @pytest.mark.parametrize(("arm", "role"), [("rewrite", "rewrite"), ("template", "plan")])
+    @pytest.mark.parametrize(("arm", "role"), [("rewrite", "template"), ("template", "plan")])
     @pytest.mark.parametrize("kind", ["unstructured", "truncated", "timeout"])
     def test_an_answer_that_cannot_be_used_ends_no_arm(self, tmp_path: Path, arm: str, role: str, kind: Any) -> None:
         def failing(call: ModelCall) -> Any:
@@ -312,7 +312,7 @@ def test_an_ablation_needs_a_model() -> None:
 def test_an_ablation_on_a_device(tmp_path: Path) -> None:
     def real(call: ModelCall) -> Any:
         number = call.stage.split("-")[1]
-        if call.role == "rewrite":
+        if call.schema is RewriteAnswer:
             items = {"1": 4, "2": 16}.get(number, 64)
             source = SOURCE.replace("GROUP", "16").replace("ITEMS", str(items)).replace("UNROLL", "0")
             return rewrite(source, grid=[f"ceil_div(n, {16 * items})"])

@@ -15,7 +15,7 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.journal.tree import FailedBranch, Node, Tree
 from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.prompts.answers import RewriteAnswer
-from tunesmith.graph.roles.planner import BranchReward, _ranked, branch_problems, branch_rewards
+from tunesmith.graph.roles.planner import _ranked, branch_problems, branch_rewards
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.taskfile import load_task
@@ -98,8 +98,8 @@ def test_a_kernel_counts_against_the_best_of_earlier_rounds() -> None:
     one = Tree(nodes[:2], (first,))
     two = Tree(nodes[:4], (first, FailedBranch(2, "baseline", ("x",), "why", "extend", answers=3)))
     found = branch_rewards([one, two])
-    assert found["rewrite"] == BranchReward(1, pytest.approx(0.6931, abs=1e-3))
-    assert found["expose"] == BranchReward(1, 0.0) and found["extend"] == BranchReward(3, 0.0)
+    assert found["rewrite"] == (1, pytest.approx(0.6931, abs=1e-3))
+    assert found["expose"] == (1, 0.0) and found["extend"] == (3, 0.0)
     assert "template" not in found, "the first round's gains are over the task's own kernel"
     assert branch_rewards([Tree((nodes[4],)), Tree((nodes[4],))]) == {}, "what the task brings cost no call"
 
@@ -108,15 +108,15 @@ def test_a_call_is_worth_what_its_own_round_found() -> None:
     """Not what a later search of its kernel finds, and nothing where the kernel turned out to be no good."""
     a, b = node("a", "template", 1, 0.8), node("b", "rewrite", 2, 0.7)
     searched_later = node("a", "template", 1, 0.6)
-    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((searched_later, b))])["rewrite"].gain == pytest.approx(
+    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((searched_later, b))])["rewrite"][1] == pytest.approx(
         0.1335, abs=1e-3
     )
     vetoed = replace(b, vetoed="writes where it should not")
-    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, vetoed))])["rewrite"] == BranchReward(1, 0.0)
+    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, vetoed))])["rewrite"] == (1, 0.0)
     wrong = replace(b, ranked=())
-    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, wrong))])["rewrite"] == BranchReward(1, 0.0)
+    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, wrong))])["rewrite"] == (1, 0.0)
     unanswered = FailedBranch(2, "baseline", ("x",), "no answer", "extend", answers=0)
-    assert branch_rewards([Tree((a,)), Tree((a,), (unanswered,))])["extend"].calls == 0
+    assert branch_rewards([Tree((a,)), Tree((a,), (unanswered,))])["extend"][0] == 0
 
 
 def bare(known: Node) -> Node:
