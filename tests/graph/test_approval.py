@@ -13,14 +13,13 @@ from journal_rows import Killed
 from model_runs import LIBRARY, entries, go_on, keys, run, simulation
 from scripted_models import branch, explain, plan, template
 
-from tunesmith.cli.view.live import ask_on, describe
+from tunesmith.cli.view.live import ask_on
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import ModelCall, Waiting
 from tunesmith.graph.progress import silent
 from tunesmith.graph.roles.approval import PlanError
-from tunesmith.graph.state import Plan
 
 __all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
@@ -170,18 +169,14 @@ def begin(folder: Path, **settings: Any) -> Any:
     return tune(LIBRARY, run_dir=folder, ask=ask_on(silent), **chosen)
 
 
-def test_a_terminal_shows_the_plan_and_takes_a_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal(monkeypatch, "what?", "y")
-    result = begin(tmp_path / "run")
-    assert result.summary["evaluations"] == 6 and terminal.answers == []
-    assert terminal.shown[0].startswith("Round 1: bottleneck unknown") and "search runs-" in terminal.shown[0]
-
-
-def test_a_terminal_takes_edits_until_they_make_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_the_plan_and_takes_edits_until_they_make_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = [{"evaluations": 0}, {"evaluations": 2}]
-    terminal = Terminal(monkeypatch, "e", "e", "y", change=lambda file: edit(file, **values.pop(0)))
+    terminal = Terminal(monkeypatch, "what?", "e", "e", "y", change=lambda file: edit(file, **values.pop(0)))
     result = begin(tmp_path / "run")
-    assert result.summary["evaluations"] == 2
+    assert result.summary["evaluations"] == 2 and terminal.answers == []
+    assert terminal.shown[0].startswith("Round 1: bottleneck unknown") and "search runs-" in terminal.shown[0]
     assert "evaluations: give 1 to 6" in terminal.shown[1] and "2 evaluations" in terminal.shown[2]
 
 
@@ -190,25 +185,3 @@ def test_a_terminal_may_quit_and_go_on_later(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(Waiting, match="Stopped before round 1; go on with `tunesmith resume"):
         begin(tmp_path / "run")
     assert resume(tmp_path / "run", ask=ask_on(silent)).summary["evaluations"] == 6
-
-
-def test_a_plan_is_described_in_words(tmp_path: Path) -> None:
-    branches = ({"kind": "template", "parent": "x-1", "moves": ("wider",)}, {"kind": "search", "parent": "y-2"})
-    shared: dict[str, Any] = {"bottleneck": "memory", "scope": "general", "workloads": ("a", "b"), "expected": "More."}
-    told = describe(Plan(round=3, evaluations=9, branches=branches, **shared))
-    assert told.splitlines() == [
-        "Round 3: probably memory-bound; 9 evaluations on a, b.",
-        "  template from x-1: wider",
-        "  search y-2",
-        "More.",
-    ]
-
-
-@pytest.mark.slow
-def test_the_command_line_exits_with_four_and_goes_on(tmp_path: Path, command: Any) -> None:
-    folder = tmp_path / "run"
-    done = command("tune", LIBRARY, "--evaluations", 3, "--rounds", 1, "--approve", "plans", "--run-dir", folder)
-    assert done.returncode == 4 and "waits for approval" in done.stderr.splitlines()[-1]
-    edit(folder / "plan-1.json", evaluations=2)
-    done = command("resume", folder, "--json")
-    assert done.returncode == 0 and json.loads(done.stdout)["evaluations"] == 2

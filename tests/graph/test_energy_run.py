@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_rows import Killed, end_after
 from simulated_pool import SimulatedPool, seconds, simulate_device
 
 from tunesmith.cli.view.tables import print_summary
-from tunesmith.graph import resume, tune
+from tunesmith.graph import tune
 from tunesmith.graph.context import COUNTER_SECONDS, BaselineError, Context
 from tunesmith.graph.journal.events import Compared, Evaluated
 from tunesmith.graph.journal.log import RunLog, quantities_of
-from tunesmith.graph.journal.records import FinalistResult
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.report import render_markdown, render_report
 from tunesmith.graph.results.summary import Summary
@@ -105,31 +102,12 @@ def test_without_a_gain_the_baseline_is_kept(tmp_path: Path, monkeypatch: pytest
     assert summary.dispatching is not None and summary.dispatching.lines == ("baseline",)
 
 
-def test_a_run_by_time_measures_no_energy_and_reads_journals_that_have_none(tmp_path: Path) -> None:
-    run(tmp_path / "run")
-    with Journal(tmp_path / "run", create=False) as journal:
-        compared = next(entry.event for entry in journal.entries(Compared))
-    old = json.loads(compared.model_dump_json())
-    del old["baseline_energy"]
-    for entry in old["entries"]:
-        del entry["energy"]
-    assert Compared.model_validate(old).baseline_energy is None
-    assert FinalistResult.model_validate(old["entries"][0]).energy is None
+def test_a_run_by_time_measures_no_energy_and_has_no_front(tmp_path: Path) -> None:
     assert make_settings(task="any").energy_seconds == 0.0
     assert make_settings(task="any", objective="edp").energy_seconds == 0.25
-
-
-def test_an_interrupted_run_goes_on_with_its_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    end_after(monkeypatch, 30)
-    with pytest.raises(Killed):
-        run(tmp_path / "run", objective="energy")
-    resumed = resume(tmp_path / "run").summary
-    monkeypatch.undo()
-    simulate_device(monkeypatch)
-    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", EnergyPool)
-    monkeypatch.setattr("tunesmith.graph.run.require_energy", lambda device, settings: None)
-    whole = run(tmp_path / "whole", objective="energy").summary
-    assert (resumed.general, resumed.energy_ratio, resumed.front) == (whole.general, whole.energy_ratio, whole.front)
+    summary = run(tmp_path / "run").summary.model_copy(update={"front": ()})
+    assert "Time against energy" not in page_of(tmp_path / "run", summary)
+    assert "on the front" not in render_markdown(summary)
 
 
 def test_a_device_that_tells_no_energy_after_all_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,12 +192,6 @@ def test_the_report_shows_the_front(tmp_path: Path, capsys: pytest.CaptureFixtur
     print_summary(summary, tmp_path / "run")
     told = capsys.readouterr().out
     assert "Time and energy over the baseline's" in told and f"{summary.front[0].energy_ratio:.3f}" in told
-
-
-def test_a_run_by_time_has_no_front(tmp_path: Path) -> None:
-    summary = run(tmp_path / "run").summary.model_copy(update={"front": ()})
-    assert "Time against energy" not in page_of(tmp_path / "run", summary)
-    assert "on the front" not in render_markdown(summary)
 
 
 def test_a_time_limit_leaves_room_for_the_energies_of_finalists(tmp_path: Path, device: Any) -> None:

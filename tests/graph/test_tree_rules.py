@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_runs import RAW, entries, run, simulation
-from scripted_models import SOURCE, rewrite, template
+from model_runs import RAW, code, entries, plans_of, run, simulation
+from scripted_models import SOURCE, template
 
-from tunesmith.graph.journal.events import Planned, TemplateAdded
+from tunesmith.graph.journal.events import TemplateAdded
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.journal.tree import FailedBranch, Node, Tree
 from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.roles.planner import _ranked, branch_problems, branch_rewards
-from tunesmith.graph.state import Branch, Plan
+from tunesmith.graph.state import Branch
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Parameter, Template
@@ -24,19 +24,8 @@ from tunesmith.kernels.spec.template import Parameter, Template
 __all__ = ["simulation"]
 
 
-def script(call: ModelCall) -> Any:
-    if call.schema is RewriteAnswer:
-        return rewrite(f"LIKE 16 16 1 {call.custom_id}")
-    return template(source=f"// {call.custom_id}\n{SOURCE}")
-
-
-def plans_of(folder: Path) -> list[Plan]:
-    with Journal(folder, create=False) as journal:
-        return [entry.event.plan for entry in journal.entries(Planned)]
-
-
 def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path, simulation: list[Any]) -> None:
-    result, models = run(tmp_path / "run", script, rounds=3, evaluations=30, planner="rules")
+    result, models = run(tmp_path / "run", code, rounds=3, evaluations=30, planner="rules")
     assert result.valid and models is not None
     assert all(".template." in name for name in models.paid), "none is for a plan or an explanation"
     first, second, third = plans_of(tmp_path / "run")
@@ -63,7 +52,7 @@ def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path, simulatio
 
 def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path, simulation: list[Any]) -> None:
     def only_rewrites(call: ModelCall) -> Any:
-        return script(call) if call.schema is RewriteAnswer else template(source="// DOES_NOT_COMPILE\n" + SOURCE)
+        return code(call) if call.schema is RewriteAnswer else template(source="// DOES_NOT_COMPILE\n" + SOURCE)
 
     result, _ = run(tmp_path / "run", only_rewrites, rounds=1, planner="rules", repairs=0)
     assert result.summary["evaluations"] == 2, "the template that failed, and the rewrite"
@@ -74,7 +63,7 @@ def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path, simu
 
 def test_no_more_is_asked_than_the_cap_on_calls_allows(tmp_path: Path, simulation: list[Any]) -> None:
     # The scripted model keeps no account, so the cap stands in the plan alone.
-    run(tmp_path / "run", script, rounds=1, planner="rules", max_calls=1)
+    run(tmp_path / "run", code, rounds=1, planner="rules", max_calls=1)
     (plan,) = plans_of(tmp_path / "run")
     assert [one.kind for one in plan.branches] == ["template"]
 
