@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_pool import SimulatedPool, seconds, simulate_device
+from simulated_pool import SimulatedPool, changed, seconds, simulate_device
 
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import tune
@@ -25,7 +25,7 @@ from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
 from tunesmith.hw.telemetry import NoTelemetry, NvmlTelemetry
 from tunesmith.kernels.measure.bench import WorkloadComparison
-from tunesmith.kernels.outcome import Energy, Evaluation, Measured
+from tunesmith.kernels.outcome import Energy, Evaluation
 from tunesmith.kernels.spec.taskfile import load_task
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
@@ -43,11 +43,7 @@ def energy_of(config: dict[str, Any], workload: str) -> Energy:
 class EnergyPool(SimulatedPool):
     def _evaluate(self, request: Any) -> Evaluation:
         found = super()._evaluate(request)
-        outcomes = {
-            name: replace(one, energy=energy_of(request.config, name)) if isinstance(one, Measured) else one
-            for name, one in found.outcomes.items()
-        }
-        return replace(found, outcomes=outcomes)
+        return changed(found, lambda name, one: replace(one, energy=energy_of(request.config, name)))
 
     def compare(self, baseline: Any, candidates: Sequence[Any], workload: str, **more: Any) -> WorkloadComparison:
         found = super().compare(baseline, candidates, workload, **more)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from model_runs import RAW, ModelPool, code, plans_of, run, simulation
 from scripted_models import SOURCE, Scripted, branch, plan, rewrite, template
-from simulated_pool import SimulatedPool, add_templates, add_workload
+from simulated_pool import SimulatedPool, add_templates, add_workload, changed
 
 from tunesmith.graph import tune
 from tunesmith.graph.journal.events import TemplateAdded
@@ -21,7 +21,7 @@ from tunesmith.graph.models.calls import ModelCall, ModelFailed
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.study.ablation import ablate
-from tunesmith.kernels.outcome import Evaluation, Measured, WrongResult
+from tunesmith.kernels.outcome import Evaluation, WrongResult
 
 __all__ = ["simulation"]
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
@@ -93,13 +93,8 @@ class TestWithAModel:
         whole = ModelPool._evaluate
 
         def evaluate(self: ModelPool, request: Any) -> Evaluation:
-            found = whole(self, request)
             factor = 1.3 if request.config else 1.0
-            outcomes = {
-                name: replace(one, seconds=one.seconds * factor) if isinstance(one, Measured) else one
-                for name, one in found.outcomes.items()
-            }
-            return replace(found, outcomes=outcomes)
+            return changed(whole(self, request), lambda _, one: replace(one, seconds=one.seconds * factor))
 
         def script(call: ModelCall) -> Any:
             if call.role == "template":
