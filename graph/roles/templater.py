@@ -34,9 +34,8 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
-from tunesmith.graph.roles import Finished
+from tunesmith.graph.roles import Finished, RoleError
 from tunesmith.graph.state import Branch, Plan, State
-from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.source import specialise
@@ -210,10 +209,6 @@ def _problem(context: Context, template: Template, stage: str) -> Problem | None
     return None if isinstance(evaluation.failure, Implausible) else problem_of(evaluation)
 
 
-class UnknownTemplate(TunesmithError):
-    """The plan names a template that does not exist."""
-
-
 UNTRIED = "the budget was spent before it could be tried"
 """Why a branch is given up whose template was not measured."""
 
@@ -281,7 +276,7 @@ class Templater:
     ) -> dict[int, TemplateDraft]:
         """The drafts with the model's answers, by number; those without an answer are given up."""
         if context.models is None:
-            raise UnknownTemplate(f"The plan of round {plan.round} wants new templates, and the run has no model.")
+            raise RoleError(f"The plan of round {plan.round} wants new templates, and the run has no model.")
         stage = stage_of(plan.round)
         # What this very turn adds to the tree must not change its questions when it is begun again.
         begun = (entry.sequence for entry in context.log.entries(WritingStarted, stage) if entry.event.turn == turn)
@@ -304,9 +299,8 @@ class Templater:
         replies = context.models.ask_all([call for _, call in asked])
         for (draft, _), reply in zip(asked, replies, strict=True):
             if isinstance(reply, ModelFailed):
-                found[draft.number] = _failed(
-                    context, draft, f"the model gives no template: {reply.detail}", stage, reply.kind
-                )
+                why = f"the model gives no template: {reply.detail}"
+                found[draft.number] = _failed(context, draft, why, stage, reply.kind)
             else:
                 assert isinstance(reply.value, TemplateAnswer | RewriteAnswer)
                 answered = {"answers": draft.answers + 1, "text": reply.text, "answer": reply.value}
@@ -364,7 +358,7 @@ class Templater:
             node = tree.node(branch.parent)
             if node is None:
                 known = ", ".join(one.id for one in tree.nodes) or "none"
-                raise UnknownTemplate(
+                raise RoleError(
                     f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}."
                 )
             template, seeds, vetoed = node.template, branch.seeds, context.log.vetoed()
