@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup import require_energy
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
-from tunesmith.hw.telemetry import NoTelemetry, NvmlTelemetry
+from tunesmith.hw.telemetry import NoTelemetry
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import Energy, Evaluation
 from tunesmith.kernels.spec.taskfile import load_task
@@ -128,48 +130,26 @@ def test_a_dispatch_rule_is_by_time_only() -> None:
         make_settings(task="any", objective="edp", dispatch_shapes=10)
 
 
-class Nvml:
-    """NVML of one GPU, which may lack the counter."""
-
-    class NVMLError(Exception):
-        value = 3
-
-    NVML_ERROR_NOT_SUPPORTED = 3
-    NVML_ERROR_NO_PERMISSION = 4
-    NVML_ERROR_FUNCTION_NOT_FOUND = 13
-
-    def __init__(self, millijoules: int | None) -> None:
-        self.millijoules = millijoules
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int:
-        if self.millijoules is None:
-            raise self.NVMLError
-        return self.millijoules
-
-    def nvmlShutdown(self) -> None:
-        pass
-
-
+@pytest.mark.parametrize(
+    ("changes", "joules", "sentence"),
+    [
+        ({"backend": "opencl"}, None, "is an OpenCL device.*choose an NVIDIA GPU"),
+        ({"mig": True}, None, "slice of a GPU"),
+        ({}, None, "a test's GPU has no energy counter that this user may read"),
+        ({}, NoTelemetry("NVML was not found."), "--objective energy: NVML was not found; choose"),
+        ({}, 5.0, ""),
+    ],
+)
 def test_which_devices_have_an_energy_objective_is_known_at_the_start(
-    device: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], joules: Any, sentence: str
 ) -> None:
-    settings = make_settings(task="any", objective="energy")
     gpu = DeviceInfo(backend="cuda", index=0, name="a test's GPU", limits=resolve_target("sm_90"), uuid="GPU-1")
-    with pytest.raises(SettingsError, match=r"is an OpenCL device.*choose an NVIDIA GPU"):
-        require_energy(device, settings)
-    with pytest.raises(SettingsError, match="slice of a GPU"):
-        require_energy(replace(gpu, mig=True), settings)
-    where = "tunesmith.graph.setup.open_telemetry"
-    monkeypatch.setattr(where, lambda uuid: NvmlTelemetry(Nvml(None), None))
-    with pytest.raises(SettingsError, match="a test's GPU has no energy counter that this user may read"):
-        require_energy(gpu, settings)
+    counter = joules if isinstance(joules, NoTelemetry) else nullcontext(SimpleNamespace(joules=lambda: joules))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(where, lambda uuid: NoTelemetry("NVML was not found."))
-    with pytest.raises(SettingsError, match="--objective energy: NVML was not found; choose"):
-        require_energy(gpu, settings)
-    monkeypatch.setattr(where, lambda uuid: NvmlTelemetry(Nvml(5), None))
-    require_energy(gpu, settings)
-    require_energy(device, make_settings(task="any"))
+    monkeypatch.setattr("tunesmith.graph.setup.open_telemetry", lambda uuid: counter)
+    with pytest.raises(SettingsError, match=sentence) if sentence else nullcontext():
+        require_energy(replace(gpu, **changes), make_settings(task="any", objective="energy"))
+    require_energy(gpu, make_settings(task="any"))
 
 
 def page_of(folder: Path, summary: Summary) -> str:

@@ -125,12 +125,10 @@ class TestReviewer:
         def script(call: ModelCall) -> Any:
             if call.role == "plan":
                 return plan(branch(moves=["one"]), branch(moves=["two"]))
-            if call.role == "template":
-                risky = "// asm\n" if call.name == "template-1" else ""
-                return template(name=call.name, source=f"{risky}// {call.stage}\n{SOURCE}")
-            return explain()
+            risky = "// asm\n" if call.name == "template-1" else ""
+            return template(name=call.name, source=f"{risky}// {call.stage}\n{SOURCE}")
 
-        result, models = run(tmp_path / "run", script, rounds=2, evaluations=20, roles=self.roles)
+        result, models = self.reviewed(tmp_path, script, rounds=2, evaluations=20)
         vetoed = [made for made in result.summary["templates"] if made["vetoed"]]
         assert len(vetoed) == 2 and all(made["evaluations"] == 1 for made in vetoed), "only its trial was measured"
         assert vetoed[0]["vetoed"] == "inline assembly is not portable"
@@ -138,15 +136,16 @@ class TestReviewer:
         assert "vetoed: inline assembly is not portable" in second
         assert result.valid and result.summary["general"]["template"].startswith("template-2")
 
+    def reviewed(self, tmp_path: Path, script: Any, **settings: Any) -> tuple[Any, Any]:
+        return run(tmp_path / "run", script, roles=self.roles, explain=False, **settings)
+
     def test_it_sends_the_state_back_with_its_objections_a_bounded_number_of_times(
         self, installed: Path, tmp_path: Path
     ) -> None:
         def script(call: ModelCall) -> Any:
-            if call.role == "template":
-                return template(source=f"// asm in {call.name}\n{SOURCE}")
-            return {"plan": plan(), "explain": explain()}[call.role]
+            return plan() if call.role == "plan" else template(source=f"// asm in {call.name}\n{SOURCE}")
 
-        result, models = run(tmp_path / "run", script, rounds=1, repairs=2, roles=self.roles)
+        result, models = self.reviewed(tmp_path, script, rounds=1, repairs=2)
         again = models.asked("template")
         assert [call.name for call in again] == ["template-1", "template-1-turn-2", "template-1-turn-3"]
         assert "An earlier template was refused" in again[1].messages[1].content
@@ -156,11 +155,10 @@ class TestReviewer:
 
     def test_what_it_accepts_the_second_time_is_tuned(self, installed: Path, tmp_path: Path) -> None:
         def script(call: ModelCall) -> Any:
-            if call.role == "template":
-                return template(source=("" if "turn" in call.name else "// asm\n") + SOURCE)
-            return {"plan": plan(), "explain": explain()}[call.role]
+            asm = "" if "turn" in call.name else "// asm\n"
+            return plan() if call.role == "plan" else template(source=asm + SOURCE)
 
-        result, _ = run(tmp_path / "run", script, rounds=1, roles=self.roles)
+        result, _ = self.reviewed(tmp_path, script, rounds=1)
         assert result.valid and result.summary["evaluations"] == 12
         steps = [event.data for event in entries(tmp_path / "run", "step") if event.data["role"] == "reviewer"]
         assert [step["goto"] for step in steps] == ["template", "tune"]
