@@ -93,10 +93,16 @@ def test_a_winner_with_lines_that_never_ran_is_marked_or_out(
     assert said is (allowed and bool(lines))
 
 
+def timed(monkeypatch: pytest.MonkeyPatch, tuned: float, held_out: float) -> None:
+    """Every configuration takes these seconds, and the baseline 20 us."""
+    times = {"16384": tuned, "5000": held_out}
+    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: times[workload] if config else 20e-6)
+
+
 def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 30e-6 if config else 20e-6)
+    timed(monkeypatch, 30e-6, 30e-6)
     assert run(tmp_path, "ITEMS > 0").summary["sentence"] == (
         "No reliable speed-up: keep the baseline. Measured 0.67x, 99 % interval 0.67x to 0.67x; slower on 1 of 1 tuned "
         "workloads; slower on 1 of 1 held-out workloads."
@@ -106,10 +112,7 @@ def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(
 def test_a_general_configuration_that_loses_on_a_held_out_workload_is_for_no_shape_but_the_tuned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def seconds(config: Any, workload: str) -> float:
-        return 20e-6 if not config else 10e-6 if workload == "16384" else 30e-6
-
-    monkeypatch.setattr("simulated_pool.seconds", seconds)
+    timed(monkeypatch, 10e-6, 30e-6)
     summary = run(tmp_path, "ITEMS > 0").summary
     assert summary["sentence"] == (
         "Faster than the baseline on the tuned workload: 2.00x, 99 % interval 2.00x to 2.00x; slower on 1 of 1 "
