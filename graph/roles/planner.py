@@ -26,7 +26,7 @@ from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
 from tunesmith.graph.prompts.facts import baseline_facts, device_facts, examine, node_facts, task_facts, workload_facts
 from tunesmith.graph.roles import Finished
-from tunesmith.graph.settings import Arm
+from tunesmith.graph.settings import Arm, Settings
 from tunesmith.graph.state import BASELINE, Bottleneck, Branch, BranchKind, Plan, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.check.verify import infeasible_on
@@ -205,7 +205,7 @@ def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
     searched = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[: "search" in kinds]
     branches = [*(Branch(parent=node.id, kind="search") for node in searched), *written[:wanted]]
     if not branches:
-        branches = [Branch(parent=BASELINE, kind="template", moves=_MOVES["template"])]
+        branches = [Branch(parent=BASELINE, kind=kinds[0], moves=_MOVES[kinds[0]])]
     analysis = f"The most is left on {_target(context, context.tuned, seconds).name}."
     return _plan(context, number, context.tuned, seconds, branches, analysis)
 
@@ -305,6 +305,13 @@ KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
     "rewrite": ("rewrite",),
 }
 """What the model may plan in each arm of an ablation; a run of a user's is of the arm "tree"."""
+
+
+def searches(settings: Settings) -> bool:
+    """Whether the run's arm searches its templates."""
+    return "search" in KINDS_OF_ARM[settings.arm]
+
+
 TEMPLATES_WITH_SOURCE = 3
 """The best templates that a prompt shows with their source. Others are a line each, and may be branched from too."""
 PLAN_RETRIES = 1
@@ -342,7 +349,8 @@ class Planner:
                 )
             context.listener(Progress("plan", f"round {number}"))
             return plan_by_rules(context, number, context.tree())
-        by_rules = context.settings.planner == "rules"
+        # An agent that rewrites directly makes the best kernel faster, and needs no plan of a model's for that.
+        by_rules = context.settings.planner == "rules" or context.settings.arm == "rewrite"
         context.listener(Progress("plan", f"round {number}{'' if by_rules else ': asking the model'}"))
         # Everything is compared with the baseline, so it must run before anything is decided.
         baseline_seconds(context)

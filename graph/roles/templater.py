@@ -35,6 +35,7 @@ from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
 from tunesmith.graph.roles import Finished, RoleError
+from tunesmith.graph.roles.planner import searches
 from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.build.guard import refuse
@@ -382,7 +383,7 @@ class Templater:
         one; none in an arm without a search."""
         tree = context.tree()
         chosen = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[:1]
-        if not chosen or context.settings.arm in ("template", "rewrite"):
+        if not chosen or not searches(context.settings):
             context.note("template", f"Round {plan.round} has no template to tune.", stage)
             return []
         if tree.untried:

@@ -22,7 +22,7 @@ from tunesmith.graph.journal.records import ExaminationRow, FinalistResult, Verd
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import Finished
-from tunesmith.graph.roles.planner import plan_by_rules
+from tunesmith.graph.roles.planner import plan_by_rules, searches
 from tunesmith.graph.roles.rejections import NOT_EXAMINED, defects, has, variations
 from tunesmith.graph.roles.verdict import FOR_ALL, Finalist, build_verdict, least_seconds
 from tunesmith.graph.state import Done, State
@@ -59,8 +59,11 @@ class Tester:
 
     def __call__(self, state: State, context: Context) -> State | Finished:
         number = state["round"]
-        general, per_shape = finalists(context, stage_of(number))
         done = _done(context, number, None)
+        if not done and not searches(context.settings):
+            # Without a search, only the run's end is worth a test.
+            return {"done": ""}
+        general, per_shape = finalists(context, stage_of(number))
         if not general and not any(per_shape.values()):
             nothing_left = context.models is None and not context.tree().untried
             return {"done": done or ("nothing valid" if nothing_left else "")}
@@ -427,7 +430,10 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
     # A model may come up with another template where rules have nothing left to search.
     if number > 1 and context.models is None and _exhausted(context, number):
         return "exhausted"
-    return "no model" if model_gave_up(context, number) else ""
+    # Without a search a run cannot go on when no model will answer. After an answer that cannot be used, or after a
+    # failure of the server, the next round asks again.
+    hopeless = any(note.failure in HOPELESS for note in context.log.notes(stage_of(number)))
+    return "no model" if hopeless and not searches(context.settings) else ""
 
 
 def _last_search_ended_by(context: Context, number: int) -> Done:
@@ -454,10 +460,3 @@ def _exhausted(context: Context, number: int) -> bool:
         if plan.workloads == ahead.workloads and searched is not None:
             wanted -= {search.template for search in searched.templates if search.exhausted}
     return not wanted
-
-
-def model_gave_up(context: Context, number: int) -> bool:
-    """Whether a round of an arm without a search showed that no model will answer, so that the run cannot go on. After
-    an answer that cannot be used, or a server that fails, the next round asks again, as in the other arms."""
-    notes = context.log.notes(stage_of(number))
-    return context.settings.arm in ("template", "rewrite") and any(note.failure in HOPELESS for note in notes)
