@@ -57,18 +57,14 @@ def build_graph(
     chain = [name for name in place(roles, placements or {}) if name in roles]
     graph: StateGraph[State, Any] = StateGraph(State, context_schema=context_schema)
     searching = next(at for at, name in enumerate(chain) if name in BUILT_IN and name not in BEFORE_SEARCH)
-    for position, name in enumerate(chain):
-        last = position + 1 == len(chain)
-        following = chain[0] if last else chain[position + 1]
+    for position, (name, following) in enumerate(zip(chain, [*chain[1:], chain[0]], strict=True)):
         # Once something was measured, a round goes on to its verdict and what follows it; before, `done` ends it.
-        may_end = last or position < searching
-        further = name not in BUILT_IN
-        targets = [following, *(BACK if further else ()), *([END] if may_end else ())]
-        if isinstance(roles[name], Templater):
-            targets.append(DRAFT)
+        may_end = position < searching or position + 1 == len(chain)
+        back = BACK if name not in BUILT_IN else (DRAFT,) if isinstance(roles[name], Templater) else ()
+        targets = dict.fromkeys([following, *back, *([END] if may_end else ())])
         # Of a function LangGraph reads the bytecode, in search of subgraphs: 5 ms at each start, none for a partial.
         step = partial(_take_step, roles[name], following, may_end, open_context)
-        graph.add_node(name, step, destinations=tuple(dict.fromkeys(targets)))
+        graph.add_node(name, step, destinations=tuple(targets))
     if isinstance(roles.get("template"), Templater):
         graph.add_node(DRAFT, partial(_check_draft, open_context), input_schema=DraftInput)
         graph.add_edge(DRAFT, "template")
@@ -78,10 +74,8 @@ def build_graph(
 
 def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> list[str]:
     """The names of all roles in the order of their work. Raises `RoleError` where a placement makes no sense."""
-    chain = list(BUILT_IN)
-    left = dict(placements)
+    chain, left = list(BUILT_IN), dict(placements)
     for name, placement in placements.items():
-        known = ", ".join(sorted({*BUILT_IN, *placements}))
         if name in BUILT_IN:
             raise RoleError(f"[roles.{name}]: {name} has its place already; only further roles are placed.")
         if name not in roles:
@@ -90,14 +84,16 @@ def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> lis
                 f"[roles.{name}]: no role of this name is registered; registered are: {names}. Install the "
                 "package that brings it, or correct the name."
             )
-        if placement.after not in BUILT_IN and placement.after not in placements:
-            raise RoleError(f'[roles.{name}]: after = "{placement.after}" names no role; it may be one of {known}.')
+        if placement.after not in (known := sorted({*BUILT_IN, *placements})):
+            after = f'[roles.{name}]: after = "{placement.after}"'
+            raise RoleError(f"{after} names no role; it may be one of {', '.join(known)}.")
     while left:
         ready = [name for name, placement in left.items() if placement.after in chain]
         if not ready:
+            places = ", ".join(BUILT_IN)
             raise RoleError(
-                f"The roles {', '.join(left)} stand in a circle, each after another of them; place one "
-                "of them after " + ", ".join(BUILT_IN) + "."
+                f"The roles {', '.join(left)} stand in a circle, each after another of them; place one of them after "
+                f"{places}."
             )
         # Of several behind the same role, the first that is listed comes first.
         for name in reversed(ready):
@@ -167,10 +163,8 @@ def _take_step(
         update |= {"turn": 0, "drafts": {}}
     goto = _sent_back(role.name, command.goto, state, update, context) if command.goto else ""
     done = update.get("done", state.get("done", ""))
-    if not goto:
-        goto = END if may_end and done else following
-    over = done if goto == END else ""
-    taken = StepTaken(role=role.name, turn=turn, goto=goto, done=over, update=dict(update))
+    goto = goto or (END if may_end and done else following)
+    taken = StepTaken(role=role.name, turn=turn, goto=goto, done=done if goto == END else "", update=dict(update))
     # A plan belongs to the round that it begins, the planner's step to the round before.
     last = [] if event is None else [(event, stage_of(update.get("round", state.get("round", 0))))]
     context.journal.append_all([*last, (taken, stage)])

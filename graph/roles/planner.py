@@ -10,15 +10,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import get_args
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
 from tunesmith.graph.journal.events import Planned
 from tunesmith.graph.journal.log import objective, stage_of
-from tunesmith.graph.journal.tree import LIBRARY, Node, Tree
+from tunesmith.graph.journal.tree import LIBRARY, FailedBranch, Node, Tree
 from tunesmith.graph.models.calls import HOPELESS, Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.models.client import read_usage
 from tunesmith.graph.progress import Progress
@@ -26,11 +26,10 @@ from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
 from tunesmith.graph.prompts.facts import baseline_facts, device_facts, examine, node_facts, task_facts, workload_facts
 from tunesmith.graph.roles import Finished
-from tunesmith.graph.settings import Arm
+from tunesmith.graph.settings import Arm, Settings
 from tunesmith.graph.state import BASELINE, Bottleneck, Branch, BranchKind, Plan, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.check.verify import infeasible_on
-from tunesmith.kernels.outcome import Evaluation
 from tunesmith.kernels.rewrite.starts import starts
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.spec.task import Workload
@@ -44,44 +43,63 @@ LATENCY_SECONDS = 5e-6
 
 def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
     """The plan of round `number`; None where there is nothing to search: no template, or only kernels without choices
-    that were measured. Measures the baseline and the device's
-    roofs where the journal does not have them."""
+    that were measured. Measures the baseline and the device's roofs where the journal does not have them."""
     tunable = [node for node in tree.usable if node.template.has_choices or not node.found]
     if not tunable:
         return None
     baseline, quantities = baseline_seconds(context), baseline_quantities(context)
     known = [node.best_seconds for node in tree.usable]
     best = {w: min((one[w] for one in known if w in one), default=baseline[w]) for w in context.tuned_names}
+
+    def best_of(node: Node, workloads: Sequence[Workload]) -> tuple[float, Config | None]:
+        """The best objective over the workloads, and its configuration; infinite where none was measured on all."""
+        names, of = [workload.name for workload in workloads], context.settings.objective
+        values = ((objective(one, names, quantities, context.weights, of), one.config) for one in node.found)
+        measured = ((value, config) for value, config in values if value is not None)
+        return min(measured, key=lambda pair: pair[0], default=(math.inf, None))
+
+    due = None if tree.untried else _due(context, best)
+    workloads = context.tuned if due is None else (due,)
+    seeds: tuple[Config, ...] = ()
     if tree.untried:
-        node, workloads, analysis = tree.untried[0], context.tuned, ""
+        node, analysis = tree.untried[0], ""
         seeds = _starts(node, context, baseline)
     else:
-        due = _due(context, best)
-        workloads = context.tuned if due is None else (due,)
-        ranks = [(_best(one, [w.name for w in workloads], quantities, context), one) for one in tunable]
-        node = min(ranks, key=lambda rank: math.inf if rank[0] is None else rank[0][0])[1]
-        # A search of one workload is told the measurements there, and so knows the best already.
+        node = min(tunable, key=lambda one: best_of(one, workloads)[0])
         if due is None:
-            of_each = (_best(node, [workload.name], quantities, context) for workload in context.tuned)
-            configs = {config_key(one[1].config): one[1].config for one in of_each if one is not None}
-            seeds = tuple(configs.values())
+            of_each = (best_of(node, [workload])[1] for workload in context.tuned)
+            seeds = tuple({config_key(config): config for config in of_each if config is not None}.values())
+            analysis = (
+                f"Tune all {len(workloads)} workloads together again, from the best known configurations of each."
+            )
         else:
-            seeds = ()
-        analysis = (
-            f"Tune all {len(workloads)} workloads together again, from the best known configurations of each."
-            if due is None
-            else f"Tune {due.name} on its own, from its best known configurations."
-        )
-    first = math.ceil(context.settings.evaluations * FIRST_SHARE)
-    target = max(workloads, key=lambda w: headroom(context, w, best[w.name]))
+            # A search of one workload is told the measurements there, and so knows the best already.
+            analysis = f"Tune {due.name} on its own, from its best known configurations."
+    plan = _plan(context, number, workloads, best, [Branch(parent=node.id, kind="search", seeds=seeds)], analysis)
+    if number > 1:
+        return plan
+    first = min(math.ceil(context.settings.evaluations * FIRST_SHARE), context.evaluations_left())
+    return plan.model_copy(update={"evaluations": max(plan.evaluations, first)})
+
+
+def _plan(
+    context: Context,
+    number: int,
+    workloads: Sequence[Workload],
+    seconds: Mapping[str, float],
+    branches: Sequence[Branch],
+    analysis: str,
+) -> Plan:
+    """A plan of rules. seconds: the best ones known, by workload."""
+    target = _target(context, workloads, seconds)
     return Plan(
         round=number,
-        bottleneck=bottleneck(context, target, best[target.name]),
+        bottleneck=bottleneck(context, target, seconds[target.name]),
         scope="general" if len(workloads) == len(context.tuned) else "workload",
         workloads=tuple(workload.name for workload in workloads),
-        evaluations=max(share(context, number), min(first, context.evaluations_left()) if number == 1 else 0),
-        branches=(Branch(parent=node.id, kind="search", seeds=seeds),),
-        expected=expectation(context, target, best[target.name]),
+        evaluations=share(context, number),
+        branches=tuple(branches),
+        expected=expectation(context, target, seconds[target.name]),
         analysis=analysis,
     )
 
@@ -106,29 +124,22 @@ def _due(context: Context, best: Mapping[str, float]) -> Workload | None:
     return max(left, key=lambda w: w.weight * headroom(context, w, best[w.name]), default=None)
 
 
-def _best(
-    node: Node, names: Sequence[str], baseline: Mapping[str, float], context: Context
-) -> tuple[float, Evaluation] | None:
-    """The best objective over the workloads `names`, and its evaluation; None where none was measured on all."""
-    weights, of = context.weights, context.settings.objective
-    values = ((objective(one, names, baseline, weights, of), one) for one in node.found)
-    return min(((value, one) for value, one in values if value is not None), key=lambda pair: pair[0], default=None)
-
-
 def _starts(node: Node, context: Context, baseline: Mapping[str, float]) -> tuple[Config, ...]:
     """Where a template that rules made is searched first, for what limits the kernel on the workload with the most to
     gain."""
-    target = max(context.tuned, key=lambda one: headroom(context, one, baseline[one.name]))
+    target = _target(context, context.tuned, baseline)
     limit = bottleneck(context, target, baseline[target.name])
 
     def fits(config: Config) -> bool:
-        return all(
-            infeasible_on(node.template, config, workload, limits) is None
-            for limits in context.limits
-            for workload in context.tuned
-        )
+        places = ((workload, limits) for limits in context.limits for workload in context.tuned)
+        return all(infeasible_on(node.template, config, workload, limits) is None for workload, limits in places)
 
     return starts(node.template, limit, fits)
+
+
+def _target(context: Context, workloads: Sequence[Workload], seconds: Mapping[str, float]) -> Workload:
+    """The workload with the most to gain."""
+    return max(workloads, key=lambda workload: headroom(context, workload, seconds[workload.name]))
 
 
 def headroom(context: Context, workload: Workload, seconds: float) -> float:
@@ -161,10 +172,8 @@ def describe(plan: Plan) -> str:
     bound = "bottleneck unknown" if plan.bottleneck == "unknown" else f"probably {plan.bottleneck}-bound"
     where = "all workloads" if plan.scope == "general" else ", ".join(plan.workloads)
     work = [
-        f"{branch.kind} from {branch.parent}: {'; '.join(branch.moves)}"
-        if branch.written
-        else f"search {branch.parent}"
-        for branch in plan.branches
+        f"{one.kind} from {one.parent}: {'; '.join(one.moves)}" if one.written else f"search {one.parent}"
+        for one in plan.branches
     ]
     return f"Round {plan.round}, {where}: {bound}. {' | '.join(work)}. {plan.expected}".rstrip()
 
@@ -181,22 +190,12 @@ MAX_EXPOSED_TIME_RATIO = 1.1
 """Largest time of a rewrite, as a factor of the best kernel's, for which it is worth parameters."""
 
 
-@dataclass(frozen=True, slots=True)
-class BranchReward:
-    """The gain of a kind of branch since the first round. calls: answers that were paid for; gain: the sum, over its
-    kernels, of the logarithm of the speed-up of the best kernel by each."""
-
-    calls: int = 0
-    gain: float = 0.0
-
-
-def plan_on_tree(context: Context, number: int, tree: Tree, kinds: Sequence[BranchKind]) -> Plan:
-    """The plan of round `number`, of branches of these kinds. Measures the baseline and the device's roofs where the
-    journal has none."""
-    baseline = baseline_seconds(context)
+def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
+    """The plan of round `number`, of branches of the kinds that the run's arm has. Measures the baseline and the
+    device's roofs where the journal has none."""
+    baseline, kinds = baseline_seconds(context), KINDS_OF_ARM[context.settings.arm]
     known = next((node.best_seconds for node in tree.best(1)), {})
     seconds = {w.name: known.get(w.name, baseline[w.name]) for w in context.tuned}
-    target = max(context.tuned, key=lambda one: headroom(context, one, seconds[one.name]))
     calls = calls_left(context)
     wanted = context.settings.branches if calls is None else min(context.settings.branches, calls)
     ends = [entry.sequence for entry in context.log.entries(Planned) if entry.event.plan.round > 1]
@@ -206,45 +205,38 @@ def plan_on_tree(context: Context, number: int, tree: Tree, kinds: Sequence[Bran
     searched = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[: "search" in kinds]
     branches = [*(Branch(parent=node.id, kind="search") for node in searched), *written[:wanted]]
     if not branches:
-        branches = [Branch(parent=BASELINE, kind="template", moves=_MOVES["template"])]
-    return Plan(
-        round=number,
-        bottleneck=bottleneck(context, target, seconds[target.name]),
-        scope="general",
-        workloads=tuple(context.tuned_names),
-        evaluations=share(context, number),
-        branches=tuple(branches),
-        expected=expectation(context, target, seconds[target.name]),
-        analysis=f"The most is left on {target.name}.",
-    )
+        branches = [Branch(parent=BASELINE, kind=kinds[0], moves=_MOVES[kinds[0]])]
+    analysis = f"The most is left on {_target(context, context.tuned, seconds).name}."
+    return _plan(context, number, context.tuned, seconds, branches, analysis)
 
 
-def branch_rewards(trees: Sequence[Tree]) -> dict[BranchKind, BranchReward]:
+Reward = tuple[int, float]
+"""Of a kind of branch since the first round: the answers that were paid for, and the sum, over its kernels, of the
+logarithm of the speed-up of the best kernel by each."""
+
+
+def branch_rewards(trees: Sequence[Tree]) -> dict[BranchKind, Reward]:
     """What each kind has brought. trees: as the end of each round left them, the first round's first.
 
     A kernel counts in the round that wrote it, as that left it, against the best of the rounds before: what a later
     search of it finds is not the gain of the call. One that was vetoed or found wrong since gains nothing.
     """
-    found: dict[BranchKind, BranchReward] = {}
-
-    def count(kind: BranchKind, calls: int, gain: float) -> None:
-        known = found.get(kind, BranchReward())
-        found[kind] = BranchReward(known.calls + calls, known.gain + gain)
-
+    answers, gains = Counter[BranchKind](), dict[BranchKind, float]()
     for number, (before, after) in enumerate(pairwise(trees), 2):
         best = next((node.best for node in before.best(1)), None)
         if best is None:
             continue
-        for attempt in after.attempts:
-            if attempt.round == number:
-                count(attempt.made_by, attempt.answers, 0.0)
-        for node in after.nodes:
-            if node.parent != LIBRARY and node.round == number:
-                now = trees[-1].node(node.id)
-                sound = node.best is not None and now is not None and now.best is not None and not now.vetoed
-                gain = math.log(min(best, 1.0) / node.best) if sound and node.best is not None else 0.0
-                count(node.made_by, node.answers, max(0.0, gain))
-    return found
+        written = [node for node in after.nodes if node.parent != LIBRARY and node.round == number]
+        failed = [attempt for attempt in after.attempts if attempt.round == number]
+        paid: list[Node | FailedBranch] = [*written, *failed]
+        for made in paid:
+            answers[made.made_by] += made.answers
+        for node in written:
+            now = trees[-1].node(node.id)
+            if node.best is not None and now is not None and now.best is not None and not now.vetoed:
+                gain = max(0.0, math.log(min(best, 1.0) / node.best))
+                gains[node.made_by] = gains.get(node.made_by, 0.0) + gain
+    return {kind: (count, gains.get(kind, 0.0)) for kind, count in answers.items()}
 
 
 def calls_left(context: Context) -> int | None:
@@ -256,19 +248,15 @@ def calls_left(context: Context) -> int | None:
     return max(0, cap - read_usage(context.journal, live=False).calls())
 
 
-def _ranked(tree: Tree, known: dict[BranchKind, BranchReward]) -> list[Branch]:
-    """What may be written next, one branch of each kind, the most promising first."""
-    options = list(_options(tree))
-    total = sum(one.calls for one in known.values())
+def _ranked(tree: Tree, rewards: Mapping[BranchKind, Reward]) -> list[Branch]:
+    """What may be written next, one branch of each kind, the most promising first, untried kinds before all others."""
+    total = max(2, sum(calls for calls, _ in rewards.values()))
 
     def promise(branch: Branch) -> float:
-        tried = known.get(branch.kind)
-        if tried is None or not tried.calls:
-            return math.inf
-        return tried.gain / tried.calls + EXPLORATION_WEIGHT * math.sqrt(2 * math.log(max(2, total)) / tried.calls)
+        calls, gain = rewards.get(branch.kind, (0, 0.0))
+        return gain / calls + EXPLORATION_WEIGHT * math.sqrt(2 * math.log(total) / calls) if calls else math.inf
 
-    order = sorted(range(len(options)), key=lambda at: (-promise(options[at]), at))
-    return [options[at] for at in order]
+    return sorted(_options(tree), key=promise, reverse=True)
 
 
 _MOVES: dict[BranchKind, tuple[str, ...]] = {
@@ -282,33 +270,32 @@ _ANEW = "organise the work in another way than was tried, for what bounds it, an
 
 def _options(tree: Tree) -> Iterator[Branch]:
     """What the tree allows to be written next, in the order in which untried kinds are tried."""
-    best = tree.best(1)
-    if not best:
-        yield Branch(parent=BASELINE, kind="template", moves=_MOVES["template"])
-        yield Branch(parent=BASELINE, kind="rewrite", moves=_MOVES["rewrite"])
+    if not (best := tree.best(1)):
+        yield from (Branch(parent=BASELINE, kind=kind, moves=_MOVES[kind]) for kind in ("template", "rewrite"))
         return
     top = best[0]
     assert top.best is not None
-    children = {(node.parent, node.made_by) for node in tree.nodes}
-    children |= {(attempt.parent, attempt.made_by) for attempt in tree.attempts}
+    made: list[Node | FailedBranch] = [*tree.nodes, *tree.attempts]
+    children = {(one.parent, one.made_by) for one in made}
     near = MAX_EXPOSED_TIME_RATIO * top.best
     whole = [node for node in tree.ranked if not node.template.has_choices and (node.best or math.inf) < near]
-    for node in [node for node in whole if (node.id, "expose") not in children][:1]:
+    if node := next((node for node in whole if (node.id, "expose") not in children), None):
         yield Branch(parent=node.id, kind="expose", moves=_MOVES["expose"])
-    wider = [node for node in tree.best(2) if node.template.has_choices and (node.id, "extend") not in children]
-    for node in wider[:1]:
+    wider = (node for node in tree.best(2) if node.template.has_choices and (node.id, "extend") not in children)
+    if node := next(wider, None):
         yield Branch(parent=node.id, kind="extend", moves=(*_stuck(node), *_MOVES["extend"]))
     yield Branch(parent=top.id, kind="rewrite", moves=_MOVES["rewrite"])
     yield Branch(parent=top.id, kind="template", moves=(_ANEW,))
 
 
-def _stuck(node: Node) -> tuple[str, ...]:
+def _stuck(node: Node) -> list[str]:
     """Where the search of a template came to an end, a move each."""
-    edges = [f"{name} beyond {value}" for name, value in node.at_edge.items()]
-    moves = [f"more values of {', '.join(edges)}"] if edges else []
+    moves = []
+    if edges := [f"{name} beyond {value}" for name, value in node.at_edge.items()]:
+        moves.append(f"more values of {', '.join(edges)}")
     if dead := node.without_effect:
         moves.append(f"another choice in the place of {', '.join(dead)}, without effect")
-    return tuple(moves)
+    return moves
 
 
 KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
@@ -318,6 +305,13 @@ KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
     "rewrite": ("rewrite",),
 }
 """What the model may plan in each arm of an ablation; a run of a user's is of the arm "tree"."""
+
+
+def searches(settings: Settings) -> bool:
+    """Whether the run's arm searches its templates."""
+    return "search" in KINDS_OF_ARM[settings.arm]
+
+
 TEMPLATES_WITH_SOURCE = 3
 """The best templates that a prompt shows with their source. Others are a line each, and may be branched from too."""
 PLAN_RETRIES = 1
@@ -344,7 +338,7 @@ class Planner:
     def _decide(self, context: Context, number: int, objections: list[str]) -> Plan | None:
         """The plan of the model or of the rules; None without a template. Raises `NoTemplate` where the task cannot get
         one."""
-        if context.models is None:
+        if (models := context.models) is None:
             if not context.sources.templates:
                 backend = context.device.backend
                 _, reasons = with_rules(context.task, backend)
@@ -355,7 +349,8 @@ class Planner:
                 )
             context.listener(Progress("plan", f"round {number}"))
             return plan_by_rules(context, number, context.tree())
-        by_rules = context.settings.planner == "rules"
+        # An agent that rewrites directly makes the best kernel faster, and needs no plan of a model's for that.
+        by_rules = context.settings.planner == "rules" or context.settings.arm == "rewrite"
         context.listener(Progress("plan", f"round {number}{'' if by_rules else ': asking the model'}"))
         # Everything is compared with the baseline, so it must run before anything is decided.
         baseline_seconds(context)
@@ -363,42 +358,38 @@ class Planner:
         tree = context.tree()
         examine_best(context, tree, stage_of(number))
         if by_rules:
-            return plan_on_tree(context, number, tree, KINDS_OF_ARM[context.settings.arm])
-        plan = self._ask(context, context.models, number, tree, objections)
+            return plan_on_tree(context, number, tree)
+        plan = _ask(context, models, number, tree, objections)
         if isinstance(plan, Plan):
             return plan
         sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
         context.note("plan", sentence, stage_of(number), plan.kind)
         ruled = plan_by_rules(context, number, tree)
-        if ruled is None and plan.kind not in HOPELESS:
-            # There is no template yet, and the model may well write one though it did not plan it.
-            ruled = plan_on_tree(context, number, tree, KINDS_OF_ARM[context.settings.arm])
-        return ruled
+        # Where there is no template yet, the model may well write one though it did not plan it.
+        return plan_on_tree(context, number, tree) if ruled is None and plan.kind not in HOPELESS else ruled
 
-    def _ask(
-        self, context: Context, models: Models, number: int, tree: Tree, objections: list[str]
-    ) -> Plan | ModelFailed:
-        messages = plan_messages(context, number, tree, objections)
-        for attempt in range(PLAN_RETRIES + 1):
-            name = "plan" if attempt == 0 else f"plan-repair-{attempt}"
-            (reply,) = models.ask_all([ModelCall("plan", stage_of(number), name, messages, PlanAnswer)])
-            if isinstance(reply, ModelFailed):
-                return reply
-            assert isinstance(reply.value, PlanAnswer)
-            try:
-                return plan_of(reply.value, context, number, tree)
-            except Unusable as error:
-                problem = str(error)
-                context.listener(Progress("plan", f"the plan cannot be carried out: {' '.join(problem.split())}"))
-                again = f"This plan cannot be carried out. {problem}\nAnswer with the whole plan again, corrected."
-                messages = (*messages, Message("assistant", reply.text), Message("user", again))
-        return ModelFailed("unstructured", f"its plan cannot be carried out: {problem.splitlines()[0]}")
+
+def _ask(context: Context, models: Models, number: int, tree: Tree, objections: list[str]) -> Plan | ModelFailed:
+    """The model's plan; one that cannot be carried out goes back to it."""
+    messages, problem = plan_messages(context, number, tree, objections), ""
+    for name in ("plan", *(f"plan-repair-{attempt}" for attempt in range(1, PLAN_RETRIES + 1))):
+        (reply,) = models.ask_all([ModelCall("plan", stage_of(number), name, messages, PlanAnswer)])
+        if isinstance(reply, ModelFailed):
+            return reply
+        assert isinstance(reply.value, PlanAnswer)
+        try:
+            return plan_of(reply.value, context, number, tree)
+        except Unusable as error:
+            problem = str(error)
+            context.listener(Progress("plan", f"the plan cannot be carried out: {' '.join(problem.split())}"))
+            again = f"This plan cannot be carried out. {problem}\nAnswer with the whole plan again, corrected."
+            messages = (*messages, Message("assistant", reply.text), Message("user", again))
+    return ModelFailed("unstructured", f"its plan cannot be carried out: {problem.splitlines()[0]}")
 
 
 def examine_best(context: Context, tree: Tree, stage: str) -> None:
     """Looks at the machine code of the baseline and of the best, where the most is to be gained."""
-    baseline = context.log.baseline_seconds or {}
-    workload = max(context.tuned, key=lambda one: headroom(context, one, baseline[one.name]))
+    workload = _target(context, context.tuned, context.log.baseline_seconds or {})
     examine(context, "baseline", context.sources.baseline.template, {}, workload, stage)
     for node in tree.best(1):
         assert node.best_config is not None
@@ -435,10 +426,9 @@ def plan_messages(context: Context, number: int, tree: Tree, objections: list[st
 def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Plan:
     """The answer as a plan; raises `Unusable` with all that does not fit the run."""
     problems: list[str] = []
-    if not answer.branches:
-        problems.append("It has no branch.")
-    if len(answer.branches) > context.settings.branches:
-        problems.append(f"It has {len(answer.branches)} branches; at most {context.settings.branches} are allowed.")
+    allowed, kinds = context.settings.branches, KINDS_OF_ARM[context.settings.arm]
+    if not 1 <= len(answer.branches) <= allowed:
+        problems.append(f"It has {len(answer.branches) or 'no'} branches; give one to {allowed}.")
     branches = []
     for branch in answer.branches:
         moves = tuple(move.strip()[:MAX_TEXT] for move in branch.moves if move.strip())
@@ -451,7 +441,6 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
     if unknown := [name for name in answer.workloads if name not in names]:
         problems.append(f"There is no tuned workload {', '.join(unknown)}; they are {', '.join(names)}.")
     problems += branch_problems(branches, tree)
-    kinds = KINDS_OF_ARM[context.settings.arm]
     problems += [f"There are no branches of the kind {one.kind} here." for one in branches if one.kind not in kinds]
     if problems:
         raise Unusable("\n".join(problems))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
@@ -29,14 +29,14 @@ from tunesmith.graph.journal.events import (
 )
 from tunesmith.graph.journal.log import stage_of, trial_stage
 from tunesmith.graph.journal.tree import LIBRARY
-from tunesmith.graph.models.calls import Message, ModelCall, ModelFailed
+from tunesmith.graph.models.calls import FailureKind, Message, ModelCall, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
-from tunesmith.graph.roles import Finished
+from tunesmith.graph.roles import Finished, RoleError
+from tunesmith.graph.roles.planner import searches
 from tunesmith.graph.state import Branch, Plan, State
-from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.source import specialise
@@ -210,8 +210,8 @@ def _problem(context: Context, template: Template, stage: str) -> Problem | None
     return None if isinstance(evaluation.failure, Implausible) else problem_of(evaluation)
 
 
-class UnknownTemplate(TunesmithError):
-    """The plan names a template that does not exist."""
+UNTRIED = "the budget was spent before it could be tried"
+"""Why a branch is given up whose template was not measured."""
 
 
 class TemplateDraft(BaseModel):
@@ -277,10 +277,11 @@ class Templater:
     ) -> dict[int, TemplateDraft]:
         """The drafts with the model's answers, by number; those without an answer are given up."""
         if context.models is None:
-            raise UnknownTemplate(f"The plan of round {plan.round} wants new templates, and the run has no model.")
+            raise RoleError(f"The plan of round {plan.round} wants new templates, and the run has no model.")
         stage = stage_of(plan.round)
         # What this very turn adds to the tree must not change its questions when it is begun again.
-        tree = context.tree(before=begin_writing(context, stage, turn))
+        begun = (entry.sequence for entry in context.log.entries(WritingStarted, stage) if entry.event.turn == turn)
+        tree = context.tree(before=next(begun, 0) or context.journal.append(WritingStarted(turn=turn), stage))
         context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
         again = f"-turn-{turn + 1}" if turn else ""
         known = {event.custom_id for event in context.log.events(ModelAsked)}
@@ -295,21 +296,17 @@ class Templater:
             if call.custom_id in known or (context.evaluations_left() > 0 and context.seconds_left() > 0):
                 asked.append((draft, call))
             else:
-                found[draft.number] = _failed(context, draft, "the budget was spent before it could be tried", stage)
+                found[draft.number] = _failed(context, draft, UNTRIED, stage)
         replies = context.models.ask_all([call for _, call in asked])
         for (draft, _), reply in zip(asked, replies, strict=True):
             if isinstance(reply, ModelFailed):
-                found[draft.number] = _failed(context, draft, f"the model gives no template: {reply.detail}", stage)
+                why = f"the model gives no template: {reply.detail}"
+                found[draft.number] = _failed(context, draft, why, stage, reply.kind)
             else:
                 assert isinstance(reply.value, TemplateAnswer | RewriteAnswer)
-                found[draft.number] = TemplateDraft(
-                    number=draft.number,
-                    branch=draft.branch,
-                    history=draft.history,
-                    answers=draft.answers + 1,
-                    text=reply.text,
-                    answer=reply.value,
-                )
+                answered = {"answers": draft.answers + 1, "text": reply.text, "answer": reply.value}
+                read = {"template": None, "seeds": (), "problem": None}
+                found[draft.number] = draft.model_copy(update=answered | read)
         return found
 
     def _judge(self, context: Context, drafts: Sequence[TemplateDraft], stage: str) -> list[TemplateDraft]:
@@ -322,34 +319,36 @@ class Templater:
                 assert draft.template is not None, "a draft without a template has a problem"
                 if draft.template.id not in known and len(wanted) < left and context.seconds_left() > 0:
                     wanted[draft.template.id] = draft.template
-        tried = try_templates(context, list(wanted.values()), stage)
-        trials = {name: problem_of(evaluation) for name, evaluation in tried.items()}
+        trials = try_templates(context, list(wanted.values()), stage)
         return [self._judged(context, one, trials, stage) if one.open else one for one in drafts]
 
     def _judged(
-        self, context: Context, draft: TemplateDraft, trials: Mapping[str, Problem | None], stage: str
+        self, context: Context, draft: TemplateDraft, trials: Mapping[str, Evaluation], stage: str
     ) -> TemplateDraft:
-        problem, template = draft.problem, draft.template
+        problem, template, branch = draft.problem, draft.template, draft.branch
         if problem is None:
             assert template is not None
             if template.id not in trials:
-                return _failed(context, draft, "the budget was spent before it could be tried", stage)
-            problem = trials[template.id]
-            if problem is None and _written_before(context, template, draft.branch, stage):
+                return _failed(context, draft, UNTRIED, stage)
+            problem = problem_of(trials[template.id])
+        if problem is None:
+            assert template is not None
+            added = [entry for entry in context.log.entries(TemplateAdded) if entry.event.id == template.id]
+            mine = (stage, branch.parent, branch.kind)
+            if added and (added[0].stage, added[0].event.parent, added[0].event.made_by) != mine:
+                # Another branch of the run has come to the very same template.
                 return _failed(context, draft, f"the answer is {template.id} again", stage)
-            if problem is None:
-                register(context, template, draft.branch, stage, draft.answers)
-                _register_seeds(context, template.id, draft.seeds, stage)
-                context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
-                return draft.model_copy(update={"taken": True})
+            _register(context, template, branch, stage, draft.answers)
+            _register_seeds(context, template.id, draft.seeds, stage)
+            context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
+            return draft.model_copy(update={"taken": True})
         sentence = problem.in_short
         context.listener(Progress("template", f"answer {draft.answers} of template {draft.number}: {sentence[:300]}"))
         history = (*draft.history, f"{problem.kind}: {problem.what} {problem.log[:600]}")
         draft = draft.model_copy(update={"problem": problem, "history": history})
-        if draft.answers > context.settings.repairs:
-            why = f"it does not work after {draft.answers} answer(s): {sentence[:400]}"
-            return _failed(context, draft, why, stage)
-        return draft
+        if draft.answers <= context.settings.repairs:
+            return draft
+        return _failed(context, draft, f"it does not work after {draft.answers} answer(s): {sentence[:400]}", stage)
 
     def _search_further(self, context: Context, plan: Plan, stage: str) -> list[str]:
         """The known templates that the plan searches as they are, without excluded ones."""
@@ -360,7 +359,7 @@ class Templater:
             node = tree.node(branch.parent)
             if node is None:
                 known = ", ".join(one.id for one in tree.nodes) or "none"
-                raise UnknownTemplate(
+                raise RoleError(
                     f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}."
                 )
             template, seeds, vetoed = node.template, branch.seeds, context.log.vetoed()
@@ -369,7 +368,7 @@ class Templater:
             if template.id in vetoed:
                 continue
             if node.round == 0:
-                register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
+                _register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
             if template.id != node.id:
                 # The searched template is another one than planned, and only its default is known to hold.
                 seeds = ()
@@ -381,14 +380,14 @@ class Templater:
 
     def _fallback_templates(self, context: Context, plan: Plan, stage: str) -> list[str]:
         """The template of a round whose planned ones cannot be used: the task's next unused one, else the best known
-        one."""
+        one; none in an arm without a search."""
         tree = context.tree()
         chosen = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[:1]
-        if not chosen:
+        if not chosen or not searches(context.settings):
             context.note("template", f"Round {plan.round} has no template to tune.", stage)
             return []
         if tree.untried:
-            register(context, chosen[0].template, Branch(parent=LIBRARY, kind="template"), stage)
+            _register(context, chosen[0].template, Branch(parent=LIBRARY, kind="template"), stage)
         sentence = f"None of the templates planned for round {plan.round} can be used; {chosen[0].id} takes its place."
         context.note("template", sentence, stage)
         return [chosen[0].id]
@@ -416,12 +415,6 @@ def _fan_out(sent: Sequence[TemplateDraft], drafts: Sequence[TemplateDraft]) -> 
     return Command(goto=nodes, update={"drafts": {str(one.number): one.to_json() for one in drafts}})
 
 
-def begin_writing(context: Context, stage: str, turn: int) -> int:
-    """The entry with which this turn began, from whatever session."""
-    begun = (entry.sequence for entry in context.log.entries(WritingStarted, stage) if entry.event.turn == turn)
-    return next(begun, 0) or context.journal.append(WritingStarted(turn=turn), stage)
-
-
 def _with_problem(draft: TemplateDraft, question: tuple[Message, ...]) -> tuple[Message, ...]:
     """The question, and after it only the last answer with its problem: earlier ones are superseded."""
     problem = draft.problem
@@ -437,7 +430,7 @@ def _with_problem(draft: TemplateDraft, question: tuple[Message, ...]) -> tuple[
     return (*question, Message("assistant", draft.text), Message("user", text))
 
 
-def register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
+def _register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
     """Puts the template of a branch into the tree, once. answers: of the model, until it worked."""
     if not context.log.has_template(template.id):
         event = TemplateAdded(
@@ -455,26 +448,20 @@ def _register_seeds(context: Context, template: str, seeds: Sequence[Config], st
         context.journal.append(SeedsProposed(template=template, configs=tuple(new.values())), stage)
 
 
-def _written_before(context: Context, template: Template, branch: Branch, stage: str) -> bool:
-    """Whether another branch of the run has come to the very same template."""
-    for entry in context.log.entries(TemplateAdded):
-        if entry.event.id == template.id:
-            known = entry.event
-            return (entry.stage, known.parent, known.made_by) != (stage, branch.parent, branch.kind)
-    return False
-
-
-def _failed(context: Context, draft: TemplateDraft, why: str, stage: str) -> TemplateDraft:
-    """The draft, given up for that reason, which enters the journal."""
+def _failed(
+    context: Context, draft: TemplateDraft, why: str, stage: str, failure: FailureKind | Literal[""] = ""
+) -> TemplateDraft:
+    """The draft, given up for that reason, which enters the journal. failure: the model's, where that is the reason."""
     branch = draft.branch
     event = BranchAbandoned(
         branch=draft.number,
         parent=branch.parent,
-        moves=branch.moves,
+        # Of a whole kernel its author says better than the plan what was tried.
+        moves=(draft.answer.description[:400],) if isinstance(draft.answer, RewriteAnswer) else branch.moves,
         problem="\n".join(draft.history) or why,
         answers=draft.answers,
         made_by=branch.kind,
     )
     context.once(BranchAbandoned, stage, lambda: event, **dict(event))
-    context.note("template", f"Template {draft.number} of the round is given up: {why}", stage)
+    context.note("template", f"Template {draft.number} of the round is given up: {why}", stage, failure)
     return draft.model_copy(update={"failed": why})

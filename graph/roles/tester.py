@@ -10,8 +10,7 @@ The arithmetic of the verdict belongs to `verdict`, the common values of rejecte
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -23,19 +22,17 @@ from tunesmith.graph.journal.records import ExaminationRow, FinalistResult, Verd
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import Finished
-from tunesmith.graph.roles.planner import plan_by_rules
+from tunesmith.graph.roles.planner import plan_by_rules, searches
 from tunesmith.graph.roles.rejections import NOT_EXAMINED, defects, has, variations
-from tunesmith.graph.roles.verdict import FOR_ALL, build_verdict, least_seconds
+from tunesmith.graph.roles.verdict import FOR_ALL, Finalist, build_verdict, least_seconds
 from tunesmith.graph.state import Done, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE
 from tunesmith.kernels.build.artifact import EvaluationRequest
-from tunesmith.kernels.check.verify import Passed, Skipped
+from tunesmith.kernels.check.verify import Passed, Skipped, infeasible_on
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import TimedOut, describe
-from tunesmith.kernels.space import SpaceRule, feasible, rules
-from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import AnyOpponent, Workload
 from tunesmith.kernels.spec.template import Config, assignments, config_key
 
@@ -45,132 +42,6 @@ NO_TIME = (
     "the time limit left no time to examine it on odd sizes and other contents; `tunesmith check` does, and so does "
     "`tunesmith resume` with more time"
 )
-
-
-def disqualified(context: Context, given_up: Collection[VerifiedKernel] = ()) -> dict[VerifiedKernel, str]:
-    """The finalists that may not win, and why: rejected by examinations of this run, with the common defect of rejected
-    ones, or, unless the settings allow it, with lines that never ran. given_up: kernels that could not be examined in
-    this session, which count unless the settings allow it (for all workloads together: `FOR_ALL`)."""
-    settings, found = context.settings, dict[VerifiedKernel, str]()
-    known = context.log.examinations()
-    for key, one in known.items():
-        if one.verdict == "rejected":
-            found[key] = one.detail
-        elif one.verdict == "not examined" and key in given_up and not settings.allow_unexamined:
-            found[key[0], key[1], one.workload or FOR_ALL] = f"{NOT_EXAMINED}: {one.detail}"
-        elif one.unreached and not settings.allow_unexecuted:
-            found[key] = f"some of its lines ran in no check: {'; '.join(one.unexecuted)}"
-    for template, defect in defects(context.log).items():
-        for evaluation in (entry.event.evaluation for entry in context.log.evaluations_of(template)):
-            key = (template, config_key(evaluation.config), "")
-            if key not in known and has(evaluation.config, defect):
-                found[key] = f"it shares {assignments(defect)} with all rejected configurations of its template"
-    return found
-
-
-def examine_winners(
-    context: Context, build: Callable[[Mapping[VerifiedKernel, str]], Verdict], given_up: set[VerifiedKernel]
-) -> Verdict:
-    """The verdict of `build` on the disqualified kernels, once all its winners are examined: the general configuration
-    on everything, the others on the workload they won. Where one is rejected, or cannot be examined, the next best is a
-    winner and is examined in turn. given_up: receives the kernels that could not be examined."""
-    while True:
-        verdict = build(disqualified(context, given_up))
-        known = context.log.examinations()
-        # An earlier session of the run may have had no time for one.
-        waiting = [
-            one
-            for one in _winners(verdict)
-            if (key := _key(*one)) not in given_up and (key not in known or known[key].verdict == "not examined")
-        ]
-        if not waiting:
-            return verdict
-        _examine(context, waiting)
-        known = context.log.examinations()
-        given_up |= {key for one in waiting if known[key := _key(*one)].verdict == "not examined"}
-
-
-def examine_everywhere(context: Context, kernels: Sequence[Winner]) -> None:
-    """Examines on everything the kernels that were examined for single workloads alone: a dispatch rule uses them for
-    further shapes. A kernel that is rejected then is `disqualified` for all workloads."""
-    known = context.log.examinations()
-    wanted = [(one.template, one.config, "") for one in kernels]
-    waiting = [one for one in wanted if (was := known.get(_key(*one))) is None or was.verdict == "not examined"]
-    if waiting:
-        _examine(context, waiting)
-
-
-def _examine(context: Context, waiting: Sequence[tuple[str, Config, str]]) -> None:
-    """The full verdict on templates at configurations, each for a workload or, with an empty name, for all."""
-    context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
-    jobs = [(context.template(template), config, workload or None) for template, config, workload in waiting]
-    settings, left, begun = context.settings, context.seconds_left(), time.monotonic()
-    results: list[dict[str, Any]] = []
-    failure = NO_TIME
-    if left >= MIN_EXAMINATION_SECONDS:
-        deadlines = judge.Limits(prepare=settings.reference_deadline, check=settings.check_time)
-        try:
-            found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left, deadlines=deadlines)
-            if isinstance(found, list):
-                results = [_fields(one) for one in found]
-                for note in dict.fromkeys(one.baseline_note for one in found if one.baseline_note):
-                    context.note("test", note, "")
-            elif not isinstance(found, TimedOut) or context.seconds_left() >= MIN_EXAMINATION_SECONDS:
-                failure = describe(found)
-        except TunesmithError as error:
-            # The task is at fault: its baseline is wrong somewhere. That is worth knowing, and no reason to end here.
-            failure = str(error)
-    share = round((time.monotonic() - begun) / len(waiting), 3)
-    results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
-    for (template, config, workload), fields in zip(waiting, results, strict=True):
-        about: dict[str, Any] = {"template": template, "config": config, "workload": workload, "seconds": share}
-        context.journal.append(Examined(examination=Verification(**about, **fields)))
-
-
-def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
-    """The examinations of the winners of `verdict`, as the summary shows them."""
-    known = context.log.examinations()
-    winners = _winners(verdict)
-    # Kernels that a dispatch rule may use were examined on everything as well.
-    keys = dict.fromkeys(_key(*one) for one in [*winners, *((template, config, "") for template, config, _ in winners)])
-    shared = set(ExaminationRow.model_fields) & set(Verification.model_fields)
-    rows = []
-    for one in [known[key] for key in keys if key in known]:
-        passed = [step for step in one.steps if isinstance(step, Passed)]
-        own = [step for step in passed if step.own]
-        rows.append(
-            ExaminationRow(
-                **one.model_dump(include=shared),
-                checks=len(passed),
-                skipped=tuple(f"{step.step}: {step.why}" for step in one.steps if isinstance(step, Skipped)),
-                largest_error=max((d.largest for step in own for d in step.accuracy.values()), default=None),
-                baseline_error=max((d.largest for step in own for d in step.baseline.values()), default=None),
-            )
-        )
-    return rows
-
-
-def _winners(verdict: Verdict) -> list[tuple[str, Config, str]]:
-    """The general configuration, and other kernels for single workloads: template, configuration, and the workload,
-    empty for all."""
-    general = verdict.general
-    used = [(row.template, row.config, row.workload) for row in verdict.dispatch]
-    if general is None:
-        return used
-    key = _key(general.template, general.config, "")
-    return [(general.template, general.config, ""), *(one for one in used if _key(one[0], one[1], "") != key)]
-
-
-def _key(template: str, config: Config, workload: str) -> VerifiedKernel:
-    return template, config_key(config), workload
-
-
-def _fields(found: judge.CandidateVerdict) -> dict[str, Any]:
-    fields = {name: getattr(found, name) for name in ("verdict", "reason", "detail", "steps", "notes", "artifacts")}
-    unreached = any(one.lines for one in found.unexecuted)
-    return fields | {"unexecuted": tuple(map(str, found.unexecuted)), "unreached": unreached}
-
-
 FINALISTS_PER_SHAPE = 2
 """Finalists of one workload, beside the general ones."""
 ROUNDS, SECONDS = 40, 0.5
@@ -182,110 +53,103 @@ MIN_FLOOR_SHARE = 0.95
 FRESH_SEED = 1_000_003
 """Added to the seed for each test, so that finalists meet contents that the search never saw."""
 
-Finalist = tuple[str, Config]
-"""Template id and configuration."""
-
 
 class Tester:
     name = "test"
 
     def __call__(self, state: State, context: Context) -> State | Finished:
         number = state["round"]
-        stage = stage_of(number)
-        general, per_shape = finalists(context, stage)
+        done = _done(context, number, None)
+        if not done and not searches(context.settings):
+            # Without a search, only the run's end is worth a test.
+            return {"done": ""}
+        general, per_shape = finalists(context, stage_of(number))
         if not general and not any(per_shape.values()):
             nothing_left = context.models is None and not context.tree().untried
-            return {"done": _done(context, number, None) or ("nothing valid" if nothing_left else "")}
-        if _nothing_new(context, stage) and not _done(context, number, None):
+            return {"done": done or ("nothing valid" if nothing_left else "")}
+        searched = context.log.searched(stage_of(number))
+        nothing_new = context.models is None and searched is not None and searched.asked == 0
+        if nothing_new and context.log.verdict() is not None and not done:
+            # All configurations of the search had been measured already, and the earlier verdict holds.
             return {"done": ""}
         # Opponents cost time, and only what the run ends with is put beside them.
-        beside = context.opponents if _done(context, number, None) else ()
-        comparisons = self._compared(context, number, general, per_shape, beside)
+        beside = context.opponents if done else ()
+        comparisons = _compared(context, number, general, per_shape, beside)
         verdict = build_verdict(context, comparisons, general, disqualified(context))
         if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
             verdict = build_verdict(context, comparisons, general, disqualified(context))
         done = _done(context, number, verdict)
         if done and len(beside) < len(context.opponents) and context.seconds_left() > 0:
             # That it is the last could not be known before, as where the limit of the device is reached.
-            comparisons = self._compared(context, number, general, per_shape, context.opponents)
+            comparisons = _compared(context, number, general, per_shape, context.opponents)
         if done:
             # What the run ends with is what gets exported: only that is worth an examination.
-            verdict = self._examined(context, number, general, per_shape, comparisons)
+            verdict = _examined(context, number, general, per_shape, comparisons)
         context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
         return Finished({"done": done}, VerdictReached(verdict=verdict))
 
-    def _examined(
-        self,
-        context: Context,
-        number: int,
-        general: list[Finalist],
-        per_shape: dict[str, list[Finalist]],
-        comparisons: list[Compared],
-    ) -> Verdict:
-        """The verdict whose winners are all examined. As long as none serves all workloads and time is left, other
-        configurations are compared in place of the rejected ones: these with one value changed, the templates'
-        defaults, and the next best measured ones."""
-        stage, given_up = stage_of(number), set[tuple[str, str, str]]()
-        while True:
-            build = partial(build_verdict, context, comparisons, general)
-            verdict = examine_winners(context, build, given_up)
-            if verdict.general is not None or context.seconds_left() <= 0:
-                return with_examination(context, verdict)
-            more = replacements(context, stage, general)
-            if not more:
-                return verdict
+
+def _examined(
+    context: Context,
+    number: int,
+    general: list[Finalist],
+    per_shape: Mapping[str, list[Finalist]],
+    comparisons: list[Compared],
+) -> Verdict:
+    """The verdict whose winners are all examined: the general configuration on everything, the others on the workload
+    they won. Where one is rejected, or cannot be examined, the next best is a winner and is examined in turn. As long
+    as none serves all workloads and time is left, other configurations are compared in place of the rejected ones."""
+    given_up: set[VerifiedKernel] = set()
+    while True:
+        verdict = build_verdict(context, comparisons, general, disqualified(context, given_up))
+        if waiting := _unexamined(context, _winners(verdict), given_up):
+            _examine(context, waiting)
+            given_up |= {_key(*kernel) for kernel in _unexamined(context, waiting)}
+        elif verdict.general is not None or context.seconds_left() <= 0:
+            return _with_examination(context, verdict)
+        elif more := _replacements(context, stage_of(number), general):
             general = [*general, *more]
-            comparisons = self._compared(context, number, general, per_shape, context.opponents)
+            comparisons = _compared(context, number, general, per_shape, context.opponents)
+        else:
+            return verdict
 
-    def _compared(
-        self,
-        context: Context,
-        number: int,
-        general: list[Finalist],
-        per_shape: dict[str, list[Finalist]],
-        beside: Sequence[AnyOpponent],
-    ) -> list[Compared]:
-        """The finalists on every workload, `beside` these opponents; without comparisons that the journal has."""
-        stage = stage_of(number)
-        known, opponents = context.log.comparisons(stage), {one.name for one in beside}
-        wanted: list[tuple[Workload, list[Finalist]]] = []
-        for workload in (*context.tuned, *context.held_out):
-            entrants = _distinct([*general, *per_shape.get(workload.name, [])])
-            event = known.get(workload.name)
-            if event is not None and opponents <= {one.name for one in event.opponents}:
-                met = {(one.template, config_key(one.config)) for one in event.entries}
-                entrants = [one for one in entrants if _kernel(one) not in met]
-            if entrants:
-                wanted.append((workload, entrants))
-        for position, (workload, entrants) in enumerate(wanted):
-            # A verdict needs the tuned workloads; the held-out ones come after all of them.
-            if workload.held_out and context.seconds_left() <= 0:
-                if left := ", ".join(one.name for one, _ in wanted[position:] if one.name not in known):
-                    context.note("test", f"The time limit left no time for the held-out workloads {left}.", stage)
-                break
-            share = max(0.0, context.seconds_left()) / (len(wanted) - position)
-            self._compare(context, workload, entrants, number, share, beside)
-        return list(context.log.comparisons(stage).values())
 
-    def _compare(
-        self,
-        context: Context,
-        workload: Workload,
-        entrants: list[Finalist],
-        number: int,
-        share: float,
-        beside: Sequence[AnyOpponent],
-    ) -> None:
-        """share: seconds of the time limit that are left to this comparison."""
+def _compared(
+    context: Context,
+    number: int,
+    general: Sequence[Finalist],
+    per_shape: Mapping[str, list[Finalist]],
+    beside: Sequence[AnyOpponent],
+) -> list[Compared]:
+    """The finalists on every workload, `beside` these opponents; without comparisons that the journal has."""
+    stage = stage_of(number)
+    known, opponents = context.log.comparisons(stage), {opponent.name for opponent in beside}
+    wanted: list[tuple[Workload, list[Finalist]]] = []
+    for workload in (*context.tuned, *context.held_out):
+        entrants = _distinct([*general, *per_shape.get(workload.name, [])])
+        event = known.get(workload.name)
+        if event is not None and opponents <= {opponent.name for opponent in event.opponents}:
+            met = {(entry.template, config_key(entry.config)) for entry in event.entries}
+            entrants = [entrant for entrant in entrants if _kernel(entrant) not in met]
+        if entrants:
+            wanted.append((workload, entrants))
+    for position, (workload, entrants) in enumerate(wanted):
+        # A verdict needs the tuned workloads; the held-out ones come after all of them.
+        if workload.held_out and context.seconds_left() <= 0:
+            if left := ", ".join(later.name for later, _ in wanted[position:] if later.name not in known):
+                context.note("test", f"The time limit left no time for the held-out workloads {left}.", stage)
+            break
         context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
-        requests = requests_for(context, entrants, workload)
+        # Of the time that is left for this comparison, half goes into samples.
+        share = max(0.0, context.seconds_left()) / (len(wanted) - position)
+        each = share / (2 * (1 + len(entrants) + len(beside)))
         found = context.pool.compare(
             baseline_request(context, [workload]),
-            requests,
+            requests_for(context, entrants, workload),
             workload.name,
             seed=context.settings.seed + number * FRESH_SEED,
             rounds=ROUNDS,
-            budget_seconds=min(SECONDS, max(MIN_SAMPLING_SECONDS, share / (2 * (1 + len(entrants) + len(beside))))),
+            budget_seconds=min(SECONDS, max(MIN_SAMPLING_SECONDS, each)),
             opponents=beside,
         )
         event = Compared(
@@ -296,139 +160,8 @@ class Tester:
             opponents=found.opponents,
             baseline_energy=found.energies[0] if found.energies else None,
         )
-        context.journal.append(event, stage_of(number))
-
-
-def finalists(
-    context: Context, stage: str, after: Sequence[Finalist] = ()
-) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
-    """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload, without
-    those found wrong before the test of this round began.
-
-    after: former finalists; the next best in general then, of templates without a finalist first. A configuration that
-    a constraint or a limit excludes on a held-out workload does not serve that shape, however fast it is elsewhere: it
-    may be the best for a shape, but not for all.
-    """
-    baseline, vetoed = baseline_quantities(context), context.log.vetoed()
-    # A test that was interrupted goes on with the finalists that it began with.
-    began = context.log.entries(Compared, stage)
-    wrong = context.log.rejected(before=began[0].sequence if began else None)
-    names, weights, of = context.tuned_names, context.weights, context.settings.objective
-    had, templates = {_kernel(one) for one in after}, {template for template, _ in after}
-    ranked: list[tuple[bool, float, Finalist]] = []
-    single: dict[str, list[tuple[float, Finalist]]] = {name: [] for name in names}
-    for evaluation in context.log.evaluations():
-        entrant = (evaluation.template, evaluation.config)
-        if evaluation.template in vetoed or _kernel(entrant) in wrong:
-            continue
-        if (value := objective(evaluation, names, baseline, weights, of)) is not None:
-            ranked.append((evaluation.template in templates, value, entrant))
-        for name, quantity in quantities_of(evaluation, of).items():
-            if name in single and evaluation.failure is None:
-                single[name].append((quantity, entrant))
-    broken = _broken_on_held_out(context)
-    # What several rounds measured, such as one workload's own and one of all, takes one place.
-    in_order = _distinct([entrant for _, _, entrant in sorted(ranked, key=lambda item: item[:2])])
-    feasible_everywhere = (one for one in in_order if _kernel(one) not in had and not broken(one))
-    general = list(islice(feasible_everywhere, context.settings.finalists))
-    if ranked and not general and not after:
-        context.note(
-            "test",
-            "Of the configurations that are right on all tuned workloads none is feasible on the held-out ones too, so "
-            f"there is no general one. Of the best: {broken(in_order[0])} Relax the constraint, or measure more "
-            "configurations.",
-            "",
-        )
-    per_shape = {
-        name: _distinct([entrant for _, entrant in sorted(found, key=lambda item: item[0])])[:FINALISTS_PER_SHAPE]
-        for name, found in single.items()
-    }
-    return general, per_shape
-
-
-def with_examination(context: Context, verdict: Verdict) -> Verdict:
-    """`verdict`, whose sentence says where the general configuration was examined on few sizes, or not at all, which
-    the settings allow."""
-    if verdict.general is None:
-        return verdict
-    known = context.log.examinations().get(_key(verdict.general.template, verdict.general.config, ""))
-    if known is None or known.verdict == "not examined":
-        said = "The general configuration was not examined."
-    elif known.verdict == "partial":
-        said = f"It is right where it can be launched, but {known.detail}; best/ has the baseline for other shapes."
-    else:
-        return verdict
-    return verdict.model_copy(update={"sentence": f"{verdict.sentence} {said}"})
-
-
-def replacements(context: Context, stage: str, tried: Sequence[Finalist]) -> list[Finalist]:
-    """The next configurations after all of `tried` were rejected: the fastest rejected of each template with one value
-    changed, and the templates' defaults, measured now where they were not; else the next best measured ones without a
-    known defect."""
-    known = {_kernel(one) for one in tried}
-    rejected = [one for one in context.log.examinations().values() if one.verdict == "rejected"]
-    common = defects(context.log)
-    fastest = dict(reversed([one for one in tried if one[0] in {each.template for each in rejected}]))
-    wanted: list[Finalist] = []
-    for template_id, config in fastest.items():
-        template, defect = context.template(template_id), common.get(template_id, {})
-        wanted += [(template_id, one) for one in variations(template, config, defect) if not has(one, defect)]
-        wanted.append((template_id, template.default_config))
-    wanted = [one for one in _distinct(wanted) if _kernel(one) not in known]
-    valid = measured_now(context, stage, wanted)
-    if valid:
-        return valid
-    out = disqualified(context)
-    following, _ = finalists(context, stage, after=tried)
-    return [one for one in following if (*_kernel(one), "") not in out]
-
-
-def measured_now(context: Context, stage: str, wanted: Sequence[Finalist]) -> list[Finalist]:
-    """Those of `wanted` that are feasible and right on all tuned workloads; none is measured twice."""
-    names = tuple(context.tuned_names)
-    found = {(one.template, config_key(one.config)): one for one in context.log.evaluations()}
-    requests = []
-    for number, (template_id, config) in enumerate(wanted):
-        template = context.template(template_id)
-        feasible_here = all(feasible(template, context.tuned, one).reject(config) is None for one in context.limits)
-        if _kernel((template_id, config)) not in found and feasible_here:
-            requests.append(EvaluationRequest(number, template, config, names))
-    if requests:
-        context.listener(Progress("test", f"measuring {len(requests)} configurations in place of rejected ones"))
-        context.pool.roofline = context.roofline()
-        for request, evaluation in zip(requests, context.pool.evaluate(requests), strict=True):
-            event = Evaluated(number=request.number, key=config_key(evaluation.config), evaluation=evaluation)
-            context.journal.append(event, repair_stage(stage))
-            found[evaluation.template, config_key(evaluation.config)] = evaluation
-    broken = _broken_on_held_out(context)
-    right = {key for key, one in found.items() if one.failure is None}
-    return [one for one in wanted if _kernel(one) in right and not broken(one)]
-
-
-def _broken_on_held_out(context: Context) -> Callable[[Finalist], str]:
-    """Gives the rule that a finalist breaks on a held-out workload, here or on the target; empty if none."""
-    found: dict[str, list[SpaceRule]] = {}
-
-    def broken(entrant: Finalist) -> str:
-        template_id, config = entrant
-        if template_id not in found:
-            template = context.template(template_id)
-            found[template_id] = [r for limits in context.limits for r in rules(template, context.held_out, limits)]
-        try:
-            return next((rule.explain(config) for rule in found[template_id] if not rule.holds(config)), "")
-        except ExpressionError as error:
-            return str(error)
-
-    return broken
-
-
-def _kernel(finalist: Finalist) -> tuple[str, str]:
-    """What tells finalists apart: template id, and configuration as text."""
-    return finalist[0], config_key(finalist[1])
-
-
-def _distinct(entrants: Sequence[Finalist]) -> list[Finalist]:
-    return list({_kernel(one): one for one in entrants}.values())
+        context.journal.append(event, stage)
+    return list(context.log.comparisons(stage).values())
 
 
 def requests_for(context: Context, entrants: Sequence[Finalist], workload: Workload) -> list[EvaluationRequest]:
@@ -451,7 +184,238 @@ def finalist_results(entrants: Sequence[Finalist], found: WorkloadComparison) ->
     )
 
 
+# Finalists
+
+
+def finalists(
+    context: Context, stage: str, after: Sequence[Finalist] = ()
+) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
+    """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload, without
+    those found wrong before the test of this round began.
+
+    after: former finalists; the next best in general then, of templates without a finalist first. A configuration that
+    a constraint or a limit excludes on a held-out workload does not serve that shape, however fast it is elsewhere: it
+    may be the best for a shape, but not for all.
+    """
+    baseline, vetoed = baseline_quantities(context), context.log.vetoed()
+    # A test that was interrupted goes on with the finalists that it began with.
+    began = context.log.entries(Compared, stage)
+    wrong = context.log.rejected(before=began[0].sequence if began else None)
+    names, weights, of = context.tuned_names, context.weights, context.settings.objective
+    had, templates = {_kernel(entrant) for entrant in after}, {template for template, _ in after}
+    ranked: list[tuple[tuple[bool, float], Finalist]] = []
+    single: dict[str, list[tuple[float, Finalist]]] = {name: [] for name in names}
+    for evaluation in context.log.evaluations():
+        entrant = (evaluation.template, evaluation.config)
+        if evaluation.failure is not None or evaluation.template in vetoed or _kernel(entrant) in wrong:
+            continue
+        if (value := objective(evaluation, names, baseline, weights, of)) is not None:
+            ranked.append(((evaluation.template in templates, value), entrant))
+        for name, quantity in quantities_of(evaluation, of).items():
+            if name in single:
+                single[name].append((quantity, entrant))
+    in_order = _best_first(ranked)
+    feasible_everywhere = (
+        one for one in in_order if _kernel(one) not in had and not _broken(context, one, context.held_out)
+    )
+    general = list(islice(feasible_everywhere, context.settings.finalists))
+    if in_order and not general and not after:
+        reason = _broken(context, in_order[0], context.held_out)
+        sentence = (
+            "Of the configurations that are right on all tuned workloads none is feasible on the held-out ones too, so "
+            f"there is no general one. Of the best: {reason} Relax the constraint, or measure more configurations."
+        )
+        context.note("test", sentence, "")
+    return general, {name: _best_first(found)[:FINALISTS_PER_SHAPE] for name, found in single.items()}
+
+
+def _replacements(context: Context, stage: str, tried: Sequence[Finalist]) -> list[Finalist]:
+    """The next configurations after all of `tried` were rejected: the fastest rejected of each template with one value
+    changed, and the templates' defaults, as far as they are right, measured now where they were not; else the next best
+    measured ones without a known defect."""
+    rejected = {kernel.template for kernel in context.log.examinations().values() if kernel.verdict == "rejected"}
+    common, wanted = defects(context.log), list[Finalist]()
+    for template_id, config in reversed({one[0]: one for one in reversed(tried)}.values()):
+        if template_id in rejected:
+            template, defect = context.template(template_id), common.get(template_id, {})
+            changed = [one for one in variations(template, config, defect) if not has(one, defect)]
+            wanted += [(template_id, one) for one in (*changed, template.default_config)]
+    known, everywhere = {_kernel(one) for one in tried}, (*context.tuned, *context.held_out)
+    wanted = [one for one in _distinct(wanted) if _kernel(one) not in known and not _broken(context, one, everywhere)]
+    found = {(one.template, config_key(one.config)): one for one in context.log.evaluations()}
+    requests = [
+        EvaluationRequest(number, context.template(template), config, tuple(context.tuned_names))
+        for number, (template, config) in enumerate(wanted)
+        if _kernel((template, config)) not in found
+    ]
+    if requests:
+        context.listener(Progress("test", f"measuring {len(requests)} configurations in place of rejected ones"))
+        context.pool.roofline = context.roofline()
+        for request, evaluation in zip(requests, context.pool.evaluate(requests), strict=True):
+            key = config_key(evaluation.config)
+            event = Evaluated(number=request.number, key=key, evaluation=evaluation)
+            context.journal.append(event, repair_stage(stage))
+            found[evaluation.template, key] = evaluation
+    out = disqualified(context)
+    return [one for one in wanted if found[_kernel(one)].failure is None] or [
+        one for one in finalists(context, stage, after=tried)[0] if (*_kernel(one), "") not in out
+    ]
+
+
+def _broken(context: Context, finalist: Finalist, workloads: Sequence[Workload]) -> str:
+    """The rule that a finalist breaks on one of `workloads`, here or on the target; empty if none."""
+    template, config = context.template(finalist[0]), finalist[1]
+    places = ((workload, limits) for limits in context.limits for workload in workloads)
+    reasons = (infeasible_on(template, config, workload, limits) for workload, limits in places)
+    return next((reason.detail for reason in reasons if reason is not None), "")
+
+
+def _kernel(finalist: Finalist) -> tuple[str, str]:
+    """What tells finalists apart: template id, and configuration as text."""
+    return finalist[0], config_key(finalist[1])
+
+
+def _distinct(entrants: Iterable[Finalist]) -> list[Finalist]:
+    return list({_kernel(entrant): entrant for entrant in entrants}.values())
+
+
+def _best_first(found: list[tuple[Any, Finalist]]) -> list[Finalist]:
+    """The finalists by their values. What several rounds measured, such as one workload's own and one of all, takes
+    one place."""
+    return _distinct(entrant for _, entrant in sorted(found, key=lambda pair: pair[0]))
+
+
+# Examinations
+
+
+def disqualified(context: Context, given_up: Collection[VerifiedKernel] = ()) -> dict[VerifiedKernel, str]:
+    """The finalists that may not win, and why: rejected by examinations of this run, with the common defect of rejected
+    ones, or, unless the settings allow it, with lines that never ran. given_up: kernels that could not be examined in
+    this session, which count unless the settings allow it (for all workloads together: `FOR_ALL`)."""
+    settings, found = context.settings, dict[VerifiedKernel, str]()
+    known = context.log.examinations()
+    for key, kernel in known.items():
+        if kernel.verdict == "rejected":
+            found[key] = kernel.detail
+        elif kernel.verdict == "not examined" and key in given_up and not settings.allow_unexamined:
+            found[key[0], key[1], kernel.workload or FOR_ALL] = f"{NOT_EXAMINED}: {kernel.detail}"
+        elif kernel.unreached and not settings.allow_unexecuted:
+            found[key] = f"some of its lines ran in no check: {'; '.join(kernel.unexecuted)}"
+    for template, defect in defects(context.log).items():
+        for entry in context.log.evaluations_of(template):
+            key = _key(template, entry.event.evaluation.config, "")
+            if key not in known and has(entry.event.evaluation.config, defect):
+                found[key] = f"it shares {assignments(defect)} with all rejected configurations of its template"
+    return found
+
+
+def examine_everywhere(context: Context, kernels: Sequence[Winner]) -> None:
+    """Examines on everything the kernels that were examined for single workloads alone: a dispatch rule uses them for
+    further shapes. A kernel that is rejected then is `disqualified` for all workloads."""
+    if waiting := _unexamined(context, [(kernel.template, kernel.config, "") for kernel in kernels]):
+        _examine(context, waiting)
+
+
+Examinee = tuple[str, Config, str]
+"""Template id, configuration, and the workload to examine it for: empty for all."""
+
+
+def _unexamined(
+    context: Context, kernels: Sequence[Examinee], given_up: Collection[VerifiedKernel] = ()
+) -> list[Examinee]:
+    """The kernels without an examination. An earlier session of the run may have had no time for it."""
+    done = {key for key, kernel in context.log.examinations().items() if kernel.verdict != "not examined"}
+    return [kernel for kernel in kernels if (key := _key(*kernel)) not in done and key not in given_up]
+
+
+def _examine(context: Context, waiting: Sequence[Examinee]) -> None:
+    """Journals the full verdict on these kernels."""
+    context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
+    settings, left, begun = context.settings, context.seconds_left(), time.monotonic()
+    results: list[dict[str, Any]] = []
+    failure = NO_TIME
+    if left >= MIN_EXAMINATION_SECONDS:
+        jobs = [(context.template(template), config, workload or None) for template, config, workload in waiting]
+        deadlines = judge.Limits(prepare=settings.reference_deadline, check=settings.check_time)
+        try:
+            found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left, deadlines=deadlines)
+            if isinstance(found, list):
+                results = [_fields(verdict) for verdict in found]
+                for note in dict.fromkeys(verdict.baseline_note for verdict in found if verdict.baseline_note):
+                    context.note("test", note, "")
+            elif not isinstance(found, TimedOut) or context.seconds_left() >= MIN_EXAMINATION_SECONDS:
+                failure = describe(found)
+        except TunesmithError as error:
+            # The task is at fault: its baseline is wrong somewhere. That is worth knowing, and no reason to end here.
+            failure = str(error)
+    share = round((time.monotonic() - begun) / len(waiting), 3)
+    results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
+    for (template, config, workload), fields in zip(waiting, results, strict=True):
+        about: dict[str, Any] = {"template": template, "config": config, "workload": workload, "seconds": share}
+        context.journal.append(Examined(examination=Verification(**about, **fields)))
+
+
+def _fields(found: judge.CandidateVerdict) -> dict[str, Any]:
+    fields = {name: getattr(found, name) for name in ("verdict", "reason", "detail", "steps", "notes", "artifacts")}
+    unreached = any(part.lines for part in found.unexecuted)
+    return fields | {"unexecuted": tuple(map(str, found.unexecuted)), "unreached": unreached}
+
+
+def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
+    """The examinations of the winners of `verdict`, as the summary shows them."""
+    known, winners = context.log.examinations(), _winners(verdict)
+    # Kernels that a dispatch rule may use were examined on everything as well.
+    keys = dict.fromkeys(_key(*one) for one in [*winners, *((template, config, "") for template, config, _ in winners)])
+    shared = set(ExaminationRow.model_fields) & set(Verification.model_fields)
+    rows = []
+    for kernel in [known[key] for key in keys if key in known]:
+        passed = [step for step in kernel.steps if isinstance(step, Passed)]
+        own = [step for step in passed if step.own]
+        rows.append(
+            ExaminationRow(
+                **kernel.model_dump(include=shared),
+                checks=len(passed),
+                skipped=tuple(f"{step.step}: {step.why}" for step in kernel.steps if isinstance(step, Skipped)),
+                largest_error=max((d.largest for step in own for d in step.accuracy.values()), default=None),
+                baseline_error=max((d.largest for step in own for d in step.baseline.values()), default=None),
+            )
+        )
+    return rows
+
+
+def _winners(verdict: Verdict) -> list[Examinee]:
+    """The general configuration, for all workloads, and other kernels for single ones."""
+    used = [(row.template, row.config, row.workload) for row in verdict.dispatch]
+    if (general := verdict.general) is None:
+        return used
+    for_all = (general.template, general.config, "")
+    return [for_all, *(kernel for kernel in used if kernel[:2] != for_all[:2])]
+
+
+def _key(template: str, config: Config, workload: str) -> VerifiedKernel:
+    return template, config_key(config), workload
+
+
+def _with_examination(context: Context, verdict: Verdict) -> Verdict:
+    """`verdict`, whose sentence says where the general configuration was examined on few sizes, or not at all, which
+    the settings allow."""
+    if verdict.general is None:
+        return verdict
+    known = context.log.examinations().get(_key(verdict.general.template, verdict.general.config, ""))
+    if known is None or known.verdict == "not examined":
+        more = "The general configuration was not examined."
+    elif known.verdict == "partial":
+        more = f"It is right where it can be launched, but {known.detail}; best/ has the baseline for other shapes."
+    else:
+        return verdict
+    return verdict.model_copy(update={"sentence": f"{verdict.sentence} {more}"})
+
+
+# The end of the run
+
+
 def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
+    """Why the run ends with this round; empty where another follows."""
     if number >= context.settings.rounds:
         return _last_search_ended_by(context, number)
     # What is left may only do for a comparison: a further round would have nothing to compare.
@@ -459,17 +423,17 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
         return "time"
     if context.evaluations_left() <= 0:
         return "evaluations"
-    by_time = context.settings.objective == "time"
-    if (
-        by_time
-        and verdict
-        and all(MIN_FLOOR_SHARE <= (row.share_of_floor or 0.0) <= MAX_ROOFLINE_SHARE for row in verdict.tuned)
-    ):
-        return "floor"
+    if verdict and context.settings.objective == "time":
+        shares = [row.share_of_floor or 0.0 for row in verdict.tuned]
+        if all(MIN_FLOOR_SHARE <= share <= MAX_ROOFLINE_SHARE for share in shares):
+            return "floor"
     # A model may come up with another template where rules have nothing left to search.
     if number > 1 and context.models is None and _exhausted(context, number):
         return "exhausted"
-    return "no model" if model_gave_up(context, number) else ""
+    # Without a search a run cannot go on when no model will answer. After an answer that cannot be used, or after a
+    # failure of the server, the next round asks again.
+    hopeless = any(note.failure in HOPELESS for note in context.log.notes(stage_of(number)))
+    return "no model" if hopeless and not searches(context.settings) else ""
 
 
 def _last_search_ended_by(context: Context, number: int) -> Done:
@@ -485,12 +449,6 @@ def _last_search_ended_by(context: Context, number: int) -> Done:
     return "rounds" if context.settings.time_limit is None else "time"
 
 
-def _nothing_new(context: Context, stage: str) -> bool:
-    """Whether all configurations of a round's search had been measured already, so that an earlier verdict holds."""
-    searched = context.log.searched(stage)
-    return context.models is None and searched is not None and searched.asked == 0 and context.log.verdict() is not None
-
-
 def _exhausted(context: Context, number: int) -> bool:
     """Whether the search that rules would plan next has been made, and left nothing out."""
     ahead = plan_by_rules(context, number + 1, context.tree())
@@ -500,12 +458,5 @@ def _exhausted(context: Context, number: int) -> bool:
     for plan in context.log.plans:
         searched = context.log.searched(stage_of(plan.round))
         if plan.workloads == ahead.workloads and searched is not None:
-            wanted -= {one.template for one in searched.templates if one.exhausted}
+            wanted -= {search.template for search in searched.templates if search.exhausted}
     return not wanted
-
-
-def model_gave_up(context: Context, number: int) -> bool:
-    """Whether a round of an arm without a search showed that no model will answer, so that the run cannot go on. After
-    an answer that cannot be used, or a server that fails, the next round asks again, as in the other arms."""
-    notes = [note for note in context.log.notes(stage_of(number)) if note.role in ("plan", "rewrite")]
-    return context.settings.arm in ("template", "rewrite") and any(note.failure in HOPELESS for note in notes)

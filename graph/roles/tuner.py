@@ -30,7 +30,7 @@ from tunesmith.graph.roles.templater import recorded
 from tunesmith.graph.state import Plan, State
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import CompileFailed, Evaluation
-from tunesmith.kernels.search import Observation, Strategy, make_strategy
+from tunesmith.kernels.search import Observation, make_strategy
 from tunesmith.kernels.space import Space, feasible, require_points, rules
 from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.template import Config, Template, assignments, config_key
@@ -70,17 +70,11 @@ class TemplateSearch:
     """The search of one template in one round. Raises `EmptySpace` where no configuration is feasible. budget:
     evaluations it may come to; workers: configurations in flight."""
 
-    def __init__(
-        self,
-        context: Context,
-        plan: Plan,
-        template: Template,
-        stage: str,
-        baseline: dict[str, float],
-        budget: int,
-        workers: int,
-    ) -> None:
-        self.context, self.plan, self.template, self.stage, self.baseline = context, plan, template, stage, baseline
+    def __init__(self, context: Context, plan: Plan, template: Template, budget: int, workers: int) -> None:
+        self.context, self.plan, self.template = context, plan, template
+        self.asked = 0
+        self._baseline = baseline_quantities(context)
+        self._defect = defects(context.log).get(template.id, {})
         workloads = [context.task.workload(name) for name in plan.workloads]
         conditions = [rule for limits in context.limits for rule in rules(template, workloads, limits)]
         self.space = Space.build(template.parameters, conditions)
@@ -88,12 +82,25 @@ class TemplateSearch:
             for limits in context.limits:
                 require_points(feasible(template, workloads, limits), template)
             require_points(self.space, template)
-        self._defect = defects(context.log).get(template.id, {})
+        self.strategy = make_strategy(
+            context.settings.strategy,
+            self.space,
+            seed=context.settings.seed + plan.round,
+            budget=budget,
+            workers=workers,
+            seeds=self._seeds(),
+            prior=prior_of(context.log, template, self.space),
+        )
         self.known: set[int] = set()
-        """Points of the space that were measured before this search."""
-        self.strategy = self._make_strategy(budget, workers)
-        self.asked = 0
-        self.results: list[Evaluation] = []
+        """Points of the space that earlier rounds, or the template's trial, measured on these workloads: the search
+        knows them and does not measure them again."""
+        for entry in context.log.evaluations_of(template.id):
+            evaluation = entry.event.evaluation
+            known = set(plan.workloads) <= set(evaluation.outcomes) or evaluation.failure is not None
+            index = self.space.index(evaluation.config)
+            if entry.stage != stage_of(plan.round) and known and index is not None:
+                self.known.add(index)
+                self.learn(evaluation)
 
     @property
     def best(self) -> float | None:
@@ -111,12 +118,17 @@ class TemplateSearch:
 
     def learn(self, evaluation: Evaluation) -> float | None:
         """Tells the strategy; returns the objective, None for a failure."""
-        self.results.append(evaluation)
-        seen = self._observe(evaluation)
+        if has(evaluation.config, self._defect):
+            # A configuration with the defect of rejected winners must not attract the search.
+            seen = Observation(None, failure="wrong_result")
+        else:
+            of, weights = self.context.settings.objective, self.context.weights
+            seen = observation(evaluation, self.plan.workloads, self._baseline, weights, of)
         self.strategy.tell(evaluation.config, seen)
         return seen.value
 
-    def account(self) -> TemplateAccount:
+    def account(self, results: Sequence[Evaluation]) -> TemplateAccount:
+        """What the search did. results: of this round, of this template."""
         return TemplateAccount(
             template=self.template.id,
             strategy=self.strategy.describe(),
@@ -125,51 +137,22 @@ class TemplateSearch:
             asked=self.asked,
             exhausted=self.strategy.exhausted,
             rng=self.strategy.random_state(),
-            failures=failures_by_kind(self.results),
-            racing=racing(self.results),
+            failures=failures_by_kind(results),
+            racing=racing(results),
         )
-
-    def _make_strategy(self, budget: int, workers: int) -> Strategy:
-        settings = self.context.settings
-        strategy = make_strategy(
-            settings.strategy,
-            self.space,
-            seed=settings.seed + self.plan.round,
-            budget=budget,
-            workers=workers,
-            seeds=self._seeds(),
-            prior=prior_of(self.context.log, self.template, self.space),
-        )
-        # What earlier rounds, and the template's trial, measured on these workloads is known to this search, and not
-        # measured again.
-        for entry in self.context.log.evaluations_of(self.template.id):
-            evaluation = entry.event.evaluation
-            known = set(self.plan.workloads) <= set(evaluation.outcomes) or evaluation.failure is not None
-            index = self.space.index(evaluation.config)
-            if entry.stage != self.stage and known and index is not None:
-                self.known.add(index)
-                strategy.tell(evaluation.config, self._observe(evaluation))
-        return strategy
-
-    def _observe(self, evaluation: Evaluation) -> Observation:
-        if has(evaluation.config, self._defect):
-            # A configuration with the defect of rejected winners must not attract the search.
-            return Observation(None, failure="wrong_result")
-        of = self.context.settings.objective
-        return observation(evaluation, self.plan.workloads, self.baseline, self.context.weights, of)
 
     def _seeds(self) -> list[Config]:
         """The feasible configurations to try first; the journal keeps the infeasible ones, with the reason."""
-        log = self.context.log
-        given = log.seeds(self.stage, self.template.id)
+        log, mine, stage = self.context.log, self.template.id, stage_of(self.plan.round)
+        given = log.seeds(stage, mine)
         refused = [
             RefusedSeed(config=config, why=reason.detail)
             for config in given
             if self.space.index(config) is None and (reason := self.space.reject(config)) is not None
         ]
-        mine = self.template.id
-        if refused and all(event.template != mine for event in log.events(SeedsRefused, self.stage)):
-            self.context.journal.append(SeedsRefused(template=mine, refused=tuple(refused)), self.stage)
+        if refused:
+            event = SeedsRefused(template=mine, refused=tuple(refused))
+            self.context.once(SeedsRefused, stage, lambda: event, template=mine)
         # What earlier runs found good is measured like everything else.
         seeds = [*given, *suggestions_of(log), self.template.default_config]
         return [config for config in seeds if self.space.index(config) is not None]
@@ -199,7 +182,6 @@ class _Round:
     def __init__(self, context: Context, plan: Plan, templates: list[str]) -> None:
         self.context, self.plan = context, plan
         self.stage = stage_of(plan.round)
-        self.baseline = baseline_quantities(context)
         # After an interruption the pool is new, and the roofs are in the journal.
         context.pool.roofline = context.roofline()
         # What the trials of this round's templates took is part of its share.
@@ -207,34 +189,25 @@ class _Round:
         budget = max(1, max_evaluations(len(templates), self.total))
         begun = context.once(SearchStarted, self.stage, lambda: SearchStarted(workers=context.pool.max_in_flight))
         self.searches = [
-            TemplateSearch(context, plan, context.template(template), self.stage, self.baseline, budget, begun.workers)
-            for template in templates
+            TemplateSearch(context, plan, context.template(template), budget, begun.workers) for template in templates
         ]
         self.asked: dict[int, tuple[TemplateSearch, Config]] = {}
         self.results: dict[int, Evaluation] = {}
         self.failures: Counter[str] = Counter()
         self.best: float | None = None
-        self.floor = self._floor()
         seconds = baseline_seconds(context)
         self.usual = weighted_geomean({name: seconds[name] for name in plan.workloads}, context.weights)
         """The baseline's seconds, as the objective counts workloads."""
+        floors = {name: context.floor(context.task.workload(name)) for name in plan.workloads}
+        known = {name: floor / seconds[name] for name, floor in floors.items() if floor is not None}
+        complete = context.settings.objective == "time" and len(known) == len(floors)
+        self.floor = weighted_geomean(known, context.weights) if complete else None
+        """The objective of a perfect kernel; None where a floor is not known."""
         self._shown = 0.0
         points = sum(len(search.space) - len(search.known) for search in self.searches)
         last = plan.round >= context.settings.rounds
         self.most = context.settings.evaluations - (max(0, self.total - points) if last else 0)
         """Evaluations that the run can come to: the last round's space may have fewer new points than its share."""
-
-    def _floor(self) -> float | None:
-        """What the objective of a perfect kernel would be; None where a floor is not known."""
-        if self.context.settings.objective != "time":
-            return None
-        ratios = {}
-        for name in self.plan.workloads:
-            floor = self.context.floor(self.context.task.workload(name))
-            if floor is None:
-                return None
-            ratios[name] = floor / self.baseline[name]
-        return weighted_geomean(ratios, self.context.weights)
 
     def run(self) -> Searched:
         context, pool = self.context, self.context.pool
@@ -291,18 +264,9 @@ class _Round:
         self.context.pool.submit(EvaluationRequest(number, search.template, config, self.plan.workloads))
 
     def _record(self, number: int, evaluation: Evaluation) -> None:
-        self._require_default(self.asked[number][0].template, evaluation)
-        event = Evaluated(number=number, key=config_key(evaluation.config), evaluation=evaluation)
-        self.context.journal.append(event, self.stage)
-        self._learn(number, evaluation)
-        # Counting what the journal holds takes longer than an evaluation may, when there are hundreds a second.
-        if time.monotonic() - self._shown > SHOW_SECONDS:
-            self._show("")
-
-    def _require_default(self, template: Template, evaluation: Evaluation) -> None:
         """Raises `TaskError` where the default configuration of a template does not compile: the others will hardly do,
         and a budget would be spent on finding that out."""
-        failure = evaluation.failure
+        template, failure = self.asked[number][0].template, evaluation.failure
         if isinstance(failure, CompileFailed) and evaluation.config == template.default_config:
             values = f" ({assignments(evaluation.config)})" if evaluation.config else ""
             raise TaskError(
@@ -310,6 +274,12 @@ class _Round:
                 f"configuration{values}: {failure.first_error.rstrip('.')}. Fix the source or the defaults, and start "
                 "a new run."
             )
+        event = Evaluated(number=number, key=config_key(evaluation.config), evaluation=evaluation)
+        self.context.journal.append(event, self.stage)
+        self._learn(number, evaluation)
+        # Counting what the journal holds takes longer than an evaluation may, when there are hundreds a second.
+        if time.monotonic() - self._shown > SHOW_SECONDS:
+            self._show("")
 
     def _learn(self, number: int, evaluation: Evaluation) -> None:
         self.results[number] = evaluation
@@ -338,7 +308,10 @@ class _Round:
 
     def _account(self) -> Searched:
         """What the searches did: their sum and each of them."""
-        each = [search.account() for search in self.searches]
+        found = list(self.results.values())
+        each = [
+            search.account([one for one in found if one.template == search.template.id]) for search in self.searches
+        ]
         sizes = [one.points for one in each if one.points is not None]
         return Searched(
             strategy=" | ".join(one.strategy for one in each),
@@ -347,6 +320,6 @@ class _Round:
             asked=len(self.asked),
             exhausted=all(one.exhausted for one in each),
             failures=dict(self.failures),
-            racing=racing(self.results.values()),
+            racing=racing(found),
             templates=tuple(each),
         )

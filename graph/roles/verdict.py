@@ -33,6 +33,8 @@ from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Config, config_key
 from tunesmith.kernels.spec.translate import folded
 
+Finalist = tuple[str, Config]
+"""Template id and configuration."""
 Key = tuple[str, str]
 """Template id and configuration as text."""
 DISPATCH_GAIN = 0.01
@@ -45,7 +47,7 @@ NOTHING: Mapping[VerifiedKernel, str] = MappingProxyType({})
 def build_verdict(
     context: Context,
     comparisons: Sequence[Compared],
-    general: Sequence[tuple[str, Config]],
+    general: Sequence[Finalist],
     disqualified: Mapping[VerifiedKernel, str] = NOTHING,
 ) -> Verdict:
     """The verdict of the comparisons.
@@ -56,53 +58,48 @@ def build_verdict(
     or its product with time, that stands for time in both. disqualified: with reasons; such a finalist wins nothing
     there.
     """
-    met = {compared.workload: compared for compared in comparisons}
-    by_workload = {name: _entries(compared) for name, compared in met.items()}
-    tuned = [workload for workload in context.tuned if workload.name in by_workload]
-    held_out = [workload for workload in context.held_out if workload.name in by_workload]
-    of = context.settings.objective
-    valid: list[tuple[float, float, Key]] = []
-    together: dict[Key, tuple[float, float | None]] = {}
+    of, met = context.settings.objective, {compared.workload: compared for compared in comparisons}
+    tuned = [workload for workload in context.tuned if workload.name in met]
+    held_out = [workload for workload in context.held_out if workload.name in met]
+    measured = {name: _figures(compared) for name, compared in met.items()}
+    means: dict[Key, dict[Objective, float | None]] = {}
     out: list[Disqualified] = []
     for template, config in general:
         key = _key(template, config)
-        entries = {workload.name: by_workload[workload.name].get(key) for workload in (*tuned, *held_out)}
-        reason = _why_out(key, entries, disqualified)
-        if reason is not None:
-            out.append(Disqualified(template=template, config=config, workload=reason[0], why=reason[1]))
+        results = [(w.name, _entries(met[w.name]).get(key)) for w in (*tuned, *held_out)]
+        failures = [("all", disqualified[*key, where]) for where in ("", FOR_ALL) if (*key, where) in disqualified]
+        failures += [(name, describe(one.failure)) for name, one in results if one is not None and one.failure]
+        if failures:
+            out.append(Disqualified(template=template, config=config, workload=failures[0][0], why=failures[0][1]))
             continue
-        figures = {
-            w.name: found
-            for w in tuned
-            if (entry := entries[w.name]) is not None and (found := _figures(entry, met[w.name])) is not None
+        figures = {w.name: measured[w.name][key] for w in tuned if key in measured[w.name]}
+        quantities: tuple[Objective, ...] = ("time", "energy", of)
+        means[key] = {
+            quantity: _mean({name: one.quantity(quantity) for name, one in figures.items()}, context.weights)
+            for quantity in quantities
         }
-        time, energy, value = (
-            _mean({name: one.quantity(quantity) for name, one in figures.items()}, context.weights)
-            for quantity in ("time", "energy", of)
-        )
-        assert time is not None, "a finalist without a time on a workload is out"
-        together[key] = time, energy
-        # A finalist whose energy could not be measured wins only without a competitor; the fastest of them does.
-        valid.append((math.inf if value is None else value, time, key))
-    winner = min(valid)[2] if valid else None
-    ratio, energy = (None, None) if winner is None else together[winner]
+    configs = {_key(*finalist): Winner(template=finalist[0], config=finalist[1]) for finalist in general}
+    # A finalist whose energy could not be measured wins only without a competitor; the fastest of them does.
+    winner = min(means, key=lambda key: (*_least(means[key][of], means[key]["time"]), key), default=None)
+    chosen = None if winner is None else configs[winner]
+    ratio, energy = (None, None) if winner is None else (means[winner]["time"], means[winner]["energy"])
     rows, held_out_rows = (
-        [
-            _row(context, workload, met[workload.name], winner, disqualified).model_copy(
-                update={"opponents": _opponents(met[workload.name], winner)}
-            )
-            for workload in workloads
-        ]
+        [_row(context, workload, met[workload.name], winner, disqualified) for workload in workloads]
         for workloads in (tuned, held_out)
     )
-    failed = f"; {len(out)} finalist(s) failed the final check" if out else ""
-    unexamined = sum(one.why.startswith(NOT_EXAMINED) for one in out)
-    chosen = next((Winner(template=t, config=c) for t, c in general if winner == _key(t, c)), None)
     own = [dispatched(row, chosen, of) for row in rows]
     rows = [_marked(row, used) for row, used in zip(rows, own, strict=True)]
     held_out_rows = [
         _marked(row, chosen if row.general is not None and row.general.gains(of) else None) for row in held_out_rows
     ]
+    unexamined = sum(one.why.startswith(NOT_EXAMINED) for one in out)
+    failed = f"; {len(out)} finalist(s) failed the final check" if out else ""
+    if ratio is None:
+        sentence = _nothing(len(out), unexamined)
+    elif of == "time":
+        sentence = _sentence(ratio, rows, held_out_rows, failed)
+    else:
+        sentence = _energy_sentence(of, ratio, energy, rows, failed)
     return Verdict(
         general=chosen,
         ratio=ratio,
@@ -110,18 +107,11 @@ def build_verdict(
         held_out=tuple(held_out_rows),
         disqualified=tuple(out),
         dispatch=tuple(used for used in own if used is not None),
-        sentence=(
-            _nothing(len(out), unexamined)
-            if ratio is None
-            else _sentence(ratio, rows, held_out_rows, failed)
-            if of == "time"
-            else _energy_sentence(of, ratio, energy, rows, failed)
-        )
-        + _only_where(context, chosen),
+        sentence=sentence + _only_where(context, chosen),
         unexamined=unexamined,
         objective=of,
         energy_ratio=energy,
-        front=_front(together, general),
+        front=_front({key: (found["time"], found["energy"]) for key, found in means.items()}, configs),
     )
 
 
@@ -137,17 +127,6 @@ def _only_where(context: Context, general: Winner | None) -> str:
     return f" It fits only shapes with {shapes}: for others best/dispatch.py has the baseline." if asks else ""
 
 
-def _why_out(
-    key: Key, entries: Mapping[str, FinalistResult | None], disqualified: Mapping[VerifiedKernel, str]
-) -> tuple[str, str] | None:
-    """The workload on which a general finalist is out, and why; None where it is in."""
-    for workload in ("", FOR_ALL):
-        if (why := disqualified.get((*key, workload))) is not None:
-            return "all", why
-    failures = ((name, entry.failure) for name, entry in entries.items() if entry is not None)
-    return next(((name, describe(failure)) for name, failure in failures if failure is not None), None)
-
-
 def least_seconds(verdict: Verdict) -> dict[str, float]:
     """The shortest time that any kernel of the verdict took, by workload."""
     found = {}
@@ -159,11 +138,21 @@ def least_seconds(verdict: Verdict) -> dict[str, float]:
     return found
 
 
-def _figures(entry: FinalistResult, compared: Compared) -> Figures | None:
-    """Those of a finalist; None where it failed."""
-    if entry.comparison is None:
-        return None
-    return Figures.of(entry.comparison, entry.energy, compared.baseline_energy)
+def _key(template: str, config: Config) -> Key:
+    return template, config_key(config)
+
+
+def _entries(compared: Compared) -> dict[Key, FinalistResult]:
+    return {_key(entry.template, entry.config): entry for entry in compared.entries}
+
+
+def _figures(compared: Compared) -> dict[Key, Figures]:
+    """The figures of the finalists that did not fail."""
+    return {
+        key: Figures.of(entry.comparison, entry.energy, compared.baseline_energy)
+        for key, entry in _entries(compared).items()
+        if entry.comparison is not None
+    }
 
 
 def _mean(values: Mapping[str, float | None], weights: Mapping[str, float]) -> float | None:
@@ -172,18 +161,22 @@ def _mean(values: Mapping[str, float | None], weights: Mapping[str, float]) -> f
     return weighted_geomean(known, weights) if known and len(known) == len(values) else None
 
 
+def _least(value: float | None, time: float | None) -> tuple[float, float]:
+    """Ranks a finalist by the objective, then by time; an unknown objective comes last."""
+    assert time is not None, "a finalist without a time on a workload is out"
+    return math.inf if value is None else value, time
+
+
 def _front(
-    together: Mapping[Key, tuple[float, float | None]], general: Sequence[tuple[str, Config]]
+    means: Mapping[Key, tuple[float | None, float | None]], configs: Mapping[Key, Winner]
 ) -> tuple[FrontPoint, ...]:
     """The finalists by time and energy, the fastest first."""
-    known = {key: (time, energy) for key, (time, energy) in together.items() if energy is not None}
+    known = {key: (time, energy) for key, (time, energy) in means.items() if time is not None and energy is not None}
     points = []
-    for template, config in general:
-        if (mine := known.get(_key(template, config))) is not None:
-            beaten = any(one != mine and one[0] <= mine[0] and one[1] <= mine[1] for one in known.values())
-            point = FrontPoint(template=template, config=config, ratio=mine[0], energy_ratio=mine[1], best=not beaten)
-            points.append(point)
-    return tuple(sorted(points, key=lambda one: (one.ratio, one.energy_ratio)))
+    for key, (time, energy) in known.items():
+        beaten = any(one != (time, energy) and one[0] <= time and one[1] <= energy for one in known.values())
+        points.append(FrontPoint(**dict(configs[key]), ratio=time, energy_ratio=energy, best=not beaten))
+    return tuple(sorted(points, key=lambda point: (point.ratio, point.energy_ratio)))
 
 
 def dispatched(row: WorkloadRow, general: Winner | None, of: Objective = "time") -> Dispatched | None:
@@ -193,13 +186,9 @@ def dispatched(row: WorkloadRow, general: Winner | None, of: Objective = "time")
         return None
     used: Winner = row.best
     figures: Figures = row.best
-    if (
-        general is not None
-        and row.general is not None
-        and row.general.gains(of)
-        and _is_near(row.best, row.general, of)
-    ):
-        used, figures = general, row.general
+    mine = row.general
+    if general is not None and mine is not None and mine.gains(of) and _is_near(row.best, mine, of):
+        used, figures = general, mine
     return Dispatched(
         template=used.template,
         config=used.config,
@@ -225,14 +214,6 @@ def _is_near(best: Figures, general: Figures, of: Objective) -> bool:
     return mine is None or other is None or mine >= (1 - ENERGY_MARGIN) * other
 
 
-def _key(template: str, config: Config) -> Key:
-    return template, config_key(config)
-
-
-def _entries(compared: Compared) -> dict[Key, FinalistResult]:
-    return {_key(entry.template, entry.config): entry for entry in compared.entries}
-
-
 def _row(
     context: Context,
     workload: Workload,
@@ -240,23 +221,16 @@ def _row(
     winner: Key | None,
     disqualified: Mapping[VerifiedKernel, str],
 ) -> WorkloadRow:
-    of = context.settings.objective
-    entries = _entries(compared)
+    """The results on one workload; which kernel serves it is not decided yet."""
+    of, entries, floor = context.settings.objective, _entries(compared), context.floor(workload)
     measured = {
         key: figures
-        for key, entry in entries.items()
-        if (figures := _figures(entry, compared)) is not None
-        and (*key, workload.name) not in disqualified
-        and (*key, "") not in disqualified
+        for key, figures in _figures(compared).items()
+        if not {(*key, workload.name), (*key, "")} & disqualified.keys()
     }
-    floor = context.floor(workload)
-    # A configuration without an energy comes last, by time.
-    ranked = [
-        (math.inf if (value := one.quantity(of)) is None else value, one.ratio, key) for key, one in measured.items()
-    ]
     best = None
-    if ranked:
-        key = min(ranked, key=lambda item: item[:2])[2]
+    if measured:
+        key = min(measured, key=lambda key: _least(measured[key].quantity(of), measured[key].ratio))
         best = BestHere(template=key[0], config=entries[key].config, **measured[key].model_dump())
     general = measured.get(winner) if winner is not None else None
     mine, least = (None if one is None else one.quantity(of) for one in (general, best))
@@ -273,6 +247,7 @@ def _row(
         best=best,
         share_of_floor=floor / general.seconds if floor and general is not None else None,
         regret=mine / least - 1 if mine is not None and least is not None else None,
+        opponents=_opponents(compared, winner),
     )
 
 
@@ -282,18 +257,18 @@ def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...
     at = keys.index(winner) if winner in keys else len(keys)
     rows = []
     for one in compared.opponents:
-        against = one.against[at] if at < len(one.against) else None
         over_baseline = None if one.comparison is None else Figures.of(one.comparison)
-        row = OpponentRow(
-            name=one.name,
-            label=one.label,
-            seconds=None if over_baseline is None else over_baseline.seconds,
-            why=one.why,
-            over_baseline=over_baseline,
+        against = one.against[at] if at < len(one.against) else None
+        rows.append(
+            OpponentRow(
+                name=one.name,
+                label=one.label,
+                seconds=None if over_baseline is None else over_baseline.seconds,
+                why=one.why,
+                over_baseline=over_baseline,
+                **({} if against is None else {name: getattr(against, name) for name in ("ratio", "low", "high")}),
+            )
         )
-        if against is not None:
-            row = row.model_copy(update={"ratio": against.ratio, "low": against.low, "high": against.high})
-        rows.append(row)
     return tuple(rows)
 
 
@@ -311,45 +286,50 @@ def _nothing(disqualified: int, unexamined: int) -> str:
 
 def _sentence(ratio: float, rows: Sequence[WorkloadRow], held_out: Sequence[WorkloadRow], out: str) -> str:
     """The verdict first, the number after it, and the losses. out: the clause on finalists that failed."""
-    faster, slower = _count(rows, "faster"), _count(rows, "slower")
-    losses = [f"slower on {slower} of {len(rows)} tuned workloads"] if slower else []
-    for verdict, word in (("slower", "slower"), ("no difference shown", "unclear")):
-        lost = _count(held_out, verdict)
-        losses += [f"{word} on {lost} of {len(held_out)} held-out workloads"] if lost else []
-    shown = [row.types for row in (*rows, *held_out) if row.general is not None and row.general.verdict == "faster"]
-    others = {tuple(row.types.items()) for row in (*rows, *held_out) if shown and row.types not in shown}
+    losses = [
+        f"{word} on {count} of {len(group)} {kind} workloads"
+        for group, kind, verdict, word in (
+            (rows, "tuned", "slower", "slower"),
+            (held_out, "held-out", "slower", "slower"),
+            (held_out, "held-out", "no difference shown", "unclear"),
+        )
+        if (count := _count(group, verdict))
+    ]
+    faster = [row.types for row in (*rows, *held_out) if _count([row], "faster")]
+    others = {tuple(row.types.items()) for row in (*rows, *held_out) if faster and row.types not in faster}
     for types in sorted(others):
         losses.append(f"not shown to be faster with {', '.join(f'{name}={dtype}' for name, dtype in types)}")
-    against = "".join(f"; {loss}" for loss in losses)
-    if faster:
-        where = f"on {faster} of {len(rows)} tuned workloads" if len(rows) > 1 else "on the tuned workload"
+    measured = "; ".join([_measured(ratio, rows), *losses]) + out
+    if count := _count(rows, "faster"):
         keep = " Keep the baseline where it is not beaten." if losses else ""
-        return f"Faster than the baseline {where}: {_measured(ratio, rows)}{against}{out}.{keep}"
+        return f"Faster than the baseline {_where(count, rows)}: {measured}.{keep}"
     alone = sum(row.best is not None and row.best.verdict == "faster" for row in rows)
     if alone:
         return (
             f"No configuration for all workloads is shown to be faster than the baseline, but {alone} of {len(rows)} "
-            f"tuned workloads have a faster one of their own. For all: measured {_measured(ratio, rows)}{against}{out}."
+            f"tuned workloads have a faster one of their own. For all: measured {measured}."
         )
-    return f"No reliable speed-up: keep the baseline. Measured {_measured(ratio, rows)}{against}{out}."
+    return f"No reliable speed-up: keep the baseline. Measured {measured}."
 
 
 def _energy_sentence(of: Objective, ratio: float, energy: float | None, rows: Sequence[WorkloadRow], out: str) -> str:
     """The verdict where energy, or its product with time, was made small."""
     if energy is None:
         return f"The energy of the finalists could not be measured; time: {_measured(ratio, ())}{out}."
-    gained = sum(row.general is not None and row.general.gains(of) for row in rows)
-    what = "Less energy" if of == "energy" else "A smaller product of energy and time"
-    where = f"on {gained} of {len(rows)} tuned workloads" if len(rows) > 1 else "on the tuned workload"
     over_all = " over all of them" if len(rows) > 1 else ""
-    means = f"{energy:.2f} times its energy and {ratio:.2f} times its time{over_all}"
-    if not gained:
-        return f"No reliable gain: keep the baseline. Measured {means}{out}."
-    return f"{what} than the baseline {where}: {means}{out}."
+    means = f"{energy:.2f} times its energy and {ratio:.2f} times its time{over_all}{out}."
+    if not (gained := sum(row.general is not None and row.general.gains(of) for row in rows)):
+        return f"No reliable gain: keep the baseline. Measured {means}"
+    less = "Less energy" if of == "energy" else "A smaller product of energy and time"
+    return f"{less} than the baseline {_where(gained, rows)}: {means}"
 
 
 def _count(rows: Sequence[WorkloadRow], verdict: str) -> int:
     return sum(row.general is not None and row.general.verdict == verdict for row in rows)
+
+
+def _where(count: int, rows: Sequence[WorkloadRow]) -> str:
+    return f"on {count} of {len(rows)} tuned workloads" if len(rows) > 1 else "on the tuned workload"
 
 
 def _measured(ratio: float, rows: Sequence[WorkloadRow]) -> str:

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, get_args
@@ -21,7 +22,6 @@ from tunesmith.graph.models.calls import Models, Waiting
 from tunesmith.graph.models.recorded import ANSWERS
 from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.progress import Listener, Progress, silent
-from tunesmith.graph.results.summary import Summary
 from tunesmith.graph.run import RunResult, resume, tune
 from tunesmith.graph.settings import Arm, SettingsError, make_settings
 from tunesmith.hw.errors import TunesmithError
@@ -136,49 +136,46 @@ def ablate(
         raise SettingsError("--model: an ablation compares what a model does; name one.")
     wanted = {"task": str(task), "arms": list(chosen), "repeats": repeats, "calls": calls, "settings": settings}
     _agree(folder, wanted)
-    results: dict[str, list[RunResult]] = {arm: [] for arm in chosen}
+    results: dict[str, list[Repeat]] = {arm: [] for arm in chosen}
     waiting: dict[str, Waiting] = {}
-    for repeat in range(1, repeats + 1):
-        # Repeat by repeat, so that what drifts (temperature, neighbours) drifts for all arms alike.
-        for arm in chosen:
-            name = f"{arm}-{repeat}"
-            listener(Progress("ablate", f"{name} of {repeats}"))
-            try:
-                one = _one(folder / name, str(task), arm, repeat, calls, listener, models, settings)
-                results[arm].append(one)
-            except Waiting as wait:
-                waiting[name] = wait
-    if waiting:
-        files = [wait.requests for wait in waiting.values() if wait.requests is not None]
-        if len(files) < len(waiting):
-            told = "; ".join(f"{name}: {str(wait).rstrip('.')}" for name, wait in waiting.items())
-            raise Waiting(f"{len(waiting)} run(s) wait ({told}); see to each, then run the same ablation again.")
-        raise Waiting(
-            f"{len(waiting)} run(s) wait: answer {', '.join(map(str, files))} (OpenAI's batch API, `vllm run-batch`, "
-            f"or by hand), put the answers into {ANSWERS} beside each, then run the same ablation again."
-        )
-    compared = compare({arm: [repeat_of(one) for one in runs] for arm, runs in results.items()})
-    return Ablation(str(task), compared[0], compared[1], {**settings, "calls": calls, "repeats": repeats})
-
-
-def _one(
-    folder: Path,
-    task: str,
-    arm: Arm,
-    repeat: int,
-    calls: int | None,
-    listener: Listener,
-    models: ModelsOf | None,
-    settings: Mapping[str, Any],
-) -> RunResult:
-    own = None if models is None else models(folder.name)
-    if (folder / "journal.sqlite").is_file():
+    # Repeat by repeat, so that what drifts (temperature, neighbours) drifts for all arms alike.
+    for repeat, arm in product(range(1, repeats + 1), chosen):
+        name = f"{arm}-{repeat}"
+        listener(Progress("ablate", f"{name} of {repeats}"))
+        own = None if models is None else models(name)
         try:
-            return resume(folder, as_recorded=True, listener=listener, models=own)
+            if (folder / name / "journal.sqlite").is_file():
+                found = resume(folder / name, as_recorded=True, listener=listener, models=own)
+            else:
+                values = _settings_of(str(task), name, arm, repeat, calls, settings)
+                if own is None and calls is not None:
+                    values["max_calls"] = calls
+                found = tune(str(task), run_dir=folder / name, listener=listener, models=own, **values)
+            results[arm].append(_repeat_of(found))
+        except Waiting as wait:
+            waiting[name] = wait
         except JournalError as error:
-            raise JournalError(f"{folder}: {error}") from error
+            raise JournalError(f"{folder / name}: {error}") from error
+    if waiting:
+        files = [str(wait.requests) for wait in waiting.values() if wait.requests is not None]
+        if len(files) < len(waiting):
+            each = "; ".join(f"{name}: {str(wait).rstrip('.')}" for name, wait in waiting.items())
+            raise Waiting(f"{len(waiting)} run(s) wait ({each}); see to each, then run the same ablation again.")
+        raise Waiting(
+            f"{len(waiting)} run(s) wait: answer {', '.join(files)} (OpenAI's batch API, `vllm run-batch`, or by "
+            f"hand), put the answers into {ANSWERS} beside each, then run the same ablation again."
+        )
+    return Ablation(str(task), *compare(results), {**settings, "calls": calls, "repeats": repeats})
+
+
+def _settings_of(
+    task: str, name: str, arm: Arm, repeat: int, calls: int | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings of one run."""
     # Without what earlier runs on this machine found: repeats would learn from each other, and so would arms.
     values = {**settings, "wisdom": False, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
+    if arm == "rewrite":
+        values["repairs"] = 0
     if arm != "template+search" and (arm != "tree" or values.get("planner") == "rules"):
         known = {name: value for name, value in values.items() if name not in UNCHECKED}
         chosen = make_settings(task=task, **known)
@@ -188,97 +185,84 @@ def _one(
         cap = chosen.max_calls if calls is None else calls
         most = chosen.evaluations if cap is None else cap
         values["rounds"] = min(chosen.evaluations, max(1, math.ceil(most / a_round)), 1000)
-    if models is None and calls is not None:
-        values["max_calls"] = calls
     kind, colon, where = str(values.get("model", "")).partition(":")
     if colon and kind in ("batch", "replay"):
         # Runs ask the same questions by name, so each has a folder of its own.
-        values["model"] = f"{kind}:{Path(where) / folder.name}"
-    return tune(task, run_dir=folder, listener=listener, models=own, **values)
+        values["model"] = f"{kind}:{Path(where) / name}"
+    return values
 
 
-def repeat_of(result: RunResult) -> Repeat:
+def _repeat_of(result: RunResult) -> Repeat:
     """What counts of a run."""
-    summary = result.summary
+    summary, usage = result.summary, result.summary.models
     ratio = summary.ratio if summary.general is not None else None
+    with Journal(result.folder, create=False, reading=True) as journal:
+        curve, task = _curve(journal), RunLog(journal).entries(RunStarted)[0].event.task
+    weights = {workload.name: workload.weight for workload in task.workloads}
+    ratios = {row.workload: 1.0 if row.best is None else min(1.0, row.best.ratio) for row in summary.tuned}
     return Repeat(
         name=result.folder.name,
         speedup=1.0 if ratio is None else max(1.0, 1 / ratio),
-        by_shape=_by_shape(summary, result.folder),
+        by_shape=1 / weighted_geomean(ratios, weights) if ratios else 1.0,
         valid=ratio is not None,
         evaluations=summary.evaluations,
-        calls=None if summary.models is None else summary.models.calls,
+        calls=None if usage is None else usage.calls,
         seconds=summary.seconds,
         ended_by=summary.ended_by,
-        curve=curve_of(result.folder),
-        prompt_tokens=None if summary.models is None else summary.models.prompt_tokens,
-        completion_tokens=None if summary.models is None else summary.models.completion_tokens,
+        curve=curve,
+        prompt_tokens=None if usage is None else usage.prompt_tokens,
+        completion_tokens=None if usage is None else usage.completion_tokens,
     )
 
 
-def _by_shape(summary: Summary, folder: Path) -> float:
-    """The speed-up where each tuned workload takes the best that the last comparison had for it, or its baseline."""
-    with Journal(folder, create=False, reading=True) as journal:
-        task = RunLog(journal).entries(RunStarted)[0].event.task
-    ratios = {row.workload: 1.0 if row.best is None else min(1.0, row.best.ratio) for row in summary.tuned}
-    return 1 / weighted_geomean(ratios, {name: task.workload(name).weight for name in ratios}) if ratios else 1.0
-
-
-def curve_of(folder: Path) -> tuple[Point, ...]:
-    """How the best speed-up over the tuned workloads grew in a run, and that with each workload's best, from its
-    journal."""
-    with Journal(folder, create=False, reading=True) as journal:
-        log = RunLog(journal)
-        baseline, began = log.baseline_seconds, log.entries(RunStarted)[0]
-        if baseline is None:
-            return ()
-        tuned = began.event.task.workloads_for(began.event.device.limits.kind, held_out=False)
-        weights = {workload.name: workload.weight for workload in tuned}
-        points: list[Point] = []
-        ratios: dict[str, float] = {}
-        calls = evaluations = 0
-        for entry in journal.entries(Evaluated, ModelCalled):
-            if isinstance(entry.event, ModelCalled):
-                calls += entry.event.answer is not None
-                continue
-            assert isinstance(entry.event, Evaluated)
-            evaluations += 1
-            value = objective(entry.event.evaluation, weights, baseline, weights)
-            if value is None:
-                continue
-            for name, seconds in seconds_of(entry.event.evaluation).items():
-                if name in weights:
-                    ratios[name] = min(seconds / baseline[name], ratios.get(name, math.inf))
-            best = max(1 / value, points[-1].speedup if points else 0.0)
-            by_shape = 1 / weighted_geomean(ratios, weights)
-            if not points or (best, by_shape) != (points[-1].speedup, points[-1].by_shape):
-                points.append(Point(calls, evaluations, entry.at - began.at, best, by_shape))
-        return tuple(points)
+def _curve(journal: Journal) -> tuple[Point, ...]:
+    """How the best speed-up over the tuned workloads grew in a run, and that with each workload's best."""
+    log = RunLog(journal)
+    baseline, began = log.baseline_seconds, log.entries(RunStarted)[0]
+    if baseline is None:
+        return ()
+    tuned = began.event.task.workloads_for(began.event.device.limits.kind, held_out=False)
+    weights = {workload.name: workload.weight for workload in tuned}
+    points: list[Point] = []
+    ratios: dict[str, float] = {}
+    calls = evaluations = 0
+    for entry in journal.entries(Evaluated, ModelCalled):
+        if isinstance(entry.event, ModelCalled):
+            calls += entry.event.answer is not None
+            continue
+        assert isinstance(entry.event, Evaluated)
+        evaluations += 1
+        value = objective(entry.event.evaluation, weights, baseline, weights)
+        if value is None:
+            continue
+        for name, seconds in seconds_of(entry.event.evaluation).items():
+            if name in weights:
+                ratios[name] = min(seconds / baseline[name], ratios.get(name, math.inf))
+        best = max(1 / value, points[-1].speedup if points else 0.0)
+        by_shape = 1 / weighted_geomean(ratios, weights)
+        if not points or (best, by_shape) != (points[-1].speedup, points[-1].by_shape):
+            points.append(Point(calls, evaluations, entry.at - began.at, best, by_shape))
+    return tuple(points)
 
 
 def compare(runs: Mapping[str, Sequence[Repeat]]) -> tuple[tuple[ArmResult, ...], tuple[Difference, ...]]:
     """Means, intervals and pairwise differences, on logarithms: speed-ups multiply."""
-    logs = {arm: [math.log(repeat.speedup) for repeat in repeats] for arm, repeats in runs.items()}
-    by_shape = {arm: [math.log(repeat.by_shape) for repeat in repeats] for arm, repeats in runs.items()}
-    results = []
+    results, differences = [], []
     for arm, repeats in runs.items():
-        mean, low, high = _interval(logs[arm])
-        spread = math.exp(stdev(logs[arm])) if len(repeats) > 1 else None
-        results.append(ArmResult(arm, tuple(repeats), mean, math.exp(fmean(by_shape[arm])), spread, low, high))
-    differences = [
-        _difference(arm, other, of[arm], of[other], by_shape=of is by_shape)
-        for of in (logs, by_shape)
-        for position, arm in enumerate(runs)
-        for other in list(runs)[position + 1 :]
-    ]
+        speedups, by_shape = _logs(repeats, False), _logs(repeats, True)
+        spread = math.exp(stdev(speedups)) if len(repeats) > 1 else None
+        mean, low, high = _interval(speedups)
+        results.append(ArmResult(arm, tuple(repeats), mean, math.exp(fmean(by_shape)), spread, low, high))
+    for shapes, (one, other) in product((False, True), combinations(runs, 2)):
+        gaps = [a - b for a, b in zip(_logs(runs[one], shapes), _logs(runs[other], shapes), strict=False)]
+        if fmean(gaps) < 0:
+            one, other, gaps = other, one, [-gap for gap in gaps]
+        differences.append(Difference(shapes, one, other, *_interval(gaps)))
     return tuple(results), tuple(differences)
 
 
-def _difference(one: str, other: str, a: Sequence[float], b: Sequence[float], *, by_shape: bool) -> Difference:
-    gaps = [first - second for first, second in zip(a, b, strict=False)]
-    if fmean(gaps) < 0:
-        one, other, gaps = other, one, [-gap for gap in gaps]
-    return Difference(by_shape, one, other, *_interval(gaps))
+def _logs(repeats: Sequence[Repeat], by_shape: bool) -> list[float]:
+    return [math.log(repeat.by_shape if by_shape else repeat.speedup) for repeat in repeats]
 
 
 def _interval(logs: Sequence[float]) -> tuple[float, float | None, float | None]:

@@ -101,19 +101,16 @@ def _shapes(summaries: Sequence[Summary], began: Sequence[RunStarted | None]) ->
     shapes = []
     for key in dict.fromkeys(key for table in tables for key in table):
         row, dtypes, _ = first[key]
-        alike = (
-            f" ({assignments(row.sizes)}; {', '.join(dict.fromkeys(dtypes))})" if names.count(row.workload) > 1 else ""
-        )
+        alike = f" ({assignments(row.sizes)}; {', '.join(dict.fromkeys(dtypes))})"
         found = [table.get(key) for table in tables]
+        rows = [None if one is None else one[0] for one in found]
         shapes.append(
             ComparedShape(
-                workload=f"{row.workload}{alike}",
+                workload=row.workload + (alike if names.count(row.workload) > 1 else ""),
                 held_out=tuple(None if one is None else one[2] for one in found),
                 results=tuple(
-                    None
-                    if one is None
-                    else RunOnShape(baseline_seconds=one[0].baseline_seconds, general=one[0].general)
-                    for one in found
+                    None if row is None else RunOnShape(baseline_seconds=row.baseline_seconds, general=row.general)
+                    for row in rows
                 ),
             )
         )

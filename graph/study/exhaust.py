@@ -6,7 +6,7 @@ interrupted exhaustion goes on where it was when it is started again; the folder
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from tunesmith.actors.judging.task_check import check_reference
-from tunesmith.actors.pool.pool import Pool
 from tunesmith.graph.journal.events import Evaluated, ExhaustStarted
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
@@ -28,10 +27,10 @@ from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search.tables import ConfigResult, write_cache
-from tunesmith.kernels.space import Space, feasible, require_points
+from tunesmith.kernels.space import feasible, require_points
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.taskfile import load_task
-from tunesmith.kernels.spec.template import Config, Scalar, Template
+from tunesmith.kernels.spec.template import Scalar, Template
 
 MAX_POINTS = 1_000_000
 """More than anybody measures; a mistake in the space rather than a wish."""
@@ -91,27 +90,32 @@ def exhaust(
         pools(loaded, device, settings, [chosen.name], listener) as make_pool,
     ):
         log = RunLog(journal)
-        started = log.last(ExhaustStarted)
-        if started is None:
+        if (started := log.last(ExhaustStarted)) is None:
             journal.append(identity)
         elif started != identity:
+            theirs, ours = (
+                f"of template {one.template} on {one.workload}, {one.device}, with seed {one.seed}"
+                for one in (started, identity)
+            )
             raise JournalError(
-                f"{folder} has measurements of template {started.template} on {started.workload}, {started.device}, "
-                f"with seed {started.seed}; this would be {identity.template} on {identity.workload}, "
-                f"{identity.device}, with seed {identity.seed}: remove the folder or choose another --out."
+                f"{folder} has measurements {theirs}, these would be {ours}: remove it or choose another --out."
             )
         done = {event.number: event.evaluation for event in log.events(Evaluated)}
         order = [int(point) for point in np.random.default_rng(seed).permutation(len(space)) if int(point) not in done]
+        waiting, total = iter(order), len(space)
         if order:
             with make_pool() as pool:
-                for point, evaluation in _measure(pool, template, space, chosen, order):
-                    journal.append(Evaluated(number=point, evaluation=evaluation))
-                    done[point] = evaluation
-                    listener(Progress("exhaust", done=len(done), budget=len(space)))
-        records = [_record(done[point], chosen.name) for point in sorted(done)]
-        problem = tuple(chosen.sizes.values())
+                while len(done) < total:
+                    while pool.in_flight < pool.target_in_flight and (point := next(waiting, None)) is not None:
+                        pool.submit(EvaluationRequest(point, template, space.config(point), (chosen.name,)))
+                    for request, evaluation in pool.collect():
+                        journal.append(Evaluated(number=request.number, evaluation=evaluation))
+                        done[request.number] = evaluation
+                        listener(Progress("exhaust", done=len(done), budget=total))
+        records = [_record(done[point]) for point in sorted(done)]
+        size = tuple(chosen.sizes.values())
         points = write_cache(
-            out, template.parameters, records, device=device.name, kernel=loaded.name, problem_size=problem
+            out, template.parameters, records, device=device.name, kernel=loaded.name, problem_size=size
         )
         journal.close()
         remove_journal(folder)
@@ -119,19 +123,6 @@ def exhaust(
             # Files of others may lie there.
             folder.rmdir()
     return Exhausted(out, points, sum(record.failure is not None for record in records))
-
-
-def _measure(
-    pool: Pool, template: Template, space: Space, workload: Workload, order: list[int]
-) -> Iterable[tuple[int, Evaluation]]:
-    waiting = iter(order)
-    left = len(order)
-    while left:
-        while pool.in_flight < pool.target_in_flight and (point := next(waiting, None)) is not None:
-            pool.submit(EvaluationRequest(point, template, space.config(point), (workload.name,)))
-        for request, evaluation in pool.collect():
-            left -= 1
-            yield request.number, evaluation
 
 
 def _workload(task: Task, device: DeviceInfo, name: str | None) -> Workload:
@@ -144,35 +135,30 @@ def _workload(task: Task, device: DeviceInfo, name: str | None) -> Workload:
 
 
 def _template(task: Task, device: DeviceInfo) -> Template:
-    task, _ = with_rules(task, device.backend)
-    templates = task.sources(device.backend).templates
+    templates = with_rules(task, device.backend)[0].sources(device.backend).templates
     if not templates:
         raise TaskError(f"The task {task.name} has no {device.backend} template, so it has no space.")
     return templates[0]
 
 
 def _fix(template: Template, fixed: Mapping[str, Scalar]) -> Template:
-    known = {parameter.name: parameter for parameter in template.parameters}
+    """The template where these parameters have one value."""
+    parameters = {parameter.name: parameter for parameter in template.parameters}
     for name, value in fixed.items():
-        if name not in known:
-            raise SettingsError(f"--fix: {template.name} has no parameter '{name}'; it has {', '.join(known)}.")
-        if value not in known[name].values:
-            values = ", ".join(map(str, known[name].values))
-            raise SettingsError(f"--fix: {name} has no value {value!r}; it has {values}.")
-    parameters = tuple(
-        p.model_copy(update={"values": (p.values[p.values.index(fixed[p.name])],), "default": None})
-        if p.name in fixed
-        else p
-        for p in template.parameters
-    )
-    return template.model_copy(update={"parameters": parameters})
+        if name not in parameters:
+            raise SettingsError(f"--fix: {template.name} has no parameter '{name}'; it has {', '.join(parameters)}.")
+        values = parameters[name].values
+        if value not in values:
+            raise SettingsError(f"--fix: {name} has no value {value!r}; it has {', '.join(map(str, values))}.")
+        only = (values[values.index(value)],)
+        parameters[name] = parameters[name].model_copy(update={"values": only, "default": None})
+    return template.model_copy(update={"parameters": tuple(parameters.values())})
 
 
-def _record(evaluation: Evaluation, workload: str) -> ConfigResult:
-    config: Config = evaluation.config
+def _record(evaluation: Evaluation) -> ConfigResult:
     outcome = next(iter(evaluation.outcomes.values()))
     milliseconds = {"compile_time": evaluation.compile_seconds * 1e3, "benchmark_time": evaluation.lane_seconds * 1e3}
     if isinstance(outcome, Measured):
         interval = (outcome.low * 1e3, outcome.seconds * 1e3, outcome.high * 1e3)
-        return ConfigResult(config, outcome.seconds * 1e3, None, interval, **milliseconds)
-    return ConfigResult(config, None, outcome.kind, (), **milliseconds)
+        return ConfigResult(evaluation.config, outcome.seconds * 1e3, None, interval, **milliseconds)
+    return ConfigResult(evaluation.config, None, outcome.kind, (), **milliseconds)

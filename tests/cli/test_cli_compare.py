@@ -48,11 +48,16 @@ def test_shapes_and_differences_stand_beside_each_other(finished_run: Any, other
     assert found.same["backend"] == "opencl" and "reference" in found.same
 
 
-def test_a_workload_of_one_run_only_is_named(finished_run: Any, tmp_path: Path) -> None:
-    alone = changed(finished_run, tmp_path / "alone", held_out=[])
+def test_a_shape_is_one_whatever_its_name_and_may_be_of_one_run_only(finished_run: Any, tmp_path: Path) -> None:
+    rows = [row | {"workload": "large"} for row in finished_run.summary["tuned"]]
+    alone = changed(finished_run, tmp_path / "alone", held_out=[], tuned=rows)
     found = compare_runs([alone, finished_run.folder])
-    assert [shape.workload for shape in found.shapes] == ["16384", "5000"]
-    assert found.shapes[1].results[0] is None and found.shapes[1].held_out == (None, True)
+    assert [shape.workload for shape in found.shapes] == ["large", "5000"]
+    assert (
+        None not in found.shapes[0].results
+        and found.shapes[1].results[0] is None
+        and found.shapes[1].held_out == (None, True)
+    )
 
 
 def test_other_data_types_are_other_shapes_and_are_told(
@@ -75,12 +80,6 @@ def test_other_data_types_are_other_shapes_and_are_told(
     assert found.shapes[0].workload == "16384 (n=16384; float32, int32)"
     assert found.shapes[2].workload == "16384 (n=16384; float16)"
     assert all((shape.results[0] is None) != (shape.results[1] is None) for shape in found.shapes)
-
-
-def test_a_shape_is_one_whatever_its_name(finished_run: Any, tmp_path: Path) -> None:
-    rows = [row | {"workload": "large"} for row in finished_run.summary["tuned"]]
-    found = compare_runs([finished_run.folder, changed(finished_run, tmp_path / "renamed", tuned=rows)])
-    assert found.shapes[0].workload == "16384" and None not in found.shapes[0].results
 
 
 def test_all_three_forms_are_printed(finished_run: Any, other: Path, here: Any) -> None:

@@ -9,12 +9,17 @@ from typing import Any
 
 import pytest
 from journal_rows import rows
-from scripted_models import DATA, Script, Scripted
+from scripted_models import DATA, SOURCE, Script, Scripted, rewrite, template
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.actors.pool.pool import EvaluationRequest
 from tunesmith.graph import resume, tune
+from tunesmith.graph.journal.events import Planned
+from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.models.calls import ModelCall
+from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.run import RunResult
+from tunesmith.graph.state import Plan
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, LaunchFailed, WrongResult
 
 RAW = str(DATA / "raw_scale_add" / "task.toml")
@@ -72,6 +77,18 @@ def go_on(folder: Path, script: Script) -> tuple[RunResult, Scripted]:
 
 def entries(folder: Path, kind: str | None = None) -> list[Any]:
     return rows(folder, kind)
+
+
+def plans_of(folder: Path) -> list[Plan]:
+    with Journal(folder, create=False) as journal:
+        return [entry.event.plan for entry in journal.entries(Planned)]
+
+
+def code(call: ModelCall) -> Any:
+    """A model that writes code only, each answer its own."""
+    if call.schema is RewriteAnswer:
+        return rewrite(f"LIKE 16 16 1 {call.custom_id}")
+    return template(source=f"// {call.custom_id}\n{SOURCE}")
 
 
 def keys(folder: Path) -> list[tuple[str, str]]:

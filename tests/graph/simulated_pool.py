@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ from tunesmith.kernels.spec.template import Config, Template, config_key
 class SimulatedPool:
     """Takes its arguments as `Pool` does. `measured` lists every configuration put on the device, by all pools."""
 
-    target_in_flight = 1
+    target_in_flight = max_in_flight = 1
     lanes = ()
     measured: list[dict[str, Any]]
     examined: ClassVar[list[str]] = []
@@ -34,10 +35,6 @@ class SimulatedPool:
     """Configurations of which an examination finds lines that never ran."""
     lines: ClassVar[tuple[int, ...]] = (12,)
     """Lines of the source that ran in no check, for configurations in `partial`."""
-
-    @property
-    def max_in_flight(self) -> int:
-        return self.target_in_flight
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.in_flight = 0
@@ -82,11 +79,11 @@ class SimulatedPool:
     def examine(self, jobs: Sequence[tuple[Template, Config, str | None]], **_: Any) -> list[CandidateVerdict]:
         self.examined.extend(config_key(config) for _, config, _ in jobs)
         wrong = CandidateVerdict("rejected", "mismatch", "it is wrong on odd sizes")
-        lines = (Unexecuted("T=float32", 1, 9, self.lines),)
-        right = [
-            CandidateVerdict("accepted", unexecuted=lines if config in self.partial else ()) for _, config, _ in jobs
+        partial = CandidateVerdict("accepted", unexecuted=(Unexecuted("T=float32", 1, 9, self.lines),))
+        return [
+            wrong if config in self.wrong else partial if config in self.partial else CandidateVerdict("accepted")
+            for _, config, _ in jobs
         ]
-        return [wrong if config in self.wrong else found for found, (_, config, _) in zip(right, jobs, strict=True)]
 
     def _evaluate(self, request: EvaluationRequest) -> Evaluation:
         outcomes: dict[str, Outcome] = {}
@@ -99,6 +96,12 @@ class SimulatedPool:
                 time = seconds(request.config, name)
                 outcomes[name] = Measured(time, time * 0.99, time * 1.01, samples=7, launches=1)
         return Evaluation(request.template.id, request.config, outcomes)
+
+
+def changed(found: Evaluation, change: Callable[[str, Measured], Measured]) -> Evaluation:
+    """An evaluation whose measurements, by workload, are other ones."""
+    outcomes = {name: change(name, one) if isinstance(one, Measured) else one for name, one in found.outcomes.items()}
+    return replace(found, outcomes=outcomes)
 
 
 def seconds(config: dict[str, Any], workload: str) -> float:

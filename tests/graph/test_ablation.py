@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 from dataclasses import replace
@@ -10,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_runs import LIBRARY, RAW, entries, simulation
-from scripted_models import SOURCE, Script, Scripted, branch, explain, plan, template
-from typer.testing import CliRunner
+from model_runs import RAW, entries, simulation
+from scripted_models import SOURCE, Script, Scripted, branch, explain, plan, rewrite, template
 
 from tunesmith.cli.commands.ablate import print_ablation
-from tunesmith.cli.main import app
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.settings import SettingsError
@@ -42,28 +39,12 @@ class Capped(Scripted):
             self.script = script
 
 
-def rewrite(source: str, **fields: Any) -> dict[str, Any]:
-    return {
-        "name": "whole",
-        "description": "Sixteen elements a work-item.",
-        "source": source,
-        "grid": ["ceil_div(n, 16)"],
-        "block": ["16"],
-        "shared_bytes": "0",
-        "static_shared_bytes": "0",
-        **fields,
-    }
-
-
-KERNEL = SOURCE.replace("GROUP", "16").replace("ITEMS", "1").replace("UNROLL", "0")
-
-
 def script(call: ModelCall) -> Any:
     """Kernels as a whole get a little better each time, one of them fails; templates are as good as their search."""
     number = int(call.stage.split("-")[1])
-    if call.role == "rewrite":
+    if call.schema is RewriteAnswer:
         marks = {1: "LIKE 64 1 0", 2: "WRONG", 3: "LIKE 16 1 0", 4: "LIKE 16 4 0"}
-        return rewrite(f"// {marks.get(number, f'LIKE 64 4 0 {number}')}\n{KERNEL}")
+        return rewrite(marks.get(number, f"LIKE 64 4 0 {number}"))
     if call.role == "template":
         return template(source=f"// {call.custom_id}\n{SOURCE}")
     return {"plan": plan(branch(moves=[f"move {number}"])), "explain": explain()}[call.role]
@@ -80,7 +61,7 @@ def run(folder: Path, asked: list[ModelCall] | None = None, answers: Script = sc
 
     settings: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2}
     settings |= {"explain": False, "arms": ["template+search", "template", "rewrite"]}
-    return ablate(RAW, folder=folder, calls=CALLS, models=models, **{"repeats": 2, **settings, **options})
+    return ablate(RAW, folder=folder, calls=CALLS, **{"repeats": 2, "models": models, **settings, **options})
 
 
 @pytest.mark.usefixtures("simulation")
@@ -100,6 +81,11 @@ class TestArms:
         assert by_name["template+search"].mean > by_name["rewrite"].mean
         assert [repeat.evaluations for repeat in by_name["template+search"].repeats] == [12, 12]
         assert [repeat.evaluations for repeat in by_name["rewrite"].repeats] == [6, 6]
+        folder = tmp_path / "a" / "template-1"
+        evaluations = entries(folder, "evaluation")
+        assert not entries(folder, "asked"), "without a search only defaults are measured"
+        assert len(evaluations) == 3 and all(event.stage.endswith("-trial") for event in evaluations)
+        assert len({event.stage for event in entries(folder, "comparison")}) == 1, "tested once, at the end"
         for arm in found.arms:
             for repeat in arm.repeats:
                 speeds = [point.speedup for point in repeat.curve]
@@ -112,11 +98,11 @@ class TestArms:
     def test_direct_rewriting_sees_its_times_and_failures_and_builds_on_the_best(self, tmp_path: Path) -> None:
         asked: list[ModelCall] = []
         run(tmp_path / "a", asked, arms=["rewrite"])
-        calls = [call for call in asked if call.role == "rewrite"][:CALLS]
+        calls = [call for call in asked if call.schema is RewriteAnswer][:CALLS]
         assert [call.stage for call in calls] == [f"round-{number}" for number in range(1, CALLS + 1)]
         text = calls[3].messages[1].content
         assert "round 1, rewrite: Sixteen elements a work-item.: 1.600x the baseline's speed" in text
-        assert "round 2, rewrite: Sixteen elements a work-item.: Its result is wrong" in text
+        assert "round 2, rewrite: Sixteen elements a work-item.: wrong_result: Its result is wrong" in text
         assert "The parent: whole-" in text and "LIKE 16 1 0" in text and "LIKE 64 1 0" not in text
         assert "You turn an OpenCL kernel into a faster kernel" in calls[0].messages[0].content
         assert "parameter" not in calls[0].messages[0].content.lower()
@@ -124,7 +110,7 @@ class TestArms:
     def test_the_whole_tree_spends_every_call_on_code(self, tmp_path: Path) -> None:
         def both(call: ModelCall) -> Any:
             if call.schema is RewriteAnswer:
-                return rewrite(f"// LIKE 16 4 0 {call.custom_id}\n{KERNEL}")
+                return rewrite(f"LIKE 16 4 0 {call.custom_id}")
             return template(source=f"// {call.custom_id}\n{SOURCE}")
 
         asked: list[ModelCall] = []
@@ -134,14 +120,6 @@ class TestArms:
         # As many rounds as its calls make, two answers each: more would only test what the last one had.
         assert len(entries(tmp_path / "a" / "tree-1", "plan")) == CALLS // 2
         assert all(repeat.evaluations <= 12 for repeat in found.arms[0].repeats) and found.arms[0].mean > 20 / 10.5
-
-    def test_without_a_search_only_defaults_are_measured(self, tmp_path: Path) -> None:
-        run(tmp_path / "a", arms=["template"])
-        folder = tmp_path / "a" / "template-1"
-        assert entries(folder, "asked") == []
-        evaluations = entries(folder, "evaluation")
-        assert len(evaluations) == 3 and all(event.stage.endswith("-trial") for event in evaluations)
-        assert len({event.stage for event in entries(folder, "comparison")}) == 1, "tested once, at the end"
 
     def test_a_planner_of_that_arm_is_told_that_nothing_is_searched(self, tmp_path: Path) -> None:
         asked: list[ModelCall] = []
@@ -172,54 +150,26 @@ class TestArms:
         whole = run(tmp_path / "b")
         assert [arm.mean for arm in first.arms] == [arm.mean for arm in whole.arms]
 
-    def test_runs_that_wait_do_not_keep_the_others_from_asking(self, tmp_path: Path) -> None:
-        names: list[str] = []
-
-        class Waits:
-            def __init__(self, name: str) -> None:
-                names.append(name)
-
-            def ask_all(self, calls: Any) -> Any:
-                raise Waiting("answers are awaited.")
-
-        with pytest.raises(Waiting, match="8 run\\(s\\) wait"):
-            ablate(RAW, folder=tmp_path / "a", repeats=2, models=Waits, backend="opencl", evaluations=5)
-        assert len(names) == 8
-
-    def test_where_nothing_valid_comes_out_the_baseline_counts(self, tmp_path: Path) -> None:
-        def wrong(call: ModelCall) -> Any:
-            return rewrite(f"// WRONG {call.stage}\n{KERNEL}") if call.role == "rewrite" else script(call)
-
-        found = run(tmp_path / "a", answers=wrong, arms=["rewrite"])
-        (arm,) = found.arms
-        assert arm.valid == 0 and arm.mean == 1.0 and arm.repeats[0].ended_by in ("rounds", "no model")
-
-    def test_the_model_fails_at_once(self, tmp_path: Path) -> None:
-        found = run(tmp_path / "a", answers=lambda call: ModelFailed("unauthorised", "no"))
-        assert [arm.valid for arm in found.arms] == [0, 0, 0]
-
-    @pytest.mark.parametrize(("arm", "role"), [("rewrite", "rewrite"), ("template", "plan")])
-    @pytest.mark.parametrize("kind", ["unstructured", "truncated", "timeout"])
-    def test_an_answer_that_cannot_be_used_ends_no_arm(self, tmp_path: Path, arm: str, role: str, kind: Any) -> None:
-        def failing(call: ModelCall) -> Any:
-            return ModelFailed(kind, "no") if (call.role, call.stage) == (role, "round-2") else script(call)
-
+    @pytest.mark.parametrize("arm", ["rewrite", "template"])
+    @pytest.mark.parametrize(
+        ("kind", "ends"), [("unstructured", False), ("timeout", False), ("capped", True), ("unauthorised", True)]
+    )
+    def test_a_failure_ends_an_arm_without_a_search_only_where_no_answer_can_come(
+        self, tmp_path: Path, arm: str, kind: Any, ends: bool
+    ) -> None:
         asked: list[ModelCall] = []
-        found = run(tmp_path / "a", asked, answers=failing, arms=[arm], repeats=1)
-        stages = [call.stage for call in asked if call.role == role]
-        assert stages[1:3] == ["round-2", "round-3"] and found.arms[0].valid == 1
+        found = run(
+            tmp_path / "a",
+            asked,
+            answers=lambda call: ModelFailed(kind, "no") if call.stage == "round-2" else script(call),
+            arms=[arm],
+            repeats=1,
+        )
+        stages = list(dict.fromkeys(call.stage for call in asked))
+        assert stages[:2] == ["round-1", "round-2"] and (len(stages) == 2) == ends
+        assert found.arms[0].valid == 1 and (not ends or found.arms[0].repeats[0].ended_by == "no model")
         notes = [event.data for event in entries(tmp_path / "a" / f"{arm}-1", "note") if event.stage == "round-2"]
         assert notes[0]["failure"] == kind
-
-    @pytest.mark.parametrize("kind", ["capped", "unauthorised", "out_of_time"])
-    def test_arms_without_a_search_end_when_no_answer_can_come(self, tmp_path: Path, kind: Any) -> None:
-        def failing(call: ModelCall) -> Any:
-            return ModelFailed(kind, "no") if call.stage == "round-2" else script(call)
-
-        asked: list[ModelCall] = []
-        found = run(tmp_path / "a", asked, answers=failing, arms=["template", "rewrite"], repeats=1)
-        assert [arm.repeats[0].ended_by for arm in found.arms] == ["no model"] * 2
-        assert {call.stage for call in asked} == {"round-1", "round-2"}
 
     def test_all_files_of_requests_are_named_at_once(self, tmp_path: Path) -> None:
         options: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 4, "rounds": 1}
@@ -249,6 +199,7 @@ class TestArms:
             ({"arms": ["guess"]}, "there is no arm 'guess'; they are tree, template.search, template, rewrite"),
             ({"arms": []}, "name each arm once"),
             ({"arms": ["template", "template"]}, "name each arm once"),
+            ({"models": None}, "--model: an ablation compares what a model does"),
         ],
     )
     def test_mistakes(self, tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
@@ -283,45 +234,6 @@ class TestArithmetic:
         assert arm.by_shape == pytest.approx(4.0)
         assert arm.low is None and arm.spread is None and one.low is None and one.ratio == pytest.approx(1.5)
 
-    def test_equal_repeats_have_one_of_no_width(self) -> None:
-        (arm, _), (one, _) = compare({"a": repeats(2.0, 2.0), "b": repeats(1.0, 1.0)})
-        assert arm.low == arm.high == pytest.approx(2.0) and one.low == one.high == pytest.approx(2.0)
-
-
-@pytest.mark.usefixtures("simulation")
-def test_what_is_printed(tmp_path: Path, capsys: Any) -> None:
-    found = run(tmp_path / "a", arms=["rewrite", "template+search"])
-    print_ablation(found, tmp_path / "a")
-    out = " ".join(capsys.readouterr().out.split())
-    assert "95 % t interval" in out and "rewrite" in out and "2 of 2" in out
-    assert "template+search is" in out and "x as fast as rewrite, 95 %" in out
-    assert "by shape" in out and "With the best for each shape, " in out
-    assert json.loads(json.dumps(found.to_json(), default=str))["interval"].startswith("Student's t")
-
-
-def test_an_ablation_needs_a_model() -> None:
-    done = CliRunner().invoke(app, ["ablate", LIBRARY, "--repeats", "1"])
-    assert isinstance(done.exception, SettingsError) and "--model: an ablation compares what a model does" in str(
-        done.exception
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_cluster", "device")
-@pytest.mark.timeout(400)
-def test_an_ablation_on_a_device(tmp_path: Path) -> None:
-    def real(call: ModelCall) -> Any:
-        number = call.stage.split("-")[1]
-        if call.role == "rewrite":
-            items = {"1": 4, "2": 16}.get(number, 64)
-            source = SOURCE.replace("GROUP", "16").replace("ITEMS", str(items)).replace("UNROLL", "0")
-            return rewrite(source, grid=[f"ceil_div(n, {16 * items})"])
-        return script(call)
-
-    found = run(tmp_path / "a", answers=real, evaluations=5, rounds=1)
-    assert all(arm.valid == 2 and arm.mean > 0 and arm.low is not None for arm in found.arms)
-    assert len(found.differences) == 6
-
 
 @pytest.mark.usefixtures("simulation")
 def test_repeats_do_not_learn_from_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,17 +267,19 @@ def test_an_effort_profile_sets_an_arm_s_rounds(
 
 
 @pytest.mark.usefixtures("simulation")
-def test_the_baseline_stays_where_what_was_found_is_slower(tmp_path: Path) -> None:
-    def slow(call: ModelCall) -> Any:
-        return {**script(call), "source": f"// LIKE 1048576 1048576 0 {call.custom_id}\n{SOURCE}"}
-
-    (arm,) = run(tmp_path / "a", answers=slow, arms=["rewrite"]).arms
-    assert [(one.valid, one.speedup, one.by_shape) for one in arm.repeats] == [(True, 1.0, 1.0)] * 2
+@pytest.mark.parametrize(("mark", "valid"), [("WRONG", False), ("LIKE 1048576 1048576 0", True)])
+def test_the_baseline_stays_where_what_was_found_is_wrong_or_slower(tmp_path: Path, mark: str, valid: bool) -> None:
+    (arm,) = run(tmp_path / "a", answers=lambda call: rewrite(f"{mark} {call.custom_id}"), arms=["rewrite"]).arms
+    assert [(one.valid, one.speedup, one.by_shape) for one in arm.repeats] == [(valid, 1.0, 1.0)] * 2
 
 
-def test_tokens_are_shown_where_somebody_counted_them(tmp_path: Path, capsys: Any) -> None:
-    counted = [replace(one, prompt_tokens=34_600, completion_tokens=24_300) for one in repeats(2.0)]
-    arms, differences = compare({"tree": counted, "rewrite": repeats(1.5)})
+def test_what_is_printed(tmp_path: Path, capsys: Any) -> None:
+    """Tokens where somebody counted them."""
+    counted = [replace(one, prompt_tokens=34_600, completion_tokens=24_300) for one in repeats(2.0, 2.2)]
+    arms, differences = compare({"tree": counted, "rewrite": repeats(1.5, 1.6)})
     print_ablation(Ablation("a task", arms, differences, {}), tmp_path)
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert {row[0]: row[-1] for row in rows if "1 of 1" in " ".join(row)} == {"tree": "35k/24k", "rewrite": "-"}
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines()]
+    assert {row[0]: row[-1] for row in rows if "2 of 2" in " ".join(row)} == {"tree": "35k/24k", "rewrite": "-"}
+    out = " ".join(out.split())
+    assert "95 % t interval" in out and "tree is" in out and "x as fast as rewrite, 95 %" in out

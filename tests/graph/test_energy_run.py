@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from journal_rows import Killed, end_after
-from simulated_pool import SimulatedPool, seconds, simulate_device
+from simulated_pool import SimulatedPool, changed, seconds, simulate_device
 
 from tunesmith.cli.view.tables import print_summary
-from tunesmith.graph import resume, tune
+from tunesmith.graph import tune
 from tunesmith.graph.context import COUNTER_SECONDS, BaselineError, Context
 from tunesmith.graph.journal.events import Compared, Evaluated
 from tunesmith.graph.journal.log import RunLog, quantities_of
-from tunesmith.graph.journal.records import FinalistResult
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.report import render_markdown, render_report
 from tunesmith.graph.results.summary import Summary
@@ -26,9 +25,9 @@ from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup import require_energy
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
-from tunesmith.hw.telemetry import NoTelemetry, NvmlTelemetry
+from tunesmith.hw.telemetry import NoTelemetry
 from tunesmith.kernels.measure.bench import WorkloadComparison
-from tunesmith.kernels.outcome import Energy, Evaluation, Measured
+from tunesmith.kernels.outcome import Energy, Evaluation
 from tunesmith.kernels.spec.taskfile import load_task
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
@@ -46,11 +45,7 @@ def energy_of(config: dict[str, Any], workload: str) -> Energy:
 class EnergyPool(SimulatedPool):
     def _evaluate(self, request: Any) -> Evaluation:
         found = super()._evaluate(request)
-        outcomes = {
-            name: replace(one, energy=energy_of(request.config, name)) if isinstance(one, Measured) else one
-            for name, one in found.outcomes.items()
-        }
-        return replace(found, outcomes=outcomes)
+        return changed(found, lambda name, one: replace(one, energy=energy_of(request.config, name)))
 
     def compare(self, baseline: Any, candidates: Sequence[Any], workload: str, **more: Any) -> WorkloadComparison:
         found = super().compare(baseline, candidates, workload, **more)
@@ -105,31 +100,12 @@ def test_without_a_gain_the_baseline_is_kept(tmp_path: Path, monkeypatch: pytest
     assert summary.dispatching is not None and summary.dispatching.lines == ("baseline",)
 
 
-def test_a_run_by_time_measures_no_energy_and_reads_journals_that_have_none(tmp_path: Path) -> None:
-    run(tmp_path / "run")
-    with Journal(tmp_path / "run", create=False) as journal:
-        compared = next(entry.event for entry in journal.entries(Compared))
-    old = json.loads(compared.model_dump_json())
-    del old["baseline_energy"]
-    for entry in old["entries"]:
-        del entry["energy"]
-    assert Compared.model_validate(old).baseline_energy is None
-    assert FinalistResult.model_validate(old["entries"][0]).energy is None
+def test_a_run_by_time_measures_no_energy_and_has_no_front(tmp_path: Path) -> None:
     assert make_settings(task="any").energy_seconds == 0.0
     assert make_settings(task="any", objective="edp").energy_seconds == 0.25
-
-
-def test_an_interrupted_run_goes_on_with_its_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    end_after(monkeypatch, 30)
-    with pytest.raises(Killed):
-        run(tmp_path / "run", objective="energy")
-    resumed = resume(tmp_path / "run").summary
-    monkeypatch.undo()
-    simulate_device(monkeypatch)
-    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", EnergyPool)
-    monkeypatch.setattr("tunesmith.graph.run.require_energy", lambda device, settings: None)
-    whole = run(tmp_path / "whole", objective="energy").summary
-    assert (resumed.general, resumed.energy_ratio, resumed.front) == (whole.general, whole.energy_ratio, whole.front)
+    summary = run(tmp_path / "run").summary.model_copy(update={"front": ()})
+    assert "Time against energy" not in page_of(tmp_path / "run", summary)
+    assert "on the front" not in render_markdown(summary)
 
 
 def test_a_device_that_tells_no_energy_after_all_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,48 +130,26 @@ def test_a_dispatch_rule_is_by_time_only() -> None:
         make_settings(task="any", objective="edp", dispatch_shapes=10)
 
 
-class Nvml:
-    """NVML of one GPU, which may lack the counter."""
-
-    class NVMLError(Exception):
-        value = 3
-
-    NVML_ERROR_NOT_SUPPORTED = 3
-    NVML_ERROR_NO_PERMISSION = 4
-    NVML_ERROR_FUNCTION_NOT_FOUND = 13
-
-    def __init__(self, millijoules: int | None) -> None:
-        self.millijoules = millijoules
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int:
-        if self.millijoules is None:
-            raise self.NVMLError
-        return self.millijoules
-
-    def nvmlShutdown(self) -> None:
-        pass
-
-
+@pytest.mark.parametrize(
+    ("changes", "joules", "sentence"),
+    [
+        ({"backend": "opencl"}, None, "is an OpenCL device.*choose an NVIDIA GPU"),
+        ({"mig": True}, None, "slice of a GPU"),
+        ({}, None, "a test's GPU has no energy counter that this user may read"),
+        ({}, NoTelemetry("NVML was not found."), "--objective energy: NVML was not found; choose"),
+        ({}, 5.0, ""),
+    ],
+)
 def test_which_devices_have_an_energy_objective_is_known_at_the_start(
-    device: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], joules: Any, sentence: str
 ) -> None:
-    settings = make_settings(task="any", objective="energy")
     gpu = DeviceInfo(backend="cuda", index=0, name="a test's GPU", limits=resolve_target("sm_90"), uuid="GPU-1")
-    with pytest.raises(SettingsError, match=r"is an OpenCL device.*choose an NVIDIA GPU"):
-        require_energy(device, settings)
-    with pytest.raises(SettingsError, match="slice of a GPU"):
-        require_energy(replace(gpu, mig=True), settings)
-    where = "tunesmith.graph.setup.open_telemetry"
-    monkeypatch.setattr(where, lambda uuid: NvmlTelemetry(Nvml(None), None))
-    with pytest.raises(SettingsError, match="a test's GPU has no energy counter that this user may read"):
-        require_energy(gpu, settings)
+    counter = joules if isinstance(joules, NoTelemetry) else nullcontext(SimpleNamespace(joules=lambda: joules))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(where, lambda uuid: NoTelemetry("NVML was not found."))
-    with pytest.raises(SettingsError, match="--objective energy: NVML was not found; choose"):
-        require_energy(gpu, settings)
-    monkeypatch.setattr(where, lambda uuid: NvmlTelemetry(Nvml(5), None))
-    require_energy(gpu, settings)
-    require_energy(device, make_settings(task="any"))
+    monkeypatch.setattr("tunesmith.graph.setup.open_telemetry", lambda uuid: counter)
+    with pytest.raises(SettingsError, match=sentence) if sentence else nullcontext():
+        require_energy(replace(gpu, **changes), make_settings(task="any", objective="energy"))
+    require_energy(gpu, make_settings(task="any"))
 
 
 def page_of(folder: Path, summary: Summary) -> str:
@@ -214,12 +168,6 @@ def test_the_report_shows_the_front(tmp_path: Path, capsys: pytest.CaptureFixtur
     print_summary(summary, tmp_path / "run")
     told = capsys.readouterr().out
     assert "Time and energy over the baseline's" in told and f"{summary.front[0].energy_ratio:.3f}" in told
-
-
-def test_a_run_by_time_has_no_front(tmp_path: Path) -> None:
-    summary = run(tmp_path / "run").summary.model_copy(update={"front": ()})
-    assert "Time against energy" not in page_of(tmp_path / "run", summary)
-    assert "on the front" not in render_markdown(summary)
 
 
 def test_a_time_limit_leaves_room_for_the_energies_of_finalists(tmp_path: Path, device: Any) -> None:

@@ -93,10 +93,16 @@ def test_a_winner_with_lines_that_never_ran_is_marked_or_out(
     assert said is (allowed and bool(lines))
 
 
+def timed(monkeypatch: pytest.MonkeyPatch, tuned: float, held_out: float) -> None:
+    """Every configuration takes these seconds, and the baseline 20 us."""
+    times = {"16384": tuned, "5000": held_out}
+    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: times[workload] if config else 20e-6)
+
+
 def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 30e-6 if config else 20e-6)
+    timed(monkeypatch, 30e-6, 30e-6)
     assert run(tmp_path, "ITEMS > 0").summary["sentence"] == (
         "No reliable speed-up: keep the baseline. Measured 0.67x, 99 % interval 0.67x to 0.67x; slower on 1 of 1 tuned "
         "workloads; slower on 1 of 1 held-out workloads."
@@ -106,10 +112,7 @@ def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(
 def test_a_general_configuration_that_loses_on_a_held_out_workload_is_for_no_shape_but_the_tuned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def seconds(config: Any, workload: str) -> float:
-        return 20e-6 if not config else 10e-6 if workload == "16384" else 30e-6
-
-    monkeypatch.setattr("simulated_pool.seconds", seconds)
+    timed(monkeypatch, 10e-6, 30e-6)
     summary = run(tmp_path, "ITEMS > 0").summary
     assert summary["sentence"] == (
         "Faster than the baseline on the tuned workload: 2.00x, 99 % interval 2.00x to 2.00x; slower on 1 of 1 "
@@ -147,18 +150,16 @@ def row_of(workload: str, **fields: Any) -> WorkloadRow:
     return WorkloadRow(workload=workload, **empty, **fields)
 
 
-def test_what_was_measured_on_a_busy_device_is_told() -> None:
-    def row(workload: str, high: float | None, share: float | None) -> WorkloadRow:
-        figures = None if high is None else Figures(seconds=1.0, ratio=0.5, low=0.5, high=high, verdict="faster")
-        return row_of(workload, general=figures, share_of_floor=share)
-
-    def verdict(tuned: list[WorkloadRow], held_out: list[WorkloadRow]) -> Verdict:
-        return Verdict(tuned=tuple(tuned), held_out=tuple(held_out), sentence="")
-
-    (note,) = unsteady(verdict([row("calm", 0.51, 0.95), row("a", 0.8, None)], [row("none", None, None)]))
-    assert note.startswith("The interval of the speed-up is wide on a: ")
-    (note,) = unsteady(verdict([row("b", 0.5, 1.05)], [row("c", 0.5, 1.02)]))
-    assert note.startswith("Times are below the floor on b, c: ")
+@pytest.mark.parametrize(
+    ("high", "share", "sentence"),
+    [(0.8, None, "The interval of the speed-up is wide on w: "), (0.5, 1.05, "Times are below the floor on w: ")],
+)
+def test_a_busy_device_is_noted(high: float, share: float | None, sentence: str) -> None:
+    figures = Figures(seconds=1.0, ratio=0.5, low=0.5, high=high, verdict="faster")
+    calm = row_of("calm", general=figures.model_copy(update={"high": 0.51}), share_of_floor=0.95)
+    busy = row_of("w", general=figures, share_of_floor=share)
+    (note,) = unsteady(Verdict(tuned=(calm, busy), held_out=(row_of("none"),), sentence=""))
+    assert note.startswith(sentence)
 
 
 @pytest.mark.parametrize(("bandwidth", "ended_by"), [(3.2e10, "floor"), (3.2e9, "exhausted"), (3.2e11, "exhausted")])

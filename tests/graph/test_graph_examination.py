@@ -16,7 +16,6 @@ from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Context
 from tunesmith.graph.run import RunResult
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.template import config_key
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
 
@@ -77,13 +76,11 @@ def test_where_all_finalists_are_wrong_the_next_take_their_place(
         return compare(self, baseline, candidates, workload, **more)
 
     monkeypatch.setattr(SimulatedPool, "compare", counted)
-    if killed:
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / "b", **settings)
+    try:
+        result = run(tmp_path / "b", **settings)
+    except KeyboardInterrupt:
         killed = False
         result = resume(tmp_path / "b")
-    else:
-        result = run(tmp_path / "b", **settings)
     assert result.valid and result.summary["general"]["config"] not in wrong
     out = [one["config"] for one in result.summary["disqualified"] if "shares" not in one["why"]]
     assert all(one in wrong for one in out) and all(one in out for one in ranked[:2])
@@ -130,45 +127,20 @@ def test_what_an_examination_finds_of_the_baselines_launch_is_a_note(
 def test_what_the_time_limit_leaves_no_time_for_is_examined_when_there_is_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Context, "seconds_left", lambda _: 1.0)
-    monkeypatch.setattr(Context, "search_seconds_left", lambda _: 100.0)
-    result = run(tmp_path / "run", rounds=1)
-    assert all("the time limit left no time" in one.why for one in result.summary.disqualified)
-    assert not result.valid and result.summary.unexamined and not SimulatedPool.examined
-    monkeypatch.undo()
-    simulate_device(monkeypatch)
-    again = resume(tmp_path / "run", more=1)
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Context, "search_seconds_left", lambda _: 100.0)
+        patch.setattr(Context, "seconds_left", lambda _: 1.0)
+        result = run(folder, rounds=1)
+        assert all("the time limit left no time" in one.why for one in result.summary.disqualified)
+        assert not result.valid and result.summary.unexamined and not SimulatedPool.examined
+        patch.setattr(Context, "seconds_left", lambda _: 0.0)
+        without = run(tmp_path / "without", rounds=1, allow_unexamined=True)
+        names = ", ".join(row["workload"] for row in result.summary["held_out"])
+        assert names and without.valid and not without.summary["held_out"]
+        assert f"The time limit left no time for the held-out workloads {names}." in without.summary["notes"]
+    again = resume(folder, more=1)
     assert again.summary["examined"][0]["verdict"] == "accepted" and SimulatedPool.examined
-
-
-def test_held_out_workloads_are_left_out_where_the_time_limit_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_full = run(tmp_path / "full", rounds=1, allow_unexamined=True)
-    assert in_full.summary["held_out"]
-    monkeypatch.setattr(Context, "seconds_left", lambda _: 0.0)
-    monkeypatch.setattr(Context, "search_seconds_left", lambda _: 100.0)
-    result = run(tmp_path / "run", rounds=1, allow_unexamined=True)
-    names = ", ".join(row["workload"] for row in in_full.summary["held_out"])
-    assert result.valid and not result.summary["held_out"]
-    assert f"The time limit left no time for the held-out workloads {names}." in result.summary["notes"]
-
-
-def test_an_interrupted_examination_is_made_again_and_only_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(SimulatedPool, "examine", killed)
-        run(tmp_path / "run", rounds=1)
-    measured = len(SimulatedPool.measured)
-    result = resume(tmp_path / "run")
-    assert result.summary["examined"] and len(SimulatedPool.measured) == measured
-    found = [row.data["examination"] for row in rows(tmp_path / "run", "examined")]
-    keys = [(one["workload"], config_key(one["config"])) for one in found]
-    assert len(keys) == len(set(keys))
 
 
 def test_what_shares_the_defect_of_rejected_configurations_is_not_examined(

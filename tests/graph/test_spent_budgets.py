@@ -9,29 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_runs import RAW, ModelPool, run, simulation
-from scripted_models import SOURCE, Scripted, branch, explain, plan, rewrite, template
-from simulated_pool import SimulatedPool, add_templates, add_workload
+from model_runs import RAW, ModelPool, code, plans_of, run, simulation
+from scripted_models import SOURCE, Scripted, branch, plan, rewrite, template
+from simulated_pool import SimulatedPool, add_templates, add_workload, changed
 
 from tunesmith.graph import tune
-from tunesmith.graph.journal.events import Planned, TemplateAdded
+from tunesmith.graph.journal.events import TemplateAdded
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import ModelCall, ModelFailed
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.run import RunResult
-from tunesmith.graph.state import Plan
 from tunesmith.graph.study.ablation import ablate
-from tunesmith.kernels.outcome import Evaluation, Measured, WrongResult
+from tunesmith.kernels.outcome import Evaluation, WrongResult
 
 __all__ = ["simulation"]
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
 WRONG = WrongResult("mismatch", "out", "it is wrong on fresh contents")
-
-
-def plans_of(folder: Path) -> list[Plan]:
-    with Journal(folder, create=False) as journal:
-        return [entry.event.plan for entry in journal.entries(Planned)]
 
 
 @pytest.fixture
@@ -99,13 +93,8 @@ class TestWithAModel:
         whole = ModelPool._evaluate
 
         def evaluate(self: ModelPool, request: Any) -> Evaluation:
-            found = whole(self, request)
             factor = 1.3 if request.config else 1.0
-            outcomes = {
-                name: replace(one, seconds=one.seconds * factor) if isinstance(one, Measured) else one
-                for name, one in found.outcomes.items()
-            }
-            return replace(found, outcomes=outcomes)
+            return changed(whole(self, request), lambda _, one: replace(one, seconds=one.seconds * factor))
 
         def script(call: ModelCall) -> Any:
             if call.role == "template":
@@ -128,18 +117,13 @@ class TestWithAModel:
         def compare(self: ModelPool, baseline: Any, candidates: Any, workload: str, **more: Any) -> Any:
             found = whole(self, baseline, candidates, workload, **more)
             results = (
-                WRONG if "MARK_OF_THE_END" in one.template.source else result
+                WRONG if not one.template.parameters and one.template.name == "whole" else result
                 for one, result in zip(candidates, found.results, strict=True)
             )
             return replace(found, results=tuple(results))
 
-        def script(call: ModelCall) -> Any:
-            if call.schema is RewriteAnswer:
-                return rewrite(f"LIKE 16 16 1 MARK_OF_THE_END {call.custom_id}")
-            return template(source=f"// {call.custom_id}\n{SOURCE}")
-
         monkeypatch.setattr(ModelPool, "compare", compare)
-        result, models = run(tmp_path / "run", script, rounds=3, evaluations=24, planner="rules")
+        result, models = run(tmp_path / "run", code, rounds=3, evaluations=24, planner="rules")
         later = [one for later in plans_of(tmp_path / "run")[1:] for one in later.branches]
         assert result.valid and later and all("whole-" not in one.parent for one in later)
         history = [call.messages[1].content for call in models.asked() if call.stage != "round-1"]
@@ -183,14 +167,9 @@ class TestWithAModel:
         assert len({one.parent for one in exposed}) == len(exposed), "the same question is not asked twice"
 
     def test_an_arm_plans_its_own_kinds_only(self, tmp_path: Path) -> None:
-        def script(call: ModelCall) -> Any:
-            if call.schema is RewriteAnswer:
-                return rewrite(f"LIKE 16 16 1 {call.custom_id}")
-            return explain() if call.role == "explain" else template(source=f"// {call.custom_id}\n{SOURCE}")
-
         settings = {"backend": "opencl", "strategy": "random", "evaluations": 20, "rounds": 2, "planner": "rules"}
         chosen = {"folder": tmp_path / "a", "arms": ["template+search", "tree"], "repeats": 1, "calls": 4}
-        ablate(RAW, **chosen, models=lambda name: Scripted(script, tmp_path / f"{name}.ledger"), **settings)
+        ablate(RAW, **chosen, models=lambda name: Scripted(code, tmp_path / f"{name}.ledger"), **settings)
         of_search, of_tree = (
             {one.kind for each in plans_of(tmp_path / "a" / f"{arm}-1") for one in each.branches}
             for arm in ("template+search", "tree")

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_runs import RAW, entries, run, simulation
-from scripted_models import SOURCE, rewrite, template
+from model_runs import RAW, code, entries, plans_of, run, simulation
+from scripted_models import SOURCE, template
 
-from tunesmith.graph.journal.events import Planned, TemplateAdded
+from tunesmith.graph.journal.events import TemplateAdded
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.journal.tree import FailedBranch, Node, Tree
 from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.prompts.answers import RewriteAnswer
-from tunesmith.graph.roles.planner import BranchReward, _ranked, branch_problems, branch_rewards
-from tunesmith.graph.state import Branch, Plan
+from tunesmith.graph.roles.planner import _ranked, branch_problems, branch_rewards
+from tunesmith.graph.state import Branch
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Parameter, Template
@@ -24,19 +24,8 @@ from tunesmith.kernels.spec.template import Parameter, Template
 __all__ = ["simulation"]
 
 
-def script(call: ModelCall) -> Any:
-    if call.schema is RewriteAnswer:
-        return rewrite(f"LIKE 16 16 1 {call.custom_id}")
-    return template(source=f"// {call.custom_id}\n{SOURCE}")
-
-
-def plans_of(folder: Path) -> list[Plan]:
-    with Journal(folder, create=False) as journal:
-        return [entry.event.plan for entry in journal.entries(Planned)]
-
-
 def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path, simulation: list[Any]) -> None:
-    result, models = run(tmp_path / "run", script, rounds=3, evaluations=30, planner="rules")
+    result, models = run(tmp_path / "run", code, rounds=3, evaluations=30, planner="rules")
     assert result.valid and models is not None
     assert all(".template." in name for name in models.paid), "none is for a plan or an explanation"
     first, second, third = plans_of(tmp_path / "run")
@@ -63,7 +52,7 @@ def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path, simulatio
 
 def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path, simulation: list[Any]) -> None:
     def only_rewrites(call: ModelCall) -> Any:
-        return script(call) if call.schema is RewriteAnswer else template(source="// DOES_NOT_COMPILE\n" + SOURCE)
+        return code(call) if call.schema is RewriteAnswer else template(source="// DOES_NOT_COMPILE\n" + SOURCE)
 
     result, _ = run(tmp_path / "run", only_rewrites, rounds=1, planner="rules", repairs=0)
     assert result.summary["evaluations"] == 2, "the template that failed, and the rewrite"
@@ -74,7 +63,7 @@ def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path, simu
 
 def test_no_more_is_asked_than_the_cap_on_calls_allows(tmp_path: Path, simulation: list[Any]) -> None:
     # The scripted model keeps no account, so the cap stands in the plan alone.
-    run(tmp_path / "run", script, rounds=1, planner="rules", max_calls=1)
+    run(tmp_path / "run", code, rounds=1, planner="rules", max_calls=1)
     (plan,) = plans_of(tmp_path / "run")
     assert [one.kind for one in plan.branches] == ["template"]
 
@@ -98,8 +87,8 @@ def test_a_kernel_counts_against_the_best_of_earlier_rounds() -> None:
     one = Tree(nodes[:2], (first,))
     two = Tree(nodes[:4], (first, FailedBranch(2, "baseline", ("x",), "why", "extend", answers=3)))
     found = branch_rewards([one, two])
-    assert found["rewrite"] == BranchReward(1, pytest.approx(0.6931, abs=1e-3))
-    assert found["expose"] == BranchReward(1, 0.0) and found["extend"] == BranchReward(3, 0.0)
+    assert found["rewrite"] == (1, pytest.approx(0.6931, abs=1e-3))
+    assert found["expose"] == (1, 0.0) and found["extend"] == (3, 0.0)
     assert "template" not in found, "the first round's gains are over the task's own kernel"
     assert branch_rewards([Tree((nodes[4],)), Tree((nodes[4],))]) == {}, "what the task brings cost no call"
 
@@ -108,15 +97,15 @@ def test_a_call_is_worth_what_its_own_round_found() -> None:
     """Not what a later search of its kernel finds, and nothing where the kernel turned out to be no good."""
     a, b = node("a", "template", 1, 0.8), node("b", "rewrite", 2, 0.7)
     searched_later = node("a", "template", 1, 0.6)
-    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((searched_later, b))])["rewrite"].gain == pytest.approx(
+    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((searched_later, b))])["rewrite"][1] == pytest.approx(
         0.1335, abs=1e-3
     )
     vetoed = replace(b, vetoed="writes where it should not")
-    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, vetoed))])["rewrite"] == BranchReward(1, 0.0)
+    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, vetoed))])["rewrite"] == (1, 0.0)
     wrong = replace(b, ranked=())
-    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, wrong))])["rewrite"] == BranchReward(1, 0.0)
+    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, wrong))])["rewrite"] == (1, 0.0)
     unanswered = FailedBranch(2, "baseline", ("x",), "no answer", "extend", answers=0)
-    assert branch_rewards([Tree((a,)), Tree((a,), (unanswered,))])["extend"].calls == 0
+    assert branch_rewards([Tree((a,)), Tree((a,), (unanswered,))])["extend"][0] == 0
 
 
 def bare(known: Node) -> Node:
