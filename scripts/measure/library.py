@@ -15,12 +15,14 @@ import math
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph import tune
+from tunesmith.graph.progress import Listener, Progress
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import probe
 from tunesmith.kernels.spec.taskfile import library_tasks
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if time.monotonic() - begun > options.stop_after:
             failed[name] = "not begun"
             continue
-        started = time.monotonic()
+        started, phases = time.monotonic(), defaultdict[str, float](float)
         try:
             result = tune(
                 task,
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 opponents=options.opponents,
                 time_limit=options.time_limit,
                 run_dir=Path("/tmp") / f"measure-{name}-{os.getpid()}",
-                listener=lambda progress: print(f"{progress}", flush=True) if progress.message else None,
+                listener=_phase_timer(phases),
             )
         except TunesmithError as error:
             # The other tasks are still measured.
@@ -73,11 +75,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name}: {error}", flush=True)
         else:
             wall = round(time.monotonic() - started, 1)
-            runs[name] = result.summary.to_json() | {"wall_seconds": wall, "valid": result.valid}
+            spent = {phase: round(seconds, 1) for phase, seconds in phases.items()}
+            runs[name] = result.summary.to_json() | {"wall_seconds": wall, "phases": spent, "valid": result.valid}
             print(f"{name}: {result.summary.sentence} {wall} s\n{markdown({name: runs[name]})}", flush=True)
         record.write(runs=runs, failed=failed)
     record.write(runs=runs, failed=failed)
     return 1 if failed else 0
+
+
+def _phase_timer(phases: dict[str, float]) -> Listener:
+    """Prints each message, and adds the seconds between two of them to the phase of the former."""
+    phase, since = "start", time.monotonic()
+
+    def listen(progress: Progress) -> None:
+        nonlocal phase, since
+        now = time.monotonic()
+        phases[phase] += now - since
+        phase, since = "examine" if progress.message.startswith("examining") else progress.phase, now
+        if progress.message:
+            print(progress, flush=True)
+
+    return listen
 
 
 def merged(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
