@@ -40,10 +40,7 @@ class NoFurtherAttempt(openai.OpenAIError):
 
 
 class LiveModels:
-    """The chat models of an OpenAI-compatible server. fields: further fields of each request's body."""
-
-    errors: tuple[type[Exception], ...] = (openai.OpenAIError, ValidationError)
-    """Raised by a chat model for a question that has ended: also for an answer that LangChain makes no message of."""
+    """The models of an OpenAI-compatible server. fields: further fields of each request's body."""
 
     def __init__(self, settings: ModelSettings, base_url: str, key: str | None, fields: dict[str, Any]) -> None:
         self._settings, self._url, self._key, self._fields = settings, base_url, key or NO_KEY, fields
@@ -56,9 +53,17 @@ class LiveModels:
         # For calls that block, of which there are none; LangChain would make one for each chat model.
         self._unused_http = openai.DefaultHttpxClient(follow_redirects=False)
 
-    def chat(self, question: Question) -> BaseChatModel:
-        """A chat model for one question, to be asked in the task that calls this."""
+    async def answer(self, question: Question) -> None:
+        """Has the server answer a question."""
         _QUESTION.set(question)
+        try:
+            await question.ask(self._chat(question))
+        except (openai.OpenAIError, ValidationError):
+            # The question has ended: also with an answer that LangChain makes no message of.
+            if question.under_way:
+                raise
+
+    def _chat(self, question: Question) -> BaseChatModel:
         timeout, parts = self._settings.model_timeout, urlsplit(self._url)
         common: dict[str, Any] = {
             "model": question.model,

@@ -19,13 +19,7 @@ from opened_models import KEY, Move, Opened, call
 
 from tunesmith.graph.models import ModelFailed, Reply, Waiting
 from tunesmith.graph.models.calls import read_answer
-from tunesmith.graph.models.recorded import (
-    BatchFileError,
-    Outcome,
-    answer_line,
-    read_answers,
-    write_lines,
-)
+from tunesmith.graph.models.recorded import BatchFileError, Outcome, read_answers, write_answers
 
 GOOD = {"choices": [{"index": 0, "message": {"role": "assistant", "content": '{"name": "a", "factor": 1}'}}]}
 
@@ -286,7 +280,7 @@ OUTCOME = st.one_of(
 @given(st.dictionaries(TEXT.filter(bool), OUTCOME, max_size=5))
 def test_outcomes_survive_the_file(tmp_path: Path, outcomes: dict[str, Outcome]) -> None:
     path = tmp_path / "answers.jsonl"
-    write_lines(path, [answer_line(name, outcome) for name, outcome in outcomes.items()])
+    write_answers(path, outcomes)
     assert read_answers(path) == outcomes
 
 
