@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from fake_openai import FakeOpenAI, answer, closed, raw, status
+from fake_openai import CLOSED, FakeOpenAI, answer, raw, status
 from journal_rows import end_after
 from opened_models import Opened, call
 
@@ -48,7 +48,7 @@ def test_the_second_try_for_a_wrong_answer_counts(live: Live, server: FakeOpenAI
 
 
 def test_a_cap_stops_the_retries(live: Live, server: FakeOpenAI) -> None:
-    server.next(*[closed()] * 5)
+    server.next(*[CLOSED] * 5)
     assert kinds(live(max_calls=2, model_retries=4).ask(call())) == ["capped"] and len(server.requests) == 2
 
 
@@ -63,7 +63,7 @@ def test_a_plan_by_rules_counts_what_the_cap_counts(live: Live, server: FakeOpen
     run = live(max_calls=5, model_retries=4)
     assert kinds(run.ask(call())) == ["rate_limited"] and len(server.requests) == 5
     assert left(run) == left(live(max_calls=5)) == 5, "what a server rejected costs nothing"
-    server.next(closed())
+    server.next(CLOSED)
     assert kinds(run.ask(*(call(f"m{n}", str(n)) for n in range(7)))).count("ok") == 4
     assert left(run) == left(live(max_calls=5)) == 0, "what may have been worked on counts"
     assert left(live(max_calls=9)) == 4, "what was capped does not"

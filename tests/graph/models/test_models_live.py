@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_openai import METHODS, FakeOpenAI, answer, closed, drip, hang, raw, refusal, slow, status, truncated
+from fake_openai import CLOSED, METHODS, Behaviour, FakeOpenAI, answer, hang, raw, refusal, status, truncated
 from opened_models import KEY, Move, Opened, call
 
 from tunesmith.graph.models import Reply
@@ -51,7 +51,7 @@ def test_what_is_sent_is_what_is_recorded(live: Live, server: FakeOpenAI) -> Non
 def test_calls_go_out_together_and_come_back_in_order(live: Live, server: FakeOpenAI) -> None:
     def by_prompt(seen: Any) -> Any:
         number = int(seen.body["messages"][-1]["content"])
-        return slow({"name": f"move-{number}", "factor": number + 1}, 0.05 * (6 - number))
+        return answer({"name": f"move-{number}", "factor": number + 1}, delay=0.05 * (6 - number))
 
     server.answers = by_prompt
     run = live(model_concurrency=3)
@@ -90,7 +90,7 @@ def test_retry_after_is_obeyed(live: Live, server: FakeOpenAI) -> None:
         (status(404, "no such model", error_code="model_not_found"), "server_error", 1, "no such model"),
         (status(400, "too long", error_code="context_length_exceeded"), "server_error", 1, "too long"),
         (status(307, headers={"Location": "http://127.0.0.1:9/v1"}), "server_error", 1, "--base-url"),
-        (closed(), "unreachable", 3, "closed the connection"),
+        (CLOSED, "unreachable", 3, "closed the connection"),
         (raw(b"<html>It works!</html>"), "server_error", 1, "not a chat completion"),
         (raw(b'{"choices": null}'), "server_error", 1, "not a chat completion"),
         (raw(b'{"choices": []}'), "server_error", 1, "not a chat completion"),
@@ -175,7 +175,7 @@ def test_no_turn_is_waited_for_beyond_the_time_limit(live: Live, server: FakeOpe
 def test_a_server_that_keeps_the_line_open(live: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then defeats any timeout of the HTTP library."""
     monkeypatch.setattr("tunesmith.graph.models.chat.GRACE_SECONDS", 0.2)
-    server.next(*[drip(5)] * 2)
+    server.next(*[Behaviour(drip=5)] * 2)
     failed = live(model_timeout=0.3).failure()
     assert failed.kind == "timeout" and "kept the connection open" in failed.detail
 
