@@ -1,8 +1,8 @@
 """A server on loopback that speaks OpenAI's chat completions, and misbehaves as it is told.
 
-Requests get the scripted behaviours (`next`) first, in their order, then the `answers` (by the name of the schema:
-dict, text, callable). An answer comes back in the way that was asked for: as content for json_schema and json_mode, as the
-arguments of a tool call for function_calling. `accepts` names the methods that are not rejected with 400. A request
+Requests get the scripted behaviours (`next`) first, in their order, then the `answers` (by the schema's name: dict or
+text; or a callable). An answer comes back in the way that was asked for: as content for json_schema and json_mode, as
+the arguments of a tool call for function_calling. `accepts` names the methods that are not rejected with 400. A request
 without the right key gets 401, whose text repeats the key that was sent: a client must not pass that on.
 """
 
