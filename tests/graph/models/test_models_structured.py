@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -20,11 +19,6 @@ from tunesmith.graph.models.calls import Completion, read_answer
 from tunesmith.graph.models.client import is_strict
 from tunesmith.graph.prompts.answers import ExplainAnswer, PlanAnswer, TemplateAnswer
 from tunesmith.graph.settings import Method
-
-
-class Kind(Enum):
-    TILE = "tile"
-    VECTOR = "vector"
 
 
 class Defaulted(BaseModel):
@@ -44,7 +38,7 @@ class Anything(BaseModel):
 class Closed(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    kinds: list[Kind]
+    kinds: list[Literal["tile", "vector"]]
     first: Setting
     size: int | None
 
