@@ -7,16 +7,18 @@ belongs here, too. Pure: no network, no files, no LangChain.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
+from pydantic import AliasPath, BaseModel, Field, NonNegativeInt, ValidationError
+from pydantic_core import ErrorDetails
 
 from tunesmith.graph.journal.records import Tokens
 from tunesmith.hw.errors import TunesmithError
@@ -43,13 +45,7 @@ class Message:
     content: str
 
 
-@functools.cache
-def _schema_of(answer: type[BaseModel]) -> dict[str, Any]:
-    """A cached JSON schema, for reading only: pydantic takes 2 ms to write it, and a digest is computed many times."""
-    return answer.model_json_schema()
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelCall:
     """A question of `role` in a `stage` such as "round-2". name: such as "template-1-repair-2": the three identify the
     call in a run; schema: of the answer."""
@@ -70,11 +66,11 @@ class ModelCall:
         this."""
         return f"{self.custom_id}@{self.digest}"
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Hash of the messages and the schema: an answer fits a call only when this is the same."""
         content: Any = [[message.role, message.content] for message in self.messages]
-        payload = json.dumps([content, self.schema.__name__, _schema_of(self.schema)], sort_keys=True)
+        payload = json.dumps([content, self.schema.__name__, self.schema.model_json_schema()], sort_keys=True)
         return hashlib.sha256(payload.encode()).hexdigest()[:16]
 
 
@@ -116,65 +112,36 @@ class Models(Protocol):
         ...
 
 
-class _Function(BaseModel):
-    arguments: str
-
-
-class _ToolCall(BaseModel):
-    function: _Function
-
-
-class _Content(BaseModel):
-    content: str | list[dict[str, Any]] | None = None
-    refusal: str | None = None
-    tool_calls: list[_ToolCall] | None = None
-
-    @property
-    def text(self) -> str:
-        """The arguments of the first tool call, or the content."""
-        if self.tool_calls:
-            arguments = self.tool_calls[0].function.arguments
-            try:
-                # Some models write line breaks into the strings of their arguments, which JSON does not allow.
-                text = json.dumps(json.loads(arguments, strict=False), ensure_ascii=False)
-            except (ValueError, RecursionError):
-                text = arguments
-        elif isinstance(self.content, list):
-            text = "".join(str(part.get("text", "")) for part in self.content)
-        else:
-            text = self.content or ""
-        # Half of a surrogate pair, as JSON may carry it, cannot be written to a file.
-        return text.encode("utf-8", "replace").decode("utf-8")
-
-
-class _Choice(BaseModel):
-    message: _Content
-    finish_reason: str | None = None
-
-
-class _TokenCounts(BaseModel):
-    prompt_tokens: NonNegativeInt | None = None
-    completion_tokens: NonNegativeInt | None = None
-    prompt_tokens_details: dict[str, NonNegativeInt | None] | None = None
+def _at(first: str, *path: str | int) -> Any:
+    """A field of a chat completion that may be missing."""
+    return Field(None, validation_alias=AliasPath(first, *path))
 
 
 class Completion(BaseModel):
-    """The fields of a chat completion that are read; servers add others."""
+    """The fields of a chat completion that are read; servers add others. arguments: of the first tool call."""
 
-    choices: list[_Choice] = Field(min_length=1)
-    usage: _TokenCounts | None = None
+    message: dict[str, Any] = Field(validation_alias=AliasPath("choices", 0, "message"))
+    content: str | list[dict[str, Any]] | None = _at("choices", 0, "message", "content")
+    refusal: str | None = _at("choices", 0, "message", "refusal")
+    arguments: str | None = _at("choices", 0, "message", "tool_calls", 0, "function", "arguments")
+    finish_reason: str | None = _at("choices", 0, "finish_reason")
+    prompt_tokens: NonNegativeInt | None = _at("usage", "prompt_tokens")
+    completion_tokens: NonNegativeInt | None = _at("usage", "completion_tokens")
+    cached_tokens: NonNegativeInt | None = _at("usage", "prompt_tokens_details", "cached_tokens")
     model: str | None = None
 
     @property
     def text(self) -> str:
-        """The model's answer."""
-        return self.choices[0].message.text
-
-
-def answer_text(body: Mapping[str, Any]) -> str:
-    """The model's answer, or its refusal, in a chat completion."""
-    completion = Completion.model_validate(body)
-    return completion.choices[0].message.refusal or completion.text
+        """The model's refusal or answer: the arguments of the first tool call, or the content."""
+        text = self.refusal or self.arguments or self.content or ""
+        if self.arguments and not self.refusal:
+            # Some models write line breaks into the strings of their arguments, which JSON does not allow.
+            with suppress(ValueError, RecursionError):
+                text = json.dumps(json.loads(self.arguments, strict=False), ensure_ascii=False)
+        if isinstance(text, list):
+            text = "".join(str(part.get("text", "")) for part in text)
+        # Half of a surrogate pair, as JSON may carry it, cannot be written to a file.
+        return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def completion_error(body: object) -> str | None:
@@ -182,9 +149,13 @@ def completion_error(body: object) -> str | None:
     try:
         Completion.model_validate(body)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
+        return problem(error.errors(include_url=False)[0])
     return None
+
+
+def problem(error: ErrorDetails) -> str:
+    """One of pydantic's errors with its place."""
+    return f"{'.'.join(map(str, error['loc'])) or 'the whole'}: {error['msg']}"
 
 
 MAX_ERRORS = 8
@@ -195,14 +166,34 @@ def read_answer(body: Mapping[str, Any], schema: type[BaseModel]) -> BaseModel |
     """The answer in a chat completion as a value of `schema`. The detail of "unstructured" has the errors, for the
     model to read."""
     completion = Completion.model_validate(body)
-    choice, text = completion.choices[0], completion.text
-    if refusal := choice.message.refusal:
-        return ModelFailed("refused", f"The model declined: {refusal}", refusal)
-    if choice.finish_reason == "content_filter":
+    text = completion.text
+    if completion.refusal:
+        return ModelFailed("refused", f"The model declined: {text}", text)
+    if completion.finish_reason == "content_filter":
         return ModelFailed("refused", "The server's content filter stopped the answer.", text)
-    if choice.finish_reason == "length":
+    if completion.finish_reason == "length":
         return ModelFailed("truncated", "The answer ended at the token limit; raise --answer-tokens.", text)
-    return _validate(text, schema)
+    misfits = []
+    for candidate in _candidates(text):
+        try:
+            return schema.model_validate_json(candidate)
+        except ValidationError as error:
+            misfits.append(error.errors(include_url=False))
+    # Of several readings, the first that is JSON at all says most.
+    errors = next((each for each in misfits if each[0]["type"] != "json_invalid"), None)
+    if errors is None:
+        return ModelFailed("unstructured", "it is not a JSON object." if misfits else "it is empty.", text)
+    more = f"; and {len(errors) - MAX_ERRORS} more" if len(errors) > MAX_ERRORS else ""
+    return ModelFailed("unstructured", "; ".join(map(problem, errors[:MAX_ERRORS])) + more + ".", text)
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """The parts of a text that may be the JSON: the whole, the text after the model's thoughts, fenced blocks, the text
+    between the outermost braces."""
+    spoken = re.sub(r"\A\s*<think>.*?</think>", "", text, flags=re.DOTALL).strip()
+    fenced = re.findall(r"```(?:json)?\s*\n(.*?)\n\s*```", spoken, flags=re.DOTALL)
+    braced = spoken[spoken.find("{") : spoken.rfind("}") + 1]
+    yield from dict.fromkeys(candidate for candidate in (text.strip(), spoken, *fenced, braced) if candidate)
 
 
 def again(call: ModelCall, wrong: ModelFailed) -> ModelCall:
@@ -215,34 +206,3 @@ def again(call: ModelCall, wrong: ModelFailed) -> ModelCall:
 def again_name(name: str) -> str:
     """The name, or custom_id, of a call's second try."""
     return f"{name}-again"
-
-
-def _validate(text: str, schema: type[BaseModel]) -> BaseModel | ModelFailed:
-    first: ValidationError | None = None
-    for candidate in _candidates(text):
-        try:
-            return schema.model_validate_json(candidate)
-        except ValidationError as error:
-            # Of several readings, the first that is JSON at all says most.
-            if first is None or _is_not_json(first):
-                first = error
-    if first is None:
-        return ModelFailed("unstructured", "it is empty.", text)
-    if _is_not_json(first):
-        return ModelFailed("unstructured", "it is not a JSON object.", text)
-    problems = [f"{'.'.join(map(str, e['loc'])) or 'the whole'}: {e['msg']}" for e in first.errors(include_url=False)]
-    more = f"; and {len(problems) - MAX_ERRORS} more" if len(problems) > MAX_ERRORS else ""
-    return ModelFailed("unstructured", "; ".join(problems[:MAX_ERRORS]) + more + ".", text)
-
-
-def _is_not_json(error: ValidationError) -> bool:
-    return error.errors(include_url=False)[0]["type"] == "json_invalid"
-
-
-def _candidates(text: str) -> Iterator[str]:
-    """The parts of a text that may be the JSON: the whole, the text after the model's thoughts, fenced blocks, the text
-    between the outermost braces."""
-    spoken = re.sub(r"\A\s*<think>.*?</think>", "", text, flags=re.DOTALL).strip()
-    fenced = re.findall(r"```(?:json)?\s*\n(.*?)\n\s*```", spoken, flags=re.DOTALL)
-    braced = spoken[spoken.find("{") : spoken.rfind("}") + 1]
-    yield from dict.fromkeys(candidate for candidate in (text.strip(), spoken, *fenced, braced) if candidate)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -17,7 +18,7 @@ from langchain_core.rate_limiters import InMemoryRateLimiter
 from langchain_openai import AzureChatOpenAI, ChatOpenAI
 from pydantic import SecretStr, ValidationError
 
-from tunesmith.graph.models.calls import completion_error
+from tunesmith.graph.models.calls import FailureKind, completion_error
 from tunesmith.graph.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -40,10 +41,7 @@ class NoFurtherAttempt(openai.OpenAIError):
 
 
 class LiveModels:
-    """The chat models of an OpenAI-compatible server. fields: further fields of each request's body."""
-
-    errors: tuple[type[Exception], ...] = (openai.OpenAIError, ValidationError)
-    """Raised by a chat model for a question that has ended: also for an answer that LangChain makes no message of."""
+    """The models of an OpenAI-compatible server. fields: further fields of each request's body."""
 
     def __init__(self, settings: ModelSettings, base_url: str, key: str | None, fields: dict[str, Any]) -> None:
         self._settings, self._url, self._key, self._fields = settings, base_url, key or NO_KEY, fields
@@ -56,9 +54,17 @@ class LiveModels:
         # For calls that block, of which there are none; LangChain would make one for each chat model.
         self._unused_http = openai.DefaultHttpxClient(follow_redirects=False)
 
-    def chat(self, question: Question) -> BaseChatModel:
-        """A chat model for one question, to be asked in the task that calls this."""
+    async def answer(self, question: Question) -> None:
+        """Has the server answer a question."""
         _QUESTION.set(question)
+        try:
+            await question.ask(self._chat(question))
+        except (openai.OpenAIError, ValidationError):
+            # The question has ended: also with an answer that LangChain makes no message of.
+            if question.under_way:
+                raise
+
+    def _chat(self, question: Question) -> BaseChatModel:
         timeout, parts = self._settings.model_timeout, urlsplit(self._url)
         common: dict[str, Any] = {
             "model": question.model,
@@ -134,42 +140,37 @@ class _JournallingClient(openai.DefaultAsyncHttpxClient):
         name = type(error).__name__
         if name in ("ReadTimeout", "WriteTimeout"):
             question.timeouts += 1
-            question.fail(
-                "timeout", f"{self._host} gave no answer within {self._seconds:g} s.", served=True, transient=True
-            )
+            detail = f"{self._host} gave no answer within {self._seconds:g} s."
+            question.fail("timeout", detail, served=True, transient=True)
             return
         served = name not in ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol")
         event = "closed the connection without an answer" if served else "cannot be reached"
         cause = self._redacted(str(error))[:200]
-        question.fail(
-            "unreachable", f"{self._host} {event}{f' ({cause})' if cause else ''}.", served=served, transient=True
-        )
+        detail = f"{self._host} {event}{f' ({cause})' if cause else ''}."
+        question.fail("unreachable", detail, served=served, transient=True)
 
     def _note_refusal(self, question: Question, response: Any) -> None:
         code, message, reason = response.status_code, response.text, ""
-        try:
-            body = response.json()
-            about = body.get("error") if isinstance(body, dict) else None
-        except (ValueError, RecursionError):
-            about = None
-        if isinstance(about, dict):
-            message, reason = str(about.get("message")), str(about.get("code") or about.get("type") or "")
+        with suppress(ValueError, RecursionError, LookupError, TypeError, AttributeError):  # of another form
+            about = response.json()["error"]
+            reason = str(about.get("code") or about.get("type") or "")
+            message = str(about["message"])
         message = self._redacted(message)[:500].rstrip(". \n")
         detail = f"{self._host} answered {code}: {message}."
-        if code in (401, 403):
-            question.fail("unauthorised", f"{detail} Check the key.")
-        elif code == 429:
-            question.fail("rate_limited", detail, transient=reason != "insufficient_quota")
-            if not question.transient:
-                raise NoFurtherAttempt  # without money no waiting helps
-        elif code < 400:
+        if code < 400:
             detail = f"{self._host} redirects elsewhere ({code}); give its final --base-url."
-            question.fail("server_error", detail)
-        elif code in (408, 409) or code >= 500:
-            question.fail("server_error", detail, transient=True)
-        else:
-            form = code in (400, 422) and reason not in ("context_length_exceeded", "model_not_found")
-            question.fail("server_error", detail, rejected=form)
+        elif code in (401, 403):
+            detail = f"{detail} Check the key."
+        kinds: dict[int, FailureKind] = {401: "unauthorised", 403: "unauthorised", 429: "rate_limited"}
+        without_money = reason == "insufficient_quota"
+        question.fail(
+            kinds.get(code, "server_error"),
+            detail,
+            transient=(code in (408, 409, 429) or code >= 500) and not without_money,
+            rejected=code in (400, 422) and reason not in ("context_length_exceeded", "model_not_found"),
+        )
+        if without_money:
+            raise NoFurtherAttempt
 
     def _redacted(self, text: str) -> str:
         return text if self._key is None else text.replace(self._key, "[key]")

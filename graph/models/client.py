@@ -1,6 +1,6 @@
 """The models of a run over any source of answers: the caps, the journal of calls, a second try for an unusable answer.
 
-A source makes the chat model of a question: live (`chat`), batch files or a recording (`recorded`). Each attempt of a
+A source has a question answered: by a server (`chat`), by batch files or a recording (`recorded`). Each attempt of a
 question is allowed here by the caps and the time limit, and journalled, before it is made, and journalled after it.
 Counted are the calls that a server answered, and those that it may have worked on although no answer came (timeouts,
 calls under way when the process was killed): these at their upper bound.
@@ -18,10 +18,9 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Any, cast
 
 from langchain_core.language_models import BaseChatModel
 from langsmith import tracing_context
@@ -29,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.graph.journal.events import ModelAsked, ModelCalled, ModelMethodFound
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.records import CallUsage, RoleUsage, Tokens
+from tunesmith.graph.journal.records import CallUsage, ModelsUsage, RoleUsage, Tokens
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import (
     Completion,
@@ -41,7 +40,7 @@ from tunesmith.graph.models.calls import (
     Waiting,
     again,
     again_name,
-    answer_text,
+    problem,
     read_answer,
 )
 from tunesmith.graph.models.recorded import Outcome, write_recording
@@ -51,111 +50,97 @@ from tunesmith.hw.errors import TunesmithError
 
 
 class Usage:
-    """The calls and their cost, from the events of the journal in their order."""
+    """The calls and their cost, from the events of the journal in their order. attempts: of each request, by its id."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, int], ModelAsked] = {}
+        self.attempts: Counter[str] = Counter()
+        self.under_way: dict[str, ModelAsked] = {}
         self._counted: list[tuple[ModelAsked | ModelCalled, Tokens, bool]] = []
         """Event, tokens, and whether these are an estimate."""
         self._ended: list[ModelCalled] = []
-        self._attempts: dict[str, int] = {}
 
     def add(self, event: ModelAsked | ModelCalled) -> None:
         """The event was written."""
+        asked = self.under_way.pop(event.id, None)
         if isinstance(event, ModelAsked):
-            self._attempts[event.id] = event.attempt
-            self._open[event.id, event.attempt] = event
+            self._count_worst(asked)  # an attempt that a kill cut off
+            self.attempts[event.id] = event.attempt
+            self.under_way[event.id] = event
             return
-        asked = self._open.pop((event.id, event.attempt), None)
         self._ended.append(event)
         if event.usage is not None:
             self._counted.append((event, event.usage, event.usage.estimated))
-        elif event.served and asked is not None:
-            self._counted.append((event, asked.worst, True))
+        elif event.served:
+            self._count_worst(asked)
 
-    def count_open(self) -> None:
+    def _count_worst(self, asked: ModelAsked | None) -> None:
+        if asked is not None:
+            self._counted.append((asked, asked.worst, True))
+
+    def count_cut_off(self) -> None:
         """Counts the calls without an end as served: their process was killed."""
-        self._counted += [(event, event.worst, True) for event in self._open.values()]
-        self._open.clear()
+        for asked in self.under_way.values():
+            self._count_worst(asked)
+        self.under_way.clear()
 
-    def attempts(self, request_id: str) -> int:
-        """The number of attempts of a request."""
-        return self._attempts.get(request_id, 0)
-
-    def is_open(self, request_id: str) -> bool:
-        """Whether an answer to the last attempt is still to come."""
-        return (request_id, self.attempts(request_id)) in self._open
-
-    @property
-    def any_open(self) -> bool:
-        return bool(self._open)
-
-    def calls(self, *, with_open: bool = True) -> int:
-        """Calls that count against a cap. with_open: also the calls under way."""
-        return len(self._counted) + (len(self._open) if with_open else 0)
+    def calls(self) -> int:
+        """Calls that count against a cap, with those under way."""
+        return len(self._counted) + len(self.under_way)
 
     def cap_reached(self, settings: ModelSettings, bound: Tokens, *, with_open: bool = True) -> str | None:
         """The cap that does not allow a call of at most `bound`, in a sentence; None if all do. with_open: the calls
         under way take their upper bound."""
         spent = [tokens for _, tokens, _ in self._counted]
-        spent += [event.worst for event in self._open.values()] if with_open else []
-        tokens = sum(each.prompt_tokens + each.completion_tokens for each in spent)
-        cost = sum(each.cost or 0.0 for each in spent)
-        needs = bound.prompt_tokens + bound.completion_tokens
-        if settings.max_calls is not None and len(spent) + 1 > settings.max_calls:
-            return f"--max-calls {settings.max_calls} allows no further call."
-        if settings.max_tokens is not None and tokens + needs > settings.max_tokens:
-            return (
-                f"--max-tokens {settings.max_tokens} does not allow the call: {tokens} are spent, and it may take "
-                f"{needs}."
-            )
-        if settings.max_cost is not None and cost + (bound.cost or 0.0) > settings.max_cost:
-            return (
-                f"--max-cost {settings.max_cost:g} does not allow the call: ${cost:.4f} is spent, and it may cost "
-                f"${bound.cost or 0.0:.4f}."
-            )
+        spent += [event.worst for event in self.under_way.values()] if with_open else []
+
+        def tokens(of: Tokens) -> int:
+            return of.prompt_tokens + of.completion_tokens
+
+        def cost(of: Tokens) -> float:
+            return of.cost or 0.0
+
+        for option, cap, used, needed in (
+            ("--max-calls", settings.max_calls, len(spent), 1),
+            ("--max-tokens", settings.max_tokens, sum(map(tokens, spent)), tokens(bound)),
+            ("--max-cost", settings.max_cost, sum(map(cost, spent)), cost(bound)),
+        ):
+            if cap is not None and used + needed > cap:
+                return f"{option} {cap} does not allow the call: {used:.6g} is spent, and it may take {needed:.6g}."
         return None
 
-    def to_json(self) -> dict[str, Any]:
-        """Totals, and `rows` by role and model."""
+    def summary(self, transport: str, where: str) -> ModelsUsage:
+        """The account of a run, with totals."""
         last = {event.custom_id: event for event in self._ended}
         # A call with a second try ended as that one did.
         failed = [one for name, one in last.items() if one.status != "ok" and again_name(name) not in last]
+
+        def totals(*, role: str | None = None, model: str | None = None) -> dict[str, Any]:
+            def own(event: ModelAsked | ModelCalled) -> bool:
+                return role is None or (event.role, event.model) == (role, model)
+
+            counted = [(tokens, estimated) for event, tokens, estimated in self._counted if own(event)]
+            return _total(tokens for tokens, _ in counted).model_dump() | {
+                "calls": len(counted),
+                "unaccounted": sum(estimated for _, estimated in counted),
+                "failed": sum(map(own, failed)),
+                "seconds": sum(event.seconds for event in self._ended if own(event)),
+            }
+
         keys = {(event.role, event.model) for event in (*self._ended, *(event for event, _, _ in self._counted))}
-        rows = [self._row(role, model, failed) for role, model in sorted(keys)]
-        totals: dict[str, Any] = {
-            name: sum(getattr(row, name) for row in rows)
-            for name in ("calls", "unaccounted", "failed", "prompt_tokens", "completion_tokens", "seconds")
-        }
+        rows = [RoleUsage(role=role, model=model, **totals(role=role, model=model)) for role, model in sorted(keys)]
         failures = dict(Counter(event.status for event in failed))
-        return totals | {
-            "cost": _sum_known(row.cost for row in rows),
-            "failures": failures,
-            "rows": [row.model_dump() for row in rows],
-        }
-
-    def _row(self, role: str, model: str, failed: Sequence[ModelCalled]) -> RoleUsage:
-        def own(event: ModelAsked | ModelCalled) -> bool:
-            return (event.role, event.model) == (role, model)
-
-        counted = [(tokens, estimated) for event, tokens, estimated in self._counted if own(event)]
-        return RoleUsage(
-            role=role,
-            model=model,
-            calls=len(counted),
-            unaccounted=sum(estimated for _, estimated in counted),
-            failed=sum(map(own, failed)),
-            prompt_tokens=sum(tokens.prompt_tokens for tokens, _ in counted),
-            completion_tokens=sum(tokens.completion_tokens for tokens, _ in counted),
-            cost=_sum_known(tokens.cost for tokens, _ in counted),
-            seconds=sum(event.seconds for event in self._ended if own(event)),
-        )
+        return ModelsUsage(transport=transport, where=where, failures=failures, rows=tuple(rows), **totals())
 
 
-def _sum_known(costs: Iterable[float | None]) -> float | None:
-    """The sum; None where a part is not known."""
-    known = list(costs)
-    return None if None in known else sum((cost or 0.0 for cost in known), 0.0)
+def _total(parts: Iterable[Tokens]) -> Tokens:
+    """The sum; its cost is None where a part's is not known."""
+    known = list(parts)
+    costs = [each.cost for each in known if each.cost is not None]
+    return Tokens(
+        prompt_tokens=sum(each.prompt_tokens for each in known),
+        completion_tokens=sum(each.completion_tokens for each in known),
+        cost=math.fsum(costs) if len(costs) == len(known) else None,
+    )
 
 
 def read_usage(journal: Journal, *, live: bool) -> Usage:
@@ -164,7 +149,7 @@ def read_usage(journal: Journal, *, live: bool) -> Usage:
     for event in RunLog(journal).model_calls():
         usage.add(event)
     if live:
-        usage.count_open()
+        usage.count_cut_off()
     return usage
 
 
@@ -185,20 +170,16 @@ class Price(BaseModel):
     cached_input: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
-class _PriceFile(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class Prices(BaseModel):
+    """The prices of models by name, as a file has them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     models: dict[str, Price]
 
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    models: Mapping[str, Price]
-
     def of(self, model: str) -> Price | None:
         """The price of a model; a dated version costs what its name without the date does."""
-        undated = re.sub(r"-\d{4}-\d{2}-\d{2}$", "", model)
-        return self.models.get(model) or self.models.get(undated)
+        return self.models.get(model) or self.models.get(re.sub(r"-\d{4}-\d{2}-\d{2}$", "", model))
 
     def cost(self, model: str, prompt: int, completion: int, cached: int = 0) -> float | None:
         """US dollars for tokens, `cached` of the prompt's being from the cache; None where no price is known."""
@@ -213,28 +194,24 @@ class Prices:
 def load_prices(path: str | None) -> Prices:
     """The packaged prices, under those of `path`, or, where that is None, of the user's own file."""
     own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tunesmith" / "prices.toml"
-    models = dict(_read_prices(PACKAGED))
+    models = _read_prices(PACKAGED).models
     if path is not None or own.is_file():
-        models |= _read_prices(own if path is None else Path(path))
-    return Prices(models)
+        models = models | _read_prices(own if path is None else Path(path)).models
+    return Prices(models=models)
 
 
-def _read_prices(path: Path) -> Mapping[str, Price]:
+def _read_prices(path: Path) -> Prices:
     try:
-        return _PriceFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig"))).models
+        return Prices.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except OSError as error:
         raise PricesError(f"--prices: {path} cannot be read ({error.strerror}).") from error
-    except UnicodeDecodeError as error:
-        raise PricesError(f"{path} is not UTF-8 text: save it as UTF-8.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise PricesError(f"{path} is not valid TOML: {error}.") from error
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
         raise PricesError(
-            f"{path}: {place}: {first['msg']}; write it as [models] and a line such as "
+            f"{path}: {problem(error.errors(include_url=False)[0])}; write it as [models] and a line such as "
             '"name" = { input = 1.0, output = 4.0 }.'
         ) from error
+    except ValueError as error:
+        raise PricesError(f"{path} is not valid TOML in UTF-8: {error}.") from error
 
 
 BYTES_PER_TOKEN = 2
@@ -242,24 +219,22 @@ BYTES_PER_TOKEN = 2
 PROMPT_OVERHEAD_TOKENS = 64
 """Of chat templates around the messages."""
 
-Answer = BaseModel | ModelFailed
-
 
 class Question:
-    """One request of a run for an answer to `call`, in the form of one `method`, over all its attempts. The chat model
-    that sends it reports to `begin`, `answer` and `fail`.
+    """One request of a run for an answer to `call`, in the form of one `method`, over all its attempts. A source has it
+    answered: `ask` hands it to a chat model, which reports to `begin`, `answer` and `fail`.
 
     retries: at most; note: to the user, on the answer's origin; timeouts: attempts without an answer in time. Of the
-    last attempt: seconds: its duration; served: the server may have worked on it, and may count it; transient: another
-    one may help; rejected: the server does not take a request of this form, so that another form may help."""
+    last attempt: outcome: None while it is under way; seconds: its duration; served: the server may have worked on it,
+    and may count it; transient: another one may help; rejected: the server does not take a request of this form, so
+    that another form may help."""
 
     def __init__(self, client: ModelClient, call: ModelCall, model: str, method: Method, retries: int) -> None:
         self._client = client
         self.call, self.model, self.method, self.retries = call, model, method, retries
         self.body: dict[str, Any] = {}
         self.bound = Tokens(prompt_tokens=0, completion_tokens=0, cost=0.0)
-        self.completion: dict[str, Any] | None = None
-        self.failure: ModelFailed | None = None
+        self.outcome: Outcome | None = None
         self.note = ""
         self.served = self.rejected = self.transient = False
         self.attempts = self.timeouts = 0
@@ -268,54 +243,72 @@ class Question:
     @property
     def under_way(self) -> bool:
         """Whether an attempt is made that has not ended."""
-        return bool(self.attempts) and self.completion is None and self.failure is None
+        return bool(self.attempts) and self.outcome is None
+
+    async def ask(self, chat: BaseChatModel) -> None:
+        """Asks a chat model for an answer of the call's schema."""
+        schema = self.call.schema.model_json_schema()
+        schema["title"] = re.sub(r"[^A-Za-z0-9_-]", "_", self.call.schema.__name__)[:64]
+        messages, strict = self.call.messages, None if self.method == "json_mode" else is_strict(schema)
+        if self.method == "json_mode":
+            # It sends the schema in no other way than in words: here behind those of the system.
+            said = [f"Answer with one JSON object, and nothing else, that fits this JSON schema:\n{json.dumps(schema)}"]
+            if messages[0].role == "system":
+                said, messages = [messages[0].content, *said], messages[1:]
+            messages = (Message("system", "\n\n".join(said)), *messages)
+        structured = chat.with_structured_output(schema, method=self.method, strict=strict, include_raw=True)
+        # Tracing, switched on by a variable of the environment, would send the prompt to one more host.
+        with tracing_context(enabled=False):
+            await structured.ainvoke([{"role": each.role, "content": each.content} for each in messages])
 
     async def begin(self, body: dict[str, Any]) -> bool:
         """Waits until the caps allow an attempt, and journals it; False where it must not be made."""
-        if self.failure is not None:
-            await self._client.retry(self, self.failure)
+        if isinstance(self.outcome, ModelFailed):
+            await self._client.end(self, final=False)
+            self._client.say(f"{self.call.custom_id}: {self.outcome.detail} Trying again.")
         await self._client.wait_for_caps(self._client.log.bound(body))
         return self.begin_now(body)
 
     def begin_now(self, body: dict[str, Any]) -> bool:
         """Journals an attempt; False where it must not be made."""
-        self.body, self.bound = body, self._client.log.bound(body)
-        self.failure, self.seconds = None, 0.0
+        log = self._client.log
+        self.body, self.bound, self.outcome = body, log.bound(body), None
         self.served = self.transient = self.rejected = False
-        if not self._client.log.usage.is_open(self.call.request_id):  # else of an earlier session
-            self.failure = self._client.refusal(self.bound)
-            if self.failure is not None:
+        if self.call.request_id not in log.usage.under_way:  # else of an earlier session
+            self.seconds, self.outcome = 0.0, self._client.refusal(self.bound)
+            if self.outcome is not None:
                 return False
-            self._client.log.asked(self)
+            log.asked(self)
         self.attempts += 1
         self._started = time.monotonic()
         return True
 
     def answer(self, completion: dict[str, Any], note: str = "") -> None:
         """Takes a chat completion that `completion_error` accepts."""
-        self.completion, self.note, self.served, self.seconds = completion, note, True, self._elapsed()
+        self._end(completion, served=True)
+        self.note = note
 
     def fail(
         self, kind: FailureKind, detail: str, *, served: bool = False, transient: bool = False, rejected: bool = False
     ) -> None:
         """Takes the failure of the attempt under way, or of the whole question."""
-        self.seconds, self.failure = self._elapsed(), ModelFailed(kind, detail)
-        self.served, self.transient, self.rejected = served, transient, rejected
+        self._end(ModelFailed(kind, detail), served=served, transient=transient, rejected=rejected)
 
-    def _elapsed(self) -> float:
-        return time.monotonic() - self._started if self.under_way else 0.0
+    def _end(self, outcome: Outcome, *, served: bool, transient: bool = False, rejected: bool = False) -> None:
+        self.seconds = time.monotonic() - self._started if self.under_way else 0.0
+        self.outcome, self.served, self.transient, self.rejected = outcome, served, transient, rejected
 
 
 class CallLog:
-    """The model calls of a run, in its journal and in a recording in `folder`. A live server's failures may have passed
-    by the next session; those from files hold for good, as answers do."""
+    """The model calls of a run, in its journal and in a recording in `folder`. known: the ends of requests that need
+    not be made again; a live server's failures may have passed by the next session, those from files hold for good."""
 
     def __init__(self, journal: Journal, prices: Prices, folder: Path, settings: ModelSettings) -> None:
         self._journal, self._prices, self._folder = journal, prices, folder
         self._live, self._answer_tokens = settings.transport == "live", settings.answer_tokens
         self.usage, log = Usage(), RunLog(journal)
         self.methods: dict[str, Method] = {event.model: event.method for event in log.events(ModelMethodFound)}
-        self._known: dict[str, ModelCalled] = {}
+        self.known: dict[str, ModelCalled] = {}
         self._bodies: dict[str, dict[str, Any]] = {}
         self._outcomes: dict[str, Outcome] = {}
         for event in log.model_calls():
@@ -323,11 +316,7 @@ class CallLog:
         if self._outcomes:
             write_recording(folder, self._bodies, self._outcomes)
         if self._live:
-            self.usage.count_open()
-
-    def known(self, request_id: str) -> ModelCalled | None:
-        """The end of a request that need not be made again."""
-        return self._known.get(request_id)
+            self.usage.count_cut_off()
 
     def bound(self, body: Mapping[str, Any]) -> Tokens:
         """The upper bound of a request's tokens and cost."""
@@ -338,65 +327,60 @@ class CallLog:
 
     def asked(self, question: Question) -> None:
         """Writes that an attempt is about to be made."""
-        attempt = self.usage.attempts(question.call.request_id) + 1
         body = None if question.attempts else question.body
-        event = ModelAsked(**_about(question), attempt=attempt, worst=question.bound, body=body)
-        self._journal.append(event, question.call.stage)
-        self._take(event)
+        attempt = self.usage.attempts[question.call.request_id] + 1
+        self._write(ModelAsked(**_about(question), attempt=attempt, body=body, worst=question.bound), question)
 
-    def ended(self, question: Question, answer: Answer, *, final: bool = True) -> ModelCalled:
+    def ended(self, question: Question, *, final: bool) -> ModelCalled:
         """Writes that an attempt was answered, failed, or was not made, and returns the event."""
-        status, detail = "ok", ""
-        if isinstance(answer, ModelFailed):
-            status, detail = answer.kind, answer.detail
-        if status == "unstructured":
-            detail = f"The answer cannot be used: {detail}"
-        attempt, completion = self.usage.attempts(question.call.request_id), question.completion
+        attempt = self.usage.attempts[question.call.request_id]
+        outcome, completion = question.outcome, question.outcome if isinstance(question.outcome, dict) else None
+        answer = read_answer(completion, question.call.schema) if completion else outcome
+        status, detail = (answer.kind, answer.detail) if isinstance(answer, ModelFailed) else ("ok", "")
         event = ModelCalled(
             **_about(question),
             attempt=attempt,
             body=None if attempt else question.body,  # it was never made
             status=status,
-            detail=detail,
+            detail=f"The answer cannot be used: {detail}" if status == "unstructured" else detail,
             final=final,
             answer=completion,
-            text="" if completion is None else answer_text(completion),
-            usage=None if completion is None else self._count(question, completion),
+            text=Completion.model_validate(completion).text if completion else "",
+            usage=self._count(question, completion) if completion else None,
             served=question.served,
             seconds=round(question.seconds, 3),
             note=question.note,
         )
-        self._journal.append(event, question.call.stage)
-        self._take(event)
+        self._write(event, question)
         if final:
             write_recording(self._folder, self._bodies, self._outcomes)
         return event
 
-    def learn_method(self, model: str, method: Method, stage: str) -> None:
+    def learn_method(self, question: Question) -> None:
         """Writes the method that the model's server takes, if it is new."""
-        if self.methods.get(model) != method:
-            self.methods[model] = method
-            self._journal.append(ModelMethodFound(model=model, method=method), stage)
+        if self.methods.get(question.model) != question.method:
+            self.methods[question.model] = question.method
+            event = ModelMethodFound(model=question.model, method=question.method)
+            self._journal.append(event, question.call.stage)
 
     def _count(self, question: Question, completion: Mapping[str, Any]) -> CallUsage:
         """Tokens as the server counts them; each of the two counts is estimated where it does not."""
         read = Completion.model_validate(completion)
-        prompt = written = cached = 0
-        if read.usage is not None:
-            prompt, written = read.usage.prompt_tokens or 0, read.usage.completion_tokens or 0
-            cached = (read.usage.prompt_tokens_details or {}).get("cached_tokens") or 0
-        text = answer_text(completion)
         # Neither a prompt nor a text has no tokens: a count of 0 is missing.
-        estimated = not prompt or (not written and bool(text))
-        prompt = prompt or question.bound.prompt_tokens
-        written = written or math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
+        prompt = read.prompt_tokens or question.bound.prompt_tokens
+        written = read.completion_tokens or math.ceil(len(read.text.encode()) / BYTES_PER_TOKEN)
+        cached = read.cached_tokens or 0
         return CallUsage(
             prompt_tokens=prompt,
             completion_tokens=written,
             cached_tokens=cached,
-            estimated=estimated,
+            estimated=not read.prompt_tokens or bool(written and not read.completion_tokens),
             cost=self._prices.cost(question.model, prompt, written, cached),
         )
+
+    def _write(self, event: ModelAsked | ModelCalled, question: Question) -> None:
+        self._journal.append(event, question.call.stage)
+        self._take(event)
 
     def _take(self, event: ModelAsked | ModelCalled) -> None:
         """The event was written."""
@@ -406,42 +390,28 @@ class CallLog:
         if isinstance(event, ModelCalled) and event.final:
             self._outcomes[event.id] = event.answer or _failure_of(event)
             if event.answer is not None or not self._live:
-                self._known[event.id] = event
+                self.known[event.id] = event
 
 
 def _about(question: Question) -> dict[str, Any]:
     call = question.call
-    return {
-        "id": call.request_id,
-        "custom_id": call.custom_id,
-        "digest": call.digest,
-        "role": call.role,
-        "model": question.model,
-    }
+    about = {"id": call.request_id, "custom_id": call.custom_id, "digest": call.digest, "role": call.role}
+    return about | {"model": question.model}
 
 
 def _failure_of(event: ModelCalled) -> ModelFailed:
     return ModelFailed(cast(FailureKind, event.status), event.detail)
 
 
-class Source(Protocol):
-    """Where answers come from. errors: raised by its chat models for a question that has ended or is pending."""
-
-    errors: tuple[type[Exception], ...]
-
-    def chat(self, question: Question) -> BaseChatModel:
-        """A chat model for one question, which reports to it; a question without an end is pending."""
-        ...
-
-
 class ModelClient:
-    """The `Models` of a run. seconds_left: until the run's time limit; model_of: the model of a request, where that is
-    not the settings' to say; hold: writes pending requests down, bodies by custom_id."""
+    """The `Models` of a run. source: has a question answered; one that it leaves without an outcome is pending.
+    seconds_left: until the run's time limit; model_of: the model of a request, where that is not the settings' to say;
+    hold: writes pending requests down, bodies by custom_id."""
 
     def __init__(
         self,
         settings: ModelSettings,
-        source: Source,
+        source: Callable[[Question], Awaitable[None]],
         log: CallLog,
         listener: Listener,
         seconds_left: Callable[[], float] = lambda: math.inf,
@@ -451,7 +421,8 @@ class ModelClient:
         self.settings, self.log = settings, log
         self._source, self._listener, self._hold = source, listener, hold
         self._seconds_left, self._model_of = seconds_left, model_of
-        self._live = settings.transport == "live"
+        self._live, self._auto = settings.transport == "live", settings.model_method == "auto"
+        self._pending: dict[str, dict[str, Any]] = {}
         self._closed: ModelFailed | None = None
         """Why the server takes no call at all, such as a wrong key."""
         self._unreliable = False
@@ -472,7 +443,7 @@ class ModelClient:
         """Waits while a cap does not allow a call that may fit when the calls under way turn out cheaper."""
         usage = self.log.usage
         while (
-            usage.any_open
+            usage.under_way
             and usage.cap_reached(self.settings, bound) is not None
             and usage.cap_reached(self.settings, bound, with_open=False) is None
         ):
@@ -484,66 +455,67 @@ class ModelClient:
         reason = self.log.usage.cap_reached(self.settings, bound)
         if reason is not None and self.settings.transport != "replay":
             return ModelFailed("capped", reason)
-        if self._closed is not None:
-            return self._closed
-        if self._seconds_left() <= 0:
+        if self._closed is None and self._seconds_left() <= 0:
             return ModelFailed("out_of_time", "The time limit leaves no time to ask the model.")
-        return None
+        return self._closed
 
-    async def retry(self, question: Question, failure: ModelFailed) -> None:
-        """Journals an attempt that failed and is followed by another."""
-        self.log.ended(question, failure, final=False)
-        await self._notify()
-        self._say(f"{question.call.custom_id}: {failure.detail} Trying again.")
+    async def end(self, question: Question, *, final: bool) -> ModelCalled:
+        """Journals the end of an attempt. final: no other one follows."""
+        ended = self.log.ended(question, final=final)
+        async with self._attempt_ended:
+            self._attempt_ended.notify_all()
+        return ended
+
+    def say(self, message: str) -> None:
+        """Tells the user."""
+        # Servers and models write part of it, which must not move the cursor or begin a line.
+        shown = "".join(sign if sign.isprintable() else " " for sign in message)
+        self._listener(Progress("model", " ".join(shown.split())))
 
     async def _ask_all(self, calls: Sequence[ModelCall]) -> list[Reply | ModelFailed]:
         if self._live and calls:
             names = ", ".join(dict.fromkeys(map(self._model_for, calls)))
-            self._say(f"asking {names}: {', '.join(call.custom_id for call in calls)}")
+            self.say(f"asking {names}: {', '.join(call.custom_id for call in calls)}")
+        self._pending = {}
         unique = {call.request_id: call for call in calls}
-        tasks = {name: asyncio.ensure_future(self._ask(call)) for name, call in unique.items()}
+        tasks = [asyncio.ensure_future(self._ask(call)) for call in unique.values()]
         try:
-            await asyncio.gather(*tasks.values())
+            results = dict(zip(unique, await asyncio.gather(*tasks), strict=True))
         finally:
-            for task in tasks.values():
+            for task in tasks:
                 task.cancel()
-        ends = [tasks[call.request_id].result() for call in calls]
-        pending = {end.call.request_id: end.body for end in ends if isinstance(end, Question)}
-        if pending:
+        if self._pending:
             assert self._hold is not None
-            raise self._hold(pending)
-        return [end for end in ends if not isinstance(end, Question)]
+            raise self._hold(self._pending)
+        return [found for call in calls if (found := results[call.request_id]) is not None]
 
-    async def _ask(self, call: ModelCall) -> Reply | ModelFailed | Question:
-        """The result of a call; its question where the answer comes later."""
-        end = await self._settle(call)
-        if isinstance(end, Question):
-            return end
-        ended, answer = end
-        used = [ended.usage]
-        if isinstance(answer, ModelFailed) and answer.kind == "unstructured":
-            second = again(call, answer)
-            if self.log.known(second.request_id) is None:
-                self._say(f"the answer to {call.custom_id} is not usable: {answer.detail.rstrip('.')}; asked again")
-            call, end = second, await self._settle(second)
-            if isinstance(end, Question):
-                return end
-            ended, answer = end
-            used.append(ended.usage)
-        if not isinstance(answer, ModelFailed):
-            return Reply(answer, ended.text, str((ended.answer or {}).get("model") or ended.model), _sum_of(used))
-        if answer.kind == "unstructured":
-            detail = f"The answer does not fit the schema, and neither did the one after a hint: {answer.detail}"
-            answer = ModelFailed("unstructured", detail, answer.text)
-        self._say(f"{call.custom_id}: {answer.detail}")
-        return answer
+    async def _ask(self, call: ModelCall) -> Reply | ModelFailed | None:
+        """The result of a call, after a second try where the first answer is unusable; None where it comes later."""
+        used: list[Tokens] = []
+        asked = call
+        while True:
+            if (ended := await self._settle(asked)) is None:
+                return None
+            used += [ended.usage] if ended.usage is not None else []
+            found = _failure_of(ended) if ended.answer is None else read_answer(ended.answer, call.schema)
+            if not isinstance(found, ModelFailed):
+                return Reply(found, ended.text, str((ended.answer or {}).get("model") or ended.model), _total(used))
+            if found.kind != "unstructured" or asked is not call:
+                break
+            asked = again(call, found)
+            if asked.request_id not in self.log.known:
+                self.say(f"the answer to {call.custom_id} is not usable: {found.detail.rstrip('.')}; asked again")
+        if found.kind == "unstructured":
+            detail = f"The answer does not fit the schema, and neither did the one after a hint: {found.detail}"
+            found = ModelFailed("unstructured", detail, found.text)
+        self.say(f"{asked.custom_id}: {found.detail}")
+        return found
 
-    async def _settle(self, call: ModelCall) -> tuple[ModelCalled, Answer] | Question:
-        """The final entry of a call in the journal and its answer, after as many attempts as it takes; its question
-        where the answer comes later."""
-        if (known := self.log.known(call.request_id)) is not None:
-            failed = known.answer is None
-            return known, _failure_of(known) if failed else read_answer(known.answer or {}, call.schema)
+    async def _settle(self, call: ModelCall) -> ModelCalled | None:
+        """The final entry of a call in the journal, after as many attempts as it takes; None where the answer comes
+        later."""
+        if (known := self.log.known.get(call.request_id)) is not None:
+            return known
         model = self._model_for(call)
         methods = self._methods_for(model)
         for method in methods:
@@ -551,95 +523,51 @@ class ModelClient:
             question = Question(self, call, model, method, retries)
             async with self._slots:
                 await self._run(question)
-            if question.completion is not None:
-                self._unreliable = False
-                if self._live and self.settings.model_method == "auto":
-                    self.log.learn_method(model, method, call.stage)
-                answer = read_answer(question.completion, call.schema)
-                if question.note:
-                    self._say(question.note)
+            if not question.rejected or method == methods[-1]:
                 break
-            failure = question.failure
-            if failure is None:
-                return question
-            if question.rejected and method != methods[-1]:
-                self.log.ended(question, failure, final=False)
-                await self._notify()
-                continue
-            answer = failure
-            if question.rejected and self.settings.model_method == "auto":
-                answer = ModelFailed("server_error", f"The server takes none of {', '.join(METHODS)}: {failure.detail}")
-            elif question.rejected:
-                detail = f"The server rejects {method}; try another --model-method, or auto: {failure.detail}"
-                answer = ModelFailed("server_error", detail)
-            if self._live and failure.kind == "unauthorised":
-                self._closed = failure
-            self._unreliable |= question.transient
-            break
-        ended = self.log.ended(question, answer)
-        await self._notify()
-        return ended, answer
+            await self.end(question, final=False)
+        outcome = question.outcome
+        if outcome is None:
+            self._pending[call.request_id] = question.body
+            return None
+        if not isinstance(outcome, ModelFailed):
+            self._unreliable = False
+            if self._live and self._auto:
+                self.log.learn_method(question)
+            if question.note:
+                self.say(question.note)
+        elif question.rejected:
+            form = f"takes none of {', '.join(METHODS)}"
+            form = form if self._auto else f"rejects {method}; try another --model-method, or auto"
+            question.outcome = ModelFailed("server_error", f"The server {form}: {outcome.detail}")
+        elif self._live and outcome.kind == "unauthorised":
+            self._closed = outcome
+        self._unreliable |= question.transient
+        return await self.end(question, final=True)
 
     async def _run(self, question: Question) -> None:
         """Has a question answered, or fail, within the time limit."""
         left = self._seconds_left()
         try:
             async with asyncio.timeout(None if left == math.inf else left):
-                await ask(self._source.chat(question), question.call, question.method)
+                await self._source(question)
         except TimeoutError:
             if question.under_way:
                 question.fail("out_of_time", "No answer had come when the time limit was reached.", served=True)
-            elif question.failure is not None:
-                detail = f"{question.failure.detail} The time limit leaves no time to try again."
-                question.failure = ModelFailed("out_of_time", detail)
+            elif isinstance(question.outcome, ModelFailed):
+                detail = f"{question.outcome.detail} The time limit leaves no time to try again."
+                question.outcome = ModelFailed("out_of_time", detail)
             else:
                 question.fail("out_of_time", "The time limit leaves no time to ask the model.")
-        except self._source.errors:
-            if question.under_way and self._live:
-                raise
 
     def _model_for(self, call: ModelCall) -> str:
         return self._model_of(call.request_id) or self.settings.name_for(call.role)
 
-    async def _notify(self) -> None:
-        async with self._attempt_ended:
-            self._attempt_ended.notify_all()
-
     def _methods_for(self, model: str) -> list[Method]:
-        setting = self.settings.model_method
-        if setting != "auto":
-            return [setting]
-        known = self.log.methods.get(model)
-        return ([known] if known else []) + [method for method in METHODS if method != known]
-
-    def _say(self, message: str) -> None:
-        # Servers and models write part of it, which must not move the cursor or begin a line.
-        shown = "".join(sign if sign.isprintable() else " " for sign in message)
-        self._listener(Progress("model", " ".join(shown.split())))
-
-
-def _sum_of(used: Sequence[CallUsage | None]) -> Tokens:
-    known = [each for each in used if each is not None]
-    return Tokens(
-        prompt_tokens=sum(each.prompt_tokens for each in known),
-        completion_tokens=sum(each.completion_tokens for each in known),
-        cost=_sum_known(each.cost for each in known),
-    )
-
-
-async def ask(chat: BaseChatModel, call: ModelCall, method: Method) -> None:
-    """Asks a chat model for an answer of the call's schema."""
-    schema = call.schema.model_json_schema()
-    schema["title"] = re.sub(r"[^A-Za-z0-9_-]", "_", call.schema.__name__)[:64]
-    messages, strict = call.messages, None
-    if method == "json_mode":
-        messages = _with_schema(messages, schema)
-    else:
-        strict = is_strict(schema)
-    structured = chat.with_structured_output(schema, method=method, strict=strict, include_raw=True)
-    # Tracing, switched on by a variable of the environment, would send the prompt to one more host.
-    with tracing_context(enabled=False):
-        await structured.ainvoke([{"role": each.role, "content": each.content} for each in messages])
+        if self.settings.model_method != "auto":
+            return [self.settings.model_method]
+        # The known method comes first.
+        return sorted(METHODS, key=lambda method: method != self.log.methods.get(model))
 
 
 def is_strict(schema: Mapping[str, Any]) -> bool:
@@ -660,17 +588,6 @@ def is_strict(schema: Mapping[str, Any]) -> bool:
     elif schema.get("type") == "array":
         parts.append(schema.get("items", {}))
     return all(is_strict(part) for part in parts)
-
-
-def _with_schema(messages: tuple[Message, ...], schema: Mapping[str, Any]) -> tuple[Message, ...]:
-    """The messages with the schema in words: json_mode sends it in no other way."""
-    wanted = f"Answer with one JSON object, and nothing else, that fits this JSON schema:\n{json.dumps(schema)}"
-    # After the system messages: some chat templates take these only at the beginning.
-    place = next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
-    if place == 0:
-        return (Message("system", wanted), *messages)
-    last = Message("system", f"{messages[place - 1].content}\n\n{wanted}")
-    return (*messages[: place - 1], last, *messages[place:])
 
 
 @functools.cache

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
+from tunesmith.graph.journal.records import ModelsUsage
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Models
 from tunesmith.graph.models.client import CallLog, ModelClient, Prices, load_prices, read_usage
@@ -21,9 +22,10 @@ from tunesmith.graph.settings import ModelSettings, SettingsError
 TRANSCRIPTS = "transcripts"
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_HOSTS = ("openai.com", "openai.azure.com", "services.ai.azure.com", "cognitiveservices.azure.com")
-_ONLY_OURS = frozenset({"model", "messages", "stream", "n", "response_format", "tools", "tool_choice"})
-_ANSWER_LIMITS = frozenset({"max_tokens", "max_completion_tokens", "n_predict"})
-"""Fields that limit an answer; llama.cpp takes the last one, and prefers it to max_tokens."""
+_TAKEN_FIELDS = frozenset(
+    {"model", "messages", "stream", "n", "response_format", "tools", "tool_choice"}
+    | {"max_tokens", "max_completion_tokens", "n_predict"}  # llama.cpp prefers the last one to max_tokens
+)
 
 
 def check_models(settings: ModelSettings) -> Prices:
@@ -35,13 +37,10 @@ def check_models(settings: ModelSettings) -> Prices:
         return prices
     if find_spec("langchain_openai") is None:
         raise SettingsError("--model: the package langchain-openai is not installed: pip install 'tunesmith[models]'.")
-    if ours := settings.model_option.keys() & _ONLY_OURS:
-        raise SettingsError(f"--model-option: {', '.join(sorted(ours))} cannot be set.")
-    if limits := settings.model_option.keys() & _ANSWER_LIMITS:
+    if taken := ", ".join(sorted(settings.model_option.keys() & _TAKEN_FIELDS)):
         # What a call may take at most, by which caps are kept, is reckoned with --answer-tokens.
         raise SettingsError(
-            f"--model-option: {', '.join(sorted(limits))} cannot be set; say with --answer-tokens how long an answer "
-            "may be."
+            f"--model-option: {taken} cannot be set; the length of an answer is said with --answer-tokens."
         )
     if settings.transport == "live":
         _check_url(settings.base_url)
@@ -85,13 +84,13 @@ def open_models(
         # Imported here: it takes a second, and the other sources do without the package.
         from tunesmith.graph.models.chat import LiveModels
 
-        source = LiveModels(settings, url, _key(settings), fields)
-        return ModelClient(settings, source, log, listener, seconds_left=seconds_left)
+        server = LiveModels(settings, url, _key(settings), fields)
+        return ModelClient(settings, server.answer, log, listener, seconds_left=seconds_left)
     if settings.transport == "batch":
         batch = BatchModels(settings.folder, f"tunesmith resume {folder}", fields)
-        return ModelClient(settings, batch, log, listener, hold=batch.hold)
+        return ModelClient(settings, batch.answer, log, listener, hold=batch.hold)
     replay = ReplayModels(settings.folder, exact=settings.replay_exact, fields=fields)
-    return ModelClient(settings, replay, log, listener, model_of=replay.model_of)
+    return ModelClient(settings, replay.answer, log, listener, model_of=replay.model_of)
 
 
 def limit_field(base_url: str | None) -> Literal["max_tokens", "max_completion_tokens"]:
@@ -124,13 +123,12 @@ def destination(settings: ModelSettings) -> str | None:
     )
 
 
-def models_summary(settings: ModelSettings, journal: Journal) -> dict[str, Any] | None:
+def models_summary(settings: ModelSettings, journal: Journal) -> ModelsUsage | None:
     """What the models of a run cost and where they were, for its summary; None for no model."""
     if settings.transport == "none":
         return None
     where = urlsplit(settings.base_url or OPENAI_URL).netloc if settings.transport == "live" else str(settings.folder)
-    usage = read_usage(journal, live=settings.transport == "live")
-    return {"transport": settings.transport, "where": where} | usage.to_json()
+    return read_usage(journal, live=settings.transport == "live").summary(settings.transport, where)
 
 
 def _key(settings: ModelSettings) -> str | None:

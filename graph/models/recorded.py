@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 URL = "/v1/chat/completions"
 REQUESTS, ANSWERS = "requests.jsonl", "answers.jsonl"
 REMEDY = "fix the line, or take it out"
-KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
 Outcome = dict[str, Any] | ModelFailed
 """Of a request: a chat completion, or a failure."""
@@ -41,26 +41,36 @@ class BatchFileError(TunesmithError):
     """A file of requests or answers cannot be read."""
 
 
-def request_line(request_id: str, body: Mapping[str, Any]) -> str:
-    return json.dumps({"custom_id": request_id, "method": "POST", "url": URL, "body": body})
+def write_requests(path: Path, bodies: Mapping[str, Mapping[str, Any]]) -> None:
+    """Replaces the file by requests with these bodies, by custom_id."""
+    _write(path, [{"custom_id": name, "method": "POST", "url": URL, "body": body} for name, body in bodies.items()])
 
 
-def answer_line(request_id: str, outcome: Outcome) -> str:
-    """The line for an outcome; a failure's kind stands where the batch API has the error's code."""
-    response = error = None
-    if isinstance(outcome, ModelFailed):
-        error = {"code": outcome.kind, "message": outcome.detail}
-    else:
-        response = {"status_code": 200, "request_id": "", "body": outcome}
-    return json.dumps({"id": f"tunesmith-{request_id}", "custom_id": request_id, "response": response, "error": error})
+def write_answers(path: Path, outcomes: Mapping[str, Outcome]) -> None:
+    """Replaces the file by answers, by custom_id; a failure's kind stands where the batch API has the error's code."""
+    lines = []
+    for name, outcome in outcomes.items():
+        response = error = None
+        if isinstance(outcome, ModelFailed):
+            error = {"code": outcome.kind, "message": outcome.detail}
+        else:
+            response = {"status_code": 200, "request_id": "", "body": outcome}
+        lines.append({"id": f"tunesmith-{name}", "custom_id": name, "response": response, "error": error})
+    _write(path, lines)
 
 
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Replaces the file at once: a reader sees the old one or the new one, whole."""
+def write_recording(folder: Path, bodies: Mapping[str, Mapping[str, Any]], outcomes: Mapping[str, Outcome]) -> None:
+    """Replaces the recording of a run: its requests and their last outcomes, by custom_id."""
+    write_requests(folder / REQUESTS, {name: bodies[name] for name in outcomes if name in bodies})
+    write_answers(folder / ANSWERS, outcomes)
+
+
+def _write(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """At once: a reader sees the old file or the new one, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     with scratch.open("w", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
+        file.writelines(f"{json.dumps(line)}\n" for line in lines)
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)
@@ -84,10 +94,9 @@ def read_answers(path: Path) -> dict[str, Outcome]:
 def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     """Place and object of each line."""
     try:
-        content = path.read_bytes()
+        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
     except OSError as error:
         raise BatchFileError(f"{path} cannot be read ({error.strerror}).") from error
-    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     for number, raw in enumerate(lines, 1):
         if not raw.strip():
             continue
@@ -104,38 +113,31 @@ def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
 
 
 def _outcome(place: str, line: Mapping[str, Any]) -> Outcome:
-    response, error = line.get("response"), line.get("error")
-    if response is not None and not isinstance(response, Mapping):
+    response, error = line.get("response") or {}, line.get("error")
+    if not isinstance(response, dict):
         raise BatchFileError(f"{place}: response must be an object with status_code and body: {REMEDY}.")
-    code = response.get("status_code", 200) if response else None
-    body = response.get("body") if response else None
-    if error is None and code == 200:
-        if not isinstance(body, dict) or (wrong := completion_error(body)) is not None:
-            reason = wrong if isinstance(body, dict) else "it is not an object"
-            raise BatchFileError(f"{place}: response.body is not a chat completion ({reason}): {REMEDY}.")
-        return body
-    if error is None and isinstance(body, Mapping):
-        error = body  # OpenAI puts what the endpoint answered into the body
-    if error is None and code is None:
+    if error is None and not response:
         raise BatchFileError(f"{place}: it has neither a response nor an error: {REMEDY}.")
-    return _failure(error, code)
+    code, body = response.get("status_code", 200), response.get("body")
+    if error is not None or code != 200:
+        # OpenAI puts an error of the endpoint into the body; vLLM puts it under "error", as the endpoint sent it.
+        return _failure(body if error is None else error, code)
+    if (wrong := completion_error(body)) is not None:
+        raise BatchFileError(f"{place}: response.body is not a chat completion ({wrong}): {REMEDY}.")
+    assert isinstance(body, dict)
+    return body
 
 
-def _failure(error: Any, code: Any) -> ModelFailed:
+def _failure(error: Any, status: Any) -> ModelFailed:
     inner = error.get("error", error) if isinstance(error, Mapping) else error
     about: Mapping[str, Any] = inner if isinstance(inner, Mapping) else {"message": inner}
-    named, reason = about.get("code"), str(about.get("message") or "no reason is given").rstrip(".")
-    code = named if isinstance(named, int) else code
-    for known in KINDS:
-        if named == known:
+    code, reason = about.get("code") or status, str(about.get("message") or "no reason is given").rstrip(".")
+    for known in get_args(FailureKind):
+        if code == known:
             return ModelFailed(known, f"{reason}.")
-    kind: FailureKind = "server_error"
-    if code in (401, 403):
-        kind = "unauthorised"
-    elif code == 429:
-        kind = "rate_limited"
-    label = named or code
-    return ModelFailed(kind, f"The batch has an error in place of an answer{f' ({label})' if label else ''}: {reason}.")
+    kinds: dict[str, FailureKind] = {"401": "unauthorised", "403": "unauthorised", "429": "rate_limited"}
+    kind = kinds.get(str(code)) or kinds.get(str(status), "server_error")
+    return ModelFailed(kind, f"The batch has an error in place of an answer ({code}): {reason}.")
 
 
 class NoAnswer(Exception):
@@ -143,12 +145,12 @@ class NoAnswer(Exception):
 
 
 class FileChatModel(BaseChatModel):
-    """A chat model without a server. fields: further fields of each request's body; exchange: from the body to a chat
-    completion; raises `NoAnswer`."""
+    """A chat model without a server. question: the one that is asked; fields: further fields of its request's body;
+    look_up: from request id and body to the outcome, None where it is pending, and a note on its origin."""
 
-    model_name: str
+    question: Any
     fields: dict[str, Any]
-    exchange: Callable[[dict[str, Any]], dict[str, Any]]
+    look_up: Callable[[str, dict[str, Any]], tuple[Outcome | None, str]]
 
     @property
     def _llm_type(self) -> str:
@@ -170,9 +172,8 @@ class FileChatModel(BaseChatModel):
         if method == "json_schema":
             form = {"name": name, "schema": schema, "strict": strict}
             return self.bind(response_format={"type": "json_schema", "json_schema": form})
-        function = {"name": name, "parameters": schema, "strict": strict}
         return self.bind(
-            tools=[{"type": "function", "function": function}],
+            tools=[{"type": "function", "function": {"name": name, "parameters": schema, "strict": strict}}],
             tool_choice={"type": "function", "function": {"name": name}},
             parallel_tool_calls=False,
         )
@@ -184,50 +185,37 @@ class FileChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        asked = {"model": self.model_name, "messages": convert_to_openai_messages(messages)}
-        completion = self.exchange(asked | kwargs | self.fields)
-        message = AIMessage(Completion.model_validate(completion).text)
+        asked = {"model": self.question.model, "messages": convert_to_openai_messages(messages)}
+        body = asked | kwargs | self.fields
+        if not self.question.begin_now(body):
+            raise NoAnswer
+        outcome, note = self.look_up(self.question.call.request_id, body)
+        if isinstance(outcome, ModelFailed):
+            self.question.fail(outcome.kind, outcome.detail)
+        if not isinstance(outcome, dict):
+            raise NoAnswer
+        self.question.answer(outcome, note)
+        message = AIMessage(Completion.model_validate(outcome).text)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-class _Files:
-    """Chat models whose answers are looked up. fields: further fields of each request's body."""
-
-    errors: tuple[type[Exception], ...] = (NoAnswer,)
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self._fields = fields
-
-    def chat(self, question: Question) -> FileChatModel:
-        """A chat model for one question."""
-
-        def exchange(body: dict[str, Any]) -> dict[str, Any]:
-            if not question.begin_now(body):
-                raise NoAnswer
-            outcome, note = self._look_up(question.call.request_id, body)
-            if isinstance(outcome, ModelFailed):
-                question.fail(outcome.kind, outcome.detail)
-            elif outcome is not None:
-                question.answer(outcome, note)
-                return outcome
-            raise NoAnswer
-
-        return FileChatModel(model_name=question.model, fields=self._fields, exchange=exchange)
-
-    def _look_up(self, request_id: str, body: dict[str, Any]) -> tuple[Outcome | None, str]:
-        """The outcome of a request, None where it is pending, and a note on its origin."""
-        raise NotImplementedError
-
-
-class BatchModels(_Files):
-    """Chat models that wait for a file of answers in `folder`. resume: the command that goes on with the run."""
+class BatchModels:
+    """Models that wait for a file of answers in `folder`. resume: the command that goes on with the run; fields:
+    further fields of each request's body."""
 
     def __init__(self, folder: Path, resume: str, fields: dict[str, Any]) -> None:
-        super().__init__(fields)
-        self._requests, self._file, self._resume = folder / REQUESTS, folder / ANSWERS, resume
+        self._requests, self._file, self._resume, self._fields = folder / REQUESTS, folder / ANSWERS, resume, fields
         self._answers = read_answers(self._file) if self._file.exists() else {}
         if self._requests.exists():
             self._write({})
+
+    async def answer(self, question: Question) -> None:
+        """Has a question answered, where the file of answers has it."""
+        chat = FileChatModel(
+            question=question, fields=self._fields, look_up=lambda name, body: (self._answers.get(name), "")
+        )
+        with suppress(NoAnswer):
+            await question.ask(chat)
 
     def hold(self, pending: Mapping[str, Mapping[str, Any]]) -> Waiting:
         """Adds the bodies of pending requests, by custom_id, to the file of requests."""
@@ -243,9 +231,6 @@ class BatchModels(_Files):
             self._requests,
         )
 
-    def _look_up(self, request_id: str, body: dict[str, Any]) -> tuple[Outcome | None, str]:
-        return self._answers.get(request_id), ""
-
     def _write(self, pending: Mapping[str, Mapping[str, Any]]) -> None:
         """Adds `pending` to the file, and takes answered requests out of it, while no other run changes it."""
         try:
@@ -253,18 +238,13 @@ class BatchModels(_Files):
             # The lock is of a file beside it: the file itself is another one each time it is replaced.
             with FileLock(self._requests.with_name(f".{self._requests.name}.lock")):
                 wanted = {**read_requests(self._requests), **pending}
-                lines = [request_line(name, body) for name, body in wanted.items() if name not in self._answers]
-                write_lines(self._requests, lines)
+                write_requests(
+                    self._requests, {name: body for name, body in wanted.items() if name not in self._answers}
+                )
         except OSError as error:
             raise BatchFileError(
                 f"{self._requests} cannot be written ({error.strerror}); choose another folder for --model batch:DIR."
             ) from error
-
-
-def write_recording(folder: Path, bodies: Mapping[str, Mapping[str, Any]], outcomes: Mapping[str, Outcome]) -> None:
-    """Replaces the recording of a run: its requests and their last outcomes, by custom_id."""
-    write_lines(folder / REQUESTS, [request_line(name, bodies[name]) for name in outcomes if name in bodies])
-    write_lines(folder / ANSWERS, [answer_line(*item) for item in outcomes.items()])
 
 
 MAX_SHOWN = 70
@@ -279,12 +259,11 @@ class NotRecorded(ReplayError):
     """The run asks for more than was recorded, such as another round."""
 
 
-class ReplayModels(_Files):
-    """Chat models that repeat a recording. folder: with requests.jsonl and answers.jsonl, or a run's with its
-    transcripts/; exact: an answer to another prompt is an error, not a note."""
+class ReplayModels:
+    """Models that repeat a recording. folder: with requests.jsonl and answers.jsonl, or a run's with its transcripts/;
+    exact: an answer to another prompt is an error, not a note; fields: further fields of each request's body."""
 
     def __init__(self, folder: Path, *, exact: bool, fields: dict[str, Any]) -> None:
-        super().__init__(fields)
         if not (folder / ANSWERS).exists() and (folder / "transcripts" / ANSWERS).exists():
             folder = folder / "transcripts"
         if not (folder / ANSWERS).exists():
@@ -292,7 +271,7 @@ class ReplayModels(_Files):
                 f"--model replay: {folder} has no recording ({ANSWERS}); give a run's folder, or one "
                 "with its transcripts."
             )
-        self._folder, self._exact = folder, exact
+        self._folder, self._exact, self._fields = folder, exact, fields
         self._answers, self._requests = read_answers(folder / ANSWERS), read_requests(folder / REQUESTS)
         # Of several answers under one name (a batch folder may hold those of several runs) the last counts.
         self._by_name = {_call_name(request_id): request_id for request_id in self._answers}
@@ -305,7 +284,12 @@ class ReplayModels(_Files):
                 return str(body["model"])
         return None
 
-    def _look_up(self, request_id: str, body: dict[str, Any]) -> tuple[Outcome | None, str]:
+    async def answer(self, question: Question) -> None:
+        """Has a question answered from the recording. Raises `ReplayError` where it lacks the answer."""
+        with suppress(NoAnswer):
+            await question.ask(FileChatModel(question=question, fields=self._fields, look_up=self._look_up))
+
+    def _look_up(self, request_id: str, body: dict[str, Any]) -> tuple[Outcome, str]:
         recorded, name = self._recorded(request_id), _call_name(request_id)
         if recorded is None:
             names = ", ".join(self._by_name) or "nothing"
@@ -313,9 +297,7 @@ class ReplayModels(_Files):
         outcome = self._answers[recorded]
         if recorded == request_id:
             return outcome, ""
-        where = _difference(self._requests.get(recorded), body)
-        digests = f"{recorded.rpartition('@')[2]} recorded, {request_id.rpartition('@')[2]} asked"
-        difference = f"{name} was recorded with another prompt ({digests}): {where}"
+        difference = f"{name} was recorded with another prompt: {_difference(self._requests.get(recorded), body)}"
         if self._exact:
             raise ReplayError(f"{difference}. Leave --replay-exact out to take its answer all the same.")
         return outcome, difference
@@ -332,15 +314,16 @@ def _difference(recorded: Mapping[str, Any] | None, body: Mapping[str, Any]) -> 
     """Where two prompts differ first."""
     if recorded is None:
         return "the recording holds no request of this name to compare with"
-    pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]] = zip_longest(
-        recorded["messages"], body["messages"], fillvalue={}
-    )
-    for number, (old, new) in enumerate(pairs, 1):
-        if old.get("role") != new.get("role"):
-            return f"message {number} is of {old.get('role', 'nobody')} there, of {new.get('role', 'nobody')} here"
-        lines = zip_longest(str(old["content"]).splitlines(), str(new["content"]).splitlines(), fillvalue="")
-        for place, (was, now) in enumerate(lines, 1):
-            if was != now:
-                was, now = was[:MAX_SHOWN], now[:MAX_SHOWN]
-                return f"message {number} ({new['role']}), line {place}: '{was}' there, '{now}' here"
+    for (place, was), (there, now) in zip_longest(_placed(recorded), _placed(body), fillvalue=("", "nothing")):
+        if (place, was) != (there, now):
+            return f"{there or place}: '{was[:MAX_SHOWN]}' there, '{now[:MAX_SHOWN]}' here"
     return "the messages are the same, the schema of the answer is not"
+
+
+def _placed(body: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The lines of a prompt, each behind its place."""
+    return [
+        (f"message {number} ({message.get('role')}), line {line}", text)
+        for number, message in enumerate(body["messages"], 1)
+        for line, text in enumerate(str(message.get("content")).splitlines(), 1)
+    ]

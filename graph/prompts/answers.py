@@ -137,8 +137,10 @@ def template_of(answer: TemplateAnswer | RewriteAnswer, task: Task, backend: Bac
         raise Unusable("\n".join(_problem(each) for each in error.errors(include_url=False)[:10])) from error
     except ExpressionError as error:
         raise Unusable(str(error)) from error
-    if isinstance(answer, TemplateAnswer):
-        _require_choices(template)
+    if isinstance(answer, TemplateAnswer) and not template.has_choices:
+        raise Unusable("The template has no parameter with at least two values, so there is nothing to search.")
+    if isinstance(answer, TemplateAnswer) and (unused := ", ".join(unused_parameters(template))):
+        raise Unusable(f"Neither the source nor the launch uses the parameter {unused}: use it or remove it.")
     try:
         validate_template(template, task, f"template {template.name}")
     except TaskError as error:
@@ -162,13 +164,3 @@ def _problem(error: Any) -> str:
     message = error["msg"].removeprefix("Value error, ")
     given = "" if error["type"] in ("missing", "value_error") else f" (it is {error['input']!r:.80})"
     return f"{where}: {message}{given}."
-
-
-def _require_choices(template: Template) -> None:
-    """A template without choices is nothing to search, and a parameter that nothing reads is none."""
-    if not template.has_choices:
-        raise Unusable("The template has no parameter with at least two values, so there is nothing to search.")
-    if unused := unused_parameters(template):
-        raise Unusable(
-            f"Neither the source nor the launch uses the parameter {', '.join(unused)}: use it or remove it."
-        )

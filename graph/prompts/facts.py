@@ -145,25 +145,22 @@ def task_facts(context: Context) -> dict[str, Any]:
 
 def signature(task: Task, backend: BackendName) -> str:
     """The kernel's signature, as the harness launches it."""
-    arguments = []
+    traits, arguments = BACKENDS[backend], []
     for argument in task.arguments:
         c_type = argument.dtype if argument.dtype in task.types else DTYPES[argument.dtype].c_name(backend)
-        space = BACKENDS[backend].pointer_prefix
-        constant = "const " if argument.role == "in" else ""
-        pointer = "" if argument.role == "scalar" else "*"
-        where = space if pointer else ""
-        arguments.append(f"{where}{constant}{c_type}{pointer} {argument.name}")
-    inside = ", ".join(arguments)
-    return f"{BACKENDS[backend].kernel_prefix} {task.entry}({inside})"
+        if argument.role != "scalar":
+            c_type = f"{traits.pointer_prefix}{'const ' if argument.role == 'in' else ''}{c_type}*"
+        arguments.append(f"{c_type} {argument.name}")
+    return f"{traits.kernel_prefix} {task.entry}({', '.join(arguments)})"
 
 
 def _argument(task: Task, argument: Argument) -> dict[str, Any]:
     if argument.role == "scalar":
         return {"name": argument.name, "role": "scalar", "dtype": argument.dtype, "shape": "", "holds": argument.value}
-    fill = argument.fill
-    holds = fill.described if argument.role != "out" else "not defined"
-    if argument.role != "out" and fill.special:
-        holds += "; " + ", ".join(f"{special.value:g} in {special.fraction:.1%}" for special in fill.special)
+    fill, holds = argument.fill, "not defined"
+    if argument.role != "out":
+        special = ", ".join(f"{each.value:g} in {each.fraction:.1%}" for each in fill.special)
+        holds = f"{fill.described}; {special}" if special else fill.described
     shape = "[" + ", ".join(argument.shape) + "]"
     return {"name": argument.name, "role": argument.role, "dtype": argument.dtype, "shape": shape, "holds": holds}
 
@@ -181,26 +178,23 @@ def _tolerances(task: Task) -> dict[str, str]:
 def device_facts(context: Context) -> dict[str, Any]:
     """Limits and measured roofs."""
     limits, roofs = context.device.limits, context.log.roofline
+    bounds = {
+        "SMs" if limits.kind == "gpu" else "compute units": limits.sm_count,
+        "threads a block at most": limits.max_threads_per_block,
+        "threads an SM": limits.max_threads_per_sm,
+        "blocks an SM": limits.max_blocks_per_sm,
+        "registers an SM": limits.registers_per_sm,
+        "registers a thread at most": limits.max_registers_per_thread,
+        "shared memory a block at most (dynamic), bytes": limits.shared_per_block_optin,
+        "shared memory an SM, bytes": limits.shared_per_sm,
+        "L2 cache, bytes": limits.l2_bytes,
+    }
     return {
         "name": context.device.name,
         "backend": limits.backend,
         "kind": limits.kind,
         "arch": limits.arch if BACKENDS[limits.backend].makes_cubins else "",
-        "limits": {
-            key: value
-            for key, value in (
-                ("SMs" if limits.kind == "gpu" else "compute units", limits.sm_count),
-                ("threads a block at most", limits.max_threads_per_block),
-                ("threads an SM", limits.max_threads_per_sm),
-                ("blocks an SM", limits.max_blocks_per_sm),
-                ("registers an SM", limits.registers_per_sm),
-                ("registers a thread at most", limits.max_registers_per_thread),
-                ("shared memory a block at most (dynamic), bytes", limits.shared_per_block_optin),
-                ("shared memory an SM, bytes", limits.shared_per_sm),
-                ("L2 cache, bytes", limits.l2_bytes),
-            )
-            if value is not None
-        },
+        "limits": {name: value for name, value in bounds.items() if value is not None},
         "bandwidth": [(size, rate) for size, rate in roofs.bandwidth] if roofs else None,
         "peaks": dict(roofs.peak_flops) if roofs else None,
     }
@@ -304,9 +298,8 @@ def kernel_facts(
     context: Context, which: str, template: Template, config: Config, resources: Resources | None
 ) -> dict[str, Any]:
     """Source, choices, and the evidence on the machine code at one configuration."""
-    evidence = context.log.evidence(which, config)
-    if resources is None and evidence is not None:
-        resources = evidence.resources
+    nothing = EvidenceKept(which=which, config="", workload="", resources=None, instructions={}, counters={}, note="")
+    evidence = context.log.evidence(which, config) or nothing
     ordered = sorted(context.tuned, key=context.task.bytes_of)
     extremes = ordered if len(ordered) < 2 else [ordered[0], ordered[-1]]
     return {
@@ -314,12 +307,12 @@ def kernel_facts(
         "choices": choices(template),
         "launch": json.dumps(_launch(template)),
         "values": [f"{p.name} = {config[p.name]}{'  // ' if p.doc else ''}{p.doc}" for p in template.parameters],
-        "resources": resource_lines(context, template, config, resources, extremes),
-        "instructions": {} if evidence is None else evidence.instructions,
-        "hot_lines": () if evidence is None else evidence.hot_lines,
-        "counters": {} if evidence is None else evidence.counters,
-        "counted_on": "" if evidence is None else evidence.workload,
-        "note": "" if evidence is None else evidence.note,
+        "resources": resource_lines(context, template, config, resources or evidence.resources, extremes),
+        "instructions": evidence.instructions,
+        "hot_lines": evidence.hot_lines,
+        "counters": evidence.counters,
+        "counted_on": evidence.workload,
+        "note": evidence.note,
     }
 
 

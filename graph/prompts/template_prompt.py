@@ -26,12 +26,14 @@ from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.taskfile import library_tasks, read_task
 from tunesmith.kernels.spec.template import BACKENDS, BackendName, Template
 
-_TOGETHER = re.compile(r"\b(?:__syncthreads|barrier|work_group_barrier)\s*\(")
-_SHARED = re.compile(r"\b__shared__\b|\b__local\b|\blocal\s+\w")
-_SHUFFLE = re.compile(r"\b__shfl|\bsub_group_")
-_ATOMIC = re.compile(r"\batom(?:ic)?[A-Z_]\w*\s*\(")
-_LOOP = re.compile(r"\b(?:for|while)\s*\(")
-_FUNCTION = re.compile(r"\b(?:native_|__|h|f)?(?:exp|log|sqrt|rsqrt|tanh|erf|sin|cos|pow)\w*\s*\(")
+_TRAITS = (
+    (r"\b(?:__syncthreads|barrier|work_group_barrier)\s*\(", 2, 1),
+    (r"\b__shared__\b|\b__local\b|\blocal\s+\w|\b__shfl|\bsub_group_", 1, 1),
+    (r"\batom(?:ic)?[A-Z_]\w*\s*\(", 1, 1),
+    (r"\b(?:for|while)\s*\(", 3, 2),
+    (r"\b(?:native_|__|h|f)?(?:exp|log|sqrt|rsqrt|tanh|erf|sin|cos|pow)\w*\s*\(", 1, 1),
+)
+"""Features counted in a source: a pattern, at most how many of its places count, and how many count one."""
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
 MAX_EXAMPLE = 12_000
@@ -51,11 +53,7 @@ def features(task: Task, backend: BackendName) -> Features:
     intensity = math.log(max(flops, 1) / max(moved, 1), 8) if moved and flops else 0.0
     return (
         intensity,
-        float(min(2, len(_TOGETHER.findall(source)))),
-        float(bool(_SHARED.search(source) or _SHUFFLE.search(source))),
-        float(bool(_ATOMIC.search(source))),
-        min(3, len(_LOOP.findall(source))) / 2,
-        float(bool(_FUNCTION.search(source))),
+        *(min(most, len(re.findall(pattern, source))) / each for pattern, most, each in _TRAITS),
         _written_per_read(task, workload),
     )
 
@@ -178,9 +176,4 @@ def example(task: Task, backend: BackendName) -> dict[str, Any] | None:
     if found is None:
         return None
     shown, template = found
-    return {
-        "name": shown.name,
-        "summary": shown.summary,
-        "source": template.source,
-        "choices": choices(template),
-    }
+    return {"name": shown.name, "summary": shown.summary, "source": template.source, "choices": choices(template)}

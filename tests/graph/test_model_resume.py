@@ -134,11 +134,6 @@ def test_a_run_that_waits_for_answers_goes_on_when_they_are_there(tmp_path: Path
     assert len(keys(folder)) == len(set(keys(folder))) == 14
 
 
-def test_the_same_journal_gives_the_same_prompts(tmp_path: Path) -> None:
-    first, second = (run(tmp_path / name, script, rounds=2, evaluations=14)[1].asked() for name in "ab")
-    assert [(call.custom_id, call.digest) for call in first] == [(call.custom_id, call.digest) for call in second]
-
-
 def test_a_library_run_with_rules_is_not_changed_by_a_model_that_fails(tmp_path: Path) -> None:
     def failing(call: ModelCall) -> Any:
         return ModelFailed("unreachable", "no connection")

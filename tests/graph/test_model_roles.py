@@ -233,7 +233,7 @@ def test_a_plan_that_names_what_is_not_there_goes_back_once(tmp_path: Path) -> N
     assert result.valid
 
 
-@pytest.mark.parametrize("kind", ["unauthorised", "rate_limited", "truncated", "unstructured", "capped", "timeout"])
+@pytest.mark.parametrize("kind", ["unauthorised", "unstructured", "timeout"])
 def test_when_the_planner_fails_rules_take_the_library(tmp_path: Path, kind: Any) -> None:
     def script(call: ModelCall) -> Any:
         return ModelFailed(kind, f"the server answers with {kind}")
@@ -268,15 +268,6 @@ def test_when_only_the_templater_fails_the_library_takes_the_round(tmp_path: Pat
     result, _ = run(tmp_path / "run", script, task=LIBRARY, rounds=1)
     assert result.valid and [made["parent"] for made in result.summary["templates"]] == ["library"]
     assert any("takes its place" in note for note in result.summary["notes"])
-
-
-def test_a_model_that_dies_in_the_second_round_leaves_the_first_one_s_result(tmp_path: Path) -> None:
-    def script(call: ModelCall) -> Any:
-        return good(call) if call.stage == "round-1" else ModelFailed("unreachable", "no connection")
-
-    result, _ = run(tmp_path / "run", script, rounds=2)
-    assert result.valid and result.summary["evaluations"] == 12
-    assert len([event for event in entries(tmp_path / "run", "verdict")]) == 2
 
 
 def test_a_failing_explainer_fails_nothing_and_can_be_left_out(tmp_path: Path) -> None:
@@ -317,17 +308,6 @@ def test_with_a_model_a_run_does_not_end_because_one_space_is_exhausted(tmp_path
 
     result, _ = run(tmp_path / "run", script, rounds=3, evaluations=200)
     assert result.summary["ended_by"] == "rounds" and len(result.summary["templates"]) == 3
-
-
-def test_library_templates_are_offered_to_the_model(tmp_path: Path) -> None:
-    def script(call: ModelCall) -> Any:
-        if call.role == "plan":
-            known = [line for line in call.messages[1].content.splitlines() if line.startswith("### runs-")]
-            return plan(branch(parent=known[0].removeprefix("### "), moves=[]))
-        return good(call)
-
-    result, models = run(tmp_path / "run", script, task=LIBRARY, rounds=1)
-    assert result.valid and models.paid == ["round-1.plan.plan", "round-1.explain.explain"]
 
 
 def test_what_a_compiler_says_first_is_shown_where_a_driver_speaks_before_it() -> None:

@@ -1,15 +1,9 @@
 """A server on loopback that speaks OpenAI's chat completions, and misbehaves as it is told.
 
-    with FakeOpenAI(key="sk-test-1234") as server:
-        server.answers = {"Plan": {"moves": ["unroll"]}}     # by the schema's name; values: dict, model, text, callable
-        server.next(status(429, headers={"Retry-After": "1"}), truncated('{"moves": ['))   # the next two requests
-        ...                                                  # base_url=server.base_url
-        assert len(server.requests) == 3
-
-Requests get the scripted behaviours first, in their order, then the answers. An answer comes back in the way that was
-asked for: as content for json_schema and json_mode, as the arguments of a tool call for function_calling. `accepts`
-names the methods that are not rejected with 400. A request without the right key gets 401, whose text repeats the key
-that was sent: a client must not pass that on.
+Requests get the scripted behaviours (`next`) first, in their order, then the `answers` (by the schema's name: dict or
+text; or a callable). An answer comes back in the way that was asked for: as content for json_schema and json_mode, as
+the arguments of a tool call for function_calling. `accepts` names the methods that are not rejected with 400. A request
+without the right key gets 401, whose text repeats the key that was sent: a client must not pass that on.
 """
 
 from __future__ import annotations
@@ -21,8 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-
-from pydantic import BaseModel
 
 METHODS = ("json_schema", "function_calling", "json_mode")
 
@@ -61,27 +53,23 @@ class Seen:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What the server does with one request."""
+    """Of the server on one request. raw: the body of the response, in place of an answer with `value`; delay: seconds
+    before the first byte; drop: the connection is closed without a response; drip: seconds in which the response comes,
+    a space now and then, and does not end."""
 
     code: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     raw: bytes | None = None
-    """The body of the response, whatever it is."""
     value: Any = None
-    """An answer."""
     finish: str = "stop"
     refusal: str | None = None
-    usage: bool = True
     delay: float = 0.0
-    """Seconds before the first byte."""
     drop: bool = False
-    """The connection is closed without a response."""
     drip: float = 0.0
-    """Seconds in which the response comes, a byte now and then, and does not end."""
 
 
 def answer(value: Any, **how: Any) -> Behaviour:
-    """A good answer, or one that is not of the schema: dict, pydantic model, or text as it is."""
+    """An answer, of the schema or not: dict, or text as it is."""
     return Behaviour(value=value, **how)
 
 
@@ -99,32 +87,22 @@ def hang(seconds: float) -> Behaviour:
     return Behaviour(delay=seconds, drop=True)
 
 
-def slow(value: Any, seconds: float) -> Behaviour:
-    return Behaviour(value=value, delay=seconds)
-
-
-def drip(seconds: float) -> Behaviour:
-    """A response that goes on for `seconds`, a space ten times a second."""
-    return Behaviour(drip=seconds)
-
-
-def closed() -> Behaviour:
-    """The connection is closed once the request has been read."""
-    return Behaviour(drop=True)
-
-
 def truncated(text: str) -> Behaviour:
     """An answer that ended at the token limit."""
     return Behaviour(value=text, finish="length")
 
 
-def refusal(text: str = "I cannot help with that.") -> Behaviour:
-    return Behaviour(refusal=text)
+def refusal() -> Behaviour:
+    return Behaviour(refusal="I cannot help with that.")
 
 
-def raw(body: bytes, code: int = 200) -> Behaviour:
-    """Bytes that are no chat completion."""
-    return Behaviour(code=code, raw=body)
+def raw(body: bytes) -> Behaviour:
+    """Bytes that are not a chat completion."""
+    return Behaviour(raw=body)
+
+
+CLOSED = Behaviour(drop=True)
+"""The connection is closed once the request has been read."""
 
 
 class FakeOpenAI:
@@ -152,11 +130,6 @@ class FakeOpenAI:
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
-    @property
-    def left(self) -> int:
-        """Scripted behaviours that nobody has met yet."""
-        return len(self._script)
-
     def __enter__(self) -> FakeOpenAI:
         self._thread.start()
         return self
@@ -171,8 +144,8 @@ class FakeOpenAI:
         """What to do with a request; called by the handler."""
         with self._lock:
             self.requests.append(seen)
-            if self.key is not None and not self._has_key(seen):
-                sent = seen.headers.get("authorization", "no key").removeprefix("Bearer ")
+            sent = seen.headers.get("authorization", "no key").removeprefix("Bearer ")
+            if self.key not in (None, sent, seen.headers.get("api-key")):
                 return status(401, f"Incorrect API key provided: {sent}.", error_code="invalid_api_key")
             if self._script:
                 return self._script.pop(0)
@@ -183,15 +156,11 @@ class FakeOpenAI:
             return status(500, f"The test has no answer to {seen.schema_name}.")
         return found if isinstance(found, Behaviour) else answer(found)
 
-    def _has_key(self, seen: Seen) -> bool:
-        return self.key in (seen.headers.get("authorization", "").removeprefix("Bearer "), seen.headers.get("api-key"))
-
     def _by_name(self, seen: Seen) -> Any:
         assert not callable(self.answers)
         if seen.schema_name is None and len(self.answers) == 1:
             return next(iter(self.answers.values()))
-        found = self.answers.get(seen.schema_name or "")
-        return found(seen) if callable(found) else found
+        return self.answers.get(seen.schema_name or "")
 
     def wait(self, seconds: float) -> None:
         """Waits, but not longer than the server lives."""
@@ -207,8 +176,6 @@ class FakeOpenAI:
 def completion(behaviour: Behaviour, seen: Seen) -> dict[str, Any]:
     """A chat completion that carries the answer."""
     value = behaviour.value
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json")
     text = value if isinstance(value, str) else json.dumps(value)
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     if behaviour.refusal is not None:
@@ -216,17 +183,15 @@ def completion(behaviour: Behaviour, seen: Seen) -> dict[str, Any]:
     elif seen.method == "function_calling":
         call = {"name": seen.schema_name, "arguments": text}
         message |= {"content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": call}]}
-    made: dict[str, Any] = {
+    prompt, written = len(seen.prompt) // 4 + 1, len(text) // 4 + 1
+    return {
         "id": "chatcmpl-fake",
         "object": "chat.completion",
         "created": 1700000000,
         "model": seen.body["model"],
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": behaviour.finish}],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written},
     }
-    if behaviour.usage:
-        prompt, written = len(seen.prompt) // 4 + 1, len(text) // 4 + 1
-        made["usage"] = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
-    return made
 
 
 def _handler(server: FakeOpenAI) -> type[BaseHTTPRequestHandler]:

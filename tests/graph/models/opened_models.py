@@ -9,8 +9,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from tunesmith.graph.journal.events import Event
+from tunesmith.graph.journal.records import ModelsUsage
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models import Message, ModelCall, ModelFailed, Models, Reply
+from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.settings import Settings
 
 KEY = "sk-test-4fA9zQ2LmX7"
@@ -52,6 +54,12 @@ class Opened:
         (answer,) = self.ask(asked or call())
         assert isinstance(answer, Reply), answer
         return answer
+
+    @property
+    def account(self) -> ModelsUsage:
+        found = models_summary(self.settings, self.journal)
+        assert found is not None
+        return found
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [entry.event.model_dump() for entry in self.journal.entries(Event) if entry.kind == kind]

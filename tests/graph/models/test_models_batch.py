@@ -19,13 +19,7 @@ from opened_models import KEY, Move, Opened, call
 
 from tunesmith.graph.models import ModelFailed, Reply, Waiting
 from tunesmith.graph.models.calls import read_answer
-from tunesmith.graph.models.recorded import (
-    BatchFileError,
-    Outcome,
-    answer_line,
-    read_answers,
-    write_lines,
-)
+from tunesmith.graph.models.recorded import BatchFileError, read_answers
 
 GOOD = {"choices": [{"index": 0, "message": {"role": "assistant", "content": '{"name": "a", "factor": 1}'}}]}
 
@@ -83,16 +77,6 @@ def test_nothing_of_the_file_is_lost_or_repeated(batch: Any, air: Path) -> None:
     assert sorted(asked) == sorted(ids), "each was asked once, however often the run was resumed"
 
 
-def test_two_runs_may_share_a_folder(batch: Any, air: Path, server: FakeOpenAI) -> None:
-    for folder in ("one", "two"):
-        with pytest.raises(Waiting):
-            batch(folder).ask(call(text=folder))
-    assert len(requests(air)) == 2
-    serve(air, server.base_url, key=KEY)
-    assert isinstance(batch("one").ask(call(text="one"))[0], Reply)
-    assert isinstance(batch("two").ask(call(text="two"))[0], Reply)
-
-
 WRITE = """
 import sys, time
 from pathlib import Path
@@ -134,16 +118,9 @@ def test_runs_that_share_a_folder_may_write_at_the_same_time(air: Path) -> None:
 def test_files_take_none_of_the_run_s_time(batch: Any, air: Path) -> None:
     with pytest.raises(Waiting):
         batch(time_limit=1e-9).ask(call())
-    write_answer(air, requests(air)[0]["custom_id"])
+    by_hand = {"custom_id": requests(air)[0]["custom_id"], "response": {"body": GOOD}, "error": None}
+    (air / "answers.jsonl").write_text(json.dumps(by_hand))
     assert isinstance(batch(time_limit=1e-9).ask(call())[0], Reply)
-
-
-def test_a_line_written_by_hand(batch: Any, air: Path) -> None:
-    with pytest.raises(Waiting):
-        batch().ask(call())
-    line = {"custom_id": requests(air)[0]["custom_id"], "response": {"body": GOOD}, "error": None}
-    (air / "answers.jsonl").write_text(json.dumps(line))
-    assert isinstance(batch().ask(call())[0], Reply)
 
 
 def test_a_folder_of_batches_is_a_recording(batch: Any, air: Path, server: FakeOpenAI, open_run: Any) -> None:
@@ -156,19 +133,13 @@ def test_a_folder_of_batches_is_a_recording(batch: Any, air: Path, server: FakeO
     assert again.events("model_call")[0]["model"] == "tester"
 
 
-def test_an_answer_to_another_prompt_is_none_to_this(batch: Any, air: Path) -> None:
+@pytest.mark.parametrize(("name", "spoken_of"), [("round-1.plan.moves", True), ("round-0.plan.moves", False)])
+def test_an_answer_to_another_prompt_is_none_to_this(batch: Any, air: Path, name: str, spoken_of: bool) -> None:
     air.mkdir()
-    write_answer(air, f"round-1.plan.moves@{call(text='old').digest}")
-    with pytest.raises(Waiting, match="another wording of the same question"):
-        batch().ask(call(text="new"))
-
-
-def test_answers_to_other_questions_are_not_spoken_of(batch: Any, air: Path) -> None:
-    air.mkdir()
-    write_answer(air, f"round-0.plan.moves@{call().digest}")
+    write_answer(air, f"{name}@{call(text='old').digest}")
     with pytest.raises(Waiting) as waiting:
-        batch().ask(call())
-    assert "wording" not in str(waiting.value)
+        batch().ask(call(text="new"))
+    assert ("another wording of the same question" in str(waiting.value)) == spoken_of
 
 
 def test_an_answer_that_cannot_be_used_is_said_with_the_reason(batch: Any, air: Path) -> None:
@@ -272,24 +243,6 @@ def test_caps_hold_for_what_is_written_down(batch: Any, air: Path, server: FakeO
 
 
 TEXT = st.text(max_size=40)
-OUTCOME = st.one_of(
-    st.builds(lambda text: {"choices": [{"message": {"role": "assistant", "content": text}}]}, TEXT),
-    st.builds(
-        ModelFailed,
-        st.sampled_from(["refused", "timeout", "server_error", "capped"]),
-        TEXT.map(lambda t: f"said {t!r}."),
-    ),
-)
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.dictionaries(TEXT.filter(bool), OUTCOME, max_size=5))
-def test_outcomes_survive_the_file(tmp_path: Path, outcomes: dict[str, Outcome]) -> None:
-    path = tmp_path / "answers.jsonl"
-    write_lines(path, [answer_line(name, outcome) for name, outcome in outcomes.items()])
-    assert read_answers(path) == outcomes
-
-
 KEYS = ("response", "body", "choices", "message", "tool_calls", "error", "code", "status_code", "usage", "function")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_openai import METHODS, FakeOpenAI, answer, closed, drip, hang, raw, refusal, slow, status, truncated
+from fake_openai import CLOSED, METHODS, Behaviour, FakeOpenAI, answer, hang, raw, refusal, status, truncated
 from opened_models import KEY, Move, Opened, call
 
 from tunesmith.graph.models import Reply
@@ -48,22 +48,10 @@ def test_what_is_sent_is_what_is_recorded(live: Live, server: FakeOpenAI) -> Non
     assert recorded["body"]["messages"][-1] == {"role": "user", "content": "What next?"}
 
 
-def test_every_call_is_in_the_journal_before_and_after(live: Live, server: FakeOpenAI) -> None:
-    run = live()
-    reply = run.reply()
-    (asked,), (ended,) = run.events("model_asked"), run.events("model_call")
-    assert asked["custom_id"] == ended["custom_id"] == "round-1.plan.moves"
-    assert asked["digest"] == ended["digest"] == call().digest
-    assert ended["status"] == "ok" and ended["role"] == "plan" and ended["model"] == "tester"
-    assert json.loads(ended["text"]) == {"name": "unroll", "factor": 4} and ended["seconds"] > 0
-    assert ended["usage"]["prompt_tokens"] == reply.usage.prompt_tokens
-    assert asked["worst"]["prompt_tokens"] >= ended["usage"]["prompt_tokens"]
-
-
 def test_calls_go_out_together_and_come_back_in_order(live: Live, server: FakeOpenAI) -> None:
     def by_prompt(seen: Any) -> Any:
         number = int(seen.body["messages"][-1]["content"])
-        return slow({"name": f"move-{number}", "factor": number + 1}, 0.05 * (6 - number))
+        return answer({"name": f"move-{number}", "factor": number + 1}, delay=0.05 * (6 - number))
 
     server.answers = by_prompt
     run = live(model_concurrency=3)
@@ -102,7 +90,7 @@ def test_retry_after_is_obeyed(live: Live, server: FakeOpenAI) -> None:
         (status(404, "no such model", error_code="model_not_found"), "server_error", 1, "no such model"),
         (status(400, "too long", error_code="context_length_exceeded"), "server_error", 1, "too long"),
         (status(307, headers={"Location": "http://127.0.0.1:9/v1"}), "server_error", 1, "--base-url"),
-        (closed(), "unreachable", 3, "closed the connection"),
+        (CLOSED, "unreachable", 3, "closed the connection"),
         (raw(b"<html>It works!</html>"), "server_error", 1, "not a chat completion"),
         (raw(b'{"choices": null}'), "server_error", 1, "not a chat completion"),
         (raw(b'{"choices": []}'), "server_error", 1, "not a chat completion"),
@@ -149,7 +137,7 @@ def test_a_hang(live: Live, server: FakeOpenAI) -> None:
     run = live(model_timeout=2.0)
     assert run.failure().kind == "timeout"
     assert len(server.requests) == 2 and time.monotonic() - started < 30
-    summary = run_account(run)
+    summary = run.account
     assert summary["calls"] == summary["unaccounted"] == 2, "the server may have worked on them, and count them"
 
 
@@ -160,7 +148,7 @@ def test_no_pause_goes_beyond_the_time_limit(live: Live, server: FakeOpenAI) -> 
     failed = run.failure()
     assert failed.kind == "out_of_time" and "slow down" in failed.detail and "time limit" in failed.detail
     assert len(server.requests) == 1 and time.monotonic() - started < 10
-    assert run_account(run)["failures"] == {"out_of_time": 1} and run_account(run)["calls"] == 0
+    assert run.account["failures"] == {"out_of_time": 1} and run.account["calls"] == 0
     assert live(time_limit=60.0).reply().value == Move(name="unroll", factor=4), "with more time it is asked again"
 
 
@@ -171,13 +159,13 @@ def test_no_answer_is_waited_for_beyond_the_time_limit(live: Live, server: FakeO
     failed = run.failure()
     assert failed.kind == "out_of_time" and "time limit" in failed.detail
     assert len(server.requests) == 1 and time.monotonic() - started < 10
-    assert run_account(run)["calls"] == run_account(run)["unaccounted"] == 1, "the server may have worked on it"
+    assert run.account["calls"] == run.account["unaccounted"] == 1, "the server may have worked on it"
     later = run.ask(call("later"), call("last"))
     assert {getattr(one, "kind", "ok") for one in later} == {"out_of_time"} and len(server.requests) == 1
 
 
 def test_no_turn_is_waited_for_beyond_the_time_limit(live: Live, server: FakeOpenAI) -> None:
-    run = live(time_limit=5.0, requests_per_minute=1)
+    run = live(time_limit=3.0, requests_per_minute=1)
     started = time.monotonic()
     answers = run.ask(call("first", "1"), call("second", "2"))
     assert sorted(getattr(one, "kind", "ok") for one in answers) == ["ok", "out_of_time"]
@@ -187,7 +175,7 @@ def test_no_turn_is_waited_for_beyond_the_time_limit(live: Live, server: FakeOpe
 def test_a_server_that_keeps_the_line_open(live: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then defeats any timeout of the HTTP library."""
     monkeypatch.setattr("tunesmith.graph.models.chat.GRACE_SECONDS", 0.2)
-    server.next(*[drip(5)] * 2)
+    server.next(*[Behaviour(drip=5)] * 2)
     failed = live(model_timeout=0.3).failure()
     assert failed.kind == "timeout" and "kept the connection open" in failed.detail
 
@@ -196,7 +184,7 @@ def test_nobody_is_there(open_run: Live) -> None:
     run = open_run(model="tester", base_url="http://127.0.0.1:9/v1", model_retries=1)
     failed = run.failure()
     assert failed.kind == "unreachable" and "127.0.0.1:9 cannot be reached" in failed.detail
-    assert run_account(run)["calls"] == 0, "nobody worked on them"
+    assert run.account["calls"] == 0, "nobody worked on them"
 
 
 @pytest.mark.parametrize(
@@ -234,17 +222,16 @@ def test_auto_finds_the_method_that_a_server_takes(live: Live, server: FakeOpenA
     assert [seen.method for seen in server.requests[len(tried) :]] == [only], "remembered, also after a resume"
 
 
-def test_a_server_that_takes_none(live: Live, server: FakeOpenAI) -> None:
+@pytest.mark.parametrize(
+    ("method", "said", "requests"),
+    [("auto", f"none of {', '.join(METHODS)}: ", 3), ("json_schema", "--model-method", 1)],
+)
+def test_a_server_that_does_not_take_the_method(
+    live: Live, server: FakeOpenAI, method: str, said: str, requests: int
+) -> None:
     server.accepts = ()
-    failed = live().failure()
-    assert all(method in failed.detail for method in METHODS) and "Unsupported parameter" in failed.detail
-    assert len(server.requests) == 3
-
-
-def test_a_method_that_was_demanded_is_not_exchanged(live: Live, server: FakeOpenAI) -> None:
-    server.accepts = ("json_mode",)
-    failed = live(model_method="json_schema").failure()
-    assert "--model-method" in failed.detail and len(server.requests) == 1
+    failed = live(model_method=method).failure()
+    assert said in failed.detail and "Unsupported parameter" in failed.detail and len(server.requests) == requests
 
 
 def test_requests_per_minute(live: Live, server: FakeOpenAI) -> None:
@@ -289,11 +276,3 @@ def test_azure_before_v1(open_run: Live, server: FakeOpenAI) -> None:
     (seen,) = server.requests
     assert seen.path == "/openai/deployments/my-deployment/chat/completions?api-version=2024-10-21"
     assert seen.headers["api-key"] == KEY
-
-
-def run_account(run: Opened) -> dict[str, Any]:
-    from tunesmith.graph.models.opening import models_summary
-
-    found = models_summary(run.settings, run.journal)
-    assert found is not None
-    return found

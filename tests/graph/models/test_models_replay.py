@@ -41,7 +41,7 @@ def test_another_measurement_gets_the_same_answer_and_a_note(replay: Any, server
 def test_exactly_means_exactly(replay: Any) -> None:
     run = replay(replay_exact=True)
     with pytest.raises(
-        ReplayError, match=r"round-1\.plan\.moves was recorded with another prompt .* line 1: .*--replay-exact"
+        ReplayError, match=r"round-1\.plan\.moves was recorded with another prompt: .* line 1: .*--replay-exact"
     ):
         run.ask(call("moves", "The baseline takes 13.1 us.\nWhat next?"))
 

@@ -1,5 +1,5 @@
-"""Models in a whole run: from the command line to the report, over kills and long waits. The device is simulated; the
-planner asks a model before it plans by its rules."""
+"""Models in a whole run on a simulated device: from the command line to the report, over a server, batch files and a
+recording, over interruptions and long waits."""
 
 from __future__ import annotations
 
@@ -9,84 +9,40 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from batch_service import serve
-from fake_openai import FakeOpenAI, answer, hang, status
-from journal_rows import rows
-from opened_models import KEY, Move
-from simulated_pool import SimulatedPool
+from fake_openai import FakeOpenAI, answer, hang, status, truncated
+from model_runs import LIBRARY, RAW, entries, simulation
+from opened_models import KEY
+from scripted_models import explain, plan, template
 
 from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING
 from tunesmith.cli.main import main
 from tunesmith.graph import resume, tune
-from tunesmith.graph.context import Context
-from tunesmith.graph.models import Message, ModelCall, ModelFailed, Models, Waiting
-from tunesmith.graph.roles import Role, load_roles
-from tunesmith.graph.roles.planner import Planner
-from tunesmith.graph.state import State
+from tunesmith.graph.models import Waiting
+from tunesmith.hw.errors import TunesmithError
 
-TASK = str(Path(__file__).resolve().parent.parent.parent / "data" / "scale_add" / "task.toml")
-
-
-class AskingPlanner:
-    """Asks two questions, the second about the answer to the first, journals what it heard, and plans by rules."""
-
-    name = "plan"
-
-    def __call__(self, state: State, context: Context) -> State:
-        stage = f"round-{state.get('round', 0) + 1}"
-        models = context.models
-        if models is not None:
-            context.once("heard", stage, lambda: {"kinds": self._hear(models, stage)})
-        return ByRules(Planner())(state, context)
-
-    def _hear(self, models: Models, stage: str) -> list[str]:
-        asked = [ModelCall("plan", stage, name, (Message("user", f"{stage} {name}"),), Move) for name in ("a", "b")]
-        heard = models.ask_all(asked)
-        more = models.ask_all([ModelCall("plan", stage, "c", (Message("user", repr(heard[0])),), Move)])
-        return [answer.kind if isinstance(answer, ModelFailed) else "ok" for answer in [*heard, *more]]
-
-
-class ByRules:
-    """A role that is left to its rules: here the planner alone has a model."""
-
-    def __init__(self, role: Role) -> None:
-        self.name, self._role = role.name, role
-
-    def __call__(self, state: State, context: Context) -> State:
-        models, context.models = context.models, None
-        try:
-            return self._role(state, context)
-        finally:
-            context.models = models
+__all__ = ["simulation"]
+pytestmark = pytest.mark.usefixtures("simulation")
+OPTIONS: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2, "seed": 5}
+ARGUMENTS = tuple(text for name, value in OPTIONS.items() for text in (f"--{name}", value))
 
 
 @pytest.fixture(autouse=True)
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path) -> Iterator[None]:
-    @contextmanager
-    def no_cluster() -> Iterator[Any]:
-        yield SimpleNamespace(cpus=2, gpus=0, attached=False)
-
-    def roles(*_: Any, **__: Any) -> dict[str, Any]:
-        own = load_roles()
-        wrapped = {name: ByRules(role) for name, role in own.items() if name != "approve"}
-        return own | wrapped | {"plan": AskingPlanner()}
-
-    monkeypatch.setattr("tunesmith.actors.ray_cluster.cluster", no_cluster)
-    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
-    monkeypatch.setattr(SimulatedPool, "measured", [], raising=False)
-    monkeypatch.setattr("tunesmith.graph.roles.arms.load_roles", roles)
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    yield
 
 
-OPTIONS = ("--backend", "opencl", "--strategy", "random", "--evaluations", 6, "--rounds", 2)
+@pytest.fixture
+def server() -> Iterator[FakeOpenAI]:
+    with FakeOpenAI(key=KEY) as made:
+        made.answers = {"PlanAnswer": plan(), "TemplateAnswer": template(), "ExplainAnswer": explain()}
+        yield made
 
 
 @pytest.fixture
@@ -101,103 +57,87 @@ def command_line(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int,
     return run
 
 
-def heard(folder: Path) -> list[list[str]]:
-    return [row.data["data"]["kinds"] for row in rows(folder, "kept") if row.data["name"] == "heard"]
+def ends(folder: Path) -> dict[str, str]:
+    return {event.data["custom_id"]: event.data["status"] for event in entries(folder, "model_call")}
 
 
 def test_from_the_command_line_to_the_report(command_line: Any, server: FakeOpenAI, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    prices = tmp_path / "prices.toml"
+    folder, prices = tmp_path / "run", tmp_path / "prices.toml"
     prices.write_text("[models]\ntester = { input = 1, output = 2 }\n")
     server.next(status(500), answer(f"prose, and a key: {KEY}"))
-    code, out, err = command_line(
-        "tune",
-        TASK,
-        *OPTIONS,
-        "--model",
-        "tester",
-        "--base-url",
-        server.base_url,
-        "--prices",
-        prices,
-        "--max-cost",
-        5,
-        "--run-dir",
-        folder,
-    )
+    live = ("--model", "tester", "--base-url", server.base_url, "--prices", prices, "--max-cost", 5)
+    code, out, err = command_line("tune", RAW, *ARGUMENTS, *live, "--run-dir", folder)
     assert code == EXIT_DONE, err
     lines = err.splitlines()
     told = next(i for i, line in enumerate(lines) if "kernel sources, compiler messages and measurements go to" in line)
     assert server.base_url.split("/")[2] in lines[told] and "OPENAI_API_KEY" in lines[told]
     assert told < next(i for i, line in enumerate(lines) if "asking tester" in line), "before the first call"
-    summary = json.loads((folder / "summary.json").read_text())
-    models = summary["models"]
-    assert models["calls"] == 7 and models["failed"] == 0 and models["cost"] > 0
+    models = json.loads((folder / "summary.json").read_text())["models"]
+    assert models["calls"] == len(server.requests) - 1 and models["failed"] == 0 and models["cost"] > 0
     assert models["failures"] == {}, "the prose was paid for, but the question got its answer"
-    assert [row["role"] for row in models["rows"]] == ["plan"] and models["rows"][0]["calls"] == 7
+    assert [row["role"] for row in models["rows"]] == ["explain", "plan", "template"]
+    assert sum(row["calls"] for row in models["rows"]) == models["calls"]
     assert f"{models['calls']} calls" in out and f"${models['cost']:.4f}" in out
     report = (folder / "report.html").read_text()
     assert f"${models['cost']:.4f}" in report and "tester" in report and models["where"] in report
-    assert heard(folder) == [["ok"] * 3] * 2
     for path in (path for path in folder.rglob("*") if path.is_file()):
         assert KEY.encode() not in path.read_bytes(), path
     assert KEY not in out + err
 
 
 def test_a_cap_ends_the_calls_and_not_the_run(server: FakeOpenAI, tmp_path: Path) -> None:
-    result = tune(
-        TASK,
-        run_dir=tmp_path / "run",
-        backend="opencl",
-        strategy="random",
-        evaluations=6,
-        model="tester",
-        base_url=server.base_url,
-        max_calls=4,
-    )
+    result = tune(RAW, run_dir=tmp_path, model="tester", base_url=server.base_url, max_calls=4, **OPTIONS)
     assert result.valid and len(server.requests) == 4
-    assert heard(tmp_path / "run") == [["ok"] * 3, ["ok", "capped", "capped"]]
-    assert result.summary["models"]["failures"] == {"capped": 2}
+    assert result.summary["models"]["failures"].keys() == {"capped"}
 
 
 def test_without_a_model_nothing_of_it_is_there(tmp_path: Path) -> None:
-    result = tune(TASK, run_dir=tmp_path / "run", backend="opencl", strategy="random", evaluations=4, rounds=1)
-    assert result.summary["models"] is None and not (tmp_path / "run" / "transcripts").exists()
-    assert 'id="models"' not in (tmp_path / "run" / "report.html").read_text()
+    result = tune(LIBRARY, run_dir=tmp_path, **OPTIONS)
+    assert result.summary["models"] is None and not (tmp_path / "transcripts").exists()
+    assert 'id="models"' not in (tmp_path / "report.html").read_text()
 
 
-def test_batches_until_the_run_is_done(command_line: Any, server: FakeOpenAI, tmp_path: Path) -> None:
-    folder, air = tmp_path / "run", tmp_path / "air"
-    code, out, err = command_line(
-        "tune", TASK, *OPTIONS, "--model", f"batch:{air}", "--batch-model", "tester", "--run-dir", folder
-    )
-    waits = 0
-    while code == EXIT_WAITING:
-        assert out == "" and f"tunesmith resume {folder}" in err.splitlines()[-1]
-        assert str(air / "requests.jsonl") in err and str(air / "answers.jsonl") in err
+def test_one_run_three_ways(server: FakeOpenAI, tmp_path: Path) -> None:
+    live = tune(RAW, run_dir=tmp_path / "live", model="tester", base_url=server.base_url, **OPTIONS)
+    assert live.valid and set(ends(tmp_path / "live").values()) == {"ok"}, ends(tmp_path / "live")
+    count = len(server.requests)
+    air, waits, batch = tmp_path / "air", 0, None
+    with pytest.raises(Waiting):
+        tune(RAW, run_dir=tmp_path / "batch", model=f"batch:{air}", batch_model="tester", **OPTIONS)
+    while batch is None:
         waits += 1
-        before = SimpleNamespace(measured=len(SimulatedPool.measured))
-        code, out, err = command_line("resume", folder)
-        assert code == EXIT_WAITING and len(SimulatedPool.measured) == before.measured, (
-            "without answers nothing goes on"
-        )
-        assert serve(air, server.base_url, key=KEY, append=bool(waits % 2)) == (2 if waits % 2 else 1)
-        code, out, err = command_line("resume", folder)
-    assert code == EXIT_DONE, err
-    assert waits == 4, "two batches in each of two rounds"
-    assert len(server.requests) == 6, "no request was written again after its answer"
-    assert heard(folder) == [["ok"] * 3] * 2
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["models"]["calls"] == 6 and summary["models"]["transport"] == "batch"
-    assert [row.stage for row in rows(folder, "plan")] == ["round-1", "round-2"]
+        serve(air, server.base_url, key=KEY, append=bool(waits % 2))
+        with suppress(Waiting):
+            batch = resume(tmp_path / "batch")
+    assert 3 <= waits < 20 and len(server.requests) == 2 * count, "no request is written again after its answer"
+    replay = tune(RAW, run_dir=tmp_path / "replay", model=f"replay:{tmp_path / 'live'}", replay_exact=True, **OPTIONS)
+    assert len(server.requests) == 2 * count
+    assert ends(tmp_path / "live") == ends(tmp_path / "batch") == ends(tmp_path / "replay")
+    assert live.summary["general"] == batch.summary["general"] == replay.summary["general"]
+    assert live.summary["models"]["calls"] == batch.summary["models"]["calls"] == count
+
+
+def test_waiting_on_the_command_line(command_line: Any, server: FakeOpenAI, tmp_path: Path) -> None:
+    folder, air = tmp_path / "run", tmp_path / "air"
+    code, out, _ = command_line("tune", RAW, *ARGUMENTS, "--model", f"batch:{air}", "--run-dir", folder, "--json")
+    shown = json.loads(out)
+    assert code == EXIT_WAITING and "requests.jsonl" in shown["waiting"] and shown["run_dir"] == str(folder)
+    before = len(entries(folder, "evaluation"))
+    code, out, err = command_line("resume", folder)
+    assert code == EXIT_WAITING and len(entries(folder, "evaluation")) == before, "without answers nothing goes on"
+    assert out == "" and f"tunesmith resume {folder}" in err.splitlines()[-1]
+    assert str(air / "requests.jsonl") in err and str(air / "answers.jsonl") in err
+    (air / "answers.jsonl").write_text('{"custom_id": "round-1.pl')
+    code, _, err = command_line("resume", folder)
+    assert code == EXIT_MISTAKE and "answers.jsonl, line 1: the line is cut short" in err.splitlines()[-1]
 
 
 def test_ctrl_c_while_the_server_thinks(command_line: Any, server: FakeOpenAI, tmp_path: Path) -> None:
-    server.next(*[hang(60)] * 2)
+    server.next(hang(60))
 
     def interrupt() -> None:
         deadline = time.monotonic() + 30
-        while len(server.requests) < 2 and time.monotonic() < deadline:
+        while not server.requests and time.monotonic() < deadline:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -205,71 +145,56 @@ def test_ctrl_c_while_the_server_thinks(command_line: Any, server: FakeOpenAI, t
     helper = threading.Thread(target=interrupt)
     helper.start()
     started = time.monotonic()
-    code, out, err = command_line(
-        "tune", TASK, *OPTIONS, "--model", "tester", "--base-url", server.base_url, "--run-dir", folder
-    )
+    live = ("--model", "tester", "--base-url", server.base_url)
+    code, out, err = command_line("tune", RAW, *ARGUMENTS, *live, "--run-dir", folder)
     helper.join()
     assert code == EXIT_INTERRUPTED and out == "" and f"tunesmith resume {folder}" in err
     assert time.monotonic() - started < 20, "nobody waits for the server"
-    assert resume(folder).valid
-    assert heard(folder) == [["ok"] * 3] * 2
-
-
-def test_waiting_as_json(command_line: Any, tmp_path: Path) -> None:
-    code, out, _ = command_line(
-        "tune", TASK, *OPTIONS, "--model", f"batch:{tmp_path / 'air'}", "--run-dir", tmp_path / "run", "--json"
-    )
-    shown = json.loads(out)
-    assert code == EXIT_WAITING and "requests.jsonl" in shown["waiting"] and shown["run_dir"] == str(tmp_path / "run")
-
-
-def test_a_cut_answer_file_stops_with_a_sentence(command_line: Any, tmp_path: Path) -> None:
-    air = tmp_path / "air"
-    with pytest.raises(Waiting):
-        tune(TASK, run_dir=tmp_path / "run", backend="opencl", model=f"batch:{air}", evaluations=4)
-    (air / "answers.jsonl").write_text('{"custom_id": "round-1.pl')
-    code, _, err = command_line("resume", tmp_path / "run")
-    assert code == EXIT_MISTAKE and "answers.jsonl, line 1: the line is cut short" in err.splitlines()[-1]
-
-
-def test_a_run_is_repeated_from_its_recording(server: FakeOpenAI, tmp_path: Path) -> None:
-    server.next(answer("prose"), status(400, error_code="model_not_found"))
-    options: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 6, "seed": 3}
-    first = tune(TASK, run_dir=tmp_path / "one", model="tester", base_url=server.base_url, **options)
-    count = len(server.requests)
-    again = tune(TASK, run_dir=tmp_path / "two", model=f"replay:{tmp_path / 'one'}", replay_exact=True, **options)
-    assert len(server.requests) == count
-    assert heard(tmp_path / "two") == heard(tmp_path / "one")
-    assert again.summary["general"] == first.summary["general"]
-    same = ("calls", "failures", "prompt_tokens", "completion_tokens")
-    assert {key: again.summary["models"][key] for key in same} == {key: first.summary["models"][key] for key in same}
+    assert resume(folder).valid and set(ends(folder).values()) == {"ok"}
 
 
 def test_mistakes_leave_no_run_behind(command_line: Any, tmp_path: Path) -> None:
     for options, said in (
         (("--model", "tester", "--max-cost", "1"), "no price is known"),
-        (("--model", "tester", "--key-env", "NO_SUCH"), "NO_SUCH"),
         (("--model", "tester", "--model-for", "plan"), "ROLE=NAME"),
         (("--model", "tester", "--model-option", "temperature"), "FIELD=JSON"),
-        (("--model", f"replay:{tmp_path}"), "no recording"),
     ):
-        code, _, err = command_line("tune", TASK, *options, "--run-dir", tmp_path / "run")
+        code, _, err = command_line("tune", RAW, *options, "--run-dir", tmp_path / "run")
         assert code == EXIT_MISTAKE and said in err and err.count("\n") == 1, err
     assert not (tmp_path / "run").exists()
 
 
 def test_a_finished_run_needs_no_key(server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = tune(
-        TASK,
-        run_dir=tmp_path / "run",
-        backend="opencl",
-        evaluations=4,
-        rounds=1,
-        strategy="random",
-        model="tester",
-        base_url=server.base_url,
-        key_env="OPENAI_API_KEY",
-    )
+    first = tune(RAW, run_dir=tmp_path, model="tester", base_url=server.base_url, **OPTIONS)
     monkeypatch.delenv("OPENAI_API_KEY")
-    again = resume(tmp_path / "run")
-    assert again.summary["models"] == first.summary["models"]
+    assert resume(tmp_path).summary["models"] == first.summary["models"]
+
+
+def test_a_silent_server_does_not_outlast_the_time_limit(server: FakeOpenAI, tmp_path: Path) -> None:
+    server.next(*[hang(100)] * 9)
+    started = time.monotonic()
+    limited = {**OPTIONS, "time_limit": 8.0}
+    result = tune(LIBRARY, run_dir=tmp_path, model="tester", base_url=server.base_url, **limited)
+    assert time.monotonic() - started < 40 and len(server.requests) == 1
+    assert result.summary["models"]["failures"]["out_of_time"] >= 1
+    assert any("The model gives no plan for round 1 (No answer had come" in note for note in result.summary["notes"])
+
+
+def test_every_misbehaviour_and_still_a_result(server: FakeOpenAI, tmp_path: Path) -> None:
+    server.next(status(500), answer("prose"), answer(plan()), truncated("{"), status(429))
+    assert tune(RAW, run_dir=tmp_path, model="tester", base_url=server.base_url, **OPTIONS).valid
+
+
+def test_a_replay_of_more_rounds_than_recorded_ends_with_what_it_found(server: FakeOpenAI, tmp_path: Path) -> None:
+    tune(RAW, run_dir=tmp_path / "live", model="tester", base_url=server.base_url, **OPTIONS | {"rounds": 1})
+    recorded = f"replay:{tmp_path / 'live'}"
+    more = tune(RAW, run_dir=tmp_path / "more", model=recorded, **OPTIONS | {"rounds": 3})
+    assert more.valid and more.summary.ended_by == "recording"
+    assert any("has no answer to round-2.plan.plan" in note for note in more.summary.notes), more.summary.notes
+    assert (tmp_path / "more" / "best").is_dir()
+    again = resume(tmp_path / "more", rounds=1)
+    assert again.valid and again.summary.ended_by == "recording"
+    answers = tmp_path / "live" / "transcripts" / "answers.jsonl"
+    answers.write_text("".join(line for line in answers.open() if '"round-1.plan' not in line))
+    with pytest.raises(TunesmithError, match=r"no answer to round-1\.plan\.plan"):
+        tune(RAW, run_dir=tmp_path / "none", model=recorded, **OPTIONS)

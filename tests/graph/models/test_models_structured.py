@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opened_models import Move, call
+from opened_models import Move, Opened, call
 from pydantic import BaseModel, ConfigDict
 
-from tunesmith.graph.models import ModelFailed
-from tunesmith.graph.models.calls import answer_text, read_answer
-from tunesmith.graph.models.client import ask, is_strict
-from tunesmith.graph.models.recorded import FileChatModel
+from tunesmith.graph.models import ModelFailed, Waiting
+from tunesmith.graph.models.calls import Completion, read_answer
+from tunesmith.graph.models.client import is_strict
 from tunesmith.graph.prompts.answers import ExplainAnswer, PlanAnswer, TemplateAnswer
 from tunesmith.graph.settings import Method
-
-
-class Kind(Enum):
-    TILE = "tile"
-    VECTOR = "vector"
 
 
 class Defaulted(BaseModel):
@@ -44,7 +38,7 @@ class Anything(BaseModel):
 class Closed(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    kinds: list[Kind]
+    kinds: list[Literal["tile", "vector"]]
     first: Setting
     size: int | None
 
@@ -56,22 +50,22 @@ class Setting(BaseModel):
     default: int | str  # a name that is a word of JSON Schema, too
 
 
-def asked_for(schema: type[BaseModel], method: Method) -> dict[str, Any]:
+@pytest.fixture
+def asked_for(open_run: Callable[..., Opened], tmp_path: Path) -> Callable[[type[BaseModel], Method], dict[str, Any]]:
     """The body of the request for an answer of a schema."""
-    bodies = []
 
-    def exchange(body: dict[str, Any]) -> dict[str, Any]:
-        bodies.append(body)
-        return completion("{}")
+    def ask(schema: type[BaseModel], method: Method) -> dict[str, Any]:
+        folder = tmp_path / f"{schema.__name__}-{method}"
+        with pytest.raises(Waiting):
+            open_run(folder.name, model=f"batch:{folder}", model_method=method).ask(replace(call(), schema=schema))
+        body: dict[str, Any] = json.loads((folder / "requests.jsonl").read_text())["body"]
+        return body
 
-    asyncio.run(
-        ask(FileChatModel(model_name="m", fields={}, exchange=exchange), replace(call(), schema=schema), method)
-    )
-    return bodies[0]
+    return ask
 
 
 @pytest.mark.parametrize("schema", [Move, Closed, PlanAnswer, TemplateAnswer, ExplainAnswer])
-def test_a_schema_that_strict_mode_takes_is_strict(schema: type[BaseModel]) -> None:
+def test_a_schema_that_strict_mode_takes_is_strict(asked_for: Any, schema: type[BaseModel]) -> None:
     described = asked_for(schema, "json_schema")["response_format"]["json_schema"]
     assert described["name"] == schema.__name__ and described["strict"] is True
     function = asked_for(schema, "function_calling")["tools"][0]["function"]
@@ -81,7 +75,7 @@ def test_a_schema_that_strict_mode_takes_is_strict(schema: type[BaseModel]) -> N
 
 
 @pytest.mark.parametrize("schema", [Free, Anything, Defaulted])
-def test_what_strict_mode_cannot_say_goes_out_as_it_is(schema: type[BaseModel]) -> None:
+def test_what_strict_mode_cannot_say_goes_out_as_it_is(asked_for: Any, schema: type[BaseModel]) -> None:
     whole = schema.model_json_schema()
     assert not is_strict(whole)
     described = asked_for(schema, "json_schema")["response_format"]["json_schema"]
@@ -140,7 +134,7 @@ def test_half_a_surrogate_pair_can_be_written_down() -> None:
     body = json.loads('{"choices": [{"message": {"content": "{\\"name\\": \\"\\ud800\\", \\"factor\\": 1}"}}]}')
     found = read_answer(body, Move)
     assert isinstance(found, Move)
-    answer_text(body).encode("utf-8")
+    Completion.model_validate(body).text.encode("utf-8")
 
 
 @settings(max_examples=200, deadline=None)
