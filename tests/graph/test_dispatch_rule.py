@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tunesmith.graph.dispatch import BASELINE, DEPTH, DispatchRule, Seen, draw_shapes, fit_rule, for_types, row_sizes
+from tunesmith.graph.dispatch import BASELINE, DispatchRule, Seen, draw_shapes, fit_rule, for_types, row_sizes
 from tunesmith.graph.journal.records import Figures
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.taskfile import load_task
@@ -123,17 +123,18 @@ def test_a_type_on_which_a_kernel_was_not_shown_faster_gets_the_baseline() -> No
     half, single, brain = (workload(64, 512, dtype) for dtype in ("float16", "float32", "bfloat16"))
     found = [Seen(workload(n, 512), {0: figures(0.3)}) for n in (16, 64, 256)]
     found.append(Seen(single, {0: figures(0.9, spread=0.3)}))
-    rule = fit_rule(found, 1)
-    assert rule == DispatchRule(use=0, shapes=4)
-    assert [for_types(rule, found, [half, single, brain]).kernel(one) for one in (half, single, brain)] == [0, -1, -1]
-    assert for_types(rule, found, [half]) == rule and for_types(rule, found[3:], [single, brain]) == DispatchRule(
-        shapes=4
-    )
-    # A test of the rule that tells types apart stays, and those that it keeps away are not told apart again.
-    parted = DispatchRule(
-        test="T == float16", yes=DispatchRule(use=0, shapes=3), no=DispatchRule(use=1, shapes=1), shapes=4
-    )
-    assert for_types(parted, found, [half, single]) == parted.model_copy(update={"no": DispatchRule(shapes=1)})
+    assert fit_rule(found, 1) == DispatchRule(use=0, shapes=4)
+    rule = fit_rule(found, 1, types=[half, single, brain])
+    assert [rule.kernel(one) for one in (half, single, brain)] == [0, BASELINE, BASELINE]
+    assert fit_rule(found, 1, types=[half]) == DispatchRule(use=0, shapes=4)
+    for types, kernels in (([half, single, brain], [0, BASELINE, BASELINE]), ([single, brain], [BASELINE] * 3)):
+        assert [for_types(0, found, types).kernel(one) for one in (half, single, brain)] == kernels
+    # A test that tells types apart stays, and those that it keeps away are not told apart again.
+    apart = [
+        Seen(workload(n, 512, one), {0: figures(0.3 if one == "float16" else 1.5)})
+        for n, one in [(16, "float16"), (64, "float16"), (16, "float32"), (64, "float32")]
+    ]
+    assert len(fit_rule(apart, 1, types=[half, single]).lines({0: "general", BASELINE: "baseline"})) == 4
 
 
 def test_every_combination_of_types_gets_its_share_of_the_drawn_shapes() -> None:
@@ -156,13 +157,11 @@ def test_what_gains_nothing_is_not_told_apart() -> None:
     assert fit_rule(seen(1, lambda _: {0: 0.5}), 1).use == 0
 
 
-def test_the_depth_is_bounded() -> None:
-    def depth(rule: DispatchRule) -> int:
-        return 0 if rule.yes is None or rule.no is None else 1 + max(depth(rule.yes), depth(rule.no))
-
+def test_a_path_has_at_most_two_tests() -> None:
     random = np.random.default_rng(3)
     rule = fit_rule(seen(24, lambda _: {k: float(random.uniform(0.5, 1.5)) for k in range(5)}), 5)
-    assert depth(rule) <= DEPTH
+    names = dict.fromkeys(range(BASELINE, 5), "kernel")
+    assert max(line.count("    ") for line in rule.lines(names)) <= 2
 
 
 def test_a_kernel_that_cannot_be_launched_costs_the_baselines_time() -> None:
@@ -194,16 +193,11 @@ def test_where_the_ranges_hold_no_more_there_are_fewer() -> None:
 def test_shapes_of_a_sort_that_nobody_measured_are_left_to_the_baseline() -> None:
     sizes = [(n, d) for n in (16, 256, 4096) for d in (512, 1024)]
     divided = fit_rule([Seen(workload(*size), {0: figures(0.5)}) for size in sizes], 1, ["d"])
-    assert divided.lines({0: "general", BASELINE: "baseline"}) == [
-        "if d % 8 == 0:",
-        "    general",
-        "else:",
-        "    baseline",
-    ]
     others = fit_rule([Seen(workload(n, d + 1), {0: figures(0.5)}) for n, d in sizes], 1, ["d"])
+    assert [divided.kernel(workload(64, d)) for d in (640, 641)] == [0, BASELINE]
     assert [others.kernel(workload(64, d)) for d in (640, 641)] == [BASELINE, 0]
-    # A test for multiples of more than a vector has told them apart.
-    rows = [workload(n, d) for n in (16, 64, 256) for d in (512, 520, 1024, 1032)]
-    found = [Seen(one, {0: figures(0.5 if one.sizes["d"] % 16 == 0 else 1.5)}) for one in rows]
+    # A test of the rule has told them apart.
+    rows = [workload(n, d) for n in (16, 64, 256) for d in (512, 516, 1024, 1036)]
+    found = [Seen(one, {0: figures(0.5 if one.sizes["d"] % 8 == 0 else 1.5)}) for one in rows]
     wide = fit_rule(found, 1, ["d"])
-    assert wide == fit_rule(found, 1) and wide.test == "d % 16 == 0"
+    assert wide == fit_rule(found, 1) and wide.test == "d % 8 == 0"

@@ -48,7 +48,7 @@ def test_winners_are_measured_on_drawn_shapes_and_the_rule_is_tried_on_half_of_t
     dispatch = json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())
     assert dispatch["rule_tried_on"] == 3 and dispatch["policies"][0]["policy"] == "rule"
     # The simulated winner is faster everywhere, and so serves every shape of the sort that was measured.
-    assert dispatch["rule"] == {"test": "n % 8 == 0", "yes": {"folder": "general"}, "no": {"folder": "baseline"}}
+    assert dispatch["rule"] == {"test": "n % 8 != 0", "yes": {"folder": "baseline"}, "no": {"folder": "general"}}
 
 
 def test_a_run_that_has_ended_gets_a_rule_without_a_further_search(tmp_path: Path) -> None:
