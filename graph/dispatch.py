@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -395,13 +396,13 @@ def measure_further_shapes(context: Context) -> None:
     context.close()
     wider = task.model_copy(update={"workloads": (*task.workloads, *known, *drawn)})
     check_reference(wider, [*known, *drawn], seed=settings.seed, deadline=settings.reference_deadline)
-    with pools(wider, context.device, settings, [], context.listener, context.seconds_left) as make_pool:
-        measuring = replace(context, task=wider, make_pool=make_pool, models=None)
-        try:
-            fit = [*context.tuned, *context.held_out, *known, *drawn[::2]]
-            _measure(measuring, kernels, [(one, True) for one in fit] + [(one, False) for one in drawn[1::2]])
-        finally:
-            measuring.close()
+    shapes = [(one, True) for one in (*context.tuned, *context.held_out, *known, *drawn[::2])]
+    shapes += [(one, False) for one in drawn[1::2]]
+    with (
+        pools(wider, context.device, settings, [], context.listener, context.seconds_left) as make_pool,
+        closing(replace(context, task=wider, make_pool=make_pool, models=None)) as measuring,
+    ):
+        _measure(measuring, kernels, shapes)
 
 
 def _measure(context: Context, kernels: Sequence[Winner], shapes: Sequence[tuple[Workload, bool]]) -> None:
