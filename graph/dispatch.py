@@ -56,7 +56,7 @@ Sorts = Mapping[str, Sequence[Mapping[str, object]]]
 
 
 class DispatchRule(ResultRecord):
-    """A node of the rule. test: an expression over sizes and types (docs/tasks.md), with the rules for where it holds
+    """A node of the tree. test: an expression over sizes and types (docs/tasks.md), with the rules for where it holds
     and where it does not; empty in a leaf, where `use` is the number of a kernel, or -1 for the baseline. shapes:
     number of fitted shapes that reach it."""
 
