@@ -155,17 +155,16 @@ def _by_types(types: Sequence[Workload]) -> Sorts:
 
 
 class _Fitting:
-    """The search in tables with a row for each shape and a column for each kernel, the baseline last; of its tests, a
-    row says with 1 where each holds. here: 1 for the shapes that count."""
+    """The search. table: for each shape a row, which says for each kernel, the baseline last, with 1 whether it is
+    slower there, then whether it is faster, then the logarithms of times, then 1; tests: for each a row, 1 where it
+    holds. here: 1 for the shapes that count."""
 
     def __init__(self, seen: Sequence[Seen], kernels: int) -> None:
-        columns = [*range(kernels), BASELINE]
+        self.numbers = columns = [*range(kernels), BASELINE]
         self.workloads = [one.workload for one in seen]
-        self.costs = np.array([[math.log(one.ratio(kernel)) for kernel in columns] for one in seen])
-        self.slower, self.faster = (
-            np.array([[float(one.shown(kernel, verdict)) for kernel in columns] for one in seen])
-            for verdict in ("slower", "faster")
-        )
+        shown = [[float(one.shown(kernel, it)) for it in ("slower", "faster") for kernel in columns] for one in seen]
+        costs = [[math.log(one.ratio(kernel)) for kernel in columns] for one in seen]
+        self.table = np.concatenate([np.array(shown), np.array(costs), np.ones((len(seen), 1))], axis=1)
         self.texts = _tests(self.workloads)
         self.tests = np.array([self.where(text) for text in self.texts]).reshape(-1, len(seen))
 
@@ -183,26 +182,24 @@ class _Fitting:
     def split(self, here: Array) -> tuple[float, DispatchRule]:
         """The best rule of at most one test, and its cost."""
         count = len(self.texts)
-        masks = np.concatenate([here[None], here * self.tests, here * (1 - self.tests)])
-        costs, leaves = self.leaves(masks)
+        whole, yes = here @ self.table, self.tests @ (here[:, None] * self.table)
+        costs, leaves = self.leaves(np.concatenate([whole[None], yes, whole - yes]))
         totals = costs[1 : count + 1] + costs[count + 1 :] + MIN_GAIN * here.sum()
         best = int(np.argmin(totals)) if count else 0
         if not count or totals[best] >= costs[0]:
             return costs[0], leaves(0)
         return totals[best], node(self.texts[best], leaves(1 + best), leaves(1 + count + best))
 
-    def leaves(self, masks: Array) -> tuple[Array, Callable[[int], DispatchRule]]:
-        """The cost of the best leaf for each row of `masks`, and the leaf itself, by the row's number. Its kernel is
-        shown to be slower on no shape, and faster on at least half of them."""
-        sizes = masks.sum(axis=1)
-        # The counts are whole, but for rounding.
-        allowed = (masks @ self.slower < 0.5) & (2 * (masks @ self.faster) > sizes[:, None] - 0.5)
-        allowed &= sizes[:, None] > min(MIN_SHAPES, masks.shape[1]) - 0.5
+    def leaves(self, sums: Array) -> tuple[Array, Callable[[int], DispatchRule]]:
+        """The costs of the best leaves for shapes over which the rows of the table add up to the rows of `sums`, and
+        the leaf of a row. Its kernel is shown to be slower on no shape, and faster on at least half of them."""
+        count = len(self.numbers)
+        slower, faster, costs, sizes = np.split(sums, [count, 2 * count, 3 * count], axis=1)
+        allowed = (slower == 0) & (2 * faster >= sizes) & (sizes >= min(MIN_SHAPES, len(self.workloads)))
         allowed[:, -1] = True
-        costs = np.where(allowed, masks @ self.costs, math.inf)
+        costs = np.where(allowed, costs, math.inf)
         uses = np.argmin(costs, axis=1)
-        numbers = [*range(costs.shape[1] - 1), BASELINE]
-        return costs.min(axis=1), lambda row: DispatchRule(use=numbers[uses[row]], shapes=round(sizes[row]))
+        return costs.min(axis=1), lambda row: DispatchRule(use=self.numbers[uses[row]], shapes=round(sizes[row, 0]))
 
     def kept(self, rule: DispatchRule, here: Array, sorts: Sorts) -> DispatchRule:
         """`rule`, in which a leaf keeps its kernel only for sorts of shapes on which that was shown to be faster."""
@@ -215,8 +212,9 @@ class _Fitting:
         others = {}
         for sort in sorts if rule.use != BASELINE else ():
             own = here * self.where(sort)
-            if not own.any() or 2 * (own @ self.faster[:, rule.use]) < own.sum():
-                _, best = self.leaves((own if own.any() else self.where(sort))[None])
+            faster = own @ self.table[:, len(self.numbers) + rule.use]
+            if not own.any() or 2 * faster < own.sum():
+                _, best = self.leaves((own if own.any() else self.where(sort))[None] @ self.table)
                 if best(0).use != rule.use:
                     others[sort] = best(0).model_copy(update={"shapes": round(own.sum())})
         if others and len(others) == len(sorts):
