@@ -111,10 +111,6 @@ def extend(journal: Journal, settings: Settings, given: More) -> Settings:
     return extended
 
 
-BEFORE_WORK = (EarlierResults, RunStarted, BaselineMeasured, RooflineMeasured)
-"""The events of a journal before anything was decided."""
-
-
 class RunResult(BaseModel):
     """The result of a run. summary: the content of summary.json, as attributes or by key; folder: of the run; valid:
     whether a configuration is right on every workload."""
@@ -350,11 +346,11 @@ def _clear(folder: Path) -> None:
     """Makes room for a new run in the folder of a run that had measured nothing, as after a mistake in
     the task. Raises `SettingsError` when it has measurements."""
     with Journal(folder, create=False) as journal, alone(folder):
-        events = [entry.event for entry in journal.entries(Event)]
         # A process that was killed at once has left a journal without an entry.
-        begun = all(isinstance(event, BEFORE_WORK) for event in events)
-        baselines = [event.evaluation for event in events if isinstance(event, BaselineMeasured)]
-        if not begun or any(baseline.failure is None for baseline in baselines):
+        for event in [entry.event for entry in journal.entries(Event)]:
+            failed = isinstance(event, BaselineMeasured) and event.evaluation.failure is not None
+            if failed or isinstance(event, EarlierResults | RunStarted | RooflineMeasured):
+                continue
             known = shlex.quote(str(folder))
             raise SettingsError(
                 f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {known}`, or choose another."
