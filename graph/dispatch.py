@@ -1,4 +1,4 @@
-"""Which kernel serves which shape: a decision tree of bounded depth over sizes and types.
+"""Which kernel serves which shape: a rule of at most two tests on a path, over sizes and types.
 
 Owns the shapes drawn from the ranges of a task's workloads, the measurements of the winners on them, the rule that is
 fitted to one half of these, and its test on the other half. The files that a rule is exported to belong to `results`.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,39 +25,34 @@ from tunesmith.graph.journal.records import Disqualified, Figures, FinalistResul
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.tester import disqualified, examine_everywhere, finalist_results, requests_for
 from tunesmith.graph.setup import pools
-from tunesmith.kernels.build.artifact import EvaluationRequest, types_key
+from tunesmith.kernels.build.artifact import EvaluationRequest, TypesKey, types_key
+from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
-from tunesmith.kernels.space import rules
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.template import Template, config_key
 
 BASELINE = -1
 """Stands for the baseline where kernels are numbered."""
-DEPTH = 2
-"""Maximum number of tests on the way to a leaf, besides the tests that keep a kernel from rows and types it was not
-shown to serve. With three, a greedy search and a penalty for kernels that are slow elsewhere, 15 of 800 choices on
-recorded shapes (docs/results/h200-exports.json, cross-validated) were slower than the baseline by 2 %; with two and
-neither, 14 are, and all together take 0.4 % more time."""
-LEAF = 2
-"""Minimum number of shapes of a leaf that names a kernel: one shape alone says little of a kernel, but the baseline is
-never slower than itself."""
-GAIN = 0.005
-"""Minimum saving of a test, as a share of the time of the shapes that reach it."""
-FOLDS = 5
-"""Parts of the cross-validation that chooses the depth."""
-THRESHOLDS = 32
-"""Maximum number of thresholds of a quantity that are tried, evenly among the shapes."""
-DIVISORS = (2, 4, 8, 16)
-"""Vector widths in elements; a size that they do not divide takes the slower path."""
-
+MIN_SHAPES = 2
+"""Minimum number of shapes for a kernel to be chosen by them: one shape alone says little of a kernel, but the baseline
+is never slower than itself."""
+MIN_GAIN = 0.02
+"""Minimum saving of a test, as a share of the time of the shapes that reach it. With 0.005, 57 of 4200 choices on
+recorded shapes (docs/results/h200-exports.json, cross-validated) were slower than the baseline by 2 %; with 0.02, 46
+are, and all together take 0.7 % less time."""
 VECTOR = 8
-"""The widest vector of the library's templates and of those by rules, in elements."""
+"""The widest vector of the library's templates and of those by rules, in elements. Rows that it does not divide take
+another path through a kernel than other rows."""
+DIVISORS = (2, 4, VECTOR)
+THRESHOLDS = sorted(step << bits for step in (1, 3) for bits in range(62))
 
 Array = NDArray[np.float64]
+Sorts = Mapping[str, Sequence[Mapping[str, object]]]
+"""The sorts of shapes to tell apart: the test of each, with examples of the names in it."""
 
 
 class DispatchRule(ResultRecord):
@@ -74,26 +69,35 @@ class DispatchRule(ResultRecord):
     def kernel(self, workload: Workload) -> int:
         """The kernel for a shape, by its number, or -1 for the baseline."""
         node = self
-        while node.test and node.yes is not None and node.no is not None:
-            node = node.yes if bool(parse(node.test).evaluate(workload.names)) else node.no
+        while node.yes is not None and node.no is not None:
+            node = node.yes if holds(node.test, workload) else node.no
         return node.use
 
     def lines(self, names: Mapping[int, str], indent: str = "") -> list[str]:
         """The rule as text for people. names: of the kernels, -1 included."""
         if self.yes is None or self.no is None:
             return [f"{indent}{names[self.use]}"]
-        return [
-            f"{indent}if {self.test}:",
-            *self.yes.lines(names, indent + "    "),
-            f"{indent}else:",
-            *self.no.lines(names, indent + "    "),
-        ]
+        yes, no = (branch.lines(names, indent + "    ") for branch in (self.yes, self.no))
+        return [f"{indent}if {self.test}:", *yes, f"{indent}else:", *no]
 
     def used(self) -> set[int]:
         """The kernels that some leaf names."""
         if self.yes is None or self.no is None:
             return {self.use}
         return self.yes.used() | self.no.used()
+
+
+def holds(test: str, workload: Workload) -> bool:
+    """Whether a test holds for a shape; an empty one holds for all."""
+    return not test or bool(parse(test).evaluate(workload.names))
+
+
+def node(test: str, yes: DispatchRule, no: DispatchRule) -> DispatchRule:
+    """The rule that tells two rules apart; a leaf where both are the same kernel."""
+    shapes = yes.shapes + no.shapes
+    if not yes.test and not no.test and yes.use == no.use:
+        return DispatchRule(use=yes.use, shapes=shapes)
+    return DispatchRule(test=test, yes=yes, no=no, shapes=shapes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,203 +113,142 @@ class Seen:
         figures = self.figures.get(kernel)
         return 1.0 if figures is None else figures.ratio
 
+    def shown(self, kernel: int, verdict: str) -> bool:
+        """Whether the verdict on the kernel there is `verdict`."""
+        return kernel in self.figures and self.figures[kernel].verdict == verdict
+
     @property
     def fastest(self) -> int:
         """The fastest kernel there, the baseline included."""
         return min([BASELINE, *self.figures], key=self.ratio)
 
 
-def fit_rule(seen: Sequence[Seen], kernels: int, rows: Sequence[str] = ()) -> DispatchRule:
-    """The rule for `seen`. kernels: how many there are, numbered from 0; rows: sizes along which arrays are read, which
-    vectors divide or not.
+def fit_rule(
+    seen: Sequence[Seen], kernels: int, rows: Sequence[str] = (), types: Sequence[Workload] = ()
+) -> DispatchRule:
+    """The rule for `seen` of the least geometric mean of times. kernels: how many there are, numbered from 0; rows:
+    sizes along which arrays are read, which vectors divide or not; types: a workload for each combination.
 
-    The depth is the least one whose cross-validated time is within `GAIN` of the least time that any depth reaches.
-    A leaf whose shapes are all divided by vectors says nothing of shapes that are not, which take other paths through
-    a kernel, nor the other way round: those get what serves all measured shapes of their sort, and the baseline where
-    none was measured.
+    A leaf keeps its kernel only for the types, and for the rows divided by vectors or not, on which that was shown to
+    be faster on at least half of the leaf's shapes. Others get what serves all measured shapes of their sort.
     """
     if not seen:
         return DispatchRule()
-    fitting = _Fitting(seen, kernels)
-    losses = [_validated(seen, fitting, depth) for depth in range(DEPTH + 1)]
-    depth = next(depth for depth, loss in enumerate(losses) if loss <= min(losses) + GAIN)
-    everywhere = np.ones(len(seen))
-    rule = fitting.rule(everywhere, depth)
+    fitting, here = _Fitting(seen, kernels), np.ones(len(seen))
+    rule = fitting.kept(fitting.best(here), here, _by_types(types))
     for name in rows:
-        rule = _parted(rule, name, seen, fitting, everywhere)
+        undivided = [{name: size} for size in range(1, VECTOR)]
+        sorts = {f"{name} % {VECTOR} == 0": [{name: VECTOR}], f"{name} % {VECTOR} != 0": undivided}
+        rule = fitting.kept(rule, here, sorts)
     return rule
 
 
-def for_types(
-    rule: DispatchRule, seen: Sequence[Seen], types: Sequence[Workload], here: Sequence[Seen] | None = None
-) -> DispatchRule:
-    """`rule`, in which a leaf keeps its kernel only for types on which that was shown faster: on at least half of the
-    leaf's shapes of these types, or on some shape of `seen` where the leaf has none. Others get the baseline. types: a
-    workload for each combination of types; here: the shapes of `seen` that reach `rule`, all if left out."""
-    here = seen if here is None else here
-    if rule.yes is not None and rule.no is not None:
-        test, branches = parse(rule.test), []
-        by_type = all(test.names <= one.types.keys() | DTYPES.keys() for one in types)
-        for branch, holds in ((rule.yes, True), (rule.no, False)):
-            coming = [one for one in here if bool(test.evaluate(one.workload.names)) == holds]
-            left = [one for one in types if not by_type or bool(test.evaluate(one.names)) == holds]
-            branches.append(for_types(branch, seen, left, coming))
-        yes, no = branches
-        if yes == DispatchRule(shapes=yes.shapes) and no == DispatchRule(shapes=no.shapes):
-            return DispatchRule(shapes=rule.shapes)
-        return rule.model_copy(update={"yes": yes, "no": no})
-    if rule.use == BASELINE:
-        return rule
-    refused = []
-    for model in types:
-        own, everywhere = ([one for one in of if one.workload.types == model.types] for of in (here, seen))
-        figures = [one.figures.get(rule.use) for one in own or everywhere]
-        faster = sum(one is not None and one.verdict == "faster" for one in figures)
-        if not faster or 2 * faster < len(own):
-            refused.append((model.types, len(own)))
-    if len(refused) == len(types):
-        return DispatchRule(shapes=rule.shapes)
-    for names, count in refused:
-        test_of = " and ".join(f"{name} == {dtype}" for name, dtype in names.items())
-        rule = DispatchRule(test=test_of, yes=DispatchRule(shapes=count), no=rule, shapes=rule.shapes)
-    return rule
+def for_types(kernel: int, seen: Sequence[Seen], types: Sequence[Workload]) -> DispatchRule:
+    """The rule that uses `kernel` for types on which it was shown to be faster on at least half of the shapes."""
+    alone = [Seen(one.workload, {k: figures for k, figures in one.figures.items() if k == kernel}) for one in seen]
+    rule = DispatchRule(use=kernel, shapes=len(seen))
+    return _Fitting(alone, kernel + 1).kept(rule, np.ones(len(seen)), _by_types(types))
 
 
-def _parted(rule: DispatchRule, name: str, seen: Sequence[Seen], fitting: _Fitting, here: Array) -> DispatchRule:
-    """`rule`, for the shapes that are 1 in `here`, in which a leaf that was fitted only to shapes divided by vectors
-    along `name`, or only to others, serves no other shapes."""
-    divided = np.array([one.workload.sizes[name] % VECTOR == 0 for one in seen], dtype=np.float64)
-    if rule.yes is not None and rule.no is not None:
-        test = np.array([bool(parse(rule.test).evaluate(one.workload.names)) for one in seen], dtype=np.float64)
-        wider = {f"{name} % {divisor} == 0" for divisor in DIVISORS if divisor % VECTOR == 0}
-        # What is a multiple of more than a vector is one of a vector: there is nothing to tell apart.
-        yes = rule.yes if rule.test in wider else _parted(rule.yes, name, seen, fitting, here * test)
-        return rule.model_copy(update={"yes": yes, "no": _parted(rule.no, name, seen, fitting, here * (1 - test))})
-    there = 1 - divided if (here * divided).sum() == here.sum() else divided
-    if rule.use == BASELINE or (here * there).sum() > 0:
-        return rule
-    others = fitting.rule(there, 0).model_copy(update={"shapes": 0}) if there.any() else DispatchRule()
-    if others.use == rule.use:
-        return rule
-    yes, no = (others, rule) if there is divided else (rule, others)
-    return DispatchRule(test=f"{name} % {VECTOR} == 0", yes=yes, no=no, shapes=rule.shapes)
-
-
-def _validated(seen: Sequence[Seen], fitting: _Fitting, depth: int) -> float:
-    """Mean logarithm of time over baseline on shapes that the fitting did not see."""
-    folds = min(FOLDS, len(seen))
-    if folds < 2:
-        return 0.0
-    losses = []
-    for fold in range(folds):
-        rule = fitting.rule((np.arange(len(seen)) % folds != fold).astype(np.float64), depth)
-        losses += [math.log(one.ratio(rule.kernel(one.workload))) for one in seen[fold::folds]]
-    return sum(losses) / len(losses)
+def _by_types(types: Sequence[Workload]) -> Sorts:
+    return {" and ".join(f"{name} == {dtype}" for name, dtype in one.types.items()): [one.types] for one in types}
 
 
 class _Fitting:
-    """_columns: costs, and where a kernel is shown slower and faster, a row for each shape and a column for each
-    kernel, the baseline last; tests: a row for each test, a column for each shape, 1 where it holds."""
+    """The search. table: for each shape a row, which says for each kernel, the baseline last, with 1 whether it is
+    slower there, then whether it is faster, then the logarithms of times, then 1; tests: for each a row, 1 where it
+    holds. here: 1 for the shapes that count."""
 
     def __init__(self, seen: Sequence[Seen], kernels: int) -> None:
-        columns = [*range(kernels), BASELINE]
-        figures = [[one.figures.get(kernel) for kernel in columns] for one in seen]
-        costs = np.array([[math.log(one.ratio(kernel)) for kernel in columns] for one in seen])
-        shown = [
-            np.array([[float(one is not None and one.verdict == verdict) for one in row] for row in figures])
-            for verdict in ("slower", "faster")
-        ]
-        self._columns = (costs, *shown)
-        self.texts, self.tests = _tests(seen)
+        self.numbers = columns = [*range(kernels), BASELINE]
+        self.workloads = [one.workload for one in seen]
+        shown = [[float(one.shown(kernel, it)) for it in ("slower", "faster") for kernel in columns] for one in seen]
+        costs = [[math.log(one.ratio(kernel)) for kernel in columns] for one in seen]
+        self.table = np.concatenate([np.array(shown), np.array(costs), np.ones((len(seen), 1))], axis=1)
+        self.texts = _tests(self.workloads)
+        self.tests = np.array([self.where(text) for text in self.texts]).reshape(-1, len(seen))
 
-    def rule(self, here: Array, depth: int) -> DispatchRule:
-        """The best rule for the shapes that are 1 in `here`, with at most `depth` tests on each path."""
-        return self._best(here, depth)[1]
+    def where(self, test: str) -> Array:
+        return np.array([holds(test, one) for one in self.workloads], dtype=np.float64)
 
-    def _best(self, here: Array, depth: int) -> tuple[float, DispatchRule]:
-        """Its cost and the rule: all trees are tried."""
-        costs, uses = self._leaves(here[None, :])
-        leaf = DispatchRule(use=int(uses[0]), shapes=int(here.sum()))
-        if depth == 0 or len(self.texts) == 0:
-            return costs[0], leaf
-        yes, no = self.tests * here, (1 - self.tests) * here
-        if depth == 1:
-            losses = self._leaves(yes)[0] + self._leaves(no)[0]
-        else:
-            losses = np.array(
-                [
-                    self._best(one, depth - 1)[0] + self._best(other, depth - 1)[0]
-                    if one.any() and other.any()
-                    else 0.0
-                    for one, other in zip(yes, no, strict=True)
-                ]
-            )
-        losses[~(yes.any(axis=1) & no.any(axis=1))] = math.inf
-        best = int(np.argmin(losses))
-        if losses[best] > costs[0] - GAIN * here.sum():
-            return costs[0], leaf
-        holds, fails = (self._best(part[best], depth - 1)[1] for part in (yes, no))
-        if not holds.test and not fails.test and holds.use == fails.use:
-            return costs[0], leaf
-        return losses[best], DispatchRule(test=self.texts[best], yes=holds, no=fails, shapes=leaf.shapes)
+    def best(self, here: Array) -> DispatchRule:
+        """The best rule of at most two tests on a path: each test is tried with each pair of further tests."""
+        found = [self.split(here)]
+        for text, test in zip(self.texts, self.tests, strict=True):
+            (yes_cost, yes), (no_cost, no) = self.split(here * test), self.split(here * (1 - test))
+            found.append((yes_cost + no_cost + MIN_GAIN * here.sum(), node(text, yes, no)))
+        return min(found, key=lambda pair: pair[0])[1]
 
-    def _leaves(self, masks: Array) -> tuple[Array, NDArray[np.int64]]:
-        """For each mask, a row of 1 for its shapes: the cost and number of the best kernel that may be used there."""
-        costs, slower, faster = (masks @ one for one in self._columns)
-        sizes = masks.sum(axis=1)[:, None]
-        # The counts are whole, but for rounding.
-        enough = sizes > min(LEAF, masks.shape[1]) - 0.5
-        allowed = (slower < 0.5) & (2 * faster > sizes - 0.5) & enough
+    def split(self, here: Array) -> tuple[float, DispatchRule]:
+        """The best rule of at most one test, and its cost."""
+        count = len(self.texts)
+        whole, yes = here @ self.table, self.tests @ (here[:, None] * self.table)
+        costs, leaves = self.leaves(np.concatenate([whole[None], yes, whole - yes]))
+        totals = costs[1 : count + 1] + costs[count + 1 :] + MIN_GAIN * here.sum()
+        best = int(np.argmin(totals)) if count else 0
+        if not count or totals[best] >= costs[0]:
+            return costs[0], leaves(0)
+        return totals[best], node(self.texts[best], leaves(1 + best), leaves(1 + count + best))
+
+    def leaves(self, sums: Array) -> tuple[Array, Callable[[int], DispatchRule]]:
+        """The costs of the best leaves for shapes over which the rows of the table add up to the rows of `sums`, and
+        the leaf of a row. Its kernel is shown to be slower on no shape, and faster on at least half of them."""
+        count = len(self.numbers)
+        slower, faster, costs, sizes = np.split(sums, [count, 2 * count, 3 * count], axis=1)
+        allowed = (slower == 0) & (2 * faster >= sizes) & (sizes >= min(MIN_SHAPES, len(self.workloads)))
         allowed[:, -1] = True
-        allowed_costs = np.where(allowed, costs, math.inf)
-        use = np.argmin(allowed_costs, axis=1)
-        return allowed_costs.min(axis=1), np.where(use == costs.shape[1] - 1, BASELINE, use)
+        costs = np.where(allowed, costs, math.inf)
+        uses = np.argmin(costs, axis=1)
+        return costs.min(axis=1), lambda row: DispatchRule(use=self.numbers[uses[row]], shapes=round(sizes[row, 0]))
+
+    def kept(self, rule: DispatchRule, here: Array, sorts: Sorts) -> DispatchRule:
+        """`rule`, in which a leaf keeps its kernel only for sorts of shapes on which that was shown to be faster."""
+        if rule.yes is not None and rule.no is not None:
+            test, branches = self.where(rule.test), []
+            for branch, part, side in ((rule.yes, here * test, True), (rule.no, here * (1 - test), False)):
+                left = {sort: names for sort, names in sorts.items() if _can_reach(names, rule.test, side)}
+                branches.append(self.kept(branch, part, left))
+            return node(rule.test, *branches)
+        others = {}
+        for sort in sorts if rule.use != BASELINE else ():
+            own = here * self.where(sort)
+            faster = own @ self.table[:, len(self.numbers) + rule.use]
+            if not own.any() or 2 * faster < own.sum():
+                _, best = self.leaves((own if own.any() else self.where(sort))[None] @ self.table)
+                if best(0).use != rule.use:
+                    others[sort] = best(0).model_copy(update={"shapes": round(own.sum())})
+        if others and len(others) == len(sorts):
+            _, rule = others.popitem()
+        else:
+            rule = rule.model_copy(update={"shapes": rule.shapes - sum(leaf.shapes for leaf in others.values())})
+        for sort, leaf in others.items():
+            rule = node(sort, leaf, rule)
+        return rule
 
 
-def _tests(seen: Sequence[Seen]) -> tuple[list[str], Array]:
-    """Tests that separate some of the shapes from others, simple ones first; of several with the same split, the
-    first."""
-    workloads = [one.workload for one in seen]
-    # The verdicts of the kernels on each shape, and the fastest kernel there.
-    kinds = [
-        (one.fastest, *((kernel, figures.verdict) for kernel, figures in sorted(one.figures.items()))) for one in seen
+def _can_reach(examples: Sequence[Mapping[str, object]], test: str, side: bool) -> bool:
+    """Whether shapes of a sort come to a side of a test. A threshold says nothing of the sorts."""
+    known = [{**{dtype: dtype for dtype in DTYPES}, **example} for example in examples]
+    if "<=" in test or not parse(test).names <= known[0].keys():
+        return True
+    return any(bool(parse(test).evaluate(one)) == side for one in known)
+
+
+def _tests(workloads: Sequence[Workload]) -> list[str]:
+    """Tests that separate some of the shapes from others, simple ones first."""
+    first = workloads[0]
+    columns = {name: [one.sizes[name] for one in workloads] for name in first.sizes}
+    columns = {name: column for name, column in columns.items() if min(column) < max(column)}
+    products = {" * ".join(columns): [math.prod(row) for row in zip(*columns.values(), strict=True)]}
+    thresholds = [
+        f"{quantity} <= {power}"
+        for quantity, column in (columns | products if columns else {}).items()
+        for power in THRESHOLDS
+        if min(column) <= power < max(column)
     ]
-    values: dict[str, NDArray[Any]] = {
-        name: np.array([one.sizes[name] for one in workloads]) for name in workloads[0].sizes
-    }
-    names = [name for name, sizes in values.items() if len(set(sizes.tolist())) > 1]
-    texts = []
-    for quantity in [*names, *([" * ".join(names)] if len(names) > 1 else [])]:
-        quantities = parse(quantity).evaluate(values).tolist()
-        found = sorted(set(quantities))
-        # Only where the verdicts or the fastest kernel change: a threshold between equal shapes separates nothing.
-        shown = [{kind for kind, value in zip(kinds, quantities, strict=True) if value == one} for one in found]
-        gaps = [gap for gap, (one, two) in zip(pairwise(found), pairwise(shown), strict=True) if len(one | two) > 1]
-        if not gaps:
-            continue
-        chosen = sorted({round(at) for at in np.linspace(0, len(gaps) - 1, min(THRESHOLDS, len(gaps)))})
-        texts += [f"{quantity} <= {_between(*gaps[at])}" for at in chosen]
-    texts += [f"{name} % {divisor} == 0" for name in names for divisor in DIVISORS]
-    for name in workloads[0].types:
-        values[name] = np.array([one.types[name] for one in workloads])
-        texts += [f"{name} == {dtype}" for dtype in sorted(set(values[name].tolist()))]
-    kept: dict[bytes, tuple[str, NDArray[Any]]] = {}
-    for text in texts:
-        holds = parse(text).evaluate({**{dtype: dtype for dtype in DTYPES}, **values})
-        if 0 < holds.sum() < len(holds):
-            # A test and its opposite part the shapes alike.
-            kept.setdefault((holds == holds[0]).tobytes(), (text, holds))
-    tests = np.array([holds for _, holds in kept.values()], dtype=np.float64)
-    return [text for text, _ in kept.values()], tests.reshape(len(kept), len(workloads))
-
-
-def _between(low: int, high: int) -> int:
-    """A threshold t, low <= t < high, near their geometric mean: a power of two, where one lies between them."""
-    middle = math.sqrt(low * high)
-    powers = [1 << bits for bits in range(low.bit_length() - 1, high.bit_length()) if low <= 1 << bits < high]
-    if powers:
-        return min(powers, key=lambda power: abs(math.log(power / middle)))
-    return max(low, min(math.floor(middle), high - 1))
+    divided = [f"{name} % {divisor} == 0" for name in columns for divisor in DIVISORS]
+    types = [f"{name} == {dtype}" for name in first.types for dtype in sorted({one.types[name] for one in workloads})]
+    return [*thresholds, *divided, *types]
 
 
 MAX_ALIGNMENT = 256
@@ -315,7 +258,12 @@ MAX_DRAWS = 200
 SHAPE_SEED = 11_000_003
 """Added to the run's seed."""
 
-ShapeKey = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]]
+ShapeKey = tuple[tuple[tuple[str, int], ...], TypesKey]
+
+
+def shape_key(workload: Workload) -> ShapeKey:
+    """The identity of a shape: sizes and types, whatever the workload is called."""
+    return tuple(sorted(workload.sizes.items())), types_key(workload)
 
 
 def draw_shapes(
@@ -327,8 +275,8 @@ def draw_shapes(
     The same arguments give the same workloads, and a larger count the same ones first. The types change after two
     shapes, so that every second shape has all of them in turn. fits: whether the baseline can be launched on a shape.
     """
-    own = [*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True)]
-    known = {shape_key(workload) for workload in own}
+    own = _own(task, kind)
+    known = set(map(shape_key, own))
     models = list({types_key(one): one for one in own}.values())
     random = np.random.default_rng(seed + SHAPE_SEED)
     found: list[Workload] = []
@@ -337,8 +285,7 @@ def draw_shapes(
         most = max(task.bytes_of(one.model_copy(update={"types": model.types})) for one in own)
         for _ in range(MAX_DRAWS):
             sizes = {name: _draw(random, [one.sizes[name] for one in own]) for name in model.sizes}
-            name = "drawn-" + "-".join(["x".join(map(str, sizes.values())), *model.types.values()])
-            shape = Workload(name=name, sizes=sizes, types=model.types, held_out=True, devices=model.devices)
+            shape = _further("drawn", model, sizes, model.types)
             if shape_key(shape) not in known and _can_be(task, shape, most) and fits(shape):
                 known.add(shape_key(shape))
                 found.append(shape)
@@ -354,18 +301,24 @@ def shapes_of_others(
 ) -> tuple[Workload, ...]:
     """Sizes and types of other runs as workloads of the task for a `kind` of device, each once: without shapes that
     cannot be launched and the task's own."""
-    own = [*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True)]
-    known, kept, model = {shape_key(workload) for workload in own}, [], own[0]
-    for sizes, types in found:
-        fits = sizes.keys() == model.sizes.keys() and types.keys() == model.types.keys()
-        if not fits or any(dtype not in task.types[name] for name, dtype in types.items()):
-            continue
-        name = "known-" + "-".join(["x".join(map(str, sizes.values())), *types.values()])
-        shape = Workload(name=name, sizes=sizes, types=types, held_out=True, devices=model.devices)
-        if shape_key(shape) not in known and _can_be(task, shape, math.inf):
-            known.add(shape_key(shape))
-            kept.append(shape)
-    return tuple(kept)
+    own = _own(task, kind)
+    shapes = [
+        _further("known", own[0], sizes, types)
+        for sizes, types in found
+        if (sizes.keys(), types.keys()) == (own[0].sizes.keys(), own[0].types.keys())
+        and all(dtype in task.types[name] for name, dtype in types.items())
+    ]
+    kept = {shape_key(shape): shape for shape in shapes if _can_be(task, shape, math.inf)}
+    return tuple(shape for key, shape in kept.items() if key not in set(map(shape_key, own)))
+
+
+def _own(task: Task, kind: str) -> list[Workload]:
+    return [*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True)]
+
+
+def _further(prefix: str, model: Workload, sizes: dict[str, int], types: dict[str, str]) -> Workload:
+    name = "-".join([prefix, "x".join(map(str, sizes.values())), *types.values()])
+    return Workload(name=name, sizes=sizes, types=types, held_out=True, devices=model.devices)
 
 
 def _draw(random: np.random.Generator, sizes: list[int]) -> int:
@@ -390,11 +343,6 @@ def _can_be(task: Task, shape: Workload, most: float) -> bool:
         return False
 
 
-def shape_key(workload: Workload) -> ShapeKey:
-    """The identity of a shape: sizes and types, whatever the workload is called."""
-    return tuple(sorted(workload.sizes.items())), tuple(sorted(workload.types.items()))
-
-
 MAX_KERNELS = 6
 """Kernels of a rule, the baseline apart: each costs time on each shape, and machine code in each export."""
 MAX_KNOWN_SHAPES = 16
@@ -405,13 +353,16 @@ CONTENTS_SEED = 13_000_007
 """Added to the run's seed for the contents."""
 
 
-def kernels_of(verdict: Verdict) -> list[Winner]:
-    """The kernels for a rule: the general configuration, then the best for single workloads, the largest gain first."""
-    found = [verdict.general] if verdict.general is not None else []
-    found += [
-        Winner(template=row.template, config=row.config) for row in sorted(verdict.dispatch, key=lambda row: row.ratio)
-    ]
-    return list({winner_key(one): one for one in found}.values())[:MAX_KERNELS]
+def kernels_of(verdict: Verdict) -> list[tuple[str, Winner]]:
+    """The kernels for a rule with their names, also folders of `best/` as far as a name can be one: the general
+    configuration, then the best for single workloads, the largest gain first."""
+    named = [] if verdict.general is None else [("general", verdict.general)]
+    rows = sorted(verdict.dispatch, key=lambda row: row.ratio)
+    named += [(row.workload, Winner(template=row.template, config=row.config)) for row in rows]
+    found: dict[tuple[str, str], tuple[str, Winner]] = {}
+    for name, winner in named:
+        found.setdefault(winner_key(winner), (name, winner))
+    return list(found.values())[:MAX_KERNELS]
 
 
 def winner_key(winner: Winner | FinalistResult | Disqualified) -> tuple[str, str]:
@@ -422,11 +373,7 @@ def winner_key(winner: Winner | FinalistResult | Disqualified) -> tuple[str, str
 def can_launch(context: Context, template: Template, workload: Workload, winner: Winner | None = None) -> bool:
     """Whether constraints and limits admit a kernel on a shape. winner: left out, the template's only point."""
     config = {} if winner is None else winner.config
-    try:
-        return all(rule.holds(config) for limits in context.limits for rule in rules(template, [workload], limits))
-    except ExpressionError:
-        # A constraint without a value on this shape, such as a division by zero, admits nothing.
-        return False
+    return all(infeasible_on(template, config, workload, limits) is None for limits in context.limits)
 
 
 def measure_further_shapes(context: Context) -> None:
@@ -434,34 +381,32 @@ def measure_further_shapes(context: Context) -> None:
     earlier runs found a faster kernel, with a pool whose task has them. Ends the pool of `context`."""
     task, settings, kind = context.task, context.settings, context.device.limits.kind
     verdict = context.log.verdict()
-    if verdict is None or not (kernels := kernels_of(verdict)):
+    if verdict is None or not (kernels := [winner for _, winner in kernels_of(verdict)]):
         return
     launchable = partial(can_launch, context, context.sources.baseline.template)
     drawn = draw_shapes(task, kind, settings.dispatch_shapes, seed=settings.seed, fits=launchable)
     if len(drawn) < settings.dispatch_shapes:
         context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
-    keys = {shape_key(one) for one in drawn}
+    keys = set(map(shape_key, drawn))
     others = shapes_of_others(task, kind, known_shapes(context))
     known = [one for one in others if shape_key(one) not in keys and launchable(one)][:MAX_KNOWN_SHAPES]
     examine_everywhere(context, kernels)
     context.close()
     wider = task.model_copy(update={"workloads": (*task.workloads, *known, *drawn)})
     check_reference(wider, [*known, *drawn], seed=settings.seed, deadline=settings.reference_deadline)
-    with pools(wider, context.device, settings, [], context.listener, context.seconds_left) as make_pool:
-        measuring = replace(context, task=wider, make_pool=make_pool, models=None)
-        try:
-            measure_shapes(measuring, kernels, [*context.tuned, *context.held_out, *known, *drawn[::2]], drawn[1::2])
-        finally:
-            measuring.close()
+    shapes = [(one, True) for one in (*context.tuned, *context.held_out, *known, *drawn[::2])]
+    shapes += [(one, False) for one in drawn[1::2]]
+    with (
+        pools(wider, context.device, settings, [], context.listener, context.seconds_left) as make_pool,
+        closing(replace(context, task=wider, make_pool=make_pool, models=None)) as measuring,
+    ):
+        _measure(measuring, kernels, shapes)
 
 
-def measure_shapes(
-    context: Context, kernels: Sequence[Winner], fit: Sequence[Workload], test: Sequence[Workload]
-) -> None:
-    """Compares `kernels` with the baseline on the shapes of `fit`, to which a rule is fitted, and of `test`, on which
-    it is tried, unless the journal has it, by whatever name. The context's task must have these workloads."""
+def _measure(context: Context, kernels: Sequence[Winner], shapes: Sequence[tuple[Workload, bool]]) -> None:
+    """Compares `kernels` with the baseline on `shapes`, unless the journal has it, by whatever name. With each shape:
+    whether a rule is fitted to it, or tried on it."""
     known = {shape_key(event.workload): event for event in context.log.events(ShapeCompared)}
-    shapes = [(one, True) for one in fit] + [(one, False) for one in test]
     for number, (workload, fitted) in enumerate(shapes, 1):
         entrants = [one for one in kernels if can_launch(context, context.template(one.template), workload, one)]
         before = known.get(shape_key(workload))
@@ -487,17 +432,8 @@ def measure_shapes(
 
 
 def _compare(context: Context, workload: Workload, requests: Sequence[EvaluationRequest]) -> WorkloadComparison:
-    return context.pool.compare(
-        baseline_request(context, [workload]),
-        requests,
-        workload.name,
-        seed=context.settings.seed + CONTENTS_SEED,
-        rounds=ROUNDS,
-        budget_seconds=SECONDS,
-    )
-
-
-PolicyName = Literal["rule", "general", "table", "oracle"]
+    baseline, seed = baseline_request(context, [workload]), context.settings.seed + CONTENTS_SEED
+    return context.pool.compare(baseline, requests, workload.name, seed=seed, rounds=ROUNDS, budget_seconds=SECONDS)
 
 
 class Policy(ResultRecord):
@@ -510,7 +446,7 @@ class Policy(ResultRecord):
     the baseline; oracle: the fastest kernel.
     """
 
-    policy: PolicyName
+    policy: Literal["rule", "general", "table", "oracle"]
     median_regret: float
     worst_regret: float
     worst_shape: str
@@ -541,60 +477,57 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
     and chooses between it and the baseline. Where the objective is energy, for which drawn shapes are not measured, it
     is the general configuration where that gains on every tuned workload, else the baseline.
     """
-    kernels = kernels_of(verdict)
-    if not kernels:
+    named = kernels_of(verdict)
+    if not named:
         return None
+    names = dict(enumerate(name for name, _ in named)) | {BASELINE: "baseline"}
+    kernels = {winner_key(winner): winner for _, winner in named}
     events = _by_shape(context.log.events(ShapeCompared))
     excluded = _excluded(context, events, kernels)
-    out = {winner_key(one) for one in excluded}
-    numbers = {winner_key(one): number for number, one in enumerate(kernels) if winner_key(one) not in out}
+    out = set(map(winner_key, excluded))
+    numbers = {key: number for number, key in enumerate(kernels) if key not in out}
     general = BASELINE if verdict.general is None else numbers.get(winner_key(verdict.general), BASELINE)
-    if events:
-        fitted, tested = (
-            [
-                Seen(
-                    event.workload,
-                    {
-                        numbers[key]: Figures.of(entry.comparison)
-                        for entry in event.entries
-                        if entry.comparison is not None and (key := winner_key(entry)) in numbers
-                    },
-                )
-                for event in events
-                if event.entries and event.fitted == fit
-            ]
-            for fit in (True, False)
-        )
-    else:
-        rows = [] if general == BASELINE else [*verdict.tuned, *verdict.held_out]
-        named = [(context.task.workload(row.workload), row.general) for row in rows]
-        fitted = [Seen(workload, {general: figures}) for workload, figures in named if figures is not None]
-        tested = []
+    seen: dict[bool, list[Seen]] = {True: [], False: []}
+    for event in events:
+        figures = {
+            numbers[key]: Figures.of(entry.comparison)
+            for entry in event.entries
+            if entry.comparison is not None and (key := winner_key(entry)) in numbers
+        }
+        seen[event.fitted] += [Seen(event.workload, figures)] if event.entries else []
+    rows = [row for row in (*verdict.tuned, *verdict.held_out) if row.general is not None and general != BASELINE]
+    if not events:
+        seen[True] = [Seen(context.task.workload(row.workload), {general: row.general}) for row in rows if row.general]
+    fitted, tested = seen[True], seen[False]
     types = list({types_key(one): one for one in (*context.tuned, *context.held_out)}.values())
-    rule = fit_rule(fitted, len(kernels), row_sizes(context.task, [one.workload for one in fitted]))
-    rule = for_types(rule, fitted, types)
-    choices: dict[PolicyName, Callable[[Seen], int]] = {
-        "rule": lambda seen: rule.kernel(seen.workload),
-        "general": lambda _: general,
-        "table": lambda _: general if beats(verdict) else BASELINE,
-        "oracle": lambda seen: seen.fastest,
-    }
-    policies = [_policy(name, tested, choose) for name, choose in choices.items()] if tested else []
-    names, lost = kernel_names(kernels, verdict), None
-    if policies and policies[0].ratio > policies[1].ratio:
-        lost, rule = rule, for_types(DispatchRule(use=general, shapes=len(fitted)), [*fitted, *tested], types)
-    if verdict.objective != "time":
-        gains = sum(row.general is not None and row.general.gains(verdict.objective) for row in verdict.tuned)
-        rule = DispatchRule(use=0 if gains == len(verdict.tuned) else BASELINE, shapes=len(fitted))
+    policies: list[Policy] = []
+    lost: list[str] = []
+    if verdict.objective == "time":
+        lengths = row_sizes(context.task, [one.workload for one in fitted])
+        rule = fit_rule(fitted, len(kernels), lengths, types)
+        shown = {row.general.verdict for row in rows if row.general is not None}
+        table = general if "faster" in shown and "slower" not in shown else BASELINE
+        if tested:
+            policies = [
+                _policy("rule", [(one, rule.kernel(one.workload)) for one in tested]),
+                _policy("general", [(one, general) for one in tested]),
+                _policy("table", [(one, table) for one in tested]),
+                _policy("oracle", [(one, one.fastest) for one in tested]),
+            ]
+            if policies[0].ratio > policies[1].ratio:
+                lost, rule = rule.lines(names), for_types(general, [*fitted, *tested], types)
+    else:
+        gains = all(row.general is not None and row.general.gains(verdict.objective) for row in verdict.tuned)
+        rule = DispatchRule(use=general if gains else BASELINE, shapes=len(fitted))
     return Dispatching(
-        kernels=tuple(kernels),
+        kernels=tuple(kernels.values()),
         rule=rule,
         lines=tuple(rule.lines(names)),
         fitted=len(fitted),
         tested=len(tested),
         policies=tuple(policies),
         excluded=tuple(excluded),
-        lost=() if lost is None else tuple(lost.lines(names)),
+        lost=tuple(lost),
     )
 
 
@@ -602,8 +535,8 @@ def row_sizes(task: Task, workloads: Sequence[Workload]) -> tuple[str, ...]:
     """The sizes along which the large arrays of a task lie in memory, of at least half of the largest one's bytes on
     some workload: vectors divide them or not."""
     found: dict[str, None] = {}
+    arrays = [argument for argument in task.arguments if argument.role != "scalar" and argument.shape]
     for workload in workloads:
-        arrays = [argument for argument in task.arguments if argument.role != "scalar" and argument.shape]
         lengths = [
             math.prod(task.shape_of(one, workload)) * DTYPES[task.dtype_of(one, workload)].size for one in arrays
         ]
@@ -613,58 +546,39 @@ def row_sizes(task: Task, workloads: Sequence[Workload]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def kernel_names(kernels: Sequence[Winner], verdict: Verdict) -> dict[int, str]:
-    """What people call the kernels of a rule, by number: also the folders of `best/`, as far as a name can be one."""
-    names = {BASELINE: "baseline"}
-    for number, kernel in enumerate(kernels):
-        key = winner_key(kernel)
-        if verdict.general is not None and key == winner_key(verdict.general):
-            names[number] = "general"
-        else:
-            names[number] = next(row.workload for row in verdict.dispatch if winner_key(row) == key)
-    return names
-
-
-def beats(verdict: Verdict) -> bool:
-    """Whether the general configuration is shown to be faster on some workloads and slower on none."""
-    found = [row.general.verdict for row in (*verdict.tuned, *verdict.held_out) if row.general is not None]
-    return verdict.general is not None and "faster" in found and "slower" not in found
-
-
 def _by_shape(events: Sequence[ShapeCompared]) -> list[ShapeCompared]:
     """The last comparison on each shape; a shape that was ever fitted, by whatever name, does not test the rule."""
-    found: dict[ShapeKey, ShapeCompared] = {}
-    for event in events:
-        key = shape_key(event.workload)
-        fitted = event.fitted or (key in found and found[key].fitted)
-        found[key] = event.model_copy(update={"fitted": fitted})
-    return list(found.values())
+    fitted = {shape_key(event.workload) for event in events if event.fitted}
+    last = {shape_key(event.workload): event for event in events}
+    return [event.model_copy(update={"fitted": key in fitted}) for key, event in last.items()]
 
 
-def _excluded(context: Context, events: Sequence[ShapeCompared], kernels: Sequence[Winner]) -> list[Disqualified]:
+def _excluded(
+    context: Context, events: Sequence[ShapeCompared], kernels: Mapping[tuple[str, str], Winner]
+) -> list[Disqualified]:
     """The kernels that are wrong, or fail, on some shape, and kernels that are right only for the workload they won."""
-    rejected, known = disqualified(context), {winner_key(one): one for one in kernels}
-    failed = {
-        key: (event.workload.name, describe(entry.failure))
+    rejected = disqualified(context)
+    out = {key: ("all", why) for key in kernels if (why := rejected.get((*key, ""))) is not None}
+    out |= {
+        winner_key(entry): (event.workload.name, describe(entry.failure))
         for event in events
         for entry in event.entries
-        if entry.failure is not None and (key := winner_key(entry)) in known
+        if entry.failure is not None and winner_key(entry) in kernels
     }
-    out = [*failed.items(), *((key, ("all", why)) for key in known if (why := rejected.get((*key, ""))) is not None)]
     return [
-        Disqualified(template=known[key].template, config=known[key].config, workload=where, why=why)
-        for key, (where, why) in out
+        Disqualified(template=kernels[key].template, config=kernels[key].config, workload=where, why=why)
+        for key, (where, why) in out.items()
     ]
 
 
-def _policy(name: PolicyName, tested: Sequence[Seen], choose: Callable[[Seen], int]) -> Policy:
-    used = [(one, choose(one)) for one in tested]
-    worst, shape = max((one.ratio(kernel) / one.ratio(one.fastest) - 1, one.workload.name) for one, kernel in used)
+def _policy(name: Literal["rule", "general", "table", "oracle"], choices: Sequence[tuple[Seen, int]]) -> Policy:
+    regrets = [(one.ratio(kernel) / one.ratio(one.fastest) - 1, one.workload.name) for one, kernel in choices]
+    worst, shape = max(regrets)
     return Policy(
         policy=name,
-        median_regret=statistics.median(one.ratio(kernel) / one.ratio(one.fastest) - 1 for one, kernel in used),
+        median_regret=statistics.median(regret for regret, _ in regrets),
         worst_regret=worst,
         worst_shape=shape,
-        ratio=statistics.geometric_mean(one.ratio(kernel) for one, kernel in used),
-        slower=sum(kernel in one.figures and one.figures[kernel].verdict == "slower" for one, kernel in used),
+        ratio=statistics.geometric_mean(one.ratio(kernel) for one, kernel in choices),
+        slower=sum(one.shown(kernel, "slower") for one, kernel in choices),
     )

@@ -12,11 +12,12 @@ import json
 import os
 import platform
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -32,15 +33,15 @@ from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.search import Observation, Prior
-from tunesmith.kernels.space import Domain, Reason, Space, SpaceRule, device_names, rules
-from tunesmith.kernels.spec.expression import ExpressionError
-from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.space import Domain, Reason, Space, device_names
+from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import explain
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
 VARIABLE = "TUNESMITH_WISDOM"
-FORMAT = 1
+FORMAT: Literal[1] = 1
 """Of the store and of its exported files."""
 MAX_SUGGESTIONS = 6
 """Configurations that a run takes from the store: each costs an evaluation."""
@@ -48,7 +49,6 @@ ROOF_REPORT_RATIO = 0.8
 """Share of a roof's best value below which a new measurement is reported."""
 COPY = "copy of "
 """With the bytes moved, the name of a bandwidth among roofs; the others are arithmetic, named by data type."""
-_EXPORTED = "name a file that `tunesmith wisdom export` wrote"
 _COLUMNS = ("task", "template", "config", "backend", "device", "driver", "workload", "entry")
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS results (
@@ -88,6 +88,15 @@ class StoredResult(BaseModel):
     tunesmith: str = ""
 
 
+class _Exported(BaseModel):
+    """A file of entries."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    wisdom: Literal[1]
+    entries: list[StoredResult]
+
+
 class ResultsStore:
     """The results in the file `path`, which is made when something is first kept. All methods raise `HistoryError`."""
 
@@ -97,7 +106,7 @@ class ResultsStore:
     def keep(self, entries: Iterable[StoredResult]) -> int:
         """Writes entries; of two on the same configuration, device, driver and shape the newer stays. Gives how many
         were written."""
-        with self._open(create=True) as connection, connection:
+        with self.connected(create=True) as connection:
             return connection.executemany(
                 f"INSERT INTO results VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT DO UPDATE SET entry = "
                 "excluded.entry WHERE json_extract(excluded.entry, '$.at') > json_extract(entry, '$.at')",
@@ -116,52 +125,21 @@ class ResultsStore:
         if not self.path.is_file():
             return []
         where, values = ("", ()) if task is None else (" WHERE task = ?", (task,))
-        with self._open(create=False) as connection:
+        with self.connected(create=False) as connection:
             rows = connection.execute(f"SELECT entry FROM results{where}", values).fetchall()
         try:
             return [StoredResult.model_validate_json(text) for (text,) in rows]
         except ValidationError as error:
             raise self._damaged(error) from error
 
-    def best_roofs(self, device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
-        """The best value ever measured of each roof of `device`, `measured` included, which is kept: a measurement on a
-        busy machine is not a limit. Also a sentence for each kind of roof that is now far below its best value."""
-        # A GPU has an identity of its own; a CPU is its machine's.
-        name = device.uuid or f"{device.name} of {platform.node()}"
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        rates = {f"{COPY}{size}": rate for size, rate in measured.bandwidth} | dict(measured.peak_flops)
-        with self._open(create=True) as connection, connection:
-            connection.executemany(
-                "INSERT INTO roofs VALUES (?, ?, ?, ?) ON CONFLICT (device, roof) "
-                "DO UPDATE SET rate = excluded.rate, at = excluded.at WHERE excluded.rate > rate",
-                [(name, roof, rate, now) for roof, rate in rates.items()],
-            )
-            rows = connection.execute("SELECT roof, rate, at FROM roofs WHERE device = ?", (name,)).fetchall()
-        best = {roof: (rate, at) for roof, rate, at in rows}
-        copies = {roof: one for roof, one in best.items() if roof.startswith(COPY)}
-        roofs = replace(
-            measured,
-            bandwidth=tuple((int(roof.removeprefix(COPY)), rate) for roof, (rate, _) in copies.items()),
-            peak_flops={roof: rate for roof, (rate, _) in best.items() if roof not in copies},
-        )
-        pairs = [("copy bandwidth", measured.peak_bandwidth or 0.0, *max(copies.values(), default=(0.0, "")), "GB/s")]
-        pairs += [(f"{roof} peak", rate, *best[roof], "GFLOP/s") for roof, rate in measured.peak_flops.items()]
-        return roofs, tuple(
-            f"The {what} measured now, {rate / 1e9:.3g} {unit}, is far below the {highest / 1e9:.3g} {unit} measured "
-            f"on {at[:10]}, from which floors are computed: something else probably uses the device, so times may be "
-            "too long."
-            for what, rate, highest, at, unit in pairs
-            if 0.0 < rate < ROOF_REPORT_RATIO * highest
-        )
-
     def write_file(self, path: Path, *, force: bool = False) -> int:
         """All entries as JSON, for another machine; force: also over a file of others. Gives their number. Raises also
         `OutputError` where `path` must not be written."""
         require_writable_file(path, "wisdom export", begins=b'{\n "wisdom": ', force=force)
         entries = self.entries()
-        data = {"wisdom": FORMAT, "entries": [entry.model_dump(mode="json") for entry in entries]}
+        text = _Exported(wisdom=FORMAT, entries=entries).model_dump_json(indent=1)
         try:
-            path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            path.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise HistoryError(f"{path} cannot be written ({error.strerror}); choose another file.") from error
         return len(entries)
@@ -170,26 +148,18 @@ class ResultsStore:
         """Keeps the entries of a file that `write_file` wrote. Gives how many were new."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
+            return self.keep(_Exported.model_validate(data).entries)
         except OSError as error:
-            raise HistoryError(f"{path} cannot be read ({error.strerror}); {_EXPORTED}.") from error
+            why = f"cannot be read ({error.strerror})"
+        except ValidationError as error:
+            why = f"does not hold results of earlier runs ({explain(error, _Exported, data)})"
         except (ValueError, RecursionError) as error:
-            raise HistoryError(f"{path} is not valid JSON ({_first_line(error)}); {_EXPORTED}.") from error
-        if not isinstance(data, dict) or "wisdom" not in data or not isinstance(data.get("entries"), list):
-            raise HistoryError(f"{path} holds no results of earlier runs; {_EXPORTED}.")
-        if data["wisdom"] != FORMAT:
-            raise HistoryError(f"{path} has the format {data['wisdom']}, and this version reads {FORMAT}.")
-        found = []
-        for number, one in enumerate(data["entries"], 1):
-            try:
-                found.append(StoredResult.model_validate(one))
-            except ValidationError as error:
-                why = explain(error, StoredResult, one)
-                end = "" if why.endswith("?") else "; export the file again."
-                raise HistoryError(f"{path}, entry {number}: {why}{end}") from error
-        return self.keep(found)
+            why = f"is not valid JSON ({_first_line(error)})"
+        raise HistoryError(f"{path} {why}; name a file that `tunesmith wisdom export` wrote.")
 
     @contextmanager
-    def _open(self, *, create: bool) -> Iterator[sqlite3.Connection]:
+    def connected(self, *, create: bool) -> Iterator[sqlite3.Connection]:
+        """The database. What the block writes is kept if it ends without an exception."""
         try:
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -203,7 +173,8 @@ class ResultsStore:
                 if create:
                     connection.executescript(_SCHEMA)
                     connection.execute(f"PRAGMA user_version = {FORMAT}")
-                yield connection
+                with connection:
+                    yield connection
         except (sqlite3.DatabaseError, OSError) as error:
             raise self._damaged(error) from error
 
@@ -255,43 +226,29 @@ def suggest(
         _require_common(prior, templates)
     store = open_store() if settings.wisdom else None
     shapes = [(one.sizes, one.types) for one in tuned]
+    usable = [one for one in templates if all(one.runs_on(device_names(limit)) for limit in limits)]
+
+    def fits(result: StoredResult) -> bool:
+        """Whether its configuration is a feasible point of some template on a workload of this run."""
+        return any(
+            not isinstance(Domain(one.parameters).encode(result.config), Reason)
+            and any(all(infeasible_on(one, result.config, row, limit) is None for limit in limits) for row in tuned)
+            for one in usable
+        )
+
+    # Runs with a model keep under the same task results of templates that only they have. A model's whole kernel has no
+    # parameters, and suggests nothing.
     ranked = sorted(
-        # A model's whole kernel has no parameters, and suggests nothing.
         (one for one in (store.entries(task.name) if store else ()) if one.backend == device.backend and one.config),
         key=lambda one: (one.device != device.name, (one.sizes, one.types) not in shapes, one.ratio),
     )
-    # Runs with a model keep under the same task results of templates that only they have.
-    fit = _fitting(templates, tuned, limits)
-    kept = [one for one in ranked if fit(one.config)]
-    kept += [one for one in ranked if written and not fit(one.config)]
     found: dict[str, Suggestion] = {}
-    for one in kept:
+    for one in (*filter(fits, ranked), *(ranked if written else ())):
         suggestion = Suggestion(config=one.config, device=one.device, driver=one.driver, ratio=one.ratio)
         found.setdefault(config_key(one.config), suggestion)
     if not found:
         return prior
     return (prior or EarlierResults()).model_copy(update={"suggestions": tuple(found.values())[:MAX_SUGGESTIONS]})
-
-
-def _fitting(
-    templates: Sequence[Template], workloads: Sequence[Workload], limits: Sequence[DeviceLimits]
-) -> Callable[[Config], bool]:
-    """Whether a configuration is a feasible point of some template on one of `workloads`."""
-    conditions = [
-        (Domain(template.parameters), [rule for one in limits for rule in rules(template, [workload], one)])
-        for template in templates
-        if all(template.runs_on(device_names(one)) for one in limits)
-        for workload in workloads
-    ]
-
-    def is_feasible(config: Config, domain: Domain, conditions: Sequence[SpaceRule]) -> bool:
-        try:
-            return not isinstance(domain.encode(config), Reason) and all(rule.holds(config) for rule in conditions)
-        except ExpressionError:
-            # A constraint without a value, such as a division by zero, admits nothing.
-            return False
-
-    return lambda config: any(is_feasible(config, domain, each) for domain, each in conditions)
 
 
 def read_prior(path: Path) -> EarlierResults:
@@ -337,10 +294,9 @@ def _require_common(earlier: EarlierResults, templates: Sequence[Template]) -> N
     """Raises `SettingsError` when no template has all its parameters in the prior, which is then of no use."""
     known = {frozenset(config) for one in earlier.results for config, _, _ in one.results}
     wanted = [{parameter.name for parameter in template.parameters} for template in templates]
-    if wanted and not any(names <= one for names in wanted for one in known):
-        missing, had = min(
-            ((sorted(names - one), sorted(one)) for names in wanted for one in known), key=lambda pair: len(pair[0])
-        )
+    lacking = [(sorted(names - one), sorted(one)) for names in wanted for one in known]
+    if lacking and all(missing for missing, _ in lacking):
+        missing, had = min(lacking, key=lambda pair: len(pair[0]))
         raise SettingsError(
             f"--prior: the results of {earlier.prior} have the parameters {', '.join(had) or '(none)'}; this "
             f"task's templates also need {', '.join(missing)}. Give results of the same or a similar template."
@@ -432,13 +388,39 @@ def known_shapes(context: Context) -> list[tuple[dict[str, int], dict[str, str]]
 
 
 def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
-    """`ResultsStore.best_roofs` of this user's store; `measured` where it is off, also with the reason where it cannot
-    be used."""
-    store = open_store()
+    """The best value ever measured of each roof of `device`, `measured` included, which is kept: a measurement on a
+    busy machine is not a limit. Also a sentence for each kind of roof that is now far below its best value, or on why
+    the store cannot be used; `measured` alone where that is switched off."""
+    # A GPU has an identity of its own; a CPU is its machine's.
+    name = device.uuid or f"{device.name} of {platform.node()}"
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    rates = {f"{COPY}{size}": rate for size, rate in measured.bandwidth} | dict(measured.peak_flops)
     try:
-        return (measured, ()) if store is None else store.best_roofs(device, measured)
+        store = open_store()
+        if store is None:
+            return measured, ()
+        with store.connected(create=True) as connection:
+            connection.executemany(
+                "INSERT INTO roofs VALUES (?, ?, ?, ?) ON CONFLICT (device, roof) "
+                "DO UPDATE SET rate = excluded.rate, at = excluded.at WHERE excluded.rate > rate",
+                [(name, roof, rate, now) for roof, rate in rates.items()],
+            )
+            rows = connection.execute("SELECT roof, rate, at FROM roofs WHERE device = ?", (name,)).fetchall()
     except HistoryError as error:
         return measured, (str(error),)
+    best = {roof: (rate, at) for roof, rate, at in rows}
+    copies = {int(roof.removeprefix(COPY)): best.pop(roof) for roof, *_ in rows if roof.startswith(COPY)}
+    bandwidth = tuple((size, rate) for size, (rate, _) in copies.items())
+    roofs = replace(measured, bandwidth=bandwidth, peak_flops={roof: rate for roof, (rate, _) in best.items()})
+    pairs = [("copy bandwidth", measured.peak_bandwidth or 0.0, *max(copies.values(), default=(0.0, "")), "GB/s")]
+    pairs += [(f"{roof} peak", rate, *best[roof], "GFLOP/s") for roof, rate in measured.peak_flops.items()]
+    return roofs, tuple(
+        f"The {what} measured now, {rate / 1e9:.3g} {unit}, is far below the {highest / 1e9:.3g} {unit} measured "
+        f"on {at[:10]}, from which floors are computed: something else probably uses the device, so times may be "
+        "too long."
+        for what, rate, highest, at, unit in pairs
+        if 0.0 < rate < ROOF_REPORT_RATIO * highest
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     # Ray takes a second to import.
@@ -60,10 +60,8 @@ def _lanes(lanes: Sequence[LaneStatus]) -> str:
     return f"{len(lanes)} lanes [{letters}], {min(served)} to {max(served)} visits each"
 
 
-class Listener(Protocol):
-    """Shows progress; must be quick and must not raise."""
-
-    def __call__(self, progress: Progress) -> None: ...
+Listener = Callable[[Progress], None]
+"""Shows progress; must be quick and must not raise."""
 
 
 def silent(progress: Progress) -> None:

@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +85,22 @@ def extend(journal: Journal, settings: Settings, given: More) -> Settings:
     nothing is written."""
     changed: dict[str, Any] = {} if given.dispatch_shapes is None else {"dispatch_shapes": given.dispatch_shapes}
     if given.more or given.rounds or given.time_limit:
-        changed |= _further_search(RunLog(journal), settings, given)
+        log = RunLog(journal)
+        spent, had, step = log.seconds_spent, max((plan.round for plan in log.plans), default=0), log.last(StepTaken)
+        # A run also ends by time while its rest would only do for a comparison.
+        by_time = step is not None and step.done == "time"
+        if settings.time_limit is not None and (spent >= settings.time_limit or by_time) and not given.time_limit:
+            raise SettingsError(
+                f"The run's time limit of {settings.time_limit:.0f} s is spent; say with --time-limit how much longer "
+                "it may take."
+            )
+        if not given.more and settings.evaluations <= log.evaluation_count:
+            raise SettingsError("The run has measured all that it may; say with --more how many configurations to add.")
+        # Evaluations that a limit on time or an early end left over are made as well.
+        changed["evaluations"] = settings.evaluations + given.more
+        changed["rounds"] = had + given.rounds if given.rounds else max(settings.rounds, had + 1)
+        if given.time_limit:
+            changed["time_limit"] = spent + given.time_limit
     try:
         extended = Settings.model_validate(settings.model_dump(mode="json") | changed)
     except ValidationError as error:
@@ -95,44 +109,6 @@ def extend(journal: Journal, settings: Settings, given: More) -> Settings:
     if changed:
         journal.append(Extended(**changed))
     return extended
-
-
-def _further_search(log: RunLog, settings: Settings, given: More) -> dict[str, Any]:
-    """The settings that let the search go on. Raises `SettingsError` where that leaves nothing to do."""
-    spent, had = log.seconds_spent, max((plan.round for plan in log.plans), default=0)
-    # A run also ends by time while its rest would only do for a comparison.
-    step = log.last(StepTaken)
-    by_time = step is not None and step.done == "time"
-    if settings.time_limit is not None and (spent >= settings.time_limit or by_time) and not given.time_limit:
-        raise SettingsError(
-            f"The run's time limit of {settings.time_limit:.0f} s is spent; say with --time-limit how much longer it "
-            "may take."
-        )
-    changed: dict[str, Any] = {}
-    if given.more:
-        # Evaluations that a limit on time or an early end left over are made as well.
-        changed["evaluations"] = settings.evaluations + given.more
-    elif settings.evaluations <= log.evaluation_count:
-        raise SettingsError("The run has measured all that it may; say with --more how many configurations to add.")
-    changed["rounds"] = had + given.rounds if given.rounds else max(settings.rounds, had + 1)
-    if given.time_limit:
-        changed["time_limit"] = spent + given.time_limit
-    return changed
-
-
-BEFORE_WORK = (EarlierResults, RunStarted, BaselineMeasured, RooflineMeasured)
-"""The events of a journal before anything was decided."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenRun:
-    """A run that this process works on: its folder is locked, its journal open."""
-
-    folder: Path
-    journal: Journal
-    task: Task
-    device: DeviceInfo
-    settings: Settings
 
 
 class RunResult(BaseModel):
@@ -169,8 +145,9 @@ def tune(
     _require_functions(listener, models, ask)
     chosen = make_settings(task=task.name if isinstance(task, Task) else str(task), **settings)
     folder = as_path(run_dir, "--run-dir") if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
-    with begun(chosen, folder, models, task if isinstance(task, Task) else None) as run:
-        return _carry_on(run, listener, models, ask)
+    in_memory = task if isinstance(task, Task) else None
+    with begun(chosen, folder, in_memory, listener, models) as context:
+        return _carry_on(context, folder, ask)
 
 
 def resume(
@@ -200,8 +177,8 @@ def resume(
         given = More.model_validate(values)
     except ValidationError as error:
         raise option_error(error, values) from error
-    with resumed(folder, given, as_recorded=as_recorded) as run:
-        return _carry_on(run, listener, models, ask)
+    with resumed(folder, given, listener, models, as_recorded=as_recorded) as context:
+        return _carry_on(context, folder, ask)
 
 
 def _require_functions(listener: object, models: object, ask: object) -> None:
@@ -214,8 +191,12 @@ def _require_functions(listener: object, models: object, ask: object) -> None:
 
 @contextmanager
 def begun(
-    settings: Settings, folder: Path, models: Models | None = None, in_memory: Task | None = None
-) -> Iterator[OpenRun]:
+    settings: Settings,
+    folder: Path,
+    in_memory: Task | None = None,
+    listener: Listener = silent,
+    models: Models | None = None,
+) -> Iterator[Context]:
     """A new run in `folder`, of the task that the settings name, once all preconditions hold, also that the task's
     reference is right. in_memory: the task, where it has no file. Raises `TunesmithError`."""
     if settings.roles:
@@ -234,7 +215,8 @@ def begun(
     require_energy(device, settings)
     require_lanes(device, settings, inventory)
     require_signatures(task, device.backend)
-    if settings.transport == "none" and models is None:
+    written = settings.transport != "none" or models is not None
+    if not written:
         # Without a model, a kernel that comes without a template gets one by rules; the journal keeps it with the task.
         task, _ = with_rules(task, device.backend)
     if (folder / "journal.sqlite").exists():
@@ -243,7 +225,6 @@ def begun(
         require_new_folder(folder, "--run-dir")
     limits = limits_of(device, settings)
     require_work(task, task.sources(device.backend).templates, limits)
-    written = settings.transport != "none" or models is not None
     earlier = suggest(task, device, settings, limits, written=written)
     # Before there is a run, so that resuming need not check the reference again.
     check_reference(task, meant_for(task, device.limits), seed=settings.seed, deadline=settings.reference_deadline)
@@ -253,11 +234,19 @@ def begun(
             journal.append(earlier)
         origin = origin_of(None if in_memory is not None else settings.task)
         journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
-        yield OpenRun(folder, journal, task, device, settings)
+        with _opened(task, device, settings, journal, listener, models) as context:
+            yield context
 
 
 @contextmanager
-def resumed(folder: Path, given: More | None = None, *, as_recorded: bool = True) -> Iterator[OpenRun]:
+def resumed(
+    folder: Path,
+    given: More | None = None,
+    listener: Listener = silent,
+    models: Models | None = None,
+    *,
+    as_recorded: bool = True,
+) -> Iterator[Context]:
     """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
     with Journal(folder, create=False) as journal, alone(folder):
         log = RunLog(journal)
@@ -268,23 +257,40 @@ def resumed(folder: Path, given: More | None = None, *, as_recorded: bool = True
         for extension in log.events(Extended):
             settings = settings.model_copy(update=extension.model_dump(exclude_none=True))
         task, old = started.task, started.device
-        if (
-            not started.origin.in_memory
-            and not as_recorded
-            and (changed := changed_files(task, settings.task, old.backend))
-        ):
+        changed = "" if as_recorded or started.origin.in_memory else changed_files(task, settings.task, old.backend)
+        if changed:
             raise SettingsError(
                 f"The files of the task {task.name} have changed since the run in {folder} was begun ({changed}): go "
                 "on with the recorded ones by --as-recorded, or start a new run for the new ones."
             )
         inventory = inventory_for(settings.backend)
-        same = [d for d in inventory.devices if (d.backend, d.name) == (old.backend, old.name)]
-        device = same[0] if same else choose_device(task, old.backend, inventory)
+        same = [one for one in inventory.devices if (one.backend, one.name) == (old.backend, old.name)]
         if not same:
+            here = choose_device(task, old.backend, inventory).name
             raise JournalError(
-                f"{folder} was measured on {old.name}, but this machine has {device.name}: resume it where it began."
+                f"{folder} was measured on {old.name}, but this machine has {here}: resume it where it began."
             )
-        yield OpenRun(folder, journal, task, device, extend(journal, settings, given or More()))
+        settings = extend(journal, settings, given or More())
+        with _opened(task, same[0], settings, journal, listener, models) as context:
+            yield context
+
+
+@contextmanager
+def _opened(
+    task: Task, device: DeviceInfo, settings: Settings, journal: Journal, listener: Listener, models: Models | None
+) -> Iterator[Context]:
+    """The context of a run; its pool starts when a role first needs it, and ends with the block."""
+    # A model's templates are tried on the held-out workloads, too.
+    kinds = (False, True) if models is not None or settings.transport != "none" else (False,)
+    prepared = [one.name for kind in kinds for one in task.workloads_for(device.limits.kind, held_out=kind)]
+    with pools(task, device, settings, prepared, listener, lambda: context.seconds_left()) as make_pool:
+        context = Context(task, device, limits_of(device, settings), settings, journal, make_pool, listener, models)
+        if settings.wisdom:
+            context.best_roofs = partial(best_roofs, device)
+        try:
+            yield context
+        finally:
+            context.close()
 
 
 def origin_of(task: str | None) -> Origin:
@@ -340,11 +346,11 @@ def _clear(folder: Path) -> None:
     """Makes room for a new run in the folder of a run that had measured nothing, as after a mistake in
     the task. Raises `SettingsError` when it has measurements."""
     with Journal(folder, create=False) as journal, alone(folder):
-        events = [entry.event for entry in journal.entries(Event)]
         # A process that was killed at once has left a journal without an entry.
-        begun = all(isinstance(event, BEFORE_WORK) for event in events)
-        baselines = [event.evaluation for event in events if isinstance(event, BaselineMeasured)]
-        if not begun or any(baseline.failure is None for baseline in baselines):
+        for event in [entry.event for entry in journal.entries(Event)]:
+            failed = isinstance(event, BaselineMeasured) and event.evaluation.failure is not None
+            if failed or isinstance(event, EarlierResults | RunStarted | RooflineMeasured):
+                continue
             known = shlex.quote(str(folder))
             raise SettingsError(
                 f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {known}`, or choose another."
@@ -352,50 +358,33 @@ def _clear(folder: Path) -> None:
         remove_journal(folder)
 
 
-def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask | None) -> RunResult:
+def _carry_on(context: Context, folder: Path, ask: Ask | None) -> RunResult:
     """Runs the graph to its end, from where the journal says that the run is."""
     from tunesmith.graph.build import ended_by
 
-    with opened(run, listener, models) as context:
-        context.write_results = partial(finish, context, run)
-        if done := ended_by(context.log):
-            listener(Progress("done", f"the run had ended: {done}; --more N lets it measure more"))
-        else:
-            if count := context.log.evaluation_count:
-                listener(Progress("resume", f"{count} of {run.settings.evaluations} evaluations are there"))
-            connect_models(context, run)
-            _invoke(context, run, ask)
-        if run.settings.dispatch_shapes:
-            measure_further_shapes(context)
-        return finish(context, run)
+    context.write_results = partial(finish, context, folder)
+    if done := ended_by(context.log):
+        context.listener(Progress("done", f"the run had ended: {done}; --more N lets it measure more"))
+    else:
+        if count := context.log.evaluation_count:
+            context.listener(Progress("resume", f"{count} of {context.settings.evaluations} evaluations are there"))
+        connect_models(context, folder)
+        _invoke(context, folder, ask)
+    if context.settings.dispatch_shapes:
+        measure_further_shapes(context)
+    return finish(context, folder)
 
 
-@contextmanager
-def opened(run: OpenRun, listener: Listener = silent, models: Models | None = None) -> Iterator[Context]:
-    """The context of a run; its pool starts when a role first needs it, and ends with the block."""
-    # A model's templates are tried on the held-out workloads, too.
-    kinds = (False, True) if models is not None or run.settings.transport != "none" else (False,)
-    prepared = [one.name for kind in kinds for one in run.task.workloads_for(run.device.limits.kind, held_out=kind)]
-    limits = limits_of(run.device, run.settings)
-    with pools(run.task, run.device, run.settings, prepared, listener, lambda: context.seconds_left()) as make_pool:
-        context = Context(run.task, run.device, limits, run.settings, run.journal, make_pool, listener, models)
-        if run.settings.wisdom:
-            context.best_roofs = partial(best_roofs, run.device)
-        try:
-            yield context
-        finally:
-            context.close()
-
-
-def connect_models(context: Context, run: OpenRun) -> None:
-    """Gives the context the models that the settings name, unless it has some."""
+def connect_models(context: Context, folder: Path) -> None:
+    """Gives the context of the run in `folder` the models that the settings name, unless it has some."""
+    settings = context.settings
     if context.models is None:
-        context.models = open_models(run.settings, run.journal, run.folder, context.listener, context.seconds_left)
-    if where := destination(run.settings):
+        context.models = open_models(settings, context.journal, folder, context.listener, context.seconds_left)
+    if where := destination(settings):
         context.listener(Progress("model", where))
 
 
-def _invoke(context: Context, run: OpenRun, ask: Ask | None) -> None:
+def _invoke(context: Context, folder: Path, ask: Ask | None) -> None:
     from langgraph.checkpoint.memory import InMemorySaver
     from langgraph.types import Command
 
@@ -403,7 +392,7 @@ def _invoke(context: Context, run: OpenRun, ask: Ask | None) -> None:
     from tunesmith.graph.roles.approval import decide
     from tunesmith.graph.roles.arms import roles_of
 
-    settings = run.settings
+    settings = context.settings
     graph = build_graph(roles_of(settings, context.models is not None), settings.roles)
     # LangGraph needs a checkpoint to go on from an interrupt; no other process reads it, as the journal has it all.
     compiled = graph.compile(checkpointer=InMemorySaver() if settings.approve == "plans" else None)
@@ -418,11 +407,11 @@ def _invoke(context: Context, run: OpenRun, ask: Ask | None) -> None:
             raise
         if not (waiting := state.get("__interrupt__")):
             return
-        plan = decide(context, run.folder, Plan.model_validate(waiting[0].value["plan"]), ask)
+        plan = decide(context, folder, Plan.model_validate(waiting[0].value["plan"]), ask)
         step = Command(resume=plan.model_dump(mode="json"))
 
 
-def finish(context: Context, run: OpenRun, done: str = "") -> RunResult:
+def finish(context: Context, folder: Path, done: str = "") -> RunResult:
     """Writes the results so far: summary, report and the winners' files. done: the reason for the end, where the
     journal does not have it yet."""
     from tunesmith.graph.build import ended_by
@@ -431,18 +420,18 @@ def finish(context: Context, run: OpenRun, done: str = "") -> RunResult:
 
     done, verdict = done or ended_by(context.log), context.log.verdict()
     if verdict is not None and done:
-        learn(context, verdict, run.folder.name)
+        learn(context, verdict, folder.name)
     summary = summarise(context, done)
     try:
-        export_best(context, run.folder / "best", summary)
-        (run.folder / "summary.json").write_text(json.dumps(summary.to_json(), indent=2) + "\n", encoding="utf-8")
-        (run.folder / "report.html").write_text(render_report(context.log, summary), encoding="utf-8")
+        export_best(context, folder / "best", summary)
+        (folder / "summary.json").write_text(json.dumps(summary.to_json(), indent=2) + "\n", encoding="utf-8")
+        (folder / "report.html").write_text(render_report(context.log, summary), encoding="utf-8")
     except OSError as error:
         raise JournalError(
-            f"The run in {run.folder} cannot be written ({error}); its measurements are kept: make room on the disk, "
-            f"and go on with `tunesmith resume {run.folder}`."
+            f"The run in {folder} cannot be written ({error}); its measurements are kept: make room on the disk, "
+            f"and go on with `tunesmith resume {folder}`."
         ) from error
-    return RunResult(folder=run.folder, summary=summary)
+    return RunResult(folder=folder, summary=summary)
 
 
 @contextmanager

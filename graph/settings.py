@@ -89,57 +89,49 @@ Seconds = Annotated[float, BeforeValidator(lambda value: parse_duration(value) i
 Text = Annotated[str, Field(min_length=1)]
 
 
+def _option(
+    default: object, description: str, *, metavar: str | None = None, variable: str | None = None, **bounds: Any
+) -> Any:
+    """A field that is an option of the command line. metavar: its value in the help, where the type does not say;
+    variable: the environment variable that is its default; bounds: of pydantic's `Field`."""
+    extra = {"metavar": metavar, "variable": variable}
+    return Field(default, description=description, json_schema_extra={k: v for k, v in extra.items() if v}, **bounds)
+
+
 class ModelSettings(BaseModel):
     """The settings of the language models of a run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
-    model: Text = Field(
-        NO_MODEL,
-        description="The language model: its name, batch:DIR, replay:DIR, or none; see docs/models.md.",
+    model: Text = _option(NO_MODEL, "The language model: its name, batch:DIR, replay:DIR, or none; see docs/models.md.")
+    base_url: str | None = _option(
+        None, "URL of an OpenAI-compatible server (default: OpenAI).", variable="OPENAI_BASE_URL"
     )
-    base_url: str | None = Field(
-        None,
-        description="URL of an OpenAI-compatible server (default: OpenAI).",
-        json_schema_extra={"variable": "OPENAI_BASE_URL"},
+    key_env: Text = _option("OPENAI_API_KEY", "The environment variable that has the server's key.")
+    model_for: Annotated[dict[str, Text], BeforeValidator(_names)] = _option(
+        {}, "Another model for one role; may be repeated.", metavar="ROLE=NAME"
     )
-    key_env: Text = Field("OPENAI_API_KEY", description="The environment variable that has the server's key.")
-    model_for: Annotated[dict[str, Text], BeforeValidator(_names)] = Field(
-        {},
-        description="Another model for one role; may be repeated.",
-        json_schema_extra={"metavar": "ROLE=NAME"},
+    model_method: Literal["auto", "json_schema", "function_calling", "json_mode"] = _option(
+        "auto", "How to ask for structured answers: json_schema, function_calling, json_mode, or auto."
     )
-    model_method: Literal["auto", "json_schema", "function_calling", "json_mode"] = Field(
-        "auto", description="How to ask for structured answers: json_schema, function_calling, json_mode, or auto."
+    model_option: Annotated[dict[str, Any], BeforeValidator(_fields)] = _option(
+        {}, "A further field of each request, such as temperature=0.2; may be repeated.", metavar="FIELD=JSON"
     )
-    model_option: Annotated[dict[str, Any], BeforeValidator(_fields)] = Field(
-        {},
-        description="A further field of each request, such as temperature=0.2; may be repeated.",
-        json_schema_extra={"metavar": "FIELD=JSON"},
+    model_timeout: Seconds = _option(300.0, "Seconds to wait for one answer.", metavar="DURATION", gt=0, le=86_400)
+    model_retries: int = _option(4, "Retries after a temporary failure.", ge=0, le=100)
+    model_concurrency: int = _option(4, "Number of model calls under way at the same time.", ge=1, le=256)
+    requests_per_minute: float | None = _option(
+        None, "At most this many model calls per minute (default: no limit).", ge=0.01, le=1e6
     )
-    model_timeout: Seconds = Field(
-        300.0,
-        gt=0,
-        le=86_400,
-        description="Seconds to wait for one answer.",
-        json_schema_extra={"metavar": "DURATION"},
+    answer_tokens: int = _option(16_384, "At most this many tokens per answer, reasoning included.", ge=1, le=1_000_000)
+    max_calls: int | None = _option(None, "Limit on the run's model calls (default: none).", ge=0)
+    max_tokens: int | None = _option(None, "Limit on the run's tokens (default: none).", ge=0)
+    max_cost: float | None = _option(
+        None, "Limit on the run's model costs in US dollars (default: none).", ge=0, allow_inf_nan=False
     )
-    model_retries: int = Field(4, ge=0, le=100, description="Retries after a temporary failure.")
-    model_concurrency: int = Field(4, ge=1, le=256, description="Number of model calls under way at the same time.")
-    requests_per_minute: float | None = Field(
-        None, ge=0.01, le=1e6, description="At most this many model calls per minute (default: no limit)."
-    )
-    answer_tokens: int = Field(
-        16_384, ge=1, le=1_000_000, description="At most this many tokens per answer, reasoning included."
-    )
-    max_calls: int | None = Field(None, ge=0, description="Limit on the run's model calls (default: none).")
-    max_tokens: int | None = Field(None, ge=0, description="Limit on the run's tokens (default: none).")
-    max_cost: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="Limit on the run's model costs in US dollars (default: none)."
-    )
-    prices: str | None = Field(None, description="A TOML file of token prices.")
-    batch_model: Text = Field("model", description="The model's name in the requests of batch:DIR.")
-    replay_exact: bool = Field(False, description="Replay an answer only if its prompt is exactly the same.")
+    prices: str | None = _option(None, "A TOML file of token prices.")
+    batch_model: Text = _option("model", "The model's name in the requests of batch:DIR.")
+    replay_exact: bool = _option(False, "Replay an answer only if its prompt is exactly the same.")
 
     @field_validator("model")
     @classmethod
@@ -193,83 +185,71 @@ class Placement(BaseModel):
 class SearchSettings(BaseModel):
     """The settings of the search, the device and the rounds of a run."""
 
-    backend: Literal["auto", "cuda", "opencl"] = Field("auto", description="auto, cuda or opencl.")
-    target: str | None = Field(
-        None, description="A further device that the winner must fit: a name, an architecture or a TOML file."
+    backend: Literal["auto", "cuda", "opencl"] = _option("auto", "auto, cuda or opencl.")
+    target: str | None = _option(
+        None, "A further device that the winner must fit: a name, an architecture or a TOML file."
     )
-    evaluations: int = Field(100, ge=1, le=10_000_000, description="Number of configurations to measure.")
-    time_limit: Seconds | None = Field(
+    evaluations: int = _option(100, "Number of configurations to measure.", ge=1, le=10_000_000)
+    time_limit: Seconds | None = _option(
         None,
-        gt=0,
-        description="End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). All counts "
+        "End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). All counts "
         "in: starting, the search, which ends early enough for the final comparison, and what is left out where no "
         "time is left for it: held-out workloads, the examination of the winners, and further shapes for a dispatch "
         "rule (default: no limit).",
-        json_schema_extra={"metavar": "DURATION"},
+        metavar="DURATION",
+        gt=0,
     )
-    rounds: int = Field(2, ge=1, le=1000, description="How often to repeat the plan/template/tune/test cycle.")
-    objective: Objective = Field(
+    rounds: int = _option(2, "How often to repeat the plan/template/tune/test cycle.", ge=1, le=1000)
+    objective: Objective = _option(
         "time",
-        description="What to make small: time, energy, or edp, the product of both (energy-delay product). The last "
+        "What to make small: time, energy, or edp, the product of both (energy-delay product). The last "
         "two need an NVIDIA GPU with an energy counter: docs/energy.md.",
     )
-    energy_window: float = Field(
+    energy_window: float = _option(
         0.25,
+        "Seconds for which launches are repeated on each workload for their energy, at least: the counter "
+        "moves every 20 to 100 ms.",
         ge=0.1,
         le=5.0,
-        description="Seconds for which launches are repeated on each workload for their energy, at least: the counter "
-        "moves every 20 to 100 ms.",
     )
-    strategy: str = Field("default", description="The search strategy; see docs/strategies.md.")
-    prior: str | None = Field(
-        None, description="An earlier run's folder, or a table of results, whose best points are tried first."
+    strategy: str = _option("default", "The search strategy; see docs/strategies.md.")
+    prior: str | None = _option(
+        None, "An earlier run's folder, or a table of results, whose best points are tried first."
     )
-    wisdom: bool = Field(
-        True, description="Try first what earlier runs found good, and keep what this one finds; see docs/using.md."
+    wisdom: bool = _option(
+        True, "Try first what earlier runs found good, and keep what this one finds; see docs/using.md."
     )
-    seed: int = Field(
-        0, ge=0, lt=2**63, description="Seed of the search's random choices and of the contents of all buffers."
+    seed: int = _option(0, "Seed of the search's random choices and of the contents of all buffers.", ge=0, lt=2**63)
+    workers: int | None = _option(None, "Number of compile processes (default: one per core).", ge=1, le=1024)
+    target_device: str | None = _option(
+        None, "The GPU model to tune on (part of its name), where a cluster has several."
     )
-    workers: int | None = Field(None, ge=1, le=1024, description="Number of compile processes (default: one per core).")
-    target_device: str | None = Field(
-        None, description="The GPU model to tune on (part of its name), where a cluster has several."
-    )
-    dispatch_shapes: int = Field(
+    dispatch_shapes: int = _option(
         0,
+        "Number of further shapes, drawn from the ranges of the task's, on which the winners are measured "
+        "at the end: to half of them a dispatch rule is fitted, on the others it is tried.",
         ge=0,
         le=10_000,
-        description="Number of further shapes, drawn from the ranges of the task's, on which the winners are measured "
-        "at the end: to half of them a dispatch rule is fitted, on the others it is tried.",
     )
-    lanes: int | None = Field(None, ge=1, le=4096, description="Number of GPUs to use (default: all of one model).")
-    reference_deadline: float = Field(
-        60.0, gt=0, description="Seconds that the task's reference may take for one workload."
-    )
-    check_time: Seconds | None = Field(
+    lanes: int | None = _option(None, "Number of GPUs to use (default: all of one model).", ge=1, le=4096)
+    reference_deadline: float = _option(60.0, "Seconds that the task's reference may take for one workload.", gt=0)
+    check_time: Seconds | None = _option(
         None,
+        "Seconds for checks of a winner on made-up sizes (default: 20 on a GPU, 60 on a CPU).",
+        metavar="DURATION",
         gt=0,
-        description="Seconds for checks of a winner on made-up sizes (default: 20 on a GPU, 60 on a CPU).",
-        json_schema_extra={"metavar": "DURATION"},
     )
-    finalists: int = Field(
-        5,
-        ge=1,
-        le=64,
-        description="Number of configurations that are compared with the baseline at the end of a round.",
+    finalists: int = _option(
+        5, "Number of configurations that are compared with the baseline at the end of a round.", ge=1, le=64
     )
-    opponents: Literal["usual", "all", "none"] = Field(
-        "usual",
-        description="Which of the task's opponents the last test times: usual (all but those on request), all, or "
-        "none.",
+    opponents: Literal["usual", "all", "none"] = _option(
+        "usual", "Which of the task's opponents the last test times: usual (all but those on request), all, or none."
     )
-    allow_unexecuted: bool = Field(
-        False,
-        description="Also export a winner of which some lines ran in no check (CUDA tells); the report names them.",
+    allow_unexecuted: bool = _option(
+        False, "Also export a winner of which some lines ran in no check (CUDA tells); the report names them."
     )
-    allow_unexamined: bool = Field(
-        False,
-        description="Also export a winner that could not be examined on odd sizes and other contents; every export "
-        "says so.",
+    allow_unexamined: bool = _option(
+        False, "Also export a winner that could not be examined on odd sizes and other contents; every export says so."
     )
 
 
@@ -277,24 +257,23 @@ class Settings(ModelSettings, SearchSettings):
     """All settings of a run. `task`, `roles` and `arm` are not options of the command line: the task is its argument,
     roles are placed in a settings file, and `ablate` chooses the arm."""
 
-    effort: Literal["quick", "balanced", "max"] = Field(
+    effort: Literal["quick", "balanced", "max"] = _option(
         "balanced",
-        description="quick, balanced or max: sets evaluations, rounds, branches, max-calls and time-limit together; "
+        "quick, balanced or max: sets evaluations, rounds, branches, max-calls and time-limit together; "
         "an option of its own goes before it.",
     )
-    branches: int = Field(
-        2, ge=1, le=8, description="With a model: at most this many templates are tuned side by side in a round."
+    branches: int = _option(
+        2, "With a model: at most this many templates are tuned side by side in a round.", ge=1, le=8
     )
-    planner: Literal["model", "rules"] = Field(
-        "model",
-        description="With a model: who plans a round, the model (a call each) or rules that spend every call on code.",
+    planner: Literal["model", "rules"] = _option(
+        "model", "With a model: who plans a round, the model (a call each) or rules that spend every call on code."
     )
-    repairs: int = Field(
-        3, ge=0, le=20, description="With a model: how often a template that does not work is returned for repair."
+    repairs: int = _option(
+        3, "With a model: how often a template that does not work is returned for repair.", ge=0, le=20
     )
-    explain: bool = Field(True, description="With a model: let it summarise each round for the next plan.")
-    approve: Literal["none", "plans"] = Field(
-        "none", description="'plans' stops before each plan is carried out, for your approval; or none."
+    explain: bool = _option(True, "With a model: let it summarise each round for the next plan.")
+    approve: Literal["none", "plans"] = _option(
+        "none", "'plans' stops before each plan is carried out, for your approval; or none."
     )
     task: str
     roles: dict[str, Placement] = {}

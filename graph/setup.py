@@ -102,22 +102,18 @@ def require_energy(device: DeviceInfo, settings: Settings) -> None:
     """Raises `SettingsError` where the objective needs an energy that the device does not report."""
     if settings.objective == "time":
         return
-    remedy = "choose an NVIDIA GPU from Volta on, or --objective time"
     if not BACKENDS[device.backend].nvidia_tools:
         why = f"{device.name} is an OpenCL device, and only NVIDIA's CUDA devices have an energy counter here"
     elif device.mig:
         why = f"{device.name} is a slice of a GPU, whose energy counter is that of the whole GPU"
     else:
         with open_telemetry(device.uuid) as telemetry:
-            if telemetry.joules() is not None:
+            absent = telemetry.reason.rstrip(".") if isinstance(telemetry, NoTelemetry) else ""
+            # The GPUs of a cluster need not be in this machine; their lanes tell.
+            if telemetry.joules() is not None or (absent and "RAY_ADDRESS" in os.environ):
                 return
-            if isinstance(telemetry, NoTelemetry):
-                # The GPUs of a cluster need not be in this machine; their lanes tell.
-                if "RAY_ADDRESS" in os.environ:
-                    return
-                why = telemetry.reason.rstrip(".")
-            else:
-                why = f"{device.name} has no energy counter that this user may read"
+            why = absent or f"{device.name} has no energy counter that this user may read"
+    remedy = "choose an NVIDIA GPU from Volta on, or --objective time"
     raise SettingsError(f"--objective {settings.objective}: {why}; {remedy}.")
 
 

@@ -20,7 +20,7 @@ from tunesmith.graph.build import build_graph, ended_by, steps_at_most
 from tunesmith.graph.context import Context
 from tunesmith.graph.roles import RoleError
 from tunesmith.graph.roles.arms import roles_of
-from tunesmith.graph.run import OpenRun, begun, connect_models, finish, opened, resumed
+from tunesmith.graph.run import begun, connect_models, finish, resumed
 from tunesmith.graph.settings import Settings, make_settings
 from tunesmith.graph.state import Configurable
 
@@ -55,27 +55,26 @@ class _Session:
     def __init__(self, settings: Settings | None, folder: Path) -> None:
         self._settings, self._folder = settings, folder
         self._stack, self._lock = ExitStack(), threading.Lock()
-        self._open: tuple[OpenRun, Context] | None = None
+        self._context: Context | None = None
 
     def context(self) -> Context:
         with self._lock:
-            if self._open is None:
-                self._open = self._start()
-            return self._open[1]
-
-    def _start(self) -> tuple[OpenRun, Context]:
-        if self._settings is None:
-            raise RoleError('This graph needs a task: set "task", such as silu_and_mul, and "backend" as configurable.')
-        known = (self._folder / "journal.sqlite").exists()
-        run = self._stack.enter_context(resumed(self._folder) if known else begun(self._settings, self._folder))
-        context = self._stack.enter_context(opened(run))
-        connect_models(context, run)
-        return run, context
+            if self._context is None:
+                if self._settings is None:
+                    raise RoleError(
+                        'This graph needs a task: set "task", such as silu_and_mul, and "backend" as configurable.'
+                    )
+                known = (self._folder / "journal.sqlite").exists()
+                run = resumed(self._folder) if known else begun(self._settings, self._folder)
+                context = self._stack.enter_context(run)
+                connect_models(context, self._folder)
+                self._context = context
+            return self._context
 
     def close(self) -> None:
         with self._stack:
-            if self._open is not None and ended_by(self._open[1].log):
-                finish(self._open[1], self._open[0])
+            if self._context is not None and ended_by(self._context.log):
+                finish(self._context, self._folder)
 
 
 def _settings(configurable: Mapping[str, Any]) -> Settings | None:

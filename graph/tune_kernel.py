@@ -31,6 +31,7 @@ from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
 from tunesmith.kernels.spec.taskfile import sentence
 from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 
+Framework = Literal["numpy", "torch", "cupy"]
 Example = Any
 """The arguments of one call: an array, a tuple of them, or a dict by the kernel's names, which may hold scalars too."""
 _REFERENCE = """\
@@ -97,21 +98,19 @@ class TunedKernel:
     def source(self) -> str:
         """The source of the general configuration, or of the kernel as it came where nothing was found."""
         suffix = BACKENDS[self._signature.backend].suffix
-        folder = self.result.folder / "best" / "general"
-        files = sorted(folder.glob(f"*{suffix}"))
+        files = sorted((self.result.folder / "best" / "general").glob(f"*{suffix}"))
         return files[0].read_text() if files else self.task.sources(self._signature.backend).baseline.template.source
 
     def __repr__(self) -> str:
-        lines = [self.result.summary.sentence]
-        for row in self.rows:
-            others = "".join(f"; {speedup:.2f}x {name}" for name, speedup in row.opponents.items())
-            lines.append(
-                f"{row.workload}: {row.seconds * 1e6:.2f} us, {row.speedup:.2f}x the kernel as it came "
-                f"({row.low:.2f} to {row.high:.2f}){others}"
-            )
+        lines = [
+            f"{row.workload}: {row.seconds * 1e6:.2f} us, {row.speedup:.2f}x the kernel as it came "
+            f"({row.low:.2f} to {row.high:.2f})"
+            + "".join(f"; {speedup:.2f}x {name}" for name, speedup in row.opponents.items())
+            for row in self.rows
+        ]
         failed = {entry.name: entry for one in self.result.summary.tuned for entry in one.opponents if entry.why}
         lines += [f"{one.name} ({one.label}) was not timed: {one.why}" for one in failed.values()]
-        return "\n".join(lines)
+        return "\n".join([self.result.summary.sentence, *lines])
 
     def __call__(self, *arrays: Any, **scalars: Any) -> Any:
         """The output, or a tuple of them, as arrays of the framework of the given ones. Raises `ExampleError`."""
@@ -179,13 +178,12 @@ class TunedKernel:
         where = geometry(template, config, workload)
         device.launch(BoundLaunch(self._loaded[source.digest], where, tuple(arguments)))
         device.synchronize()
-        found = {}
-        for argument in self.task.outputs:
-            raw = device.read(held[argument.name])
-            found[argument.name] = raw.view(DTYPES[argument.dtype].storage).reshape(
-                self.task.shape_of(argument, workload)
-            )
-        return found
+        return {
+            one.name: device.read(held[one.name])
+            .view(DTYPES[one.dtype].storage)
+            .reshape(self.task.shape_of(one, workload))
+            for one in self.task.outputs
+        }
 
     def _chosen(self, workload: Workload) -> tuple[Template, Config]:
         """The kernel for a shape: the best for a tuned shape, elsewhere the dispatch rule's choice, as far as it can
@@ -244,7 +242,9 @@ def tune_kernel(
     if "task" in settings:
         raise ExampleError("task: the kernel and the examples are the task here; leave it out.")
     signature = read_signature(source, entry)
-    scalars = _defaults(signature, reference)
+    parameters = _parameters(reference)
+    scalars = {name: one.default for name, one in parameters.items() if isinstance(one.default, int | float)}
+    scalars = {name: value for name, value in scalars.items() if name in signature.scalars}
     examples = [_by_name(signature, one, scalars, {}) for one in _several(signature, inputs)]
     for name, value in (item for one in examples for item in one.items()):
         if _is_array(value) and 0 in value.shape:
@@ -252,7 +252,8 @@ def tune_kernel(
             raise ExampleError(
                 f"inputs: the array {name} has no element (its shape is {shape}); give one that has some."
             )
-    framework = _framework(examples)
+    frameworks: list[Framework] = [_framework_of(value) for value in examples[0].values()]
+    framework = next((one for one in frameworks if one != "numpy"), frameworks[0])
     if reference == "baseline":
         text: tuple[str, str, Literal["numpy", "torch"]] = ("", "baseline", "numpy")
         completed = [_shaped_as_read(signature, one) for one in examples]
@@ -275,7 +276,7 @@ def tune_kernel(
 def _opponents(
     signature: Signature,
     opponents: Mapping[str, Callable[..., Any]] | None,
-    framework: Literal["numpy", "torch", "cupy"],
+    framework: Framework,
 ) -> tuple[FunctionOpponent, ...]:
     if not isinstance(opponents or {}, Mapping) or not all(map(callable, (opponents or {}).values())):
         raise ExampleError(f"opponents: give a dict of functions by their names, not {opponents!r:.80}.")
@@ -333,11 +334,8 @@ def _by_name(
         raise ExampleError(f"inputs: give each example as an array, a tuple of them or a dict, not {example!r:.80}.")
     else:
         values = [example] if _is_array(example) else list(example)
-        names = (
-            signature.read
-            if len(values) == len(signature.read)
-            else [one.name for one in signature.kernel.parameters if one.name in known]
-        )
+        every = [one.name for one in signature.kernel.parameters if one.name in known]
+        names = signature.read if len(values) == len(signature.read) else every
         if len(values) != len(names):
             raise ExampleError(
                 f"inputs: an example has {len(values)} values, but {signature.kernel.name} reads "
@@ -356,20 +354,10 @@ def _by_name(
     return given
 
 
-def _defaults(signature: Signature, reference: Any) -> dict[str, Any]:
-    """The scalars for which the reference has a value of its own."""
-    parameters = {} if reference == "baseline" else _parameters(reference)
-    return {
-        name: one.default
-        for name, one in parameters.items()
-        if name in signature.scalars and isinstance(one.default, int | float)
-    }
-
-
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some built-in functions have none
+    except (TypeError, ValueError):  # some built-in functions have none, nor has "baseline"
         return {}
 
 
@@ -385,26 +373,21 @@ def _names_taken(signature: Signature, function: Callable[..., Any]) -> list[str
 def _with_outputs(signature: Signature, reference: Callable[..., Any], example: Mapping[str, Any]) -> dict[str, Any]:
     """The example with the reference's results, whose shapes are the outputs'."""
     names = _names_taken(signature, reference)
+    given = {name: _copied(example[name]) for name in names or signature.read if name in example}
     try:
-        if names is None:
-            results = reference(*(_copied(example[name]) for name in signature.read))
-        else:
-            results = reference(**{name: _copied(example[name]) for name in names if name in example})
+        results = reference(*given.values()) if names is None else reference(**given)
     except Exception as error:  # it is the user's code: whatever it raises is named
         raise ExampleError(
             f"reference: called with {', '.join(signature.read)} it raises {type(error).__name__}: {error}."
         ) from error
+    given_back = ", ".join(map(str, results)) if isinstance(results, Mapping) else ""
     if not isinstance(results, Mapping):
         values = list(results) if isinstance(results, tuple | list) else [results]
-        if len(values) != len(signature.written):
-            raise ExampleError(
-                f"reference: it gives {len(values)} results, but {signature.kernel.name} writes "
-                f"{', '.join(signature.written)}."
-            )
-        results = dict(zip(signature.written, values, strict=True))
+        given_back = f"{len(values)} results"
+        results = dict(zip(signature.written, values, strict=False)) if len(values) == len(signature.written) else {}
     if set(results) != set(signature.written):
         raise ExampleError(
-            f"reference: it gives {', '.join(map(str, results)) or 'nothing'}, but {signature.kernel.name} writes "
+            f"reference: it gives {given_back or 'nothing'}, but {signature.kernel.name} writes "
             f"{', '.join(signature.written)}."
         )
     for name, value in results.items():
@@ -420,7 +403,7 @@ def _shaped_as_read(signature: Signature, example: Mapping[str, Any]) -> dict[st
     return {**empty, **example}
 
 
-def _text(signature: Signature, function: Callable[..., Any], framework: str, name: str = "reference") -> str:
+def _text(signature: Signature, function: Callable[..., Any], framework: Framework, name: str = "reference") -> str:
     """The source of a module whose function `reference` calls `function`; name: what messages call it."""
     from ray import cloudpickle
 
@@ -465,25 +448,25 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number | np.bool_) or (_is_array(value) and math.prod(value.shape) == 1)
 
 
-def _framework(examples: Sequence[Mapping[str, Any]]) -> Literal["numpy", "torch", "cupy"]:
-    for value in examples[0].values():
-        module = type(value).__module__.partition(".")[0]
-        if module == "torch":
+def _framework_of(value: Any) -> Framework:
+    match type(value).__module__.partition(".")[0]:
+        case "torch":
             return "torch"
-        if module == "cupy":
+        case "cupy":
             return "cupy"
-    return "numpy"
+        case _:
+            return "numpy"
 
 
 def _to_numpy(value: Any) -> Any:
     """An array of any framework on the host; a bfloat16 of PyTorch by its bits, as NumPy has no such type."""
-    module = type(value).__module__.partition(".")[0]
-    if module == "torch" and hasattr(value, "detach"):
+    framework = _framework_of(value)
+    if framework == "torch" and hasattr(value, "detach"):
         host = value.detach().cpu()
         if str(host.dtype) == "torch.bfloat16":
             return host.view(sys.modules["torch"].uint16).numpy().view(DTYPES["bfloat16"].storage)
         return host.numpy()
-    return value.get() if module == "cupy" else value
+    return value.get() if framework == "cupy" else value
 
 
 def _copied(value: Any) -> Any:
@@ -494,10 +477,10 @@ def _copied(value: Any) -> Any:
 
 def _like(array: Any, like: Any) -> Any:
     """A NumPy array in the framework, and on the device, of another array."""
-    module = type(like).__module__.partition(".")[0]
-    if module == "torch":
+    framework = _framework_of(like)
+    if framework == "torch":
         torch = sys.modules["torch"]
         bits = str(array.dtype) == "bfloat16"
         tensor = torch.from_numpy(array.view(np.uint16) if bits else array)
         return (tensor.view(torch.bfloat16) if bits else tensor).to(like.device)
-    return sys.modules["cupy"].asarray(array) if module == "cupy" else array
+    return sys.modules["cupy"].asarray(array) if framework == "cupy" else array

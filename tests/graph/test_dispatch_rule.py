@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
-from tunesmith.graph.dispatch import BASELINE, DEPTH, DispatchRule, Seen, draw_shapes, fit_rule, for_types, row_sizes
+from tunesmith.graph.dispatch import BASELINE, DispatchRule, Seen, draw_shapes, fit_rule, for_types, row_sizes
 from tunesmith.graph.journal.records import Figures
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.taskfile import load_task
@@ -67,17 +68,11 @@ def test_the_rule_is_right_on_shapes_it_did_not_see_in_spite_of_noise() -> None:
     assert np.median(regret) == 1.0 and np.mean(np.array(regret) > 1.0) < 0.1
 
 
-def test_a_kernel_that_is_shown_slower_on_a_shape_is_not_used_there() -> None:
-    found = seen(40, lambda one: {0: 0.5 if one.sizes["n"] % 2 == 0 else 1.2})
-    rule = fit_rule(found, 1)
-    assert not any(rule.kernel(one.workload) == 0 and one.figures[0].verdict == "slower" for one in found)
-    assert rule.test == "n % 2 == 0"
-
-
-def test_one_shape_on_which_a_kernel_is_slower_keeps_it_from_no_other() -> None:
-    small = [workload(n, d) for n, d in [(1, 32000), (64, 32000), (512, 4096), (1024, 4096), (4096, 1024)]]
-    large = [workload(n, d) for n, d in [(8192, 2048), (16384, 4096)]]
-    found = [Seen(one, {0: figures(0.3)}) for one in small + large] + [Seen(workload(65536, 256), {0: figures(1.3)})]
+def test_a_kernel_that_is_shown_slower_on_a_shape_is_not_used_there_and_only_there() -> None:
+    sizes = [(1, 32000), (64, 32000), (512, 4096), (1024, 4096), (4096, 1024), (8192, 2048), (16384, 4096)]
+    found = [Seen(workload(*size), {0: figures(0.3)}) for size in sizes] + [
+        Seen(workload(65536, 256), {0: figures(1.3)})
+    ]
     rule = fit_rule(found, 1)
     assert [rule.kernel(one.workload) for one in found] == [0] * 7 + [BASELINE]
     # One shape alone is no reason to use a kernel.
@@ -112,28 +107,34 @@ def test_the_rows_of_a_task_are_where_its_large_arrays_lie() -> None:
         assert row_sizes(task, task.workloads) == rows
 
 
-def test_types_and_products_of_sizes_may_decide() -> None:
-    by_type = fit_rule(seen(40, lambda one: {0: 0.5 if one.types["T"] == "float32" else 1.4}), 1)
-    assert by_type.test == "T == float32" or by_type.test == "T == float16"
-    by_volume = fit_rule(seen(60, lambda one: {0: 0.5 if one.sizes["n"] * one.sizes["d"] <= 2**18 else 1.4}), 1)
-    assert by_volume.test.startswith("n * d <= ")
+@pytest.mark.parametrize(
+    ("test", "favourable"),
+    [
+        ("T == float", lambda one: one.types["T"] == "float32"),
+        ("n * d <= ", lambda one: one.sizes["n"] * one.sizes["d"] <= 2**18),
+        ("n % 2 == 0", lambda one: one.sizes["n"] % 2 == 0),
+    ],
+)
+def test_types_products_and_divisors_of_sizes_may_decide(test: str, favourable: Callable[[Workload], bool]) -> None:
+    assert fit_rule(seen(60, lambda one: {0: 0.5 if favourable(one) else 1.4}), 1).test.startswith(test)
 
 
 def test_a_type_on_which_a_kernel_was_not_shown_faster_gets_the_baseline() -> None:
     half, single, brain = (workload(64, 512, dtype) for dtype in ("float16", "float32", "bfloat16"))
     found = [Seen(workload(n, 512), {0: figures(0.3)}) for n in (16, 64, 256)]
     found.append(Seen(single, {0: figures(0.9, spread=0.3)}))
-    rule = fit_rule(found, 1)
-    assert rule == DispatchRule(use=0, shapes=4)
-    assert [for_types(rule, found, [half, single, brain]).kernel(one) for one in (half, single, brain)] == [0, -1, -1]
-    assert for_types(rule, found, [half]) == rule and for_types(rule, found[3:], [single, brain]) == DispatchRule(
-        shapes=4
-    )
-    # A test of the rule that tells types apart stays, and those that it keeps away are not told apart again.
-    parted = DispatchRule(
-        test="T == float16", yes=DispatchRule(use=0, shapes=3), no=DispatchRule(use=1, shapes=1), shapes=4
-    )
-    assert for_types(parted, found, [half, single]) == parted.model_copy(update={"no": DispatchRule(shapes=1)})
+    assert fit_rule(found, 1) == DispatchRule(use=0, shapes=4)
+    rule = fit_rule(found, 1, types=[half, single, brain])
+    assert [rule.kernel(one) for one in (half, single, brain)] == [0, BASELINE, BASELINE]
+    assert fit_rule(found, 1, types=[half]) == DispatchRule(use=0, shapes=4)
+    for types, kernels in (([half, single, brain], [0, BASELINE, BASELINE]), ([single, brain], [BASELINE] * 3)):
+        assert [for_types(0, found, types).kernel(one) for one in (half, single, brain)] == kernels
+    # A test that tells types apart stays, and those that it keeps away are not told apart again.
+    apart = [
+        Seen(workload(n, 512, one), {0: figures(0.3 if one == "float16" else 1.5)})
+        for n, one in [(16, "float16"), (64, "float16"), (16, "float32"), (64, "float32")]
+    ]
+    assert len(fit_rule(apart, 1, types=[half, single]).lines({0: "general", BASELINE: "baseline"})) == 4
 
 
 def test_every_combination_of_types_gets_its_share_of_the_drawn_shapes() -> None:
@@ -156,13 +157,11 @@ def test_what_gains_nothing_is_not_told_apart() -> None:
     assert fit_rule(seen(1, lambda _: {0: 0.5}), 1).use == 0
 
 
-def test_the_depth_is_bounded() -> None:
-    def depth(rule: DispatchRule) -> int:
-        return 0 if rule.yes is None or rule.no is None else 1 + max(depth(rule.yes), depth(rule.no))
-
+def test_a_path_has_at_most_two_tests() -> None:
     random = np.random.default_rng(3)
     rule = fit_rule(seen(24, lambda _: {k: float(random.uniform(0.5, 1.5)) for k in range(5)}), 5)
-    assert depth(rule) <= DEPTH
+    names = dict.fromkeys(range(BASELINE, 5), "kernel")
+    assert max(line.count("    ") for line in rule.lines(names)) <= 2
 
 
 def test_a_kernel_that_cannot_be_launched_costs_the_baselines_time() -> None:
@@ -182,28 +181,19 @@ def test_drawn_shapes_lie_in_the_tasks_ranges_and_are_none_of_its_own() -> None:
         assert task.bytes_of(one) <= max(map(task.bytes_of, own))
     assert any(one.sizes["d"] % 16 for one in drawn) and any(one.sizes["d"] % 256 == 0 for one in drawn)
     assert drawn == draw_shapes(task, "gpu", 40, seed=5)[:30]
-
-
-def test_where_the_ranges_hold_no_more_there_are_fewer() -> None:
-    task = load_task("silu_and_mul")
+    # Where the ranges hold no more, there are fewer.
     few = tuple(Workload(name=f"{n}", sizes={"n": n, "d": 64}, types={"T": "float16"}) for n in (1, 2, 4))
-    drawn = draw_shapes(task.model_copy(update={"workloads": few}), "gpu", 9, seed=0)
-    assert {one.sizes["n"] for one in drawn} == {3}
+    assert [one.sizes["n"] for one in draw_shapes(task.model_copy(update={"workloads": few}), "gpu", 9, seed=0)] == [3]
 
 
 def test_shapes_of_a_sort_that_nobody_measured_are_left_to_the_baseline() -> None:
     sizes = [(n, d) for n in (16, 256, 4096) for d in (512, 1024)]
     divided = fit_rule([Seen(workload(*size), {0: figures(0.5)}) for size in sizes], 1, ["d"])
-    assert divided.lines({0: "general", BASELINE: "baseline"}) == [
-        "if d % 8 == 0:",
-        "    general",
-        "else:",
-        "    baseline",
-    ]
     others = fit_rule([Seen(workload(n, d + 1), {0: figures(0.5)}) for n, d in sizes], 1, ["d"])
+    assert [divided.kernel(workload(64, d)) for d in (640, 641)] == [0, BASELINE]
     assert [others.kernel(workload(64, d)) for d in (640, 641)] == [BASELINE, 0]
-    # A test for multiples of more than a vector has told them apart.
-    rows = [workload(n, d) for n in (16, 64, 256) for d in (512, 520, 1024, 1032)]
-    found = [Seen(one, {0: figures(0.5 if one.sizes["d"] % 16 == 0 else 1.5)}) for one in rows]
+    # A test of the rule has told them apart.
+    rows = [workload(n, d) for n in (16, 64, 256) for d in (512, 516, 1024, 1036)]
+    found = [Seen(one, {0: figures(0.5 if one.sizes["d"] % 8 == 0 else 1.5)}) for one in rows]
     wide = fit_rule(found, 1, ["d"])
-    assert wide == fit_rule(found, 1) and wide.test == "d % 16 == 0"
+    assert wide == fit_rule(found, 1) and wide.test == "d % 8 == 0"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_rows import Killed, end_after
+from journal_rows import Killed, end_after, rows
 from simulated_pool import SimulatedPool
-from test_graph_resume import TASK, entries, run, simulation
+from test_graph_resume import TASK, run, simulation
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.store import Journal
@@ -20,7 +20,7 @@ __all__ = ["simulation"]
 
 
 def keys(folder: Path) -> list[str]:
-    return [event.data["key"] for event in entries(folder, "evaluation")]
+    return [event.data["key"] for event in rows(folder, "evaluation")]
 
 
 def test_an_ended_run_measures_more(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_an_ended_run_measures_more(tmp_path: Path) -> None:
     # Against other noise and contents: as good as before, within what comparisons tell.
     assert result.summary["ratio"] <= 1.05 * first.summary["ratio"]
     again = resume(folder)
-    assert again.summary["evaluations"] == 9 and len(entries(folder, "verdict")) == 3
+    assert again.summary["evaluations"] == 9 and len(rows(folder, "verdict")) == 3
     assert resume(folder, more=2, rounds=2).summary["evaluations"] == 11
     assert [plan["round"] for plan in resume(folder).summary["plans"]] == [1, 2, 3, 4, 5]
 
@@ -63,8 +63,8 @@ def test_ended_after_any_entry_the_extension_goes_on_to_its_end(
             resume(folder, more=3)
         result = resume(folder)
     assert len(set(keys(folder))) == len(keys(folder)) == 7, f"ended after entry {count}"
-    assert len(entries(folder, "extended")) == 1
-    assert [event.stage for event in entries(folder, "searched")] == ["round-1", "round-2"]
+    assert len(rows(folder, "extended")) == 1
+    assert [event.stage for event in rows(folder, "searched")] == ["round-1", "round-2"]
     assert result.valid
 
 
@@ -83,7 +83,7 @@ def test_a_run_that_ended_by_time_gets_more_of_it(tmp_path: Path, monkeypatch: p
     assert ended.summary["ended_by"] == "time" and len(keys(folder)) < 8
     with pytest.raises(SettingsError, match=r"time limit of 35 s is spent; say with --time-limit"):
         resume(folder, more=4)
-    assert len(entries(folder, "extended")) == 0
+    assert len(rows(folder, "extended")) == 0
     result = resume(folder, time_limit=1000.0)
     assert len(keys(folder)) == 8
     assert result.summary["settings"]["time_limit"] > 1000.0
@@ -105,10 +105,10 @@ def test_a_run_that_ended_by_time_gets_more_of_it(tmp_path: Path, monkeypatch: p
 def test_nonsense_is_refused_and_changes_nothing(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
     folder = tmp_path / "run"
     run(folder, evaluations=3, rounds=1)
-    count = len(entries(folder))
+    count = len(rows(folder))
     with pytest.raises(SettingsError, match=sentence):
         resume(folder, **options)
-    assert len(entries(folder)) == count
+    assert len(rows(folder)) == count
     assert resume(folder).summary["evaluations"] == 3
 
 

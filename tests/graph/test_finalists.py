@@ -19,7 +19,7 @@ from tunesmith.graph.journal.records import BestHere, Figures, Verdict, Winner, 
 from tunesmith.graph.results.summary import unsteady
 from tunesmith.graph.roles.tester import finalists
 from tunesmith.graph.roles.verdict import dispatched
-from tunesmith.graph.run import RunResult, opened, resumed
+from tunesmith.graph.run import RunResult, resumed
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.spec.template import config_key
 
@@ -181,11 +181,11 @@ def test_a_floor_that_a_busy_machine_raised_ends_nothing(
 
 def test_what_two_rounds_measured_takes_one_place_of_a_shape(tmp_path: Path) -> None:
     folder = run(tmp_path, "ITEMS > 0").folder
-    with resumed(folder) as begun, opened(begun) as context:
+    with resumed(folder) as context:
         ranked = sorted(context.log.evaluations(), key=lambda one: seconds_of(one).get("16384", math.inf))
         best, second = ranked[:2]
         again = Evaluated(number=99, key=config_key(best.config), evaluation=best)
         context.journal.append(again, "round-2")
         general, per_shape = finalists(context, "round-2")
     assert [config for _, config in per_shape["16384"]] == [best.config, second.config]
-    assert len({config_key(config) for _, config in general}) == len(general) == begun.settings.finalists
+    assert len({config_key(config) for _, config in general}) == len(general) == context.settings.finalists

@@ -46,12 +46,8 @@ def run(folder: Path, **settings: Any) -> RunResult:
     return tune(run_dir=folder, **chosen)
 
 
-def entries(folder: Path, kind: str | None = None) -> list[Any]:
-    return rows(folder, kind)
-
-
 def asked(folder: Path) -> list[dict[str, Any]]:
-    return [event.data["config"] for event in entries(folder, "asked")]
+    return [event.data["config"] for event in rows(folder, "asked")]
 
 
 def test_a_run_keeps_its_budget_and_measures_nothing_twice(tmp_path: Path, simulation: list[Any]) -> None:
@@ -59,13 +55,12 @@ def test_a_run_keeps_its_budget_and_measures_nothing_twice(tmp_path: Path, simul
     assert result.valid and result.summary["evaluations"] == 8
     assert len(simulation) == 8
     assert len({config_key(config) for config in simulation}) == 8
-    assert [event.stage for event in entries(tmp_path / "run", "searched")] == ["round-1", "round-2"]
-
-
-def test_every_ask_is_in_the_journal_before_its_result(tmp_path: Path) -> None:
-    run(tmp_path / "run", rounds=1)
+    assert [event.stage for event in rows(tmp_path / "run", "searched")] == ["round-1", "round-2"]
+    with pytest.raises(SettingsError, match="holds a run already"):
+        run(tmp_path / "run")
+    # Every ask is in the journal before its result.
     seen: set[int] = set()
-    for event in entries(tmp_path / "run"):
+    for event in rows(tmp_path / "run"):
         if event.kind == "asked":
             seen.add(event.data["number"])
         elif event.kind == "evaluation":
@@ -99,7 +94,7 @@ def test_ended_after_any_entry_the_run_goes_on_to_its_end(
 ) -> None:
     monkeypatch.setattr(SimulatedPool, "target_in_flight", ahead)
     whole = run(tmp_path / "whole", evaluations=5, rounds=2)
-    total = len(entries(tmp_path / "whole"))
+    total = len(rows(tmp_path / "whole"))
     assert total > 15
     for count in range(first, total, stride):
         folder = tmp_path / f"ended-{count}"
@@ -107,9 +102,9 @@ def test_ended_after_any_entry_the_run_goes_on_to_its_end(
             end_after(patch, count)
             with pytest.raises(Killed):
                 run(folder, evaluations=5, rounds=2)
-        before = entries(folder)
+        before = rows(folder)
         result = resume(folder)
-        after = entries(folder)
+        after = rows(folder)
         assert [event.data for event in after[: len(before)]] == [event.data for event in before]
         keys = [event.data["key"] for event in after if event.kind == "evaluation"]
         assert len(keys) == len(set(keys)) == 5, f"ended after entry {count}"
@@ -141,7 +136,7 @@ def test_resumed_with_more_gpus_the_search_asks_the_same(
     resume(tmp_path / "run")
     assert asked(tmp_path / "run") == asked(tmp_path / "whole")
     for name in ("whole", "run"):
-        (searched,) = entries(tmp_path / name, "searched")
+        (searched,) = rows(tmp_path / name, "searched")
         assert "in flight" not in searched.data["strategy"]
 
 
@@ -158,7 +153,7 @@ def test_ended_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
             except Killed:
                 continue
     assert sessions > 5
-    keys = [event.data["key"] for event in entries(folder, "evaluation")]
+    keys = [event.data["key"] for event in rows(folder, "evaluation")]
     assert len(keys) == len(set(keys)) == 6
     assert result.valid
 
@@ -167,11 +162,11 @@ def test_a_finished_run_is_shown_again_without_work(
     tmp_path: Path, simulation: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run(tmp_path / "run")
-    done, events = len(simulation), len(entries(tmp_path / "run"))
+    done, events = len(simulation), len(rows(tmp_path / "run"))
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", None)
     seen: list[Progress] = []
     again = resume(tmp_path / "run", listener=seen.append)
-    assert len(simulation) == done and len(entries(tmp_path / "run")) == events
+    assert len(simulation) == done and len(rows(tmp_path / "run")) == events
     changing = {"seconds"}
     assert {k: v for k, v in again.summary.to_json().items() if k not in changing} == {
         k: v for k, v in first.summary.to_json().items() if k not in changing
@@ -225,9 +220,9 @@ def test_the_time_of_earlier_sessions_counts(tmp_path: Path, monkeypatch: pytest
             run(tmp_path / "run", evaluations=20, rounds=1, time_limit=100.0)
     spent = Journal.seconds_spent
     monkeypatch.setattr(Journal, "seconds_spent", lambda self: spent(self) + 100.0)
-    before = len(entries(tmp_path / "run", "asked"))
+    before = len(rows(tmp_path / "run", "asked"))
     result = resume(tmp_path / "run")
-    assert len(entries(tmp_path / "run", "asked")) == before, "nothing new is asked when the time is spent"
+    assert len(rows(tmp_path / "run", "asked")) == before, "nothing new is asked when the time is spent"
     assert result.summary["evaluations"] == before
 
 
@@ -258,20 +253,6 @@ def test_a_run_on_another_device_is_not_resumed_here(tmp_path: Path, monkeypatch
         resume(tmp_path / "run")
 
 
-def test_a_run_is_not_begun_where_one_is(tmp_path: Path) -> None:
-    run(tmp_path / "run")
-    with pytest.raises(SettingsError, match="holds a run already"):
-        run(tmp_path / "run")
-
-
-def test_an_interruption_by_the_keyboard_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        end_after(patch, 9, KeyboardInterrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / "run")
-    assert resume(tmp_path / "run").valid
-
-
 def test_a_run_that_measured_nothing_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a mistake in the task: the corrected task is tuned in the same folder."""
     with monkeypatch.context() as patch:
@@ -279,7 +260,7 @@ def test_a_run_that_measured_nothing_makes_room(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(TaskError):
             run(tmp_path / "run", seed=1)
     assert run(tmp_path / "run", seed=2).valid
-    begun = entries(tmp_path / "run", "run")
+    begun = rows(tmp_path / "run", "run")
     assert [event.data["settings"]["seed"] for event in begun] == [2]
 
 
