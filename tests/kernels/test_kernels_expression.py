@@ -122,7 +122,7 @@ def test_arrays_mean_what_scalars_mean(text: str, candidates: list[dict[str, Any
     except ExpressionError:
         answer = None
     # A rule falls back on scalars where arrays have no value, so it must agree always.
-    flags = SpaceRule.from_expression(parse(text)).flags(together, len(candidates)).tolist()
+    flags = SpaceRule(parse(text)).flags(together, len(candidates)).tolist()
     assert flags == [bool(value) for value in one_by_one]
     if answer is None:
         return
