@@ -151,10 +151,11 @@ class Domain:
         # Beyond 63 bits no space is listed, and no key is asked for.
         steps = [math.prod(self.sizes[column + 1 :]) for column in range(len(self.sizes))]
         self._strides = np.array([min(step, np.iinfo(np.int64).max) for step in steps], dtype=np.int64)
+        self._ordered = tuple(parameter.ordered for parameter in self.parameters)
         # Of an ordered parameter from the smallest value up: `values` need not be listed in rising order.
         self._order = [
-            (np.argsort(values, kind="stable") if parameter.ordered else np.arange(len(values))).tolist()
-            for values, parameter in zip(self.values, self.parameters, strict=True)
+            (np.argsort(values, kind="stable") if ordered else np.arange(len(values))).tolist()
+            for values, ordered in zip(self.values, self._ordered, strict=True)
         ]
         self._positions = [{value: at for at, value in enumerate(parameter.values)} for parameter in self.parameters]
 
@@ -195,12 +196,11 @@ class Domain:
         above and those below, nearest first; otherwise each row is a run of its own.
         """
         columns, codes, runs = list[int](), list[int](), list[int]()
-        for column, (parameter, order) in enumerate(zip(self.parameters, self._order, strict=True)):
+        for column, (ordered, order) in enumerate(zip(self._ordered, self._order, strict=True)):
             place = order.index(int(row[column]))
             for side in (order[place + 1 :], order[:place][::-1]):
                 first = runs[-1] + 1 if runs else 0
-                alone = not (adjacent and parameter.ordered)
-                runs += range(first, first + len(side)) if alone else [first] * len(side)
+                runs += [first] * len(side) if adjacent and ordered else range(first, first + len(side))
                 columns += [column] * len(side)
                 codes += side
         rows = np.repeat(np.asarray(row, dtype=np.uint16)[None, :], len(codes), axis=0)
