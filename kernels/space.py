@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.occupancy import Occupancy, occupancy
+from tunesmith.hw.occupancy import occupancy
 from tunesmith.kernels.outcome import Rejected, Resources
 from tunesmith.kernels.spec.expression import MAX_INTEGER, Expression, ExpressionError, parse
 from tunesmith.kernels.spec.task import Geometry, Workload
@@ -50,182 +50,138 @@ class Reason:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class SpaceRule:
-    """A condition on some parameters.
+    """A condition on some parameters: `expression` is true, where `constants` are names that are not parameters (sizes,
+    types). A point where the expression has no value (a division by zero, say) breaks the rule.
 
-    `holds` is given a value for each of `names`: scalars, or one-dimensional arrays of equal length (one element a
-    candidate; flags arrive as integers 0 and 1, so that arithmetic on them means what it does in Python), and answers
-    with a truth value or a boolean array. Extra names may be present. `explain` says for a point that breaks the rule
-    what its numbers are.
+    because: of the condition, for people. quantity: for the explanation, what the condition bounds: its name, its
+    value, and what it must be.
     """
 
-    kind: str
-    label: str
-    names: frozenset[str]
-    holds: Callable[[Mapping[str, Any]], Any] = field(repr=False, compare=False)
-    explain: Callable[[Config], str] = field(repr=False, compare=False)
+    expression: Expression
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    because: str = ""
+    kind: str = "constraint"
+    label: str = ""
+    quantity: tuple[str, Expression, str] | None = None
 
-    @classmethod
-    def from_expression(
-        cls,
-        expression: Expression,
-        constants: Mapping[str, Any] | None = None,
-        *,
-        because: str = "",
-        kind: str = "constraint",
-        label: str = "",
-    ) -> SpaceRule:
-        """The rule that `expression` is true; `constants` are names that are not parameters (sizes, types).
+    def __post_init__(self) -> None:
+        self.label = self.label or self.expression.text
+        self.names = self.expression.names - self.constants.keys()
 
-        A point where the expression has no value (a division by zero, say) breaks the rule, and `explain` says why.
-        """
-        known = dict(constants or {})
-        names = frozenset(expression.names - known.keys())
-
-        def holds(values: Mapping[str, Any]) -> Any:
-            if any(isinstance(values[name], np.ndarray) for name in names):
-                return _vectorised(expression, {name: values[name] for name in names}, known)
-            return _holds(expression, {**known, **values})
-
-        def explain(config: Config) -> str:
-            shown = {name: config[name] for name in sorted(names)}
-            shown |= {name: known[name] for name in sorted(expression.names & known.keys())}
-            numbers = assignments(shown)
-            if (unknown := _no_value(expression, {**known, **config})) is not None:
-                return f"{unknown} ({numbers})"
-            reason = f" ({because.strip().rstrip('.')})" if because.strip() else ""
-            return f"`{expression.text}` does not hold for {numbers}{reason}."
-
-        return cls(kind, label or expression.text, names, holds, explain)
+    def holds(self, config: Mapping[str, Any]) -> bool:
+        """Whether a point keeps the rule. config: a value for each of `names`, at least."""
+        try:
+            return bool(self.expression.evaluate({**self.constants, **config}))
+        except ExpressionError:
+            return False
 
     def flags(self, values: Mapping[str, NDArray[Any]], count: int) -> Flags:
-        """The rule on `count` candidates at once; `values` holds an array of length `count` for each name."""
+        """The rule on `count` candidates at once; `values` holds an array of length `count` for each of `names`, in
+        which flags are integers 0 and 1, so that arithmetic on them means what it does in Python.
+
+        Where arrays have no value, as they hold several types or evaluate both sides of a condition, each combination
+        of values is evaluated by itself.
+        """
         if not self.names:
-            return np.full(count, bool(self.holds({})))
-        answer = np.asarray(self.holds(values), dtype=np.bool_)
-        return np.broadcast_to(answer, (count,))
-
-    def reason(self, config: Config) -> Reason:
-        """The reason to give for a `config` that breaks the rule."""
-        return Reason(self.kind, self.label, self.explain(config))
-
-
-def _vectorised(expression: Expression, values: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
-    """`expression` on arrays with the meaning it has on scalars: where arrays have no value, as they hold several types
-    or evaluate both sides of a condition, each combination of values is evaluated by itself."""
-    if not any(isinstance(value, np.ndarray) and value.dtype == object for value in values.values()):
-        try:
-            return expression.evaluate({**known, **values})
-        except ExpressionError:
-            pass
-    count = max(len(value) for value in values.values() if isinstance(value, np.ndarray))
-    columns = [value.tolist() if isinstance(value, np.ndarray) else [value] * count for value in values.values()]
-    combination = np.zeros(count, dtype=np.int64)
-    for column in columns:
+            return np.full(count, self.holds({}))
+        arrays = {name: values[name] for name in self.names}
+        if all(array.dtype != object for array in arrays.values()):
+            try:
+                answer = self.expression.evaluate({**self.constants, **arrays})
+                return np.broadcast_to(np.asarray(answer, dtype=np.bool_), (count,))
+            except ExpressionError:
+                pass
         # 1, 1.0 and True are equal, and are not the same to an expression.
-        numbers: dict[Any, int] = {}
-        places = [numbers.setdefault((type(value), value), len(numbers)) for value in column]
-        combination = combination * len(numbers) + places
-    _, first, again = np.unique(combination, return_index=True, return_inverse=True)
-    points = [{name: column[at] for name, column in zip(values, columns, strict=True)} for at in first.tolist()]
-    return np.array([_holds(expression, {**known, **point}) for point in points], dtype=np.bool_)[again]
+        points = list(
+            zip(*([(type(value), value) for value in array.tolist()] for array in arrays.values()), strict=True)
+        )
+        answers = {
+            point: self.holds({name: value for name, (_, value) in zip(arrays, point, strict=True)})
+            for point in set(points)
+        }
+        return np.array([answers[point] for point in points], dtype=np.bool_)
 
-
-def _holds(expression: Expression, names: Mapping[str, Any]) -> bool:
-    """Whether the expression is true; where it has no value it is not."""
-    try:
-        return bool(expression.evaluate(names))
-    except ExpressionError:
-        return False
-
-
-def _no_value(expression: Expression, names: Mapping[str, Any]) -> str | None:
-    """Why the expression has no value, or None."""
-    try:
-        expression.evaluate(names)
-    except ExpressionError as error:
-        return str(error).rstrip(".")
-    return None
+    def explain(self, config: Config) -> str:
+        """For a point that breaks the rule, what its numbers are."""
+        names = {**self.constants, **config}
+        shown = [*sorted(self.names), *sorted(self.expression.names & self.constants.keys())]
+        what, value, wanted = self.quantity or ("", self.expression, "")
+        numbers = assignments({name: names[name] for name in shown})
+        try:
+            got = value.evaluate(names)
+        except ExpressionError as error:
+            return f"{what} has no value: {error}" if what else f"{str(error).rstrip('.')} ({numbers})"
+        if what:
+            return f"{what} is {got}; it must be {wanted}."
+        reason = f" ({because})" if (because := self.because.strip().rstrip(".")) else ""
+        return f"`{self.expression.text}` does not hold for {numbers}{reason}."
 
 
 Codes = NDArray[np.uint16]
 """Rows of positions: element (i, j) is the position of point i's value among the values of parameter j."""
 
 
-def value_array(values: Sequence[Any]) -> NDArray[Any]:
+def _value_array(values: Sequence[Any]) -> NDArray[Any]:
     """One parameter's values as rules see them: integers (flags too), floats, text, or objects when mixed, as a whole
     number that became a float would mean something else in `&`, and beyond 2^53 be another."""
-    if all(isinstance(value, int) for value in values) and all(abs(value) < 1 << 62 for value in values):
+    if all(isinstance(value, int) and abs(value) < 1 << 62 for value in values):
         return np.array([int(value) for value in values], dtype=np.int64)
-    if all(isinstance(value, float) for value in values):
-        return np.array(values, dtype=np.float64)
-    if all(isinstance(value, str) for value in values):
-        return np.array(values, dtype=np.str_)
-    mixed = np.empty(len(values), dtype=object)
-    mixed[:] = values
-    return mixed
+    same = next((kind for kind in (float, str) if all(isinstance(value, kind) for value in values)), object)
+    return np.array(values, dtype=same)
 
 
 class Domain:
-    """Parameters with their values numbered from 0; a point is a row of positions or one whole number, its key."""
+    """Parameters with their values numbered from 0; a point is a row of positions or one whole number, its key.
+
+    sizes: the number of values of each parameter; values: these as arrays; column: the place of each parameter by name;
+    cartesian: points of the full product.
+    """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self.parameters = tuple(parameters)
         self.names = tuple(parameter.name for parameter in self.parameters)
-        repeated = {name for name in self.names if self.names.count(name) > 1}
-        if repeated:
-            raise SpaceError(f"The parameter {sorted(repeated)[0]} is declared twice; give each name once.")
+        if repeated := sorted(name for name in self.names if self.names.count(name) > 1):
+            raise SpaceError(f"The parameter {repeated[0]} is declared twice; give each name once.")
         self.sizes = tuple(len(parameter.values) for parameter in self.parameters)
         self.cartesian = math.prod(self.sizes)
-        self.values = tuple(value_array(parameter.values) for parameter in self.parameters)
-        self.ordered = tuple(parameter.ordered for parameter in self.parameters)
+        self.values = tuple(_value_array(parameter.values) for parameter in self.parameters)
         self.column = {name: position for position, name in enumerate(self.names)}
         # Beyond 63 bits no space is listed, and no key is asked for.
         steps = [math.prod(self.sizes[column + 1 :]) for column in range(len(self.sizes))]
         self._strides = np.array([min(step, np.iinfo(np.int64).max) for step in steps], dtype=np.int64)
-        # Neighbouring values of an ordered parameter, smallest first: `values` need not be listed in rising order.
-        self._rank = tuple(
-            np.argsort(np.argsort(values, kind="stable"), kind="stable") if ordered else np.arange(len(values))
-            for values, ordered in zip(self.values, self.ordered, strict=True)
-        )
-        self._order = tuple(np.argsort(rank, kind="stable").tolist() for rank in self._rank)
-        self._positions = tuple(
-            {(type(value), value): position for position, value in enumerate(parameter.values)}
-            for parameter in self.parameters
-        )
+        self._ordered = tuple(parameter.ordered for parameter in self.parameters)
+        # Of an ordered parameter from the smallest value up: `values` need not be listed in rising order.
+        self._order = [
+            (np.argsort(values, kind="stable") if ordered else np.arange(len(values))).tolist()
+            for values, ordered in zip(self.values, self._ordered, strict=True)
+        ]
+        self._positions = [{value: at for at, value in enumerate(parameter.values)} for parameter in self.parameters]
 
     def rank(self, column: int) -> NDArray[np.intp]:
         """For each value of parameter `column` its place in rising order (as listed when it is not ordered)."""
-        return self._rank[column]
+        return np.argsort(self._order[column], kind="stable")
 
     def config(self, row: Sequence[int] | NDArray[Any]) -> Config:
         """The configuration of a row of positions."""
-        return {
-            parameter.name: parameter.values[int(code)] for parameter, code in zip(self.parameters, row, strict=True)
-        }
+        return {one.name: one.values[int(code)] for one, code in zip(self.parameters, row, strict=True)}
 
     def encode(self, config: Config) -> tuple[int, ...] | Reason:
-        """The row of positions of `config`, or the reason why it is not even in the product."""
-        extra = sorted(set(config) - set(self.names))
-        if extra:
+        """The row of positions of `config`, or the reason why it is not even in the product. Text formats lose the
+        difference between 1 and 1.0, so that equal numbers are the same value; a flag is not a number."""
+        if extra := sorted(config.keys() - self.column.keys()):
             return Reason("unknown_parameter", extra[0], f"There is no parameter {extra[0]} in this space.")
         row = []
         for parameter, positions in zip(self.parameters, self._positions, strict=True):
-            if parameter.name not in config:
-                return Reason("missing_parameter", parameter.name, f"The parameter {parameter.name} has no value.")
-            value = config[parameter.name]
-            code = positions.get((type(value), value))
-            if code is None and isinstance(value, int | float) and not isinstance(value, bool):
-                # Text formats lose the difference between 1 and 1.0; equal numbers are the same value.
-                other = float if isinstance(value, int) else int
-                code = positions.get((other, value))
-            if code is None:
-                return Reason(
-                    "unknown_value",
-                    parameter.name,
-                    f"{parameter.name}={value!r} is not among its {len(parameter.values)} values.",
-                )
+            name = parameter.name
+            if name not in config:
+                return Reason("missing_parameter", name, f"The parameter {name} has no value.")
+            value = config[name]
+            code = positions.get(value)
+            if code is None or isinstance(parameter.values[code], bool) != isinstance(value, bool):
+                count = len(parameter.values)
+                return Reason("unknown_value", name, f"{name}={value!r} is not among its {count} values.")
             row.append(code)
         return tuple(row)
 
@@ -239,22 +195,15 @@ class Domain:
         Of a run, the first feasible one is wanted. With `adjacent`, an ordered parameter makes two runs, the values
         above and those below, nearest first; otherwise each row is a run of its own.
         """
-        here = np.asarray(row, dtype=np.uint16)
-        columns: list[int] = []
-        codes: list[int] = []
-        runs: list[int] = []
-        run = 0
-        for column, size in enumerate(self.sizes):
-            place = int(self._rank[column][here[column]])
-            order = self._order[column]
-            together = adjacent and self.ordered[column]
+        columns, codes, runs = list[int](), list[int](), list[int]()
+        for column, (ordered, order) in enumerate(zip(self._ordered, self._order, strict=True)):
+            place = order.index(int(row[column]))
             for side in (order[place + 1 :], order[:place][::-1]):
-                codes.extend(side)
-                columns.extend([column] * len(side))
-                runs.extend([run] * len(side) if together else range(run, run + len(side)))
-                run += 1 if together else len(side)
-            assert len(order) == size
-        rows = np.repeat(here[None, :], len(codes), axis=0)
+                first = runs[-1] + 1 if runs else 0
+                runs += [first] * len(side) if adjacent and ordered else range(first, first + len(side))
+                columns += [column] * len(side)
+                codes += side
+        rows = np.repeat(np.asarray(row, dtype=np.uint16)[None, :], len(codes), axis=0)
         rows[np.arange(len(codes)), columns] = codes
         return rows, runs
 
@@ -311,18 +260,7 @@ class Space:
         """The space of exactly these rows of positions, such as a table of measurements; `label` names the source."""
         domain = Domain(parameters)
         rows = np.unique(np.asarray(codes, dtype=np.uint16).reshape(-1, len(domain.sizes)), axis=0)
-
-        positions = [{value: place for place, value in enumerate(values.tolist())} for values in domain.values]
-
-        def holds(values: Mapping[str, Any]) -> Any:
-            columns = [np.atleast_1d(values[name]).tolist() for name in domain.names]
-            asked = [[place[value] for value in column] for place, column in zip(positions, columns, strict=True)]
-            listed = [point is not None for point in space.points_of(np.array(asked, dtype=np.uint16).T)]
-            return np.array(listed) if any(isinstance(value, np.ndarray) for value in values.values()) else listed[0]
-
-        rule = SpaceRule("table", label, frozenset(domain.names), holds, lambda config: f"{label} has no such point.")
-        space = cls(domain, [rule], rows, {label: domain.cartesian - len(rows)})
-        return space
+        return cls(domain, (), rows, {label: domain.cartesian - len(rows)})
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -402,12 +340,11 @@ class Space:
         if self.point_of(row) is not None:
             return None
         exact = self.domain.config(row)
-        values = {name: self.domain.values[column][row[column]] for name, column in self.domain.column.items()}
-        scalars = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
         for rule in sorted(self.rules, key=lambda rule: _depth(self.domain, rule)):  # as a listing asks them
-            if not rule.holds(scalars):
-                return rule.reason(exact)
-        raise AssertionError("a point that no rule refuses is listed")
+            if not rule.holds({name: int(v) if isinstance(v, bool) else v for name, v in exact.items()}):
+                return Reason(rule.kind, rule.label, rule.explain(exact))
+        [label] = self.rejected  # only a table has points that no rule refuses
+        return Reason("table", label, f"{label} has no such point.")
 
     def binding_rules(self) -> tuple[SpaceRule, ...]:
         """For an empty space: the rules of which any one, dropped alone, would leave points.
@@ -439,29 +376,24 @@ class _Listing:
 
     def _grown(self, rows: Codes, depth: int) -> Iterator[Codes]:
         """The feasible completions of partial points whose first `depth` parameters have values."""
+        domain = self._domain
         self.partial += len(rows)
-        rows = self._accepted(rows, depth)
-        if depth == len(self._domain.sizes):
+        completions = math.prod(domain.sizes[depth:])
+        for position, rule in self._asked[depth] if len(rows) else ():
+            columns = {name: domain.column[name] for name in rule.names}
+            values = {name: domain.values[column][rows[:, column]] for name, column in columns.items()}
+            kept = rows[rule.flags(values, len(rows))]
+            self.refused[position] += (len(rows) - len(kept)) * completions
+            rows = kept
+        if depth == len(domain.sizes):
             yield rows
             return
-        size = self._domain.sizes[depth]
+        size = domain.sizes[depth]
         step = max(1, _CHUNK // size)
         for start in range(0, len(rows), step):
             part = np.repeat(rows[start : start + step], size, axis=0)
             part[:, depth] = np.tile(np.arange(size, dtype=np.uint16), len(part) // size)
             yield from self._grown(part, depth + 1)
-
-    def _accepted(self, rows: Codes, depth: int) -> Codes:
-        completions = math.prod(self._domain.sizes[depth:])
-        for position, rule in self._asked[depth]:
-            if not len(rows):
-                break
-            columns = {name: self._domain.column[name] for name in rule.names}
-            values = {name: self._domain.values[column][rows[:, column]] for name, column in columns.items()}
-            left = rows[rule.flags(values, len(rows))]
-            self.refused[position] += (len(rows) - len(left)) * completions
-            rows = left
-        return rows
 
 
 def _depth(domain: Domain, rule: SpaceRule) -> int:
@@ -473,9 +405,6 @@ def _depth(domain: Domain, rule: SpaceRule) -> int:
             f"{', '.join(domain.names) or 'none'}."
         )
     return 1 + max((domain.column[name] for name in rule.names), default=-1)
-
-
-AXES = ("x", "y", "z")
 
 
 class EmptySpace(TunesmithError):
@@ -495,31 +424,40 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
     block and on a cap of registers; and whatever decides source or launch must have a value.
     """
     found = []
-    device = device_names(limits)
+
+    def add(condition: str, names: Mapping[str, Any], label: str, **fields: Any) -> None:
+        """For each environment, the rule that `condition` holds."""
+        parsed = parse(condition)
+        for suffix, sizes in _environments(parsed.names, workloads):
+            found.append(SpaceRule(parsed, {**sizes, **names}, label=f"{label}{suffix}", **fields))
+
+    def bound(kind: str, what: str, text: str, low: int, high: int | None) -> None:
+        """The rule that `text` is a whole number from `low` to `high`; None sets no limit."""
+        bounds = f"at least {low}" if high is None else f"within {low} to {high}"
+        condition = f"{low} <= ({text}) <= {MAX_INTEGER if high is None else high} and ({text}) % 1 == 0"
+        quantity = (what, parse(text), f"a whole number {bounds}")
+        add(condition, {}, f"{what} {bounds}", kind=kind, quantity=quantity)
+
+    launch = template.launch
     for constraint in template.constraints:
-        expression = parse(constraint.expression)
-        for suffix, sizes in _environments(expression.names, workloads):
-            label = constraint.expression + suffix
-            found.append(SpaceRule.from_expression(expression, sizes | device, because=constraint.because, label=label))
-    for position, text in enumerate(template.launch.block):
-        found += _bounded("block_dim", f"block.{AXES[position]}", text, 1, limits.max_block_dims[position], workloads)
-    threads = " * ".join(f"({text})" for text in template.launch.block)
-    found += _bounded("threads_per_block", "threads per block", threads, 1, limits.max_threads_per_block, workloads)
-    static, dynamic = template.static_shared_bytes, template.launch.shared_bytes
+        add(constraint.expression, device_names(limits), constraint.expression, because=constraint.because)
+    for axis, text, most in zip("xyz", launch.block, limits.max_block_dims, strict=False):
+        bound("block_dim", f"block.{axis}", text, 1, most)
+    threads = " * ".join(f"({text})" for text in launch.block)
+    bound("threads_per_block", "threads per block", threads, 1, limits.max_threads_per_block)
+    static, dynamic = template.static_shared_bytes, launch.shared_bytes
     # Static shared memory never exceeds the default limit; only the dynamic part can opt in to more.
-    most = limits.shared_per_block_optin or limits.shared_per_block
-    found += _bounded("shared_per_block", "static shared memory", static, 0, limits.shared_per_block, workloads)
-    found += _bounded("shared_per_block", "dynamic shared memory", dynamic, 0, None, workloads)
-    found += _bounded("shared_per_block", "shared memory", f"({static}) + ({dynamic})", 0, most, workloads)
+    most_shared = limits.shared_per_block_optin or limits.shared_per_block
+    bound("shared_per_block", "static shared memory", static, 0, limits.shared_per_block)
+    bound("shared_per_block", "dynamic shared memory", dynamic, 0, None)
+    bound("shared_per_block", "shared memory", f"({static}) + ({dynamic})", 0, most_shared)
     if template.max_registers is not None:
-        most = limits.max_registers_per_thread
-        found += _bounded("max_registers", "max_registers", template.max_registers, 0, most, workloads)
-    if parse(text := template.fast_math).names:  # a constant was evaluated when the template was read
-        said = ("fast_math", "true or false")
-        found += _conditions("fast_math", "fast_math has a value", f"({text}) or True", text, said, workloads)
-    for position, text in enumerate(template.launch.grid):
-        most = limits.max_grid_dims[position] if limits.max_grid_dims else MAX_BLOCKS
-        found += _bounded("grid_dim", f"grid.{AXES[position]}", text, 1, most, workloads)
+        bound("max_registers", "max_registers", template.max_registers, 0, limits.max_registers_per_thread)
+    if (flag := parse(template.fast_math)).names:  # a constant was evaluated when the template was read
+        quantity = ("fast_math", flag, "true or false")
+        add(f"({flag.text}) or True", {}, "fast_math has a value", kind="fast_math", quantity=quantity)
+    for axis, text, most in zip("xyz", launch.grid, limits.max_grid_dims or (MAX_BLOCKS,) * 3, strict=False):
+        bound("grid_dim", f"grid.{axis}", text, 1, most)
     return found
 
 
@@ -565,7 +503,7 @@ def compiler_rejection(limits: DeviceLimits, geometry: Geometry, resources: Reso
     """
     threads = geometry.block[0] * geometry.block[1] * geometry.block[2]
     registers, shared = resources.registers or 0, (resources.shared or 0) + geometry.shared_bytes
-    answer = _occupancy(limits, threads, registers, shared)
+    answer = _occupancy(limits, threads=threads, registers=registers, shared=shared)
     if answer.blocks_per_sm:
         return None
     match answer.limiter:
@@ -582,10 +520,8 @@ def compiler_rejection(limits: DeviceLimits, geometry: Geometry, resources: Reso
     return Rejected(answer.limiter or "occupancy", (answer.limiter or "occupancy").replace("_", " "), detail)
 
 
-@lru_cache(maxsize=4096)
-def _occupancy(limits: DeviceLimits, threads: int, registers: int, shared: int) -> Occupancy:
-    """Remembered, as the points of a space have few different ones, and every visit of a lane asks."""
-    return occupancy(limits, threads=threads, registers=registers, shared=shared)
+_occupancy = lru_cache(maxsize=4096)(occupancy)
+"""Remembered, as the points of a space have few different ones, and every visit of a lane asks."""
 
 
 def _environments(names: frozenset[str], workloads: Sequence[Workload]) -> list[tuple[str, dict[str, Any]]]:
@@ -596,38 +532,3 @@ def _environments(names: frozenset[str], workloads: Sequence[Workload]) -> list[
         key = tuple(workload.names[name] for name in own)
         distinct.setdefault(key, (f" for {workload.name}" if own else "", workload.names))
     return list(distinct.values())
-
-
-def _bounded(
-    kind: str, what: str, text: str, low: int, high: int | None, workloads: Sequence[Workload]
-) -> list[SpaceRule]:
-    """The rules that `text` is a whole number from `low` to `high`, for each environment; `high` None sets no limit."""
-    bounds = f"at least {low}" if high is None else f"within {low} to {high}"
-    condition = f"{low} <= ({text}) <= {MAX_INTEGER if high is None else high} and ({text}) % 1 == 0"
-    return _conditions(kind, f"{what} {bounds}", condition, text, (what, f"a whole number {bounds}"), workloads)
-
-
-def _conditions(
-    kind: str, label: str, condition: str, text: str, said: tuple[str, str], workloads: Sequence[Workload]
-) -> list[SpaceRule]:
-    """The rules that `condition` holds, for each environment. said: names of the value of `text` and of what it must
-    be, for the explanation."""
-    parsed, value = parse(condition), parse(text)
-    return [
-        replace(
-            SpaceRule.from_expression(parsed, names, kind=kind, label=f"{label}{suffix}"),
-            explain=_explained(value, *said, names),
-        )
-        for suffix, names in _environments(parsed.names, workloads)
-    ]
-
-
-def _explained(expression: Expression, what: str, wanted: str, names: Mapping[str, Any]) -> Callable[[Config], str]:
-    def explain(config: Config) -> str:
-        try:
-            value = expression.evaluate({**names, **config})
-        except ExpressionError as error:
-            return f"{what} has no value: {error}"
-        return f"{what} is {value}; it must be {wanted}."
-
-    return explain

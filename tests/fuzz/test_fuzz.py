@@ -127,7 +127,7 @@ def test_constraints() -> None:
 
     def check(text: str) -> None:
         try:
-            rule = SpaceRule.from_expression(parse(text))
+            rule = SpaceRule(parse(text))
             space = Space.build(list(PARAMETERS), [rule])
         except TunesmithError as error:
             assert str(error).endswith(".")

@@ -48,8 +48,8 @@ def test_shares_follow_what_a_parameter_does() -> None:
 
 
 def test_a_value_that_is_never_feasible_has_no_effect() -> None:
-    rule = SpaceRule.from_expression(parse("BLOCK * VEC <= 512"), {}, label="BLOCK * VEC <= 512", because="")
-    too_wide = SpaceRule.from_expression(parse("VEC < 8"), {}, label="VEC < 8", because="")
+    rule = SpaceRule(parse("BLOCK * VEC <= 512"), {}, label="BLOCK * VEC <= 512", because="")
+    too_wide = SpaceRule(parse("VEC < 8"), {}, label="VEC < 8", because="")
     space = Space.build(PARAMETERS, [rule, too_wide])
     found = effects(space, observed(space, 20))
     assert found is not None

@@ -37,7 +37,7 @@ def parameters(names: str = "ABCDE") -> list[Parameter]:
 
 
 def rules(*texts: str, limit: int = 8) -> list[SpaceRule]:
-    return [SpaceRule.from_expression(parse(text), {"limit": limit}) for text in texts]
+    return [SpaceRule(parse(text), {"limit": limit}) for text in texts]
 
 
 def product(listed: list[Parameter]) -> list[Config]:
@@ -72,7 +72,7 @@ def test_keys_are_places_in_the_product() -> None:
 
 
 def test_reasons_name_the_rule_and_the_numbers() -> None:
-    rule = SpaceRule.from_expression(parse("A * B <= limit"), {"limit": 8}, because="the tile must fit.")
+    rule = SpaceRule(parse("A * B <= limit"), {"limit": 8}, because="the tile must fit.")
     space = Space.build(parameters(), [rule])
     point: Config = {"A": 8, "B": 2, "C": 1, "D": "wide", "E": True}
     assert space.reject(point) == Reason(
@@ -156,7 +156,7 @@ CONDITIONS = st.recursive(
 @example("(A if B else 0.5) & 1 == 1")
 def test_any_condition_means_on_arrays_what_it_means_on_a_point(text: str) -> None:
     """Also where parameters have values of several types, and where there is no value."""
-    rule = SpaceRule.from_expression(parse(text), {"n": 7})
+    rule = SpaceRule(parse(text), {"n": 7})
     asked = [parameter for parameter in MIXED if parameter.name in rule.names]
     points = product(asked)
     domain = Domain(asked)

@@ -16,7 +16,7 @@ PARAMETERS = [
     Parameter(name="STAGED", values=(True, False)),
     Parameter(name="FIXED", values=(7,)),
 ]
-RULES = [SpaceRule.from_expression(parse(text)) for text in ("BLOCK * TILE <= 768", "TILE < 8 or STAGED")]
+RULES = [SpaceRule(parse(text)) for text in ("BLOCK * TILE <= 768", "TILE < 8 or STAGED")]
 
 
 def listed_space() -> Space:

@@ -7,7 +7,8 @@ import pytest
 from search_cases import PARAMETERS, RULES, listed_space, observe, resume
 
 from tunesmith.kernels.search import STRATEGIES, Observation, SearchError, Strategy, make_strategy
-from tunesmith.kernels.space import Space
+from tunesmith.kernels.space import Space, SpaceRule
+from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.template import Config, config_key
 
 Events = list[tuple[Config, Observation | None]]
@@ -139,17 +140,10 @@ class TestContract:
         assert said.startswith(name) and said.endswith(".") and "\n" not in said
 
     def test_an_empty_or_single_space_is_exhausted(self, name: str) -> None:
-        empty = make_strategy(name, Space.build(PARAMETERS, [*RULES, *_impossible()]), seed=0)
+        empty = make_strategy(name, Space.build(PARAMETERS, [*RULES, SpaceRule(parse("BLOCK > 999"))]), seed=0)
         assert empty.ask() is None and empty.exhausted
         single = make_strategy(name, Space.build(PARAMETERS[4:], []), seed=0)
         assert single.ask() == {"FIXED": 7} and single.ask() is None and single.exhausted
-
-
-def _impossible() -> list[object]:
-    from tunesmith.kernels.space import SpaceRule
-    from tunesmith.kernels.spec.expression import parse
-
-    return [SpaceRule.from_expression(parse("BLOCK > 999"))]
 
 
 def test_the_default_says_what_it_picked_and_why() -> None:
