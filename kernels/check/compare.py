@@ -135,16 +135,12 @@ class FusedCheck:
         self._figures = device.allocate(8)
         self._parts = 0
 
-    def passes(
-        self, data: WorkloadData, index: int, allowed: Mapping[str, float]
-    ) -> dict[str, tuple[float, float]] | None:
-        """For set `index` after a launch, the largest share of the tolerance and the root mean square of shares by
-        output; None when anything is not as it should be. `allowed` as in `check.measure_set`."""
+    def passes(self, data: WorkloadData, index: int, allowed: Mapping[str, float]) -> dict[str, Deviation] | None:
+        """The deviations of the outputs of set `index` after a launch; None when anything is not as it should be.
+        `allowed` as in `measure_set`."""
         outputs = [place for place in data.places if place.argument.role != "in"]
         # All bytes of a set outside of the outputs must be unchanged.
-        ordered = sorted(outputs, key=lambda place: place.offset)
-        begins = [0, *(place.offset + place.nbytes for place in ordered)]
-        ranges = list(zip(begins, [*(place.offset for place in ordered), data.set_bytes], strict=True))
+        ranges = data.between(outputs)
         if (parts := len(ranges) + len(outputs)) > self._parts:
             self._parts, self._figures = parts, self._device.allocate(8 * parts * self._blocks * FIGURES)
         after, before = data.set_buffer(index), data.set_buffer(index, pristine=True)
@@ -158,7 +154,7 @@ class FusedCheck:
         deviations = {}
         for place, figures in zip(outputs, found[len(ranges) :], strict=False):
             rms = math.sqrt(float(figures[:, 1].sum()) / math.prod(place.shape))
-            deviations[place.argument.name] = (float(figures[:, 0].max()), rms)
+            deviations[place.argument.name] = Deviation(float(figures[:, 0].max()), rms)
         return deviations
 
     def _compare(self, data: WorkloadData, index: int, place: Slot, part: int, allowed: float) -> None:
@@ -198,8 +194,7 @@ def _compare_source(backend: str, dtype: str) -> str:
 
 COMPILED: dict[str, Artifact] = {}
 """Compiled kernels, of this process or of another for the same device, by device and the digest of their source."""
-_CHECKS: WeakKeyDictionary[Device, FusedCheck | str] = WeakKeyDictionary()
-"""The check of each device, or why it has none."""
+_CHECKS: WeakKeyDictionary[Device, FusedCheck | None] = WeakKeyDictionary()
 
 
 def fused_check(device: Device) -> FusedCheck | None:
@@ -210,9 +205,8 @@ def fused_check(device: Device) -> FusedCheck | None:
         except (TunesmithError, DeviceError) as error:
             if isinstance(error, DeviceError) and error.sticky:
                 raise
-            _CHECKS[device] = str(error)
-    made = _CHECKS[device]
-    return made if isinstance(made, FusedCheck) else None
+            _CHECKS[device] = None
+    return _CHECKS[device]
 
 
 REASONS = {
@@ -284,12 +278,11 @@ def measure_set(
     then be off by `WorkloadData.sensitivity` in any case; where the task does not define a NaN, anything may stand in
     its place, and a NaN in the rest of its row: arithmetic on infinities spreads within a sum as it is ordered."""
     xp, quick = data.device.xp, fused_check(data.device)
-    passed = quick.passes(data, index, allowed or {}) if quick is not None else None
-    if passed is not None:
-        return _unwritten_nan(data, index) or {name: Deviation(largest, rms) for name, (largest, rms) in passed.items()}
-    found = _measure_slowly(data, index, allowed or {})
-    original = not data.task.reference
-    if (lenient or original) and isinstance(found, WrongResult) and found.reason in ("mismatch", "unwritten"):
+    found: WrongResult | dict[str, Deviation] | None = quick.passes(data, index, allowed or {}) if quick else None
+    if found is None:
+        found = _measure_slowly(data, index, allowed or {})
+    may_differ = lenient or not data.task.reference
+    if may_differ and isinstance(found, WrongResult) and found.reason in ("mismatch", "unwritten"):
         slack = data.order_of_sums(index)
         if lenient:
             slack = {name: xp.maximum(slack[name], one) for name, one in data.sensitivity(index).items()}
@@ -302,14 +295,12 @@ def _unwritten_nan(data: WorkloadData, index: int) -> WrongResult | None:
     nothing was written."""
     if not data.nan_is_defined:
         return None
-    for name, positions in data.expected_nans(index).items():
-        place = next(place for place in data.places if place.argument.name == name)
-        width = DTYPES[place.dtype].size
-        if place.argument.role != "out" or width == 1:  # 8 bits leave no room for NaNs of different bits
+    for place in (one for one in data.places if one.argument.role == "out"):
+        positions, width = data.expected_nans(index, place.argument.name), DTYPES[place.dtype].size
+        if width == 1 or not positions.size:  # 8 bits leave no room for NaNs of different bits
             continue
-        whole = slice(place.offset, place.offset + place.nbytes)
-        after, before = (data.set_array(index, pristine=kept)[whole].reshape(-1, width) for kept in (False, True))
-        same = (after[positions] == before[positions]).all(axis=1)
+        after, before = (data.set_array(index, pristine=kept)[place.bytes] for kept in (False, True))
+        same = (after.reshape(-1, width)[positions] == before.reshape(-1, width)[positions]).all(axis=1)
         if bool(same.any()):
             return _mismatch(data, place, index, int(positions[int(same.argmax())]), math.nan, int(same.sum()))
     return None
@@ -325,10 +316,8 @@ def _measure_slowly(
     data: WorkloadData, index: int, allowed: Mapping[str, float], slack: Mapping[str, Any] | None = None
 ) -> WrongResult | dict[str, Deviation]:
     """`measure_set` by array operations, which name the first error and its place."""
-    xp = data.device.xp
-    after = data.set_array(index)
-    before = data.set_array(index, pristine=True)
-    if (wrong := _changed_beside_outputs(xp, after, before, data)) is not None:
+    after, before = data.set_array(index), data.set_array(index, pristine=True)
+    if (wrong := _changed_beside_outputs(after, before, data)) is not None:
         return wrong
     deviations = {}
     for place in (place for place in data.places if place.argument.role != "in"):
@@ -343,7 +332,6 @@ def _measure_slowly(
 def check_surroundings(data: WorkloadData, launched: Set[int]) -> WrongResult | None:
     """Whether launches on the sets `launched` left all else alone: the inputs and red zones of these, and all of the
     others, which are as restored."""
-    xp = data.device.xp
     for index in range(data.sets):
         after, before = data.set_array(index), data.set_array(index, pristine=True)
         if bool((after == before).all()):
@@ -351,53 +339,45 @@ def check_surroundings(data: WorkloadData, launched: Set[int]) -> WrongResult | 
         if index not in launched:
             detail = "a launch changed memory that belongs to the arrays of another launch"
             return WrongResult("out_of_bounds_write", data.places[0].argument.name, detail)
-        if (wrong := _changed_beside_outputs(xp, after, before, data)) is not None:
+        if (wrong := _changed_beside_outputs(after, before, data)) is not None:
             return wrong
     return None
 
 
-def _changed_beside_outputs(xp: Any, after: Any, before: Any, data: WorkloadData) -> WrongResult | None:
+def _changed_beside_outputs(after: Any, before: Any, data: WorkloadData) -> WrongResult | None:
     """Whether a byte outside of the arrays has changed, and by which array it lies, or an input."""
     ordered = sorted(data.places, key=lambda place: place.offset)
-    ends = [0, *(place.offset + place.nbytes for place in ordered)]
-    starts = [*(place.offset for place in ordered), data.set_bytes]
-    for number, (begin, end) in enumerate(zip(ends, starts, strict=True)):
+    for number, (begin, end) in enumerate(data.between(ordered)):
         changed = after[begin:end] != before[begin:end]
-        if not bool(changed.any()):
-            continue
-        at = begin + int(xp.argmax(changed))
-        behind = number > 0 and (number == len(ordered) or at - begin < RED_ZONE)
-        place = ordered[number - 1 if behind else number]
-        distance = at - begin + 1 if behind else end - at
-        name, side = place.argument.name, "after" if behind else "before"
-        return WrongResult("out_of_bounds_write", name, f"the kernel wrote {distance} byte(s) {side} {name}")
-    for place in (place for place in data.places if place.argument.role == "in"):
-        whole, name = slice(place.offset, place.offset + place.nbytes), place.argument.name
-        if not bool((after[whole] == before[whole]).all()):
+        if bool(changed.any()):
+            at = begin + int(changed.argmax())
+            behind = number > 0 and (number == len(ordered) or at - begin < RED_ZONE)
+            name = ordered[number - 1 if behind else number].argument.name
+            where = f"{at - begin + 1} byte(s) after" if behind else f"{end - at} byte(s) before"
+            return WrongResult("out_of_bounds_write", name, f"the kernel wrote {where} {name}")
+    for place in data.places:
+        name = place.argument.name
+        if place.argument.role == "in" and not bool((after[place.bytes] == before[place.bytes]).all()):
             return WrongResult("input_modified", name, f"{name} is declared `in`, but the kernel changed it")
     return None
 
 
 def _compare(data: WorkloadData, place: Slot, index: int, allowed: float, slack: Any = None) -> WrongResult | Deviation:
-    xp, name = data.device.xp, place.argument.name
+    xp, name, dtype = data.device.xp, place.argument.name, DTYPES[place.dtype]
     raw = data.device.array(data.view(place, index), place.dtype)
-    expected = data.expected_of(index)[name]
-    tolerance = data.task.tolerance_of(place.dtype, place.argument.name)
-    overflow = DTYPES[place.dtype].overflow
+    expected, tolerance = data.expected_of(index)[name], data.task.tolerance_of(place.dtype, name)
     worst, squares = 0.0, 0.0
     spread = None if slack is None or data.nan_is_defined else _rows_with_nan(xp, expected, place)
-    for start in range(0, expected.size, CHUNK):
-        part = DTYPES[place.dtype].to_float64(xp, raw[start : start + CHUNK])
-        wanted = expected[start : start + CHUNK]
-        own_slack = 0.0 if slack is None else slack[start : start + CHUNK]
-        shares = deviation(xp, part, wanted, tolerance, overflow, own_slack)
+    for chunk in (slice(start, start + CHUNK) for start in range(0, expected.size, CHUNK)):
+        got, wanted = dtype.to_float64(xp, raw[chunk]), expected[chunk]
+        shares = deviation(xp, got, wanted, tolerance, dtype.overflow, 0.0 if slack is None else slack[chunk])
         if spread is not None:
-            anything = xp.isnan(wanted) | (xp.isnan(part) & spread[start : start + CHUNK])
-            shares = xp.where(anything, 0.0, shares)
+            shares = xp.where(xp.isnan(wanted) | (xp.isnan(got) & spread[chunk]), 0.0, shares)
         largest = float(shares.max())
         if not largest <= allowed:
-            at = int(xp.argmax(shares > allowed))
-            return _mismatch(data, place, index, start + at, float(part[at]), int((shares > allowed).sum()))
+            wrong = shares > allowed
+            at = int(wrong.argmax())
+            return _mismatch(data, place, index, chunk.start + at, float(got[at]), int(wrong.sum()))
         worst, squares = max(worst, largest), squares + float((shares * shares).sum())
     return Deviation(worst, math.sqrt(squares / expected.size))
 
@@ -409,18 +389,15 @@ def _rows_with_nan(xp: Any, expected: Any, place: Slot) -> Any:
 
 
 def _mismatch(data: WorkloadData, place: Slot, index: int, flat: int, got: float, wrong_in_chunk: int) -> WrongResult:
-    name = place.argument.name
-    where = tuple(int(i) for i in np.unravel_index(flat, place.shape))
+    name, width = place.argument.name, DTYPES[place.dtype].size
+    where = f"{name}{[int(i) for i in np.unravel_index(flat, place.shape)]}"
     want = float(data.expected_of(index)[name][flat])
-    width = place.nbytes // math.prod(place.shape)
-    whole = slice(place.offset, place.offset + place.nbytes)
-    element = slice(flat * width, (flat + 1) * width)
-    after, before = data.set_array(index)[whole], data.set_array(index, pristine=True)[whole]
-    if place.argument.role == "inout" and bool((after == before).all()):
-        held = f"{name} holds its contents from before the launch; {name}{list(where)} should be {want:.6g}"
+    same = data.set_array(index)[place.bytes] == data.set_array(index, pristine=True)[place.bytes]
+    if place.argument.role == "inout" and bool(same.all()):
+        held = f"{name} holds its contents from before the launch; {where} should be {want:.6g}"
         return WrongResult("unwritten", name, held)
-    if place.argument.role == "out" and bool((after[element] == before[element]).all()):
-        held = f"{name}{list(where)} holds the bytes that outputs hold before a launch; expected {want:.6g}"
+    if place.argument.role == "out" and bool(same[flat * width : (flat + 1) * width].all()):
+        held = f"{where} holds the bytes that outputs hold before a launch; expected {want:.6g}"
         return WrongResult("unwritten", name, held)
-    differs = f"{name}{list(where)} is {versus(got, want)} ({wrong_in_chunk} or more elements differ)"
+    differs = f"{where} is {versus(got, want)} ({wrong_in_chunk} or more elements differ)"
     return WrongResult("mismatch", name, differs)

@@ -8,13 +8,14 @@ member occurs with each combination of types. The steps are carried out by `tune
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
@@ -146,7 +147,7 @@ def small_workload(task: Task, workloads: Sequence[Workload], most_bytes: float 
     """The smallest of `workloads`, or where that has more than `most_bytes` of arrays, one like it with its largest
     sizes halved as often as it takes, as far as the task allows."""
     made = smallest = min(workloads, key=lambda one: _array_bytes(task, one))
-    halved = {name for name in extents(task, workloads) if smallest.sizes[name] > 1}
+    halved = [name for name in sorted(extents(task, workloads)) if smallest.sizes[name] > 1]
     while _array_bytes(task, made) > most_bytes and halved:
         largest = max(halved, key=lambda name: made.sizes[name])
         sizes = {**made.sizes, largest: made.sizes[largest] // 2}
@@ -186,14 +187,12 @@ def _by_gain(task: Task, limits: DeviceLimits, steps: Sequence[Step]) -> list[St
     covered: set[tuple[object, object]] = set()
     order = []
     while queue:
-        gain, at = queue[0]
-        now = -len(pairs[at] - covered) / costs[at]
-        if now > gain:
-            heapq.heapreplace(queue, (now, at))
-            continue
-        heapq.heappop(queue)
-        covered |= pairs[at]
-        order.append(steps[at])
+        gain, at = heapq.heappop(queue)
+        if (now := -len(pairs[at] - covered) / costs[at]) > gain:
+            heapq.heappush(queue, (now, at))
+        else:
+            covered |= pairs[at]
+            order.append(steps[at])
     return order
 
 
@@ -208,56 +207,63 @@ def derived_steps(
 ) -> list[Step]:
     """Steps on sizes of the ladder, around the sizes of `like`, and about the largest of the task, the smallest first.
     A size that is not an extent takes the value of `like`, half of it, one less, one more, and twice of it."""
-    largest = {name: max(workload.sizes[name] for workload in _of_kind(task, limits)) for name in like.sizes}
-    bounds = _Bounds.of(task, limits, like)
-    classes: dict[str, tuple[tuple[int, ...], ...]] = {}
+    shapes = _Shapes(task, limits, like, seed)
+    classes: dict[str, list[tuple[int, ...]]] = {}
     for name, size in like.sizes.items():
-        around, beyond = (size, size - 1, size + 1), (largest[name], largest[name] + 1, largest[name] + 3)
+        largest = max(workload.sizes[name] for workload in shapes.own)
+        around, beyond = (size, max(1, size - 1), size + 1), (largest, largest + 1, largest + 3)
         others = dict.fromkeys((size, size // 2, size - 1, size + 1, 2 * size))
-        extent = (*LADDER, *(tuple(max(1, value) for value in of_class) for of_class in (around, beyond)))
-        classes[name] = extent if name in bounds.extents else tuple((value,) for value in others if value >= 1)
-    types = _types(task, limits)
+        ladder = [*LADDER, around, beyond]
+        classes[name] = ladder if name in shapes.extents else [(value,) for value in others if value >= 1]
     kinds = kinds_of(task)
-    scalars = {
-        argument.name: [level for level in range(_levels(argument, task)) if (argument.name, level) not in unusable]
-        for argument in task.arguments
-        if argument.role == "scalar"
+    levels = {
+        argument.name: [level for level in range(1 + len(changes)) if (argument.name, level) not in unusable]
+        for argument, changes in _scalar_changes(task)
     }
     factors = {
         **{f"size {name}": len(members) for name, members in classes.items()},
-        "types": len(types),
+        "types": len(shapes.types),
         "kind": len(kinds),
-        **{f"scalar {name}": len(levels) for name, levels in scalars.items() if len(levels) > 1},
+        **{f"scalar {name}": len(usable) for name, usable in levels.items() if len(usable) > 1},
     }
     made: dict[str, Step] = {}
     turns: Counter[tuple[str, int, int]] = Counter()
+    """How often a size has come with a combination of types; of a size 0, how often the size was kept."""
 
     def add(chosen: Mapping[str, int], position: int) -> None:
-        types_at = chosen["types"]
-        sizes = {}
+        at, sizes, needs = chosen["types"], {}, {}
         for name, members in classes.items():
-            of_class = members[chosen[f"size {name}"]]
-            sizes[name] = min(of_class, key=lambda size: turns[name, size, types_at])
-        by_need = {name: (chosen[f"size {name}"] >= len(LADDER), turns[name, 0, 0] % 2) for name in classes}
-        kept = max(by_need, key=lambda name: by_need[name], default="")
+            level = chosen[f"size {name}"]
+            sizes[name] = min(members[level], key=lambda size: turns[name, size, at])
+            needs[name] = (level >= len(LADDER), turns[name, 0, 0] % 2)
+        kept = max(needs, key=lambda name: needs[name], default="")
         turns[kept, 0, 0] += 1
-        if (within := bounds.within(sizes, types[types_at], kept)) is None:
+        if (fitting := shapes.within(sizes, shapes.types[at], kept)) is None:
             return
-        sizes = within
-        for name, size in sizes.items():
-            turns[name, size, types_at] += 1
-        workload = _derived(like, sizes, types[types_at], "derived")
-        changed = _scalars(task, workload, {name: of[chosen.get(f"scalar {name}", 0)] for name, of in scalars.items()})
-        contents = Contents(kinds[chosen["kind"]], seed, CHANGES[position % len(CHANGES)], changed)
-        step = Step(workload, contents, derived=True)
-        made.setdefault(step.name, step)
-        if contents.kind in UNINFORMATIVE and _most_results(task, workload) <= MAX_UNINFORMATIVE_RESULTS:
-            plain = Step(workload, Contents("task", seed, contents.change), derived=True)
-            made.setdefault(plain.name, plain)
+        turns.update((name, size, at) for name, size in fitting.items())
+        workload = shapes.workload(fitting, shapes.types[at], "derived")
+        scalars = _scalars(task, workload, {name: of[chosen.get(f"scalar {name}", 0)] for name, of in levels.items()})
+        kind, change = kinds[chosen["kind"]], CHANGES[position % len(CHANGES)]
+        variants = [Contents(kind, seed, change, scalars)]
+        most_results = _number(lambda: max(math.prod(task.shape_of(one, workload)) for one in task.outputs))
+        if kind in UNINFORMATIVE and most_results <= MAX_UNINFORMATIVE_RESULTS:
+            variants.append(Contents("task", seed, change))
+        for contents in variants:
+            step = Step(workload, contents, derived=True)
+            made.setdefault(step.name, step)
 
     for position, row in enumerate(_covering(tuple(factors.items()), seed)):
         add(row, position)
-    for position, row in enumerate(list(_left_out(classes, types, turns))):
+    # Members of classes that did not come up with some combination of types; the other sizes are small.
+    left_out = [
+        {f"size {other}": (1 + (level + turn) % 3) % len(of) for other, of in classes.items()}
+        | {f"size {name}": level, "types": at}
+        for name, members in classes.items()
+        for level, of_class in enumerate(members)
+        for at in range(len(shapes.types))
+        for turn in range(sum(not turns[name, size, at] for size in set(of_class)))
+    ]
+    for position, row in enumerate(left_out):
         add({**dict.fromkeys(factors, 0), **row}, position)
     return sorted(made.values(), key=lambda step: _array_bytes(task, step.workload))
 
@@ -269,49 +275,44 @@ def reaching_steps(
     `MAX_COVERAGE_STEPS`, sizes of all magnitudes among the first, and `MAX_NEIGHBOUR_STEPS` beside the task's own
     shapes. Each size in turn becomes as long as the memory budget allows, as a row may have to exceed a parameter of
     the template. tried: whether the steps of `derived_steps` have been carried out; if not, they are among these."""
-    found = []
+    shapes, found = _Shapes(task, limits, like, seed), []
     for own in types:
-        steps = list(_long_steps(task, limits, like, own, seed))
+        steps = list(_long_steps(shapes, own))
         if not tried:
             steps += [one for one in derived_steps(task, limits, like, seed) if one.workload.types == own]
         # Multiples of the golden ratio, modulo 1, spread evenly however many are taken.
         order = sorted(range(len(steps)), key=lambda at: at * GOLDEN_RATIO % 1)
-        found.append([*(steps[at] for at in order[:MAX_COVERAGE_STEPS]), *_near_steps(task, limits, own, seed)])
+        found.append([*(steps[at] for at in order[:MAX_COVERAGE_STEPS]), *_near_steps(shapes, own)])
     return [step for turn in itertools.zip_longest(*found) for step in turn if step is not None]
 
 
-def _long_steps(
-    task: Task, limits: DeviceLimits, like: Workload, types: Mapping[str, str], seed: int
-) -> Iterator[Step]:
+def _long_steps(shapes: _Shapes, types: Mapping[str, str]) -> Iterator[Step]:
     """Each size long, with and without a rest behind the last vector, while the others are small."""
-    turn, bounds = 0, _Bounds.of(task, limits, like)
-    for name in sorted(bounds.extents):
+    turn = 0
+    for name in sorted(shapes.extents):
         length = MIN_LONG_SIZE
-        while bounds.allow_long(length):
-            for more in (0, 1):
+        while shapes.allow_long(length):
+            for size in (length, length + 1):
                 turn += 1
                 small = {
-                    other: 1 + (at + turn) % 3 if other in bounds.extents else size
-                    for at, (other, size) in enumerate(like.sizes.items())
+                    other: 1 + (at + turn) % 3 if other in shapes.extents else given
+                    for at, (other, given) in enumerate(shapes.like.sizes.items())
                 }
-                if (sizes := bounds.within(small | {name: length + more}, types, name)) is None:
-                    continue
-                if sizes[name] == length + more:  # and not cut to what another length gave
-                    contents = Contents("task", seed, CHANGES[turn % len(CHANGES)])
-                    yield Step(_derived(like, sizes, types, "long"), contents, derived=True)
+                sizes = shapes.within(small | {name: size}, types, name)
+                if sizes is not None and sizes[name] == size:  # and not cut to what another length gave
+                    yield shapes.step(shapes.workload(sizes, types, "long"), turn)
             length *= 2
 
 
-def _near_steps(task: Task, limits: DeviceLimits, types: Mapping[str, str], seed: int) -> list[Step]:
+def _near_steps(shapes: _Shapes, types: Mapping[str, str]) -> list[Step]:
     """The task's own shapes with each size in turn one more, the largest first: a path for large arrays has its own way
     with what no vector divides."""
-    found: dict[str, Step] = {}
-    for workload in sorted(_of_kind(task, limits), key=lambda one: _array_bytes(task, one), reverse=True):
-        for turn, name in enumerate(workload.sizes):
-            made = _derived(workload, {**workload.sizes, name: workload.sizes[name] + 1}, types, "near")
-            if _array_bytes(task, made) <= MAX_NEIGHBOUR_BYTES[limits.kind] and _allows(task, made):
-                step = Step(made, Contents("task", seed, CHANGES[turn % len(CHANGES)]), derived=True)
-                found.setdefault(made.name, step)
+    task, found = shapes.task, dict[str, Step]()
+    for own in sorted(shapes.own, key=lambda one: _array_bytes(task, one), reverse=True):
+        for turn, (name, size) in enumerate(own.sizes.items()):
+            workload = _resized(own, own.sizes | {name: size + 1}, types, "near")
+            if _array_bytes(task, workload) <= MAX_NEIGHBOUR_BYTES[shapes.kind] and _allows(task, workload):
+                found.setdefault(workload.name, shapes.step(workload, turn))
     return list(found.values())[:MAX_NEIGHBOUR_STEPS]
 
 
@@ -321,28 +322,20 @@ def source_size_steps(
     """Steps in which each size in turn is what `source` compares something with, and its neighbours, in each
     combination of types; other sizes are small. known: names of workloads that need no further step."""
     made: dict[str, Step] = {}
-    bounds = _Bounds.of(task, limits, like)
-    long = [name for name in like.sizes if name in bounds.extents]
-    most = MAX_SOURCE_SIZE_STEPS // max(1, 3 * len(long))
+    shapes = _Shapes(task, limits, like, seed)
+    long = [name for name in like.sizes if name in shapes.extents]
     usual = {size for of_class in LADDER for size in of_class} | set(range(MIN_SOURCE_SIZE))
     numbers = [number for number in source_integers(source) if not {number - 1, number, number + 1} <= usual]
-    for number in [one for one in numbers if bounds.allow_long(one)][:most]:
+    numbers = list(filter(shapes.allow_long, numbers))[: MAX_SOURCE_SIZE_STEPS // max(1, 3 * len(long))]
+    for number in numbers:
         for turn, (name, value) in enumerate(itertools.product(long, (number, number - 1, number + 1))):
-            for types in _types(task, limits):
-                wanted = like.sizes | dict.fromkeys(long, (3, 8, 17)[turn % 3]) | {name: value}
-                if (sizes := bounds.within(wanted, types, name)) is None:
-                    continue
-                if _derived(like, sizes, types, "derived").name in known:
-                    continue
-                workload = _derived(like, sizes, types, "from the source")
-                step = Step(workload, Contents("task", seed, CHANGES[turn % len(CHANGES)]), derived=True)
-                made.setdefault(workload.name, step)
+            wanted = like.sizes | dict.fromkeys(long, (3, 8, 17)[turn % 3]) | {name: value}
+            for types in shapes.types:
+                sizes = shapes.within(wanted, types, name)
+                if sizes is not None and shapes.workload(sizes, types, "derived").name not in known:
+                    workload = shapes.workload(sizes, types, "from the source")
+                    made.setdefault(workload.name, shapes.step(workload, turn))
     return list(made.values())
-
-
-def _derived(like: Workload, sizes: dict[str, int], types: Mapping[str, str], origin: str) -> Workload:
-    name = " ".join(("x".join(map(str, sizes.values())), *types.values(), f"({origin})"))
-    return like.model_copy(update={"sizes": sizes, "types": dict(types), "name": name})
 
 
 @lru_cache
@@ -367,67 +360,41 @@ def _balance(rows: list[dict[str, int]], name: str, levels: int) -> None:
     for row in rows:
         old, new = row[name], min(range(levels), key=lambda level: wanted[level])
         others = [(other, level) for other, level in row.items() if other != name]
-        if old == new or any(pairs[old, *pair] < 2 for pair in others):
-            continue
-        for pair in others:
-            pairs[old, *pair] -= 1
-            pairs[new, *pair] += 1
-        wanted[old] -= 1
-        wanted[new] += 1
-        row[name] = new
+        if old != new and all(pairs[old, *pair] > 1 for pair in others):
+            pairs.subtract((old, *pair) for pair in others)
+            pairs.update((new, *pair) for pair in others)
+            wanted.update({old: -1, new: 1})
+            row[name] = new
 
 
-def _left_out(
-    classes: Mapping[str, Sequence[Sequence[int]]],
-    types: Sequence[Mapping[str, str]],
-    turns: Mapping[tuple[str, int, int], int],
-) -> Iterator[dict[str, int]]:
-    """Rows for members of classes that did not come up with some combination of types; the other sizes are small."""
-    for name, members in classes.items():
-        for at, of_class in enumerate(members):
-            for types_at in range(len(types)):
-                missing = sum(not turns[name, size, types_at] for size in set(of_class))
-                for turn in range(missing):
-                    small = {f"size {other}": (1 + (at + turn) % 3) % len(of) for other, of in classes.items()}
-                    yield {**small, f"size {name}": at, "types": types_at}
+class _Shapes:
+    """The sizes that made-up workloads of a task may have on a kind of device, and steps on these. like: the workload
+    whose sizes they vary; cheap, most: bytes and operations of a usual step, and of any, at least the need of the
+    task's smallest workload; types: the combinations of types of the task's workloads that the backend knows."""
 
+    def __init__(self, task: Task, limits: DeviceLimits, like: Workload, seed: int) -> None:
+        self.task, self.kind, self.like, self.seed = task, limits.kind, like, seed
+        self.own = _of_kind(task, limits)
+        self.extents = extents(task, self.own)
+        smallest = min(self.own, key=lambda one: _array_bytes(task, one))
+        self.cheap = MAX_BYTES[limits.kind], MAX_FLOPS[limits.kind]
+        self.most = max(self.cheap[0], _array_bytes(task, smallest)), max(self.cheap[1], _flops(task, smallest))
+        found = {tuple(workload.types.items()): workload.types for workload in task.workloads}
+        self.types = [
+            dict(types)
+            for types in found.values()
+            if all(limits.backend in DTYPES[dtype].c_names for dtype in types.values())
+        ]
+        self._related_sizes: dict[tuple[object, ...], list[dict[str, int]]] = {}
 
-def _types(task: Task, limits: DeviceLimits) -> list[dict[str, str]]:
-    """The combinations of types that a workload of the task has, on whatever device, and the backend knows."""
-    found = {tuple(workload.types.items()): workload.types for workload in task.workloads}
-    return [
-        dict(types)
-        for types in found.values()
-        if all(limits.backend in DTYPES[dtype].c_names for dtype in types.values())
-    ]
+    def workload(self, sizes: Mapping[str, int], types: Mapping[str, str], origin: str) -> Workload:
+        return _resized(self.like, sizes, types, origin)
 
+    def step(self, workload: Workload, turn: int) -> Step:
+        """`workload` with the task's own contents."""
+        return Step(workload, Contents("task", self.seed, CHANGES[turn % len(CHANGES)]), derived=True)
 
-def _of_kind(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
-    return (*task.workloads_for(limits.kind, held_out=False), *task.workloads_for(limits.kind, held_out=True))
-
-
-@dataclass(frozen=True, slots=True)
-class _Bounds:
-    """Which sizes the steps of a task may have. like: the workload whose sizes they vary; extents: see `extents`;
-    cheap, most: bytes and operations of a usual step, and of any, at least the need of the task's smallest workload."""
-
-    task: Task
-    like: Workload
-    extents: frozenset[str]
-    cheap: tuple[float, float]
-    most: tuple[float, float]
-    known: dict[tuple[object, ...], list[dict[str, int]]] = field(default_factory=dict)
-    """The results of `_related`, by the size and the types."""
-
-    @classmethod
-    def of(cls, task: Task, limits: DeviceLimits, like: Workload) -> _Bounds:
-        own = _of_kind(task, limits)
-        smallest = min(own, key=lambda one: _array_bytes(task, one))
-        cheap = MAX_BYTES[limits.kind], MAX_FLOPS[limits.kind]
-        most = max(cheap[0], _array_bytes(task, smallest)), max(cheap[1], _flops(task, smallest))
-        return cls(task, like, extents(task, own), cheap, most)
-
-    def within(self, sizes: dict[str, int], types: Mapping[str, str], kept: str) -> dict[str, int] | None:
+    def within(self, sizes: Mapping[str, int], types: Mapping[str, str], kept: str) -> Mapping[str, int] | None:
         """`sizes`, of which the largest extents are made smaller until the workload is cheap, the one called `kept`
         last, and then as the task requires them; None where no such workload keeps to the limits."""
         while not self._costs_at_most(self.cheap, sizes, types):
@@ -438,19 +405,15 @@ class _Bounds:
                 break
             sizes = {**sizes, name: lower[0]}
         # One size after another, rather others than `kept`, as long as more of what the task requires holds.
-        broken = self._broken(sizes, types, self.task.requires)
-        affordable = self._affordable(sizes, types)
+        broken, affordable = self._broken(sizes, types), self._affordable(sizes, types)
         for name in sorted((name for name in sizes if name in self.extents), key=lambda name: name == kept):
-            about = [text for text in self.task.requires if name in parse(text).names]
-            if not affordable or not broken.isdisjoint(about):
-                for size in self._others(name, sizes[name]):
-                    changed = {**sizes, name: size}
-                    left = self._broken(changed, types, about)
-                    fewer = len(left) < len(broken.intersection(about))
-                    if (fewer or not affordable) and self._affordable(changed, types):
-                        sizes, broken, affordable = changed, broken.difference(about) | left, True
-                    if affordable and broken.isdisjoint(about):
-                        break
+            for size in self._others(name, sizes[name]):
+                if affordable and not any(name in parse(text).names for text in broken):
+                    break
+                changed = {**sizes, name: size}
+                left = self._broken(changed, types)
+                if (len(left) < len(broken) or not affordable) and self._affordable(changed, types):
+                    sizes, broken, affordable = changed, left, True
         if affordable and not broken:
             return sizes
         return min(self._related(types, kept), key=lambda one: abs(one[kept] - sizes[kept]), default=None)
@@ -459,20 +422,19 @@ class _Bounds:
         """Where several sizes must fit together: the sizes of `like`, the extents or else all of them halved until they
         are cheap, and these with every length of `kept` that fits them."""
         key = (kept, *types.items())
-        if key not in self.known and kept:
+        if key not in self._related_sizes and kept:
             halved = [
                 self.like.sizes | {name: max(1, self.like.sizes[name] >> times) for name in names}
                 for names in (self.extents, self.like.sizes)
                 for times in range(MAX_HALVINGS)
             ]
-            cheap = (one for one in halved if self._costs_at_most(self.cheap, one, types))
-            bases = [one for one in cheap if not self._broken(one, types, self.task.requires)]
-            varied = [
-                {**one, kept: size} for one in (bases[:1] + bases[-1:]) for size in range(1, MAX_RELATED_SIZE + 1)
-            ]
-            whole = [one for one in varied if not self._broken(one, types, self.task.requires)]
-            self.known[key] = bases + [one for one in whole if self._affordable(one, types)]
-        return self.known.get(key, [])
+            cheap = [one for one in halved if self._costs_at_most(self.cheap, one, types)]
+            bases = [one for one in cheap if not self._broken(one, types)]
+            lengths = range(1, MAX_RELATED_SIZE + 1)
+            varied = [{**one, kept: size} for one in (bases[:1] + bases[-1:]) for size in lengths]
+            whole = [one for one in varied if not self._broken(one, types) and self._affordable(one, types)]
+            self._related_sizes[key] = bases + whole
+        return self._related_sizes.get(key, [])
 
     def _others(self, name: str, size: int) -> list[int]:
         """Other values of a size: smaller ones, or else larger ones, up to the largest of some workload."""
@@ -487,17 +449,26 @@ class _Bounds:
             self._costs_at_most(self.cheap, {**small, name: number + 1}, self.like.types) for name in self.extents
         )
 
-    def _broken(self, sizes: dict[str, int], types: Mapping[str, str], requires: Sequence[str]) -> frozenset[str]:
-        """Those of the task's requirements that do not hold, or cannot be computed."""
-        workload = self.like.model_copy(update={"sizes": sizes, "types": dict(types)})
-        return frozenset(text for text in requires if not _allows(self.task, workload, text))
+    def _broken(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> list[str]:
+        """The task's requirements that do not hold, or cannot be computed."""
+        workload = self.workload(sizes, types, "")
+        return [text for text in self.task.requires if not _allows(self.task, workload, text)]
 
-    def _affordable(self, sizes: dict[str, int], types: Mapping[str, str]) -> bool:
+    def _affordable(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> bool:
         return self._costs_at_most(self.most, sizes, types)
 
-    def _costs_at_most(self, most: tuple[float, float], sizes: dict[str, int], types: Mapping[str, str]) -> bool:
-        workload = self.like.model_copy(update={"sizes": sizes, "types": dict(types)})
+    def _costs_at_most(self, most: tuple[float, float], sizes: Mapping[str, int], types: Mapping[str, str]) -> bool:
+        workload = self.workload(sizes, types, "")
         return _array_bytes(self.task, workload) <= most[0] and _flops(self.task, workload) <= most[1]
+
+
+def _resized(like: Workload, sizes: Mapping[str, int], types: Mapping[str, str], origin: str) -> Workload:
+    name = " ".join(("x".join(map(str, sizes.values())), *types.values(), f"({origin})"))
+    return like.model_copy(update={"sizes": dict(sizes), "types": dict(types), "name": name})
+
+
+def _of_kind(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
+    return (*task.workloads_for(limits.kind, held_out=False), *task.workloads_for(limits.kind, held_out=True))
 
 
 def _allows(task: Task, workload: Workload, requirement: str | None = None) -> bool:
@@ -508,67 +479,58 @@ def _allows(task: Task, workload: Workload, requirement: str | None = None) -> b
         return False
 
 
-def _array_bytes(task: Task, workload: Workload, arguments: Sequence[Argument] | None = None) -> float:
-    """Bytes of all arrays, or of those among `arguments`; infinite where the sizes make no arrays."""
+def _number(compute: Callable[[], float]) -> float:
+    """A property of a made-up workload; infinite where it cannot be computed."""
     try:
-        return sum(
-            float(math.prod(task.shape_of(argument, workload))) * DTYPES[task.dtype_of(argument, workload)].size
-            for argument in (task.arguments if arguments is None else arguments)
-            if argument.role != "scalar"
-        )
+        return compute()
     except (TunesmithError, OverflowError):
-        return math.inf
-
-
-def _most_results(task: Task, workload: Workload) -> float:
-    """Elements of the largest output; infinite where the task has no such workload."""
-    try:
-        return max(math.prod(task.shape_of(argument, workload)) for argument in task.outputs)
-    except TunesmithError:
         return math.inf
 
 
 def _flops(task: Task, workload: Workload) -> float:
-    """Operations of a launch by what the task says; 0 where it says nothing, infinite where that cannot be computed."""
-    try:
-        return task.flops_of(workload)
-    except (TunesmithError, OverflowError):
-        return math.inf
+    return _number(lambda: task.flops_of(workload))
 
 
-def _levels(argument: Argument, task: Task) -> int:
-    """How many values a scalar takes in the checks, the task's own among them."""
-    if argument.values:
-        return 1 + len(argument.values)
-    dtypes = task.types.get(argument.dtype, (argument.dtype,))
-    return 1 + len(SCALARS) if all(DTYPES[dtype].is_float for dtype in dtypes) else 1
+def _array_bytes(task: Task, workload: Workload, arguments: Sequence[Argument] | None = None) -> float:
+    """Bytes of all arrays, or of those among `arguments`."""
+    arrays = [one for one in arguments or task.arguments if one.role != "scalar"]
+    return _number(
+        lambda: sum(
+            float(math.prod(task.shape_of(one, workload))) * DTYPES[task.dtype_of(one, workload)].size for one in arrays
+        )
+    )
+
+
+def _scalar_changes(task: Task) -> Iterator[tuple[Argument, list[Callable[[Workload], float]]]]:
+    """Each scalar, with the values beside the task's own that it takes in the checks."""
+    for argument in task.arguments:
+        if argument.role == "scalar":
+            listed = [argument.model_copy(update={"value": value}) for value in argument.values]
+            changes: list[Callable[[Workload], float]] = [partial(task.scalar_of, one) for one in listed]
+            types = task.types.get(argument.dtype, (argument.dtype,))
+            if not listed and all(DTYPES[dtype].is_float for dtype in types):
+                changes = [partial(_changed_scalar, task, argument, change) for change in SCALARS]
+            yield argument, changes
+
+
+def _changed_scalar(task: Task, argument: Argument, change: Callable[[float], float], workload: Workload) -> float:
+    return change(task.scalar_of(argument, workload))
 
 
 def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
     """The values of scalars that are not the task's own in a step."""
     found = []
-    for argument in task.arguments:
-        level = chosen.get(argument.name, 0)
-        if not level:
-            continue
-        try:
-            own = task.scalar_of(argument, workload)
-            value = (
-                task.scalar_of(argument.model_copy(update={"value": argument.values[level - 1]}), workload)
-                if argument.values
-                else SCALARS[level - 1](own)
-            )
-        except TaskError:
-            continue
-        if value != own:
-            found.append((argument.name, value))
+    for argument, changes in _scalar_changes(task):
+        if level := chosen.get(argument.name, 0):
+            with contextlib.suppress(TaskError):
+                if (value := changes[level - 1](workload)) != task.scalar_of(argument, workload):
+                    found.append((argument.name, value))
     return tuple(found)
 
 
 def made_up_scalars(task: Task, workload: Workload) -> Iterator[tuple[str, int, float]]:
     """The values of scalars that no task lists: name, level and value on `workload`."""
-    for argument in task.arguments:
-        if argument.role == "scalar" and not argument.values:
-            for level in range(1, _levels(argument, task)):
-                for name, value in _scalars(task, workload, {argument.name: level}):
-                    yield name, level, value
+    for argument, changes in _scalar_changes(task):
+        for level in range(1, 1 + len(changes)) if not argument.values else ():
+            for name, value in _scalars(task, workload, {argument.name: level}):
+                yield name, level, value

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key, undeclared_state
@@ -67,6 +68,8 @@ def prepare(
     depends on nothing but the candidate, so that a verdict does not depend on what ran before. sample_seconds: how long
     a timed sample should last; the device's own choice if left out.
     """
+    wanted = device.sample_seconds if sample_seconds is None else sample_seconds
+    window_of = partial(window_for, sets=data.sets, sample_seconds=wanted, rounds=device.has_graph_overhead)
     alone = zlib.crc32(candidate.artifacts[types_key(data.workload)].digest.encode()) % data.sets
     try:
         launches = bind(device, candidate, data)
@@ -79,8 +82,16 @@ def prepare(
             return first
         # Nothing else has run. What it wrote astray red zones tell, and farther off `tunesmith.kernels.check.verify`.
         data.restore_set(alone, data.held(alone))
+        rotation = Rotation(device, launches, window_of(seconds), alone)
+        last = rotation.run_first()
+        # A sample says more exactly than a lone launch how many launches make one of the wanted length.
+        window = window_of(rotation.lasted / rotation.window)
+        shortest, longest = SAMPLE_LENGTH_TOLERANCE
+        if window != rotation.window and not shortest <= rotation.lasted / wanted <= longest:
+            rotation = Rotation(device, launches, window, alone)
+            data.restore()
+            last = rotation.run_first()
         # Launches that are timed are launches that were checked: the last of the first sample must be right too.
-        rotation, last = _rotation(device, launches, alone, seconds, sample_seconds, data)
         again = measure_set(data, last)
         if isinstance(again, WrongResult):
             return again
@@ -91,32 +102,6 @@ def prepare(
         for name, one in first.items()
     }
     return Checked(candidate.artifacts[types_key(data.workload)], rotation, launches, worst)
-
-
-def _rotation(
-    device: Device,
-    launches: Sequence[BoundLaunch],
-    alone: int,
-    seconds: float,
-    sample_seconds: float | None,
-    data: WorkloadData,
-) -> tuple[Rotation, int]:
-    """Samples of about the wanted length, of which the first has run, and the set that it ended on. seconds: what a
-    launch took by itself, which says less exactly than a sample how many launches make one."""
-    wanted = device.sample_seconds if sample_seconds is None else sample_seconds
-
-    def window(seconds: float) -> int:
-        return window_for(seconds, len(launches), wanted, rounds=device.has_graph_overhead)
-
-    rotation = Rotation(device, launches, window(seconds), alone)
-    last = rotation.run_first()
-    better = window(rotation.lasted / rotation.window)
-    shortest, longest = SAMPLE_LENGTH_TOLERANCE
-    if shortest <= rotation.lasted / wanted <= longest or better == rotation.window:
-        return rotation, last
-    rotation = Rotation(device, launches, better, alone)
-    data.restore()
-    return rotation, rotation.run_first()
 
 
 def load_again(device: Device, checked: Checked, data: WorkloadData) -> Checked:
@@ -138,9 +123,8 @@ def recheck(checked: Checked, data: WorkloadData) -> WrongResult | None:
     if not data.exchange_inputs(index):
         return None
     checked.rotation.run_again()
-    found = measure_set(data, index)
-    if isinstance(found, WrongResult):
-        if found.reason not in ("mismatch", "unwritten"):
-            return found
-        return replace(found, reason="stale_output", detail=f"timed again after the inputs had changed, {found.detail}")
-    return None
+    if not isinstance(found := measure_set(data, index), WrongResult):
+        return None
+    if found.reason not in ("mismatch", "unwritten"):
+        return found
+    return replace(found, reason="stale_output", detail=f"timed again after the inputs had changed, {found.detail}")

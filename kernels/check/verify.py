@@ -158,7 +158,7 @@ def verify(
         launches = bind(device, candidate, data, loaded)
         if not isinstance(launches, list):
             return launches
-        return _StepLaunches(device, launches, data, step, measured).verdict()
+        return _StepLaunches(launches, data, step, measured).verdict()
     except DeviceError as error:
         return LaunchFailed(str(error), sticky=error.sticky)
 
@@ -167,24 +167,20 @@ def measure_baseline(
     device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None = None
 ) -> Standard | Skipped:
     """The baseline's own deviations, where it is right or only inexact. Raises `TaskError`."""
-    own, sticky = step.own, False
+    sticky = False
     try:
         outside = infeasible_on(baseline.template, baseline.config, step.workload, device.limits)
-        if outside is None and not own and (beyond := data.beyond_integers()):
+        if outside is None and not step.own and (beyond := data.beyond_integers()):
             return Skipped(step.name, beyond, reason="reference")
         found = _deviations(device, baseline, step, data, loaded) if outside is None else outside.detail
         if not isinstance(found, str):
             return found
-        why = found
     except DeviceError as error:
-        why, sticky = str(error), error.sticky
-        if sticky and own:
-            raise TaskError(
-                f"Task {data.task.name}: its baseline ends the device's context on {step.name}: {error}."
-            ) from error
-    if own:
-        raise TaskError(f"Task {data.task.name}: its baseline is not right on {step.name}: {why}.")
-    return Skipped(step.name, f"the plain kernel is not right there: {why}", sticky)
+        found, sticky = str(error), error.sticky
+    if step.own:
+        fault = "ends the device's context" if sticky else "is not right"
+        raise TaskError(f"Task {data.task.name}: its baseline {fault} on {step.name}: {found}.")
+    return Skipped(step.name, f"the plain kernel is not right there: {found}", sticky)
 
 
 def _deviations(
@@ -199,9 +195,7 @@ def _deviations(
     if step.derived:
         data.restore()
     for variant in range(len(data.variants)):
-        data.restore_set(0, variant)
-        device.launch(launches[0])
-        device.synchronize()
+        _launch(data, launches[0], 0, variant)
         found = measure_set(data, 0, allowed)
         if not step.own and not _is_finite(found):
             found = measure_set(data, 0, allowed, lenient=True)
@@ -226,9 +220,16 @@ def time_baseline(
         return 0.0
     data.restore_set(0, 0)
     begun = time.monotonic()
-    device.launch(launches[0])
-    device.synchronize()
+    _launch(data, launches[0])
     return time.monotonic() - begun
+
+
+def _launch(data: WorkloadData, launch: BoundLaunch, index: int = 0, variant: int | None = None) -> None:
+    """One launch to its end, on set `index` as before any launch where a `variant` is given."""
+    if variant is not None:
+        data.restore_set(index, variant)
+    data.device.launch(launch)
+    data.device.synchronize()
 
 
 def _is_finite(found: WrongResult | dict[str, Deviation]) -> bool:
@@ -238,12 +239,9 @@ def _is_finite(found: WrongResult | dict[str, Deviation]) -> bool:
 class _StepLaunches:
     """The launches of one step. Their set and their order are drawn."""
 
-    def __init__(
-        self, device: Device, launches: Sequence[BoundLaunch], data: WorkloadData, step: Step, standard: Standard
-    ) -> None:
-        self._device, self._launches, self._data, self._step, self._standard = device, launches, data, step, standard
+    def __init__(self, launches: Sequence[BoundLaunch], data: WorkloadData, step: Step, standard: Standard) -> None:
+        self._launches, self._data, self._step, self._standard = launches, data, step, standard
         self._growth = growth(data.task, step.workload)
-        self._elements = {place.argument.name: math.prod(place.shape) for place in data.places}
         self._rng = np.random.default_rng([data.layout.seed, len(launches)])
         # The task's tolerance is meant for its own workloads; on others the baseline's error is the measure.
         factor = HEAVY_FACTOR if step.contents.kind in HEAVY else ACCURACY_FACTOR
@@ -257,20 +255,18 @@ class _StepLaunches:
             for of_variant in standard
         ]
         self._index = int(self._rng.integers(data.sets))
-        self._beside: Mapping[str, Deviation] = {}
-        """The baseline's deviations on the contents of the first launch."""
         self._first: dict[str, Deviation] = {}
         self._deterministic = True
 
     def verdict(self) -> Passed | WrongResult:
-        """Passed, or the first thing that is wrong."""
+        """Passed, or the first error that a check finds."""
         self._data.restore()
-        self._beside = self._standard[self._data.held(self._index)]
-        self._launch(self._index)
+        beside = self._beside = dict(self._standard[self._data.held(self._index)])
+        _launch(self._data, self._launches[self._index])
         for name in self._order():
             if (wrong := CHECKS[name](self)) is not None:
                 return replace(wrong, detail=f"on {self._step.name}: {wrong.detail}")
-        return Passed(self._step.name, self._first, dict(self._beside), self._deterministic, self._step.derived)
+        return Passed(self._step.name, self._first, beside, self._deterministic, self._step.derived)
 
     def _order(self) -> list[str]:
         first, later, last = ["result", "surroundings", "accuracy"], ["stale", "other_set"], ["surroundings_at_the_end"]
@@ -284,8 +280,7 @@ class _StepLaunches:
 
     def result(self) -> WrongResult | None:
         """The first launch against the reference, and the other contents of its set."""
-        found = self._measure(self._index)
-        if isinstance(found, WrongResult):
+        if isinstance(found := self._measure(self._index), WrongResult):
             return found
         self._first = found
         return None
@@ -298,20 +293,19 @@ class _StepLaunches:
         """The first launch's error beside the baseline's, on contents where that says something."""
         if self._step.contents.kind not in COMPARABLE:
             return None
-        return less_accurate(self._first, self._beside, self._elements, ACCURACY_FREE * self._growth)
+        elements = {place.argument.name: math.prod(place.shape) for place in self._data.places}
+        return less_accurate(self._first, self._beside, elements, ACCURACY_FREE * self._growth)
 
     def repeats(self) -> WrongResult | None:
         """Further launches on the same contents: the first wrong one, and whether all give the same bits."""
         data, index = self._data, self._index
         bits = data.set_array(index).copy()
         for _ in range(REPEATS - 1):
-            data.restore_set(index, data.held(index))
-            self._launch(index)
+            self._launch_anew(index)
             if bool((data.set_array(index) == bits).all()):
                 continue
             self._deterministic = False
-            again = self._measure(index)
-            if isinstance(again, WrongResult):
+            if isinstance(again := self._measure(index), WrongResult):
                 return replace(again, reason="nondeterministic", detail=f"another launch was right, but {again.detail}")
         return None
 
@@ -320,16 +314,15 @@ class _StepLaunches:
         data, index = self._data, self._index
         if not data.exchange_inputs(index):
             return None
-        self._launch(index)
-        changed = self._measure(index)
-        if not isinstance(changed, WrongResult):
+        _launch(data, self._launches[index])
+        if not isinstance(changed := self._measure(index), WrongResult):
             return None
         # On fresh buffers with the same contents: are these inputs the cause, or the outputs left from before?
-        data.restore_set(index, data.held(index))
-        self._launch(index)
-        fresh = self._measure(index)
-        if isinstance(fresh, WrongResult) or changed.reason not in ("mismatch", "unwritten"):
-            return fresh if isinstance(fresh, WrongResult) else changed
+        self._launch_anew(index)
+        if isinstance(fresh := self._measure(index), WrongResult):
+            return fresh
+        if changed.reason not in ("mismatch", "unwritten"):
+            return changed
         return replace(changed, reason="stale_output", detail=f"after the inputs had changed, {changed.detail}")
 
     def other_set(self) -> WrongResult | None:
@@ -337,8 +330,7 @@ class _StepLaunches:
         other = (self._index + 1) % self._data.sets
         if other == self._index:
             return None
-        self._data.restore_set(other, self._data.held(other))
-        self._launch(other)
+        self._launch_anew(other)
         found = self._measure(other)
         return found if isinstance(found, WrongResult) else None
 
@@ -346,9 +338,8 @@ class _StepLaunches:
         """The memory that no launch may change, after all launches."""
         return check_surroundings(self._data, set(range(self._data.sets)))
 
-    def _launch(self, index: int) -> None:
-        self._device.launch(self._launches[index])
-        self._device.synchronize()
+    def _launch_anew(self, index: int) -> None:
+        _launch(self._data, self._launches[index], index, self._data.held(index))
 
     def _measure(self, index: int) -> WrongResult | dict[str, Deviation]:
         return measure_set(self._data, index, self._allowed[self._data.held(index)], lenient=not self._step.own)
@@ -430,8 +421,7 @@ def launch_at_edges(
         moved.get(argument.name, given)
         for argument, given in zip(data.task.arguments, launches[0].arguments, strict=True)
     )
-    device.launch(replace(launches[0], arguments=arguments))
-    device.synchronize()
+    _launch(data, replace(launches[0], arguments=arguments))
     return True
 
 
@@ -454,23 +444,8 @@ def surplus_of_blocks(
     for axis in range(3):
         while grid[axis] > 1:
             x, y, z = (-(-size // 2) if at == axis else size for at, size in enumerate(grid))
-            data.restore_set(0, 0)
-            device.launch(replace(launch, geometry=replace(launch.geometry, grid=(x, y, z))))
-            device.synchronize()
+            _launch(data, replace(launch, geometry=replace(launch.geometry, grid=(x, y, z))), 0, 0)
             if isinstance(measure_set(data, 0), WrongResult):
                 break
             grid = (x, y, z)
     return math.prod(launch.geometry.grid) / math.prod(grid)
-
-
-__all__ = [
-    "CHECKS",
-    "Passed",
-    "Skipped",
-    "excluded",
-    "infeasible_on",
-    "less_accurate",
-    "measure_baseline",
-    "prepare_step",
-    "verify",
-]

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tunesmith.kernels.backends import Device, OutOfDeviceMemory
 from tunesmith.kernels.launch.contents import DEFINED, Contents, draw_variants
@@ -77,34 +76,23 @@ class Slot:
     offset: int
     nbytes: int
 
+    @property
+    def bytes(self) -> slice:
+        return slice(self.offset, self.offset + self.nbytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:
     """One drawing of the contents. image: all bytes of a set before a launch, on the device; expected: flat float64
-    arrays by output name."""
+    arrays by output name; memo: what has been computed from these, by its kind and the output."""
 
     image: Any
     expected: dict[str, Any]
+    memo: dict[tuple[str, str], Any] = field(default_factory=dict)
 
 
 def _multiple(value: int, step: int) -> int:
     return -(-value // step) * step
-
-
-def _zone_bytes(rng: np.random.Generator) -> tuple[int, ...]:
-    """Bytes that surround arrays: mostly a NaN of 16 bits and more, which shows a kernel that multiplies by zero what
-    it reads beside an array; otherwise any byte."""
-    return _nan_bytes(rng) if rng.random() < 0.75 else (int(rng.integers(1, 256)),)
-
-
-def _poison(dtype: str, rng: np.random.Generator) -> tuple[int, ...]:
-    """Bytes that fill outputs before a launch: of 16 bits and more, a NaN that computing does not give; of fewer, that
-    of the data type."""
-    return DTYPES[dtype].poison if DTYPES[dtype].size == 1 else _nan_bytes(rng)
-
-
-def _arrays(xp: Any, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    return {name: xp.asarray(array) for name, array in arrays.items()}
 
 
 def _fill(array: Any, pattern: tuple[int, ...]) -> None:
@@ -146,8 +134,14 @@ class WorkloadData:
         self.layout = layout or Layout.unforeseen(ALIGNMENT)
         arranging = np.random.default_rng(self.layout.seed)
         self.places, self.set_bytes = self._arranged(arranging)
-        self._zone = _zone_bytes(arranging)
-        self._poison = {place.dtype: _poison(place.dtype, arranging) for place in self.places}
+        # Around arrays mostly a NaN of 16 bits and more, which shows a kernel that multiplies by zero what it reads
+        # beside an array; otherwise any byte.
+        self._zone = _nan_bytes(arranging) if arranging.random() < 0.75 else (int(arranging.integers(1, 256)),)
+        # In outputs a NaN that computing does not give, of fewer than 16 bits that of the data type.
+        self._poison = {
+            place.dtype: DTYPES[place.dtype].poison if DTYPES[place.dtype].size == 1 else _nan_bytes(arranging)
+            for place in self.places
+        }
         self._changed = dict(self.contents.scalars)
         results = 8 * sum(math.prod(place.shape) for place in self.places if place.argument.role != "in")
         # A second variant where there is room for it; the first needs an image, a set, and the results.
@@ -159,14 +153,16 @@ class WorkloadData:
                 f"the workload {workload.name} needs {needed:.1f} GiB of device memory; {allowed:.1f} GiB may be used"
             )
         xp = device.xp
-        pairs: Iterator[tuple[dict[str, Any], dict[str, Any]]]
+        pairs: Iterator[tuple[dict[str, Any], ...]]
         if prepared is None:
             drawn = draw_variants(xp, task, workload, self.contents, count)
             pairs = ((inputs, self._results(values_of(xp, task, workload, inputs))) for inputs in drawn)
             del drawn
         else:
-            parts = list(zip(prepared.inputs, prepared.expected, strict=True))[:count]
-            pairs = ((_arrays(xp, inputs), _arrays(xp, expected)) for inputs, expected in parts)
+            pairs = (
+                tuple({name: xp.asarray(array) for name, array in part.items()} for part in parts)
+                for parts in zip(prepared.inputs[:count], prepared.expected[:count], strict=True)
+            )
         self.variants = tuple(self._variant(*pair) for pair in pairs)
         # What is read and written counts twice in the traffic, but takes the cache once.
         twice = sum(place.nbytes for place in self.places if place.argument.role == "inout")
@@ -187,9 +183,6 @@ class WorkloadData:
         }
         self.nbytes = (self.sets + count) * self.set_bytes + count * results
         self._arguments: dict[int, tuple[Any, ...]] = {}
-        self._expected_buffers: dict[tuple[int, str], Any] = {}
-        self._sensitivities: dict[int, dict[str, Any]] = {}
-        self._nans: dict[int, dict[str, Any]] = {}
         self.restore()
 
     def rearrange(self, rng: np.random.Generator) -> None:
@@ -202,7 +195,7 @@ class WorkloadData:
             before = self.device.array(variant.image, "uint8")
             image = self._between()
             for old, new in zip(self.places, places, strict=True):
-                image[new.offset : new.offset + new.nbytes] = before[old.offset : old.offset + old.nbytes]
+                image[new.bytes] = before[old.bytes]
             self.device.write(variant.image, image)
         self.places = places
         self._arguments.clear()
@@ -227,9 +220,14 @@ class WorkloadData:
         return tuple(places[argument.name] for argument in arrays), _multiple(most, step)
 
     def _variant(self, inputs: Mapping[str, Any], expected: dict[str, Any]) -> Variant:
-        image = self.device.allocate(self.set_bytes)
-        self.device.write(image, self._image(inputs))
-        return Variant(image, expected)
+        buffer, image = self.device.allocate(self.set_bytes), self._between()
+        for place in self.places:
+            if place.argument.name in inputs:
+                image[place.bytes] = inputs[place.argument.name].view(np.uint8)
+            else:
+                _fill(image[place.bytes], self._poison[place.dtype])
+        self.device.write(buffer, image)
+        return Variant(buffer, expected)
 
     def _results(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The reference's results for float64 arrays, flat, by output."""
@@ -245,16 +243,11 @@ class WorkloadData:
         _fill(image, self._zone)
         return image
 
-    def _image(self, inputs: Mapping[str, Any]) -> Any:
-        image = self._between()
-        for place in self.places:
-            values = inputs.get(place.argument.name)
-            target = image[place.offset : place.offset + place.nbytes]
-            if values is None:
-                _fill(target, self._poison[place.dtype])
-            else:
-                target[:] = values.view(np.uint8)
-        return image
+    def between(self, places: Sequence[Slot]) -> list[tuple[int, int]]:
+        """First byte and end of each range of a set that lies outside of `places`, in the order of their offsets."""
+        ordered = sorted(places, key=lambda place: place.offset)
+        begins = [0, *(place.offset + place.nbytes for place in ordered)]
+        return list(zip(begins, [*(place.offset for place in ordered), self.set_bytes], strict=True))
 
     @property
     def nan_is_defined(self) -> bool:
@@ -268,7 +261,7 @@ class WorkloadData:
 
         Where large numbers cancel, or exponents are large, no tolerance that was chosen for other contents is fair.
         """
-        return {name: ROUNDING_FACTOR * one for name, one in self._changes(index).items()}
+        return {name: ROUNDING_FACTOR * self._changes(index, name) for name in self.expected_of(index)}
 
     def order_of_sums(self, index: int) -> dict[str, Any]:
         """Errors that are accepted beside the tolerance where results are compared with the original kernel's: these
@@ -276,60 +269,55 @@ class WorkloadData:
         times the root mean square over each output, as it is chance which element meets which rounding. Zeros where
         a reference computes in float64."""
         xp = self.device.xp
-        if self.task.reference:
-            return {name: xp.zeros_like(result) for name, result in self.expected_of(index).items()}
+
+        def of_roundings(name: str) -> float:
+            changes = self._changes(index, name)
+            return SUM_ORDER_FACTOR * float(xp.sqrt(xp.mean(changes * changes)))
+
         return {
-            name: xp.full_like(one, SUM_ORDER_FACTOR * float(xp.sqrt(xp.mean(one * one))))
-            for name, one in self._changes(index).items()
+            name: xp.full_like(result, 0.0 if self.task.reference else of_roundings(name))
+            for name, result in self.expected_of(index).items()
         }
 
-    def _changes(self, index: int) -> dict[str, Any]:
-        """The change of results when each input changes by about a rounding: the largest of `ROUNDING_ATTEMPTS`.
+    def _changes(self, index: int, output: str) -> Any:
+        """The change of a result when each input changes by about a rounding: the largest of `ROUNDING_ATTEMPTS`.
 
         The size of the change differs from input to input: equal sizes would cancel each other exactly where the
         numbers do, in three of eight elements of a sum of two products.
         """
-        variant = self._held[index]
-        if variant not in self._sensitivities:
-            xp, image = self.device.xp, self.variants[variant].image
-            inputs = {
-                place.argument.name: self.device.array(self.device.view(image, place.offset, place.nbytes), place.dtype)
-                for place in self.places
-                if place.argument.role != "out"
-            }
-            values = values_of(self.device.xp, self.task, self.workload, inputs)
-            expected = self.variants[variant].expected
-            total = {name: xp.zeros_like(result) for name, result in expected.items()}
+        xp, variant = self.device.xp, self.variants[self._held[index]]
+        if ("changes", output) not in variant.memo:
+            read = [place for place in self.places if place.argument.role != "out"]
+            views = {one.argument.name: self.device.view(variant.image, one.offset, one.nbytes) for one in read}
+            inputs = {one.argument.name: self.device.array(views[one.argument.name], one.dtype) for one in read}
+            values = values_of(xp, self.task, self.workload, inputs)
             for attempt in range(ROUNDING_ATTEMPTS):
-                rng = np.random.default_rng(attempt)
-                moved = dict(values)
-                for place in self.places:
-                    if place.argument.role != "out" and DTYPES[place.dtype].is_float:
+                rng, moved = np.random.default_rng(attempt), dict(values)
+                for place in read:
+                    if DTYPES[place.dtype].is_float:
                         rounding = 2.0**-52 if DTYPES[place.dtype].size == 8 else FLOAT32_ROUNDING
                         drawn = min(math.prod(place.shape), MAX_DRAWN_CHANGES)
                         sizes = rng.uniform(0.5 * rounding, 1.5 * rounding, drawn)
                         changes = xp.asarray(np.where(rng.random(drawn) < 0.5, sizes, -sizes))
-                        changes = xp.resize(changes, place.shape)
-                        moved[place.argument.name] = values[place.argument.name] * (1 + changes)
+                        factors = 1 + xp.resize(changes, place.shape)
+                        moved[place.argument.name] = values[place.argument.name] * factors
                 for name, result in self._results(moved).items():
                     with np.errstate(invalid="ignore"):
-                        off = xp.abs(result - expected[name])
-                    total[name] = xp.maximum(total[name], xp.where(xp.isfinite(off), off, 0.0))
-            self._sensitivities[variant] = total
-        return self._sensitivities[variant]
+                        off = xp.abs(result - variant.expected[name])
+                    off = xp.where(xp.isfinite(off), off, 0.0)
+                    variant.memo["changes", name] = xp.maximum(variant.memo.get(("changes", name), 0.0), off)
+        return variant.memo["changes", output]
 
     def expected_of(self, index: int) -> dict[str, Any]:
         """The results, as flat float64 arrays by output name, that belong to what set `index` holds."""
         return self.variants[self._held[index]].expected
 
-    def expected_nans(self, index: int) -> dict[str, Any]:
-        """The flat positions of NaN among `expected_of`, by output name; outputs that have none are left out."""
-        held = self._held[index]
-        if held not in self._nans:
-            xp = self.device.xp
-            found = {name: xp.flatnonzero(xp.isnan(results)) for name, results in self.expected_of(index).items()}
-            self._nans[held] = {name: positions for name, positions in found.items() if positions.size}
-        return self._nans[held]
+    def expected_nans(self, index: int, output: str) -> Any:
+        """The flat positions of NaN among the results of `expected_of`."""
+        xp, variant = self.device.xp, self.variants[self._held[index]]
+        if ("nans", output) not in variant.memo:
+            variant.memo["nans", output] = xp.flatnonzero(xp.isnan(variant.expected[output]))
+        return variant.memo["nans", output]
 
     def beyond_integers(self) -> str:
         """Where a result is beyond the integers of its output's type, and so what a kernel stores is not defined: wraps
@@ -407,12 +395,11 @@ class WorkloadData:
         results = self.expected_of(index)[name]
         if self.device.xp is not np:
             return results
-        key = (self._held[index], name)
-        if key not in self._expected_buffers:
-            buffer = self.device.allocate(results.nbytes)
-            self.device.write(buffer, np.ascontiguousarray(results).view(np.uint8))
-            self._expected_buffers[key] = buffer
-        return self._expected_buffers[key]
+        memo = self.variants[self._held[index]].memo
+        if ("buffer", name) not in memo:
+            memo["buffer", name] = self.device.allocate(results.nbytes)
+            self.device.write(memo["buffer", name], np.ascontiguousarray(results).view(np.uint8))
+        return memo["buffer", name]
 
     def _set(self, index: int) -> Any:
         return self.device.view(self._arena, index * self.set_bytes, self.set_bytes)

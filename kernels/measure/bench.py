@@ -8,13 +8,13 @@ now and then to tell a device that slowed down from slow kernels.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -41,10 +41,11 @@ from tunesmith.kernels.measure.timing import (
     interleaved,
     sample_until,
 )
-from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measured, Outcome, WrongResult, describe
-from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measured, Outcome, describe
+from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
 from tunesmith.kernels.spec.template import BACKENDS
 
+T = TypeVar("T")
 DRIFT_INTERVAL = 16
 """Measurements between two timings of the reference."""
 DRIFT_SAMPLES = 5
@@ -172,21 +173,12 @@ class Bench:
         self.task, self.limits, self.seed = task, limits, seed
         self.device: Device = open_device(limits, index)
         self._telemetry = open_telemetry(self.device.uuid if BACKENDS[limits.backend].nvidia_tools else None)
-        self._room = int(self.device.free_bytes() * MEMORY_SHARE)
+        self.room = int(self.device.free_bytes() * MEMORY_SHARE)
+        """Bytes of device memory that workloads may take together."""
         self._workloads: dict[str, WorkloadData] = {}
         self._drift = DriftMonitor()
         self._lines_kept = False
         """Whether a candidate has asked the last cache to keep lines, and nothing has ended that since."""
-
-    @property
-    def room(self) -> int:
-        """Bytes of device memory that workloads may take together."""
-        return self._room
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of device memory that the workloads' buffers take."""
-        return sum(data.nbytes for data in self._workloads.values())
 
     def visit(
         self, candidate: Candidate, workloads: Sequence[str], precision: Precision | Mapping[str, Precision]
@@ -196,9 +188,8 @@ class Bench:
         outcomes: dict[str, Outcome] = {}
         for name in workloads:
             wanted = precision if isinstance(precision, Precision) else precision[name]
-            outcome = self._one(candidate, self.task.workload(name), wanted)
-            outcomes[name] = outcome
-            if not isinstance(outcome, Measured):
+            outcomes[name] = _outcome(partial(self._one, candidate, self.task.workload(name), wanted))
+            if not isinstance(outcomes[name], Measured):
                 break
         return outcomes
 
@@ -218,68 +209,66 @@ class Bench:
     def compare(self, request: ComparisonRequest) -> WorkloadComparison:
         """Re-checks all, then times baseline and candidates in random order, round by round, and checks them again. An
         opponent that cannot be timed says why and changes nothing else."""
-        candidates, workload = request.candidates, request.workload
+        found = _outcome(lambda: self._compared(request, self._data(self.task.workload(request.workload))))
+        if isinstance(found, WorkloadComparison):
+            return found
+        return WorkloadComparison(request.workload, tuple(found for _ in request.candidates))
 
-        def all_failed(outcome: Outcome) -> WorkloadComparison:
-            return WorkloadComparison(workload, tuple(outcome for _ in candidates))
-
-        try:
-            data = self._data(self.task.workload(workload))
-        except OutOfDeviceMemory as error:
-            return all_failed(LaunchFailed(str(error)))
+    def _compared(self, request: ComparisonRequest, data: WorkloadData) -> WorkloadComparison | Outcome:
+        """`compare`, or why the baseline cannot be timed. Raises `DeviceError`."""
         forget_compiled()
+        seconds = COMPARISON_SAMPLE_FACTOR * self.device.sample_seconds if self.device.has_graph_overhead else None
         # By position: the baseline, the candidates, then the opponents, kernels first.
         rivals = sorted(request.opponents, key=lambda one: not isinstance(one, KernelRival))
-        seconds = COMPARISON_SAMPLE_FACTOR * self.device.sample_seconds if self.device.has_graph_overhead else None
-        entrants = [prepare(self.device, one, data, seconds) for one in (request.baseline, *candidates)]
-        if not isinstance(entrants[0], Checked):
-            return all_failed(entrants[0])
-        beside = [self._prepare_opponent(rival, data, seconds) for rival in rivals]
-        running = {at: one for at, one in enumerate([*entrants, *beside]) if isinstance(one, Checked | Ready)}
-
-        try:
-            budget = request.budget_seconds * len(running)
-            timed = self._interleave(running, data, rounds=request.rounds, budget_seconds=budget)
-            checked = {at: one for at, one in running.items() if isinstance(one, Checked)}
-            # Nobody asks for the energy of opponents.
-            measured = {at: one for at, one in checked.items() if at < len(entrants)}
-            energies = {at: self._energy(one.rotation, request.energy_seconds) for at, one in measured.items()}
-            wrong = {at: recheck(one, data) for at, one in checked.items()}
-        except DeviceError as error:
-            return all_failed(LaunchFailed(str(error), sticky=error.sticky))
-        if (broken := wrong[0]) is not None:
-            return all_failed(broken)
+        opponents = [rival.made if isinstance(rival, KernelRival) else rival for rival in rivals]
+        running: dict[int, Checked | Ready] = {}
+        failed: dict[int, Outcome] = {}
+        refused: dict[int, str] = {}
+        for at, made in enumerate((request.baseline, *request.candidates, *opponents)):
+            match prepare(self.device, made, data, seconds) if isinstance(made, Candidate) else made:
+                case Checked() as checked:
+                    running[at] = checked
+                case FunctionOpponent() as function:
+                    if isinstance(ready := prepare_opponent(self.device, function, data, seconds), str):
+                        refused[at] = ready
+                    else:
+                        running[at] = ready
+                case outcome:
+                    failed[at] = outcome
+            if 0 in failed:
+                return failed[0]
+        timed = self._interleave(running, data, request.rounds, request.budget_seconds * len(running))
+        kernels = {at: one for at, one in running.items() if isinstance(one, Checked)}
+        positions = range(1, 1 + len(request.candidates))
+        # Nobody asks for the energy of opponents.
+        energies = {
+            at: self._energy(kernels[at].rotation, request.energy_seconds) for at in (0, *positions) if at in kernels
+        }
+        failed |= {at: wrong for at, one in kernels.items() if (wrong := recheck(one, data)) is not None}
+        if 0 in failed:
+            return failed[0]
 
         def result(at: int) -> Comparison | Outcome:
-            if not isinstance(entrant := entrants[at], Checked):
-                return entrant
+            if at in failed:
+                return failed[at]
             comparison = compare(timed[at], timed[0])
-            return wrong[at] or self._implausible(comparison.candidate, request.floor, data) or comparison
+            return self._implausible(comparison.candidate, request.floor, data) or comparison
 
-        def encounter(at: int, rival: Rival, one: Checked | Ready | Encounter | Outcome) -> Encounter:
-            failed = wrong.get(at) if isinstance(one, Checked | Ready) else one
-            if failed is not None:
-                why = failed.why if isinstance(failed, Encounter) else describe(failed)
-                return Encounter(rival.name, rival.label, why=why)
+        def encounter(at: int, rival: Rival) -> Encounter:
+            if at in failed or at in refused:
+                return Encounter(rival.name, rival.label, why=refused.get(at) or describe(failed[at]))
             against = tuple(compare(timed[other], timed[at]) if other in timed else None for other in positions)
             return Encounter(rival.name, rival.label, compare(timed[at], timed[0]), against)
 
-        positions = range(1, len(entrants))
-        met = zip(itertools.count(len(entrants)), rivals, beside, strict=False)
         return WorkloadComparison(
-            workload,
+            request.workload,
             tuple(result(at) for at in positions),
-            opponents=tuple(encounter(at, rival, one) for at, rival, one in met),
+            opponents=tuple(encounter(at, rival) for at, rival in enumerate(rivals, 1 + len(request.candidates))),
             energies=tuple(energies.get(at) for at in (0, *positions)) if request.energy_seconds else (),
         )
 
     def _interleave(
-        self,
-        running: dict[int, Checked | Ready],
-        data: WorkloadData,
-        *,
-        rounds: int,
-        budget_seconds: float,
+        self, running: dict[int, Checked | Ready], data: WorkloadData, rounds: int, budget_seconds: float
     ) -> dict[int, Samples]:
         """Samples of all `running`, by position; a candidate is replaced by its launches as they were loaded last.
         Raises `DeviceError`."""
@@ -311,50 +300,37 @@ class Bench:
         )
         return dict(zip(running, samples, strict=True))
 
-    def _prepare_opponent(
-        self, rival: Rival, data: WorkloadData, seconds: float | None
-    ) -> Checked | Ready | Encounter | Outcome:
-        """An opponent of a comparison, checked and ready to be timed, or why it is not."""
-        if not isinstance(rival, KernelRival):
-            return prepare_opponent(self.device, rival, data, seconds)
-        return prepare(self.device, rival.made, data, seconds) if isinstance(rival.made, Candidate) else rival.made
-
     def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
         """Warm-cache and call-to-call times of a candidate, beside which `compare` gives the cold ones."""
-        try:
+
+        def measure() -> Modes | Outcome:
             data = self._data(self.task.workload(workload))
             checked = prepare(self.device, candidate, data)
             return measure_modes(self.device, checked, data) if isinstance(checked, Checked) else checked
-        except DeviceError as error:
-            return LaunchFailed(str(error), sticky=error.sticky)
+
+        return _outcome(measure)
 
     def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
         """The measured roofs of the device; `probes` are the kernels of `kernels.measure.calibrate`, compiled."""
         return measure_roofline(self.device, probes)
 
     def _one(self, candidate: Candidate, workload: Workload, precision: Precision) -> Outcome:
-        try:
-            data = self._data(workload)
-        except OutOfDeviceMemory as error:
-            return LaunchFailed(str(error))
+        """`visit` on one workload. Raises `DeviceError`."""
+        data = self._data(workload)
         asks_to_keep = ASKS_TO_KEEP.search(candidate.template.source) is not None
         others_kept, self._lines_kept = self._lines_kept, self._lines_kept or asks_to_keep
         checked = prepare(self.device, candidate, data)
         if not isinstance(checked, Checked):
             return checked
-        try:
-            drift = self._drift.tick()
-            # Not before every measurement: after some resets each launch of the process takes 0.2 to 0.35 us longer on
-            # an H200 (docs/trust.md, "Two speeds").
-            if others_kept:
-                self.device.reset_cache()
-                self._lines_kept = asks_to_keep
-            measured = self._sample(checked, precision, drift)
-            measured = replace(measured, energy=self._energy(checked.rotation, precision.energy_seconds))
-            wrong = recheck(checked, data)
-        except DeviceError as error:
-            return LaunchFailed(str(error), sticky=error.sticky)
-        if isinstance(wrong, WrongResult):
+        drift = self._drift.tick()
+        # Not before every measurement: after some resets each launch of the process takes 0.2 to 0.35 us longer on an
+        # H200 (docs/trust.md, "Two speeds").
+        if others_kept:
+            self.device.reset_cache()
+            self._lines_kept = asks_to_keep
+        measured = self._sample(checked, precision, drift)
+        measured = replace(measured, energy=self._energy(checked.rotation, precision.energy_seconds))
+        if (wrong := recheck(checked, data)) is not None:
             return wrong
         estimate = Estimate(measured.seconds, measured.low, measured.high, measured.samples)
         if (implausible := self._implausible(estimate, precision.floor, data)) is not None:
@@ -420,20 +396,23 @@ class Bench:
 
     def _data(self, workload: Workload) -> WorkloadData:
         """The workload's buffers; older workloads make room when memory is short."""
-        if workload.name in self._workloads:
-            self._workloads[workload.name] = self._workloads.pop(workload.name)
-            return self._workloads[workload.name]
-        while True:
+        data = self._workloads.pop(workload.name, None)
+        while data is None:
+            left = self.room - sum(held.nbytes for held in self._workloads.values())
             try:
-                data = WorkloadData(
-                    self.device, self.task, workload, seed=self.seed, max_bytes=self._room - self.held_bytes
-                )
+                data = WorkloadData(self.device, self.task, workload, seed=self.seed, max_bytes=left)
             except OutOfDeviceMemory:
                 if not self._workloads:
                     raise
                 oldest = next(iter(self._workloads))
                 self._drift.forget(oldest)
                 del self._workloads[oldest]
-                continue
-            self._workloads[workload.name] = data
-            return data
+        self._workloads[workload.name] = data
+        return data
+
+
+def _outcome(measure: Callable[[], T]) -> T | LaunchFailed:
+    try:
+        return measure()
+    except DeviceError as error:
+        return LaunchFailed(str(error), sticky=error.sticky)

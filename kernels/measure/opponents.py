@@ -10,9 +10,10 @@ from __future__ import annotations
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -64,7 +65,6 @@ Rival = KernelRival | FunctionOpponent
 class Ready:
     """A function whose results are right. load: a sampler of its launches on the places that the arrays have now."""
 
-    opponent: FunctionOpponent
     load: Callable[[], Rotation]
 
 
@@ -77,16 +77,13 @@ def forget_compiled() -> None:
 
 def prepare_opponent(
     device: Device, opponent: FunctionOpponent, data: WorkloadData, sample_seconds: float | None = None
-) -> Ready | Encounter:
-    """The opponent ready to be timed on `data`, or why it cannot be. sample_seconds: how long a sample should last."""
-
-    def refused(why: str) -> Encounter:
-        return Encounter(opponent.name, opponent.label, why=why)
-
+) -> Ready | str:
+    """The opponent ready to be timed on `data`, or why it cannot be, as a clause. sample_seconds: how long a sample
+    should last."""
     traits = BACKENDS[device.limits.backend]
     known = traits.frameworks
     if opponent.framework not in known or (device.limits.kind == "gpu" and traits.arrays_on_host):
-        return refused(f"functions of {opponent.framework} do not run on this device, only those of {', '.join(known)}")
+        return f"functions of {opponent.framework} do not run on this device, only those of {', '.join(known)}"
     try:
         calls = _Calls(device, opponent, data)
         data.restore()
@@ -96,22 +93,22 @@ def prepare_opponent(
         data.restore()
         results = calls.once(0)
         if (wrong := _wrong(data, calls.on_host(results))) is not None:
-            return refused(wrong)
+            return wrong
         # Memory that it takes is found by now, and capturing finds it again.
         seconds = device.once(calls.launch(0))
     except DeviceError as error:
         if error.sticky:
             raise
-        return refused(f"it fails on the device: {error}")
+        return f"it fails on the device: {error}"
     except Exception as error:  # noqa: BLE001 - it is the user's code, or a library's: whatever it raises is the answer
-        return refused(f"it raises {type(error).__name__}: {error}")
+        return f"it raises {type(error).__name__}: {error}"
     wanted = device.sample_seconds if sample_seconds is None else sample_seconds
     window = window_for(seconds, data.sets, wanted, rounds=device.has_graph_overhead)
 
     def load() -> Rotation:
         return Rotation(device, [calls.launch(index) for index in range(data.sets)], window)
 
-    return Ready(opponent, load)
+    return Ready(load)
 
 
 def _function_of(opponent: FunctionOpponent) -> Any:
@@ -146,8 +143,7 @@ class _Calls:
 
     def launch(self, index: int) -> HostCall:
         """The call on set `index`, as something that a device runs."""
-        given = self._given(index)
-        return HostCall(lambda: self._run(given))
+        return HostCall(partial(self._run, self._given(index)))
 
     def once(self, index: int) -> Any:
         """The result of a call."""
@@ -174,33 +170,25 @@ class _Calls:
         return found
 
     def _run(self, given: Mapping[str, Any]) -> Any:
-        with self._memory():
-            return self._function(**given)
-
-    @contextmanager
-    def _memory(self) -> Iterator[None]:
-        """The framework's own memory and the device's stream, for as long as a call takes."""
+        """A call, with the framework's own memory and on the device's stream."""
+        on_host = BACKENDS[self._device.limits.backend].arrays_on_host
         with ExitStack() as stack:
             stack.enter_context(self._device.foreign_code())
-            if not BACKENDS[self._device.limits.backend].arrays_on_host:
-                if self._opponent.framework == "cupy":
-                    import cupy
+            if self._opponent.framework == "cupy":
+                import cupy
 
-                    self._pool = self._pool or cupy.cuda.MemoryPool()
-                    stack.enter_context(cupy.cuda.using_allocator(self._pool.malloc))
-                else:
-                    import torch
+                self._pool = self._pool or cupy.cuda.MemoryPool()
+                stack.enter_context(cupy.cuda.using_allocator(self._pool.malloc))
+            elif self._opponent.framework == "torch":
+                import torch
 
+                if not on_host:
                     stream = self._device.stream  # type: ignore[attr-defined]
                     self._pool = self._pool or torch.cuda.MemPool()
                     stack.enter_context(torch.cuda.use_mem_pool(self._pool))
                     stack.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)))
-                    stack.enter_context(torch.no_grad())
-            elif self._opponent.framework == "torch":
-                import torch
-
                 stack.enter_context(torch.no_grad())
-            yield
+            return self._function(**given)
 
     def _given(self, index: int) -> dict[str, Any]:
         """What the opponent is called with: arrays in their storage types, and scalars."""
@@ -227,10 +215,8 @@ class _Calls:
 
 def _wrong(data: WorkloadData, results: Mapping[str, Any]) -> str | None:
     """Why results are wrong, as a clause; None where they are right."""
-    for place in data.places:
+    for place in (one for one in data.places if one.argument.role != "in"):
         name = place.argument.name
-        if place.argument.role == "in":
-            continue
         expected = data.expected_of(0)[name]
         expected = expected.get() if hasattr(expected, "get") else expected
         if results[name].shape != expected.shape:
