@@ -155,7 +155,7 @@ def pools(
 ) -> Iterator[Callable[[], Pool]]:
     """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block.
     seconds_left: of the run's time limit."""
-    from tunesmith.kernels.build.artifact_cache import open_cache
+    from tunesmith.kernels.build.artifact import open_cache
     from tunesmith.kernels.measure.timing import Precision
 
     cache = open_cache()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tunesmith.actors.process import Isolated
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.build.artifact_cache import CacheError, DiskCache, open_cache
+from tunesmith.kernels.build.artifact import CacheError, DiskCache, open_cache
 from tunesmith.kernels.check.plan import Step, made_up_scalars
 from tunesmith.kernels.check.verify import Skipped
 from tunesmith.kernels.launch.contents import Contents

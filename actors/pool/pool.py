@@ -23,8 +23,15 @@ from tunesmith.actors.pool.workers import ActorHandle, Deadlines, PoolError, Wor
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.build.artifact import Artifact, Candidate, EvaluationRequest, TypesKey, types_key
-from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
+from tunesmith.kernels.build.artifact import (
+    Artifact,
+    ArtifactCache,
+    Candidate,
+    EvaluationRequest,
+    TypesKey,
+    cache_key,
+    types_key,
+)
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Rival
 from tunesmith.kernels.measure.timing import Precision

@@ -29,8 +29,15 @@ from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.build.artifact import Artifact, Candidate, EvaluationRequest, TypesKey, types_key
-from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
+from tunesmith.kernels.build.artifact import (
+    Artifact,
+    ArtifactCache,
+    Candidate,
+    EvaluationRequest,
+    TypesKey,
+    cache_key,
+    types_key,
+)
 from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (

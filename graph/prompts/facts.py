@@ -16,7 +16,7 @@ from tunesmith.actors.process import Isolated
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import EvidenceKept
-from tunesmith.graph.journal.tree import Node, Tree
+from tunesmith.graph.journal.log import Node, Tree
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.occupancy import occupancy

@@ -15,7 +15,7 @@ import re
 from typing import Any
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.tree import REJECTED, Node, Tree
+from tunesmith.graph.journal.log import REJECTED, Node, Tree
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts import conversation, render, scrubbed
 from tunesmith.graph.prompts.facts import baseline_facts, choices, device_facts, node_facts, task_facts, workload_facts

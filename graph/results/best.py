@@ -25,8 +25,7 @@ from tunesmith.graph.dispatch import DispatchRule, can_launch, dispatching, winn
 from tunesmith.graph.journal.events import Compared, ShapeCompared
 from tunesmith.graph.journal.records import Figures, Verdict, Winner
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.build.artifact import Artifact, TypesKey, types_key
-from tunesmith.kernels.build.artifact_cache import cache_key, open_cache
+from tunesmith.kernels.build.artifact import Artifact, TypesKey, cache_key, open_cache, types_key
 from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.launch.reference import runnable_reference
 from tunesmith.kernels.space import device_names

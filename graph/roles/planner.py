@@ -17,8 +17,7 @@ from typing import get_args
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
 from tunesmith.graph.journal.events import Planned
-from tunesmith.graph.journal.log import objective, stage_of
-from tunesmith.graph.journal.tree import LIBRARY, FailedBranch, Node, Tree
+from tunesmith.graph.journal.log import LIBRARY, FailedBranch, Node, Tree, objective, stage_of
 from tunesmith.graph.models.calls import HOPELESS, Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.models.client import read_usage
 from tunesmith.graph.progress import Progress
@@ -30,8 +29,7 @@ from tunesmith.graph.settings import Arm, Settings
 from tunesmith.graph.state import BASELINE, Bottleneck, Branch, BranchKind, Plan, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.check.verify import infeasible_on
-from tunesmith.kernels.rewrite.starts import starts
-from tunesmith.kernels.rewrite.template import with_rules
+from tunesmith.kernels.rewrite.template import starts, with_rules
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Config, config_key
 

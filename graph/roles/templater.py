@@ -27,8 +27,7 @@ from tunesmith.graph.journal.events import (
     TemplateVetoed,
     WritingStarted,
 )
-from tunesmith.graph.journal.log import stage_of, trial_stage
-from tunesmith.graph.journal.tree import LIBRARY
+from tunesmith.graph.journal.log import LIBRARY, stage_of, trial_stage
 from tunesmith.graph.models.calls import FailureKind, Message, ModelCall, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render

@@ -23,8 +23,16 @@ from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import Finished
 from tunesmith.graph.roles.planner import plan_by_rules, searches
-from tunesmith.graph.roles.rejections import NOT_EXAMINED, defects, has, variations
-from tunesmith.graph.roles.verdict import FOR_ALL, Finalist, build_verdict, least_seconds
+from tunesmith.graph.roles.verdict import (
+    FOR_ALL,
+    NOT_EXAMINED,
+    Finalist,
+    build_verdict,
+    defects,
+    has,
+    least_seconds,
+    variations,
+)
 from tunesmith.graph.state import Done, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE

@@ -25,8 +25,8 @@ from tunesmith.graph.journal.log import failures_by_kind, observation, racing, s
 from tunesmith.graph.journal.records import RefusedSeed, TemplateAccount
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import Finished
-from tunesmith.graph.roles.rejections import defects, has
 from tunesmith.graph.roles.templater import recorded
+from tunesmith.graph.roles.verdict import defects, has
 from tunesmith.graph.state import Plan, State
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import CompileFailed, Evaluation

@@ -1,14 +1,32 @@
 """Compiled kernels as values: machine code for one architecture, a configuration compiled for all its types, and the
-request to evaluate one. Owns no compiler and no pool, so that naming these types imports neither.
+request to evaluate one; and the cache of compiled kernels on disk. Owns no compiler and no pool, so that naming these
+types imports neither.
+
+A key of the cache consists of the source with its options, the compiler's version, the architecture, and our own code
+that stands between a source and its artifact. An entry is one file that carries its own checksum. It is written beside
+its place and renamed, so that any number of processes may share a folder; the least recently used entries go when the
+folder outgrows its bound. Nothing that happens to the folder fails an evaluation: entries that cannot be read are
+compiled again, and entries that cannot be written are not kept.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
 
-from tunesmith.kernels.outcome import Rejected, Resources
+from tunesmith.hw.errors import TunesmithError, named_path
+from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
@@ -86,3 +104,248 @@ class EvaluationRequest:
     def key(self) -> tuple[str, str]:
         """Equal for requests of the same."""
         return self.template.id, config_key(self.config)
+
+
+FORMAT = "tunesmith-artifact-1"
+DEFAULT_MIB = 1024
+EVICTION_TARGET = 0.8
+"""Share of the bound that an eviction leaves."""
+SCAN_EVERY = 0.05
+"""Share of the bound that one process writes between two looks at the folder's size."""
+ABANDONED_SECONDS = 3600
+"""Age at which a file that was never renamed belongs to a process that is gone."""
+_TRANSIENT = re.compile(
+    r"catastrophic error|NVRTC_ERROR_|OUT_OF_(?:HOST_)?(?:MEMORY|RESOURCES)|out of memory|internal error"
+)
+"""Messages of compilers about failures that are not the source's. NVRTC's catastrophic errors have other causes too,
+such as a missing header: such a source is compiled again each time."""
+_DECIDING = (
+    "spec/template.py",
+    "build/guard.py",
+    "build/source.py",
+    "build/machine_code.py",
+    "backends/nvrtc.py",
+    "backends/opencl.py",
+)
+"""Modules whose text decides what a source becomes, and which sources count as one: what newer rules refuse, or tell
+apart, must not come from the cache."""
+
+
+class CacheError(TunesmithError):
+    """The cache's settings have no meaning."""
+
+
+class DiskCache:
+    """Bytes by key in `folder`, at most about `max_bytes` of them."""
+
+    def __init__(self, folder: Path, max_bytes: int = DEFAULT_MIB << 20) -> None:
+        self.folder, self.max_bytes = folder, max_bytes
+        self.failure = ""
+        """Why nothing is written any more, in a sentence; empty while all is well."""
+        self._bytes_since_scan = max_bytes
+        """Bytes written since the folder was last measured; the first write measures it."""
+
+    def read(self, key: str) -> bytes | None:
+        """The bytes that were written under `key`; None where there are none, or damaged ones, which are removed."""
+        path = self._path(key)
+        try:
+            checksum, _, body = path.read_bytes().partition(b"\n")
+            if hashlib.sha256(body).hexdigest().encode() != checksum:
+                path.unlink(missing_ok=True)
+                return None
+            os.utime(path)
+        except OSError:
+            # Not there, not readable, or evicted meanwhile: whoever asks makes it anew.
+            return None
+        return body
+
+    def write(self, key: str, body: bytes) -> bool:
+        """Keeps `body` under `key`; False where that was not possible, which `failure` explains."""
+        if self.failure:
+            return False
+        path = self._path(key)
+        data = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+        beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            try:
+                beside.write_bytes(data)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                beside.write_bytes(data)
+            beside.rename(path)
+        except OSError as error:
+            self.failure = (
+                f"The cache in {self.folder} cannot be written ({error.strerror}): nothing new is kept in it; free "
+                "some space, or set TUNESMITH_CACHE to another folder or to off."
+            )
+            _remove(beside)
+            return False
+        self._bytes_since_scan += len(data)
+        if self._bytes_since_scan >= SCAN_EVERY * self.max_bytes:
+            self._bytes_since_scan = 0
+            self.evict()
+        return True
+
+    def evict(self) -> int:
+        """Removes files that dead processes left behind and, if the bound is exceeded, the least recently used entries
+        until `EVICTION_TARGET` of it is left; gives the bytes of all entries afterwards."""
+        entries, now = [], time.time()
+        for entry in self._files():
+            try:
+                status = entry.stat()
+            except OSError:
+                continue
+            if entry.name.endswith(".tmp"):
+                if now - status.st_mtime > ABANDONED_SECONDS:
+                    _remove(Path(entry.path))
+                continue
+            entries.append((status.st_mtime, status.st_size, entry.path))
+        total = sum(size for _, size, _ in entries)
+        if total <= self.max_bytes:
+            return total
+        with _alone(self.folder / "evicting") as first:
+            for _, size, path in sorted(entries) if first else ():
+                if total <= EVICTION_TARGET * self.max_bytes:
+                    break
+                _remove(Path(path))
+                total -= size
+        return total
+
+    def _files(self) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(self.folder) as folders:
+                for folder in folders:
+                    if folder.is_dir(follow_symlinks=False):
+                        with os.scandir(folder.path) as files:
+                            yield from files
+        except OSError:
+            return
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / key
+
+
+class ArtifactCache(DiskCache):
+    """What compiling gave, by the key of its source. hits, misses: what `get` found, in this process."""
+
+    hits = misses = 0
+
+    def get(self, key: str) -> Artifact | CompileFailed | None:
+        """What is kept under `key`; None when there is nothing, or nothing that can be trusted."""
+        body = self.read(key)
+        found = None if body is None else _decode(body, key)
+        if body is not None and found is None:
+            _remove(self._path(key))
+        self.hits, self.misses = self.hits + (found is not None), self.misses + (found is None)
+        return found
+
+    def put(self, key: str, result: Artifact | CompileFailed) -> bool:
+        """Keeps `result`; False when it would not come out the same again (`lasting`), or could not be written, which
+        `failure` explains."""
+        return lasting(result) and self.write(key, _encode(result, key))
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[bool]:
+    """Gives True to one process at a time; the others leave the work to it."""
+    with ExitStack() as stack:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o600)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            first = True
+        except OSError:
+            first = False
+        yield first
+
+
+def open_cache(environment: Mapping[str, str] | None = None) -> ArtifactCache | None:
+    """The cache of this user, or None when it is switched off.
+
+    TUNESMITH_CACHE is a folder or `off`; left out it is `tunesmith` in XDG_CACHE_HOME, or in ~/.cache.
+    TUNESMITH_CACHE_MIB bounds it (1024). Raises `CacheError`.
+    """
+    environment = os.environ if environment is None else environment
+    where, size = environment.get("TUNESMITH_CACHE", ""), environment.get("TUNESMITH_CACHE_MIB", str(DEFAULT_MIB))
+    if where.lower() == "off":
+        return None
+    try:
+        mebibytes = float(size)
+        if not 0 < mebibytes < 1 << 40:
+            raise ValueError
+    except ValueError:
+        raise CacheError(f"TUNESMITH_CACHE_MIB is '{size}': write a positive number of MiB, such as 1024.") from None
+    if where:
+        folder = named_path("TUNESMITH_CACHE", where)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            reason = "" if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+        except OSError as error:
+            reason = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else str(error.strerror)
+        if reason:
+            raise CacheError(
+                f"TUNESMITH_CACHE: nothing can be kept in {folder} ({reason}); name another folder, or off."
+            )
+    else:
+        # The XDG base directory specification: a relative path counts as none.
+        home = Path(environment.get("XDG_CACHE_HOME", ""))
+        try:
+            folder = (home if home.is_absolute() else Path.home() / ".cache") / "tunesmith"
+        except RuntimeError:
+            # A user without a home, as in some containers.
+            return None
+    return ArtifactCache(folder, int(mebibytes * (1 << 20)))
+
+
+def lasting(result: Artifact | CompileFailed) -> bool:
+    """Whether compiling the same source again would end the same: an error in the source does, a compiler that ran out
+    of memory or failed by itself may not."""
+    return isinstance(result, Artifact) or _TRANSIENT.search(f"{result.first_error}\n{result.log}") is None
+
+
+def cache_key(source: Specialised, arch: str, version: str) -> str:
+    """The content address of what `version` of a compiler makes of `source` for `arch`."""
+    text = "\0".join((FORMAT, _harness(), version, arch, source.digest))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def _harness() -> str:
+    """A digest of the modules that decide what a source becomes."""
+    room, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
+    for name in _DECIDING:
+        digest.update((room / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _encode(result: Artifact | CompileFailed, key: str) -> bytes:
+    """A line of JSON, and the machine code."""
+    if isinstance(result, CompileFailed):
+        fields, code = {"key": key, "failed": asdict(result)}, b""
+    else:
+        kept = {name: getattr(result, name) for name in ("backend", "arch", "entry", "digest", "globals")}
+        fields, code = {"key": key, "artifact": kept, "resources": asdict(result.resources)}, result.code
+    return json.dumps(fields).encode() + b"\n" + code
+
+
+def _decode(body: bytes, key: str) -> Artifact | CompileFailed | None:
+    line, _, code = body.partition(b"\n")
+    try:
+        fields = json.loads(line)
+        if fields["key"] != key:
+            return None
+        if "failed" in fields:
+            return CompileFailed(**fields["failed"])
+        kept = fields["artifact"] | {"globals": tuple(fields["artifact"]["globals"])}
+        return Artifact(**kept, code=code, resources=Resources(**fields["resources"]))
+    except (ValueError, KeyError, TypeError):
+        # A whole entry, but of another program: its checksum is right and its contents are not ours.
+        return None
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        # Somebody else's file, or a file system that has become read-only: it stays.
+        return

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.source import Kernel, Parameter, SourceError, text, walk
+from tunesmith.kernels.spec.dtypes import C_TYPES
 
 _VECTOR = re.compile(r"((?:u?(?:char|short|int|long|longlong))|float|double)([1-4])(?:_\d+a)?")
 _PAIRS = {"__half2": "__half", "half2": "__half", "__nv_bfloat162": "__nv_bfloat16", "nv_bfloat162": "__nv_bfloat16"}

@@ -1,21 +1,24 @@
 """The part of a source that runs on the device, as a compiler for the device alone (NVRTC) takes it.
 
 Owns which parts of a file for nvcc are left out or marked, and which of CUDA's headers replace headers of the host.
-Only functions and declarations at the level of the file are looked at; members of classes stay.
+Only functions and declarations at the level of the file are looked at; members of classes stay. `whole_source` puts
+the headers of the author's own build in the place of their includes; CUDA's own stay includes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.build.guard import STANDARD
-from tunesmith.kernels.rewrite.source import Source, text, walk
+from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS, STANDARD
+from tunesmith.kernels.rewrite.source import Source, SourceError, text, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
+
 
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)(.*)$", re.MULTILINE)
@@ -235,3 +238,49 @@ def _with_headers(code: str) -> tuple[str, list[str]]:
         *([_NO_ASSERT] if _ASSERT.search(plain) and "assert" not in own else []),
     ]
     return "\n".join([*head, _STD.sub("cuda::std::", made)]), replaced
+
+
+_INCLUDE_headers = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)[^\n]*$', re.MULTILINE)
+_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*$", re.MULTILINE)
+MAX_SOURCE_LENGTH = 1 << 20
+"""Characters of a source with all of its headers, at most."""
+
+
+def whole_source(code: str, where: Path, folders: Sequence[Path] = (), defines: Mapping[str, str] | None = None) -> str:
+    """`code` with the headers that are found beside it, beside one another or in `folders`, each where it is first
+    included, and with macros ahead of it. Raises `SourceError` where one is not found, or the text becomes too long."""
+    seen: set[Path] = set()
+
+    def found(name: str, among: Sequence[Path]) -> Path | None:
+        return next((path for folder in among if (path := folder / name).is_file()), None)
+
+    def filled(text: str, file: Path) -> str:
+        def put(match: re.Match[str]) -> str:
+            name, quoted = match[1] or match[2], match[1] is not None
+            path = found(name, (file.parent, *folders) if quoted else folders)
+            if path is None:
+                known = name in HEADERS or name in STANDARD or name in BUILT_IN or name.startswith(HEADER_FOLDERS)
+                if quoted and not known:
+                    raise SourceError(f"{file}: its header {name} was not found; name the folder that has it with -I.")
+                return match[0]
+            path = path.resolve()
+            if path in seen:
+                return ""
+            seen.add(path)
+            try:
+                inner = path.read_text(encoding="utf-8-sig")
+            except OSError as error:
+                raise SourceError(f"{file}: its header {path} cannot be read: {error.strerror}.") from error
+            except UnicodeDecodeError as error:
+                raise SourceError(f"{file}: its header {path} is not UTF-8 text: save it as UTF-8.") from error
+            return filled(_ONCE.sub("", inner), path)
+
+        made = _INCLUDE_headers.sub(put, text)
+        if len(made) > MAX_SOURCE_LENGTH:
+            raise SourceError(
+                f"{where}: with its headers the source is longer than {MAX_SOURCE_LENGTH} characters; take less along."
+            )
+        return made
+
+    lines = [f"#define {name} {value}".rstrip() for name, value in (defines or {}).items()]
+    return "\n".join([*lines, filled(code, where)])

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.rewrite.arguments import require_arguments
-from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.device_code import device_code
 from tunesmith.kernels.rewrite.extent import Polynomial, extents
 from tunesmith.kernels.rewrite.host_launch import HostBlock, block_of_host
 from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source, SourceError, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, Rows, block_stride, loop_of, rows_of_threads, sharing
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS
 from tunesmith.kernels.spec.taskfile import MARK
 

@@ -16,13 +16,12 @@ from typing import Any, Literal
 import numpy as np
 
 from tunesmith.kernels.rewrite.arguments import require_arguments
-from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.draft import ReadLaunch, is_size, shape_of
 from tunesmith.kernels.rewrite.extent import Polynomial, extents
 from tunesmith.kernels.rewrite.opencl import read_as_cuda
 from tunesmith.kernels.rewrite.source import Kernel, Source, SourceError, walk
 from tunesmith.kernels.rewrite.threads import sharing
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Fill, Task, Tolerance, Workload
 from tunesmith.kernels.spec.template import BackendName, LaunchGeometry, Template

@@ -6,10 +6,9 @@ Owns that comparison. A parameter whose type cannot be told, as one from a heade
 from __future__ import annotations
 
 from tunesmith.kernels.rewrite.arguments import unusual
-from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.opencl import read_as_cuda
 from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source, text
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.task import Argument, Task, TaskError
 from tunesmith.kernels.spec.template import Template
 

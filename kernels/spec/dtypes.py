@@ -1,7 +1,8 @@
 """The data types of arrays and scalars: one record each, of all that the other modules need to know of a type.
 
 A further type is one record in `DTYPES`. Owns names, storage, ranges, default tolerances and conversion; what is done
-with the values is the business of `tunesmith.kernels.launch` and `tunesmith.kernels.check`.
+with the values is the business of `tunesmith.kernels.launch` and `tunesmith.kernels.check`. `C_TYPES` has the types by
+the names that C, CUDA C++ and OpenCL C have for them.
 """
 
 from __future__ import annotations
@@ -283,3 +284,44 @@ _OTHER_NAMES = {
 }
 ALIASES = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
 """Names that other tools have for some of them, for messages alone."""
+
+
+C_TYPES = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "__half": "float16",
+    "nv_half": "float16",
+    "__nv_bfloat16": "bfloat16",
+    "nv_bfloat16": "bfloat16",
+    "__nv_fp8_e4m3": "float8_e4m3",
+    "__nv_fp8_e5m2": "float8_e5m2",
+    "char": "int8",
+    "signed char": "int8",
+    "int8_t": "int8",
+    "unsigned char": "uint8",
+    "uint8_t": "uint8",
+    "uchar": "uint8",
+    "bool": "bool",
+    "short": "int16",
+    "int16_t": "int16",
+    "unsigned short": "uint16",
+    "uint16_t": "uint16",
+    "ushort": "uint16",
+    "int": "int32",
+    "int32_t": "int32",
+    "unsigned": "uint32",
+    "unsigned int": "uint32",
+    "uint32_t": "uint32",
+    "uint": "uint32",
+    "long": "int64",
+    "long long": "int64",
+    "int64_t": "int64",
+    "long int": "int64",
+    "unsigned long": "uint64",
+    "unsigned long long": "uint64",
+    "uint64_t": "uint64",
+    "ulong": "uint64",
+    "size_t": "uint64",
+}
+"""Data types by their names in C, on a platform with 64-bit longs."""

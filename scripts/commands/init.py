@@ -14,8 +14,8 @@ import typer
 from tunesmith.cli.app import echo
 from tunesmith.graph.outputs import require_new_folder
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.rewrite.device_code import whole_source
 from tunesmith.kernels.rewrite.draft import draft
-from tunesmith.kernels.rewrite.headers import whole_source
 from tunesmith.kernels.spec.t1 import read_t1
 from tunesmith.kernels.spec.taskfile import read_source, read_task
 

@@ -33,7 +33,7 @@ from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo, probe
-from tunesmith.kernels.build.artifact_cache import ArtifactCache
+from tunesmith.kernels.build.artifact import ArtifactCache
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.space import feasible

@@ -16,7 +16,7 @@ from pretence import TEMPLATE, WORKLOAD, all_measured, aside, make_pool, run
 from tunesmith.actors.pool.pool import Deadlines, EvaluationRequest, Pool, PoolError
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal, JournalError
-from tunesmith.kernels.build.artifact_cache import ArtifactCache
+from tunesmith.kernels.build.artifact import ArtifactCache
 from tunesmith.kernels.outcome import Crashed, Evaluation, TimedOut
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

@@ -20,7 +20,7 @@ from tunesmith.actors.workers import LaneReady
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import OutOfTime, TunesmithError
 from tunesmith.kernels.backends import open_device
-from tunesmith.kernels.build.artifact_cache import ArtifactCache
+from tunesmith.kernels.build.artifact import ArtifactCache
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Evaluation, Measured, TimedOut, WrongResult, describe

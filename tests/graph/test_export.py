@@ -21,8 +21,7 @@ from tunesmith.graph.results.best import _requirements, export_best
 from tunesmith.graph.results.runtime import ELEMENT_BYTES, KernelChoice, Kernels, PreparedLaunch, compile_source
 from tunesmith.graph.run import tune
 from tunesmith.kernels.backends import open_compiler
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.artifact_cache import cache_key, open_cache
+from tunesmith.kernels.build.artifact import Artifact, cache_key, open_cache
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.taskfile import load_task

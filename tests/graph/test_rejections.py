@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.graph.roles.rejections import MAX_VARIATIONS, common_defect, has, variations
+from tunesmith.graph.roles.verdict import MAX_VARIATIONS, common_defect, has, variations
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Parameter
 

@@ -11,8 +11,8 @@ from model_runs import RAW, code, entries, plans_of, run, simulation
 from scripted_models import SOURCE, template
 
 from tunesmith.graph.journal.events import TemplateAdded
+from tunesmith.graph.journal.log import FailedBranch, Node, Tree
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.journal.tree import FailedBranch, Node, Tree
 from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.roles.planner import _ranked, branch_problems, branch_rewards

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.artifact_cache import ArtifactCache
+from tunesmith.kernels.build.artifact import Artifact, ArtifactCache
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import Resources
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from shared_cache import ARTIFACT, SOURCE, work
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.artifact_cache import ArtifactCache, CacheError, DiskCache, cache_key, open_cache
+from tunesmith.kernels.build.artifact import Artifact, ArtifactCache, CacheError, DiskCache, cache_key, open_cache
 from tunesmith.kernels.outcome import CompileFailed
 
 KEY = cache_key(SOURCE, "sm_90", "nvrtc 13.0")

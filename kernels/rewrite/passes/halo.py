@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.extent import Polynomial, add, multiply
 from tunesmith.kernels.rewrite.passes.hints import load
 from tunesmith.kernels.rewrite.passes.own_bins import own_bins
@@ -19,7 +18,7 @@ from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subjec
 from tunesmith.kernels.rewrite.passes.vectors import certain, vectors
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, operator, text
 from tunesmith.kernels.rewrite.threads import Cells, coordinates, global_coordinate
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.source import BUILTINS, Kernel, bare, index_of, operator, text, walk
 from tunesmith.kernels.rewrite.threads import block_stride, global_coordinate
+from tunesmith.kernels.spec.dtypes import C_TYPES
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
 if TYPE_CHECKING:

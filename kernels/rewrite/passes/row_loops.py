@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.carried import order_matters
 from tunesmith.kernels.rewrite.passes.ahead import Place, earliest, waits
 from tunesmith.kernels.rewrite.passes.hints import load, store
@@ -22,7 +21,7 @@ from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subjec
 from tunesmith.kernels.rewrite.passes.teams import first_of, in_team, step_of
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, text, walk
 from tunesmith.kernels.rewrite.threads import Rows, block_stride, loop_of
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
 if TYPE_CHECKING:

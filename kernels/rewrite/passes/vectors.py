@@ -10,12 +10,11 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.passes.hints import load, store
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, coordinates, global_coordinate, keeps_below
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
 if TYPE_CHECKING:

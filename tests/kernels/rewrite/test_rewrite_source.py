@@ -15,8 +15,8 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends import Compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.rewrite.device_code import whole_source
 from tunesmith.kernels.rewrite.draft import draft
-from tunesmith.kernels.rewrite.headers import whole_source
 from tunesmith.kernels.rewrite.source import Source, SourceError
 from tunesmith.kernels.rewrite.threads import Axis, Cells, Fixed, Rows, sharing
 from tunesmith.kernels.spec.task import TaskError

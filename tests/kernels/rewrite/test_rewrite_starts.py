@@ -8,7 +8,7 @@ import pytest
 from plain_kernels import drafted
 from rewrite_cases import H200, plain_task, template_of
 
-from tunesmith.kernels.rewrite.starts import Limit, starts
+from tunesmith.kernels.rewrite.template import Limit, starts
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import Config
