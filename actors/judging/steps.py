@@ -437,9 +437,7 @@ class StepRunner:
         plain: Any = 0.0
         if short < math.inf:
             plain = self.call("time_baseline", short, baseline, step)
-            if isinstance(plain, TimedOut):
-                findings.note_slow(step, f"the plain kernel takes longer than {plain.limit:g} s")
-            elif isinstance(plain, float) and plain > short / MAX_LAUNCHES:
+            if isinstance(plain, float) and plain > short / MAX_LAUNCHES:
                 why = f"one launch of the plain kernel takes {plain:.2g} s"
                 findings.note_slow(step, why)
                 return Skipped(step.name, f"{why} there", reason="time")
@@ -449,6 +447,8 @@ class StepRunner:
             self.warm_start[types_key(step.workload)] = self.examiner.starts
         if isinstance(plain, Skipped | None):
             return plain
+        if isinstance(plain, TimedOut) and step.derived:
+            findings.note_slow(step, f"the plain kernel takes longer than {plain.limit:g} s")
         self._require_baseline(baseline, step, plain)
         return Skipped(step.name, f"the plain kernel fails there: {describe(plain)}")
 
@@ -575,7 +575,8 @@ def run_steps(
             runner.run(kernels, left[place], place, findings, source)
         finally:
             source.release(place)
-        if cold or not left[place].derived:
+        # A first step that fails leaves the process cold: were its time not counted, nothing would bound the verdict's.
+        if not left[place].derived or (cold and not runner.is_cold(left[place])):
             findings.budget.extend((time.monotonic() - begun) / len(runners))
 
     def go_through(runner: StepRunner, source: Preparation) -> None:

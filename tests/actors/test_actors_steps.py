@@ -18,7 +18,7 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Passed
 from tunesmith.kernels.launch.contents import Contents
-from tunesmith.kernels.outcome import Outcome, WrongResult
+from tunesmith.kernels.outcome import Outcome, TimedOut, WrongResult
 from tunesmith.kernels.spec.taskfile import load_task
 
 TASK = load_task(str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"))
@@ -142,6 +142,15 @@ def test_the_task_s_own_workloads_use_up_no_time_for_made_up_ones() -> None:
     assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].budget.is_spent
 
 
+@pytest.mark.parametrize(("before", "after", "counts"), [(True, False, False), (True, True, True)])
+def test_a_first_step_uses_up_time_only_where_it_fails(
+    monkeypatch: pytest.MonkeyPatch, before: bool, after: bool, counts: bool
+) -> None:
+    """Else every slow step, whose process is killed, would be a first one again, and nothing would end the verdict."""
+    monkeypatch.setattr(PretendedRunner, "is_cold", lambda runner, _: after if runner.done else before)
+    assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].budget.is_spent == counts
+
+
 def test_what_is_larger_than_a_slow_size_is_left_out_of_later_steps_too() -> None:
     budget = Budget(60.0)
     steps = {size: made_up(size) for size in (8, 100, 200)}
@@ -186,3 +195,17 @@ def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
         assert short_calls(types) == ["time_baseline"]
     examiner.starts += 1
     assert short_calls({"T": "float16"}) == []
+
+
+def test_a_plain_kernel_that_overruns_in_a_first_step_rules_out_larger_sizes() -> None:
+    findings = Findings(Budget(20.0))
+
+    def call(method: str, seconds: float, *_: object) -> TimedOut | None:
+        return TimedOut("run", seconds) if method == "try_baseline" else None
+
+    examiner: Any = SimpleNamespace(starts=1, call=call)
+    runner = StepRunner(TASK, resolve_target("h200"), Limits(), examiner, examiner, lambda _: None, baseline_ends=True)
+    baseline: Any = None
+    assert runner.try_plain(baseline, made_up(100), Path(), findings) is not None
+    assert runner.is_cold(made_up(100)) and findings.left_out(made_up(8)) is None
+    assert findings.left_out(made_up(200)) is not None
