@@ -51,6 +51,7 @@ COPY = "copy of "
 """With the bytes moved, the name of a bandwidth among roofs; the others are arithmetic, named by data type."""
 _COLUMNS = ("task", "template", "config", "backend", "device", "driver", "workload", "entry")
 _SCHEMA = f"""
+PRAGMA user_version = {FORMAT};
 CREATE TABLE IF NOT EXISTS results (
     {", ".join(f"{name} TEXT NOT NULL" for name in _COLUMNS)},
     PRIMARY KEY (task, template, config, backend, device, driver, workload)
@@ -98,7 +99,7 @@ class _Exported(BaseModel):
 
 
 class ResultsStore:
-    """The results in the file `path`, which is made when something is first kept. All methods raise `HistoryError`."""
+    """The results in the file `path`, which is made when something is first kept. Methods raise `HistoryError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,7 +107,7 @@ class ResultsStore:
     def keep(self, entries: Iterable[StoredResult]) -> int:
         """Writes entries; of two on the same configuration, device, driver and shape the newer stays. Gives how many
         were written."""
-        with self.connected(create=True) as connection:
+        with self.connected() as connection:
             return connection.executemany(
                 f"INSERT INTO results VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT DO UPDATE SET entry = "
                 "excluded.entry WHERE json_extract(excluded.entry, '$.at') > json_extract(entry, '$.at')",
@@ -125,7 +126,7 @@ class ResultsStore:
         if not self.path.is_file():
             return []
         where, values = ("", ()) if task is None else (" WHERE task = ?", (task,))
-        with self.connected(create=False) as connection:
+        with self.connected() as connection:
             rows = connection.execute(f"SELECT entry FROM results{where}", values).fetchall()
         try:
             return [StoredResult.model_validate_json(text) for (text,) in rows]
@@ -158,11 +159,10 @@ class ResultsStore:
         raise HistoryError(f"{path} {why}; name a file that `tunesmith wisdom export` wrote.")
 
     @contextmanager
-    def connected(self, *, create: bool) -> Iterator[sqlite3.Connection]:
+    def connected(self) -> Iterator[sqlite3.Connection]:
         """The database. What the block writes is kept if it ends without an exception."""
         try:
-            if create:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             with closing(sqlite3.connect(self.path, timeout=10)) as connection:
                 version = connection.execute("PRAGMA user_version").fetchone()[0]
                 if version not in (0, FORMAT):
@@ -170,9 +170,7 @@ class ResultsStore:
                         f"{self.path} has the format {version}, and this version reads {FORMAT}: set {VARIABLE} to "
                         "another file, or to off."
                     )
-                if create:
-                    connection.executescript(_SCHEMA)
-                    connection.execute(f"PRAGMA user_version = {FORMAT}")
+                connection.executescript("" if version else _SCHEMA)
                 with connection:
                     yield connection
         except (sqlite3.DatabaseError, OSError) as error:
@@ -185,18 +183,15 @@ class ResultsStore:
         )
 
 
-def open_store(environment: Mapping[str, str] | None = None) -> ResultsStore | None:
+def open_store(environment: Mapping[str, str] = os.environ) -> ResultsStore | None:
     """The results store of this user; None where it is switched off, or the user has no home directory."""
-    environment = os.environ if environment is None else environment
     where = environment.get(VARIABLE, "")
     if where.lower() == "off":
         return None
     if where:
         path = named_path(VARIABLE, where)
         if path.is_dir():
-            raise HistoryError(
-                f"{VARIABLE}: {path} is a folder; name a file, such as {path / 'wisdom.sqlite'}, or off."
-            )
+            raise HistoryError(f"{VARIABLE}: {path} is a folder; name a file, such as {path}/wisdom.sqlite, or off.")
         return ResultsStore(path)
     data = Path(environment.get("XDG_DATA_HOME", ""))
     try:
@@ -292,11 +287,11 @@ def _prior_of_run(folder: Path) -> EarlierResults:
 
 def _require_common(earlier: EarlierResults, templates: Sequence[Template]) -> None:
     """Raises `SettingsError` when no template has all its parameters in the prior, which is then of no use."""
-    known = {frozenset(config) for one in earlier.results for config, _, _ in one.results}
+    known = {tuple(sorted(config)) for one in earlier.results for config, _, _ in one.results}
     wanted = [{parameter.name for parameter in template.parameters} for template in templates]
-    lacking = [(sorted(names - one), sorted(one)) for names in wanted for one in known]
-    if lacking and all(missing for missing, _ in lacking):
-        missing, had = min(lacking, key=lambda pair: len(pair[0]))
+    pairs = [(sorted(names.difference(had)), had) for names in wanted for had in known]
+    missing, had = min(pairs, key=lambda pair: len(pair[0]), default=([], ()))
+    if missing:
         raise SettingsError(
             f"--prior: the results of {earlier.prior} have the parameters {', '.join(had) or '(none)'}; this "
             f"task's templates also need {', '.join(missing)}. Give results of the same or a similar template."
@@ -373,20 +368,6 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
             context.note("wisdom", str(error), "")
 
 
-def known_shapes(context: Context) -> list[tuple[dict[str, int], dict[str, str]]]:
-    """Sizes and types on which runs of the task on this model of device found a faster kernel, the largest gain first.
-    A store that cannot be read is reported."""
-    device = context.device
-    store = open_store() if context.settings.wisdom else None
-    try:
-        entries = [] if store is None else store.entries(context.task.name)
-    except HistoryError as error:
-        context.note("wisdom", str(error), "")
-        return []
-    here = [one for one in entries if (one.backend, one.device) == (device.backend, device.name)]
-    return [(one.sizes, one.types) for one in sorted(here, key=lambda one: one.ratio)]
-
-
 def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
     """The best value ever measured of each roof of `device`, `measured` included, which is kept: a measurement on a
     busy machine is not a limit. Also a sentence for each kind of roof that is now far below its best value, or on why
@@ -399,7 +380,7 @@ def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[
         store = open_store()
         if store is None:
             return measured, ()
-        with store.connected(create=True) as connection:
+        with store.connected() as connection:
             connection.executemany(
                 "INSERT INTO roofs VALUES (?, ?, ?, ?) ON CONFLICT (device, roof) "
                 "DO UPDATE SET rate = excluded.rate, at = excluded.at WHERE excluded.rate > rate",
@@ -409,7 +390,7 @@ def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[
     except HistoryError as error:
         return measured, (str(error),)
     best = {roof: (rate, at) for roof, rate, at in rows}
-    copies = {int(roof.removeprefix(COPY)): best.pop(roof) for roof, *_ in rows if roof.startswith(COPY)}
+    copies = {int(roof.removeprefix(COPY)): best.pop(roof) for roof in [*best] if roof.startswith(COPY)}
     bandwidth = tuple((size, rate) for size, (rate, _) in copies.items())
     roofs = replace(measured, bandwidth=bandwidth, peak_flops={roof: rate for roof, (rate, _) in best.items()})
     pairs = [("copy bandwidth", measured.peak_bandwidth or 0.0, *max(copies.values(), default=(0.0, "")), "GB/s")]

@@ -14,7 +14,6 @@ from tunesmith.actors.judging.judge import CandidateVerdict
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import resume, tune
 from tunesmith.graph.dispatch import draw_shapes
-from tunesmith.graph.history import ResultsStore, StoredResult
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
@@ -29,14 +28,6 @@ SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
     simulate_device(monkeypatch)
-
-
-def stored(device: Any, n: int) -> StoredResult:
-    """A result of an earlier run on `n` elements."""
-    config = {"GROUP": 16, "ITEMS": 16, "UNROLL": 1}
-    figures = {"seconds": 1e-5, "ratio": 0.5, "low": 0.4, "high": 0.6, "at": "2026-01-01T00:00:00+00:00"}
-    of = {"task": "scale_add", "template": "runs", "backend": "opencl", "device": device.name, "driver": "1"}
-    return StoredResult.model_validate({**of, **figures, "config": config, "sizes": {"n": n}, "types": {}})
 
 
 def shapes_of(run: Path) -> list[ShapeCompared]:
@@ -199,47 +190,3 @@ def test_what_a_rule_may_use_is_examined_on_everything(
     assert all(found.kernels[number].config != special for number in found.rule.used() if number >= 0)
     shapes = json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())["shapes"]
     assert next(one["folder"] for one in shapes if one["workload"] == own) == own
-
-
-def test_shapes_of_earlier_runs_are_measured_again_and_fitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Any
-) -> None:
-    monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "wisdom.sqlite"))
-    entry = stored(device, 70_000)
-    others = [
-        entry.model_copy(update={"config": {"GROUP": 4, "ITEMS": 16, "UNROLL": 1}, "ratio": 0.7}),
-        entry.model_copy(update={"sizes": {"n": 80_000}, "device": "another"}),
-        entry.model_copy(update={"sizes": {"m": 3}}),
-        entry.model_copy(update={"sizes": {"n": 5000}}),
-        entry.model_copy(update={"sizes": {"n": 0}}),
-    ]
-    ResultsStore(tmp_path / "wisdom.sqlite").keep([entry, *others])
-    result = tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=4, **SETTINGS)
-    fitted = [event.workload for event in shapes_of(tmp_path / "run") if event.fitted]
-    assert [one.sizes["n"] for one in fitted if one.name.startswith("known-")] == [70_000]
-    found = result.summary.dispatching
-    assert found is not None and (found.fitted, found.tested) == (2 + 1 + 2, 2)
-    without = tune(TASK, run_dir=tmp_path / "without", dispatch_shapes=4, wisdom=False, **SETTINGS).summary.dispatching
-    assert without is not None and without.fitted == 2 + 2
-
-
-def test_what_was_fitted_is_no_test_when_it_is_drawn_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Any
-) -> None:
-    drawn = draw_shapes(load_task(TASK), device.limits.kind, 6, seed=0)
-    monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "wisdom.sqlite"))
-    known = stored(device, drawn[5].sizes["n"])
-    ResultsStore(tmp_path / "wisdom.sqlite").keep([known])
-    folder = tmp_path / "run"
-    tune(TASK, run_dir=folder, dispatch_shapes=4, **SETTINGS)
-    assert [event.workload.sizes for event in shapes_of(folder) if event.workload.name[:6] == "known-"] == [known.sizes]
-    # Two of its own, one of an earlier run, and three of six; the sixth is that of the earlier run.
-    found = resume(folder, dispatch_shapes=6).summary.dispatching
-    assert found is not None and (found.fitted, found.tested) == (2 + 1 + 3, 2)
-    assert sum(event.workload.sizes == known.sizes for event in shapes_of(folder)) == 1, "it is not measured again"
-    # Earlier versions did, and wrote it down as a test.
-    with Journal(folder, create=False) as journal:
-        fitted = next(event for event in shapes_of(folder) if event.workload.sizes == known.sizes)
-        journal.append(fitted.model_copy(update={"workload": drawn[5], "fitted": False}))
-    found = resume(folder, dispatch_shapes=6).summary.dispatching
-    assert found is not None and (found.fitted, found.tested) == (2 + 1 + 3, 2)
