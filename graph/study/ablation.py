@@ -131,15 +131,19 @@ def ablate(
     run. Arms without a search go on for as many rounds as they have calls or evaluations. models: of your own; else the
     settings name them. Where runs wait for answers, all others go on before `Waiting` is raised.
     """
-    chosen = _arms(arms, repeats)
+    unknown = [arm for arm in arms if arm not in ARMS]
+    if unknown or not arms or len(set(arms)) < len(arms):
+        what = f"there is no arm '{unknown[0]}'" if unknown else "name each arm once"
+        raise SettingsError(f"--arms: {what}; they are {', '.join(ARMS)}.")
+    if repeats < 1:
+        raise SettingsError(f"--repeats: give at least 1, not {repeats}.")
     if models is None and settings.get("model", "none") == "none":
         raise SettingsError("--model: an ablation compares what a model does; name one.")
-    wanted = {"task": str(task), "arms": list(chosen), "repeats": repeats, "calls": calls, "settings": settings}
-    _agree(folder, wanted)
-    results: dict[str, list[Repeat]] = {arm: [] for arm in chosen}
-    waiting: dict[str, Waiting] = {}
+    _agree(folder, {"task": str(task), "arms": list(arms), "repeats": repeats, "calls": calls, "settings": settings})
+    results: dict[str, list[Repeat]] = {arm: [] for arm in arms}
+    waiting: list[str] = []
     # Repeat by repeat, so that what drifts (temperature, neighbours) drifts for all arms alike.
-    for repeat, arm in product(range(1, repeats + 1), chosen):
+    for repeat, arm in product(range(1, repeats + 1), arms):
         name = f"{arm}-{repeat}"
         listener(Progress("ablate", f"{name} of {repeats}"))
         own = None if models is None else models(name)
@@ -147,31 +151,26 @@ def ablate(
             if (folder / name / "journal.sqlite").is_file():
                 found = resume(folder / name, as_recorded=True, listener=listener, models=own)
             else:
-                values = _settings_of(str(task), name, arm, repeat, calls, settings)
+                values = _settings_of(str(task), name, repeat, calls, settings)
                 if own is None and calls is not None:
                     values["max_calls"] = calls
                 found = tune(str(task), run_dir=folder / name, listener=listener, models=own, **values)
             results[arm].append(_repeat_of(found))
         except Waiting as wait:
-            waiting[name] = wait
+            waiting.append(str(wait.requests or f"{name} ({str(wait).rstrip('.')})"))
         except JournalError as error:
             raise JournalError(f"{folder / name}: {error}") from error
     if waiting:
-        files = [str(wait.requests) for wait in waiting.values() if wait.requests is not None]
-        if len(files) < len(waiting):
-            each = "; ".join(f"{name}: {str(wait).rstrip('.')}" for name, wait in waiting.items())
-            raise Waiting(f"{len(waiting)} run(s) wait ({each}); see to each, then run the same ablation again.")
         raise Waiting(
-            f"{len(waiting)} run(s) wait: answer {', '.join(files)} (OpenAI's batch API, `vllm run-batch`, or by "
+            f"{len(waiting)} run(s) wait: answer {', '.join(waiting)} (OpenAI's batch API, `vllm run-batch`, or by "
             f"hand), put the answers into {ANSWERS} beside each, then run the same ablation again."
         )
     return Ablation(str(task), *compare(results), {**settings, "calls": calls, "repeats": repeats})
 
 
-def _settings_of(
-    task: str, name: str, arm: Arm, repeat: int, calls: int | None, settings: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The settings of one run."""
+def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the run `name`, which begins with its arm."""
+    arm = name.rpartition("-")[0]
     # Without what earlier runs on this machine found: repeats would learn from each other, and so would arms.
     values = {**settings, "wisdom": False, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
     if arm == "rewrite":
@@ -197,7 +196,8 @@ def _repeat_of(result: RunResult) -> Repeat:
     summary, usage = result.summary, result.summary.models
     ratio = summary.ratio if summary.general is not None else None
     with Journal(result.folder, create=False, reading=True) as journal:
-        curve, task = _curve(journal), RunLog(journal).entries(RunStarted)[0].event.task
+        curve = _curve(journal)
+        task = next(journal.entries(RunStarted)).event.task
     weights = {workload.name: workload.weight for workload in task.workloads}
     ratios = {row.workload: 1.0 if row.best is None else min(1.0, row.best.ratio) for row in summary.tuned}
     return Repeat(
@@ -224,24 +224,22 @@ def _curve(journal: Journal) -> tuple[Point, ...]:
     tuned = began.event.task.workloads_for(began.event.device.limits.kind, held_out=False)
     weights = {workload.name: workload.weight for workload in tuned}
     points: list[Point] = []
-    ratios: dict[str, float] = {}
-    calls = evaluations = 0
-    for entry in journal.entries(Evaluated, ModelCalled):
-        if isinstance(entry.event, ModelCalled):
-            calls += entry.event.answer is not None
-            continue
-        assert isinstance(entry.event, Evaluated)
-        evaluations += 1
+    ratios: dict[str, float] = dict.fromkeys(weights, math.inf)
+    for evaluations, entry in enumerate(log.entries(Evaluated), 1):
         value = objective(entry.event.evaluation, weights, baseline, weights)
         if value is None:
             continue
-        for name, seconds in seconds_of(entry.event.evaluation).items():
-            if name in weights:
-                ratios[name] = min(seconds / baseline[name], ratios.get(name, math.inf))
+        seconds = seconds_of(entry.event.evaluation)
+        ratios = {name: min(seconds[name] / baseline[name], least) for name, least in ratios.items()}
         best = max(1 / value, points[-1].speedup if points else 0.0)
         by_shape = 1 / weighted_geomean(ratios, weights)
         if not points or (best, by_shape) != (points[-1].speedup, points[-1].by_shape):
-            points.append(Point(calls, evaluations, entry.at - began.at, best, by_shape))
+            paid = [
+                one
+                for one in log.entries(ModelCalled)
+                if one.sequence < entry.sequence and one.event.answer is not None
+            ]
+            points.append(Point(len(paid), evaluations, entry.at - began.at, best, by_shape))
     return tuple(points)
 
 
@@ -274,16 +272,6 @@ def _interval(logs: Sequence[float]) -> tuple[float, float | None, float | None]
         return math.exp(mean), None, None
     half = float(stdtrit(len(logs) - 1, 0.5 + CONFIDENCE / 2)) * stdev(logs) / math.sqrt(len(logs))
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
-
-
-def _arms(arms: Sequence[str], repeats: int) -> tuple[Arm, ...]:
-    unknown = [arm for arm in arms if arm not in ARMS]
-    if unknown or not arms or len(set(arms)) != len(arms):
-        what = f"there is no arm '{unknown[0]}'" if unknown else "name each arm once"
-        raise SettingsError(f"--arms: {what}; they are {', '.join(ARMS)}.")
-    if repeats < 1:
-        raise SettingsError(f"--repeats: give at least 1, not {repeats}.")
-    return tuple(arm for wanted in arms for arm in ARMS if arm == wanted)
 
 
 def _agree(folder: Path, wanted: Mapping[str, Any]) -> None:

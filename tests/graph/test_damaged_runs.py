@@ -29,16 +29,19 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 TASK = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
 
 
-@pytest.fixture(autouse=True)
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    simulate_device(monkeypatch)
+@pytest.fixture(scope="module", autouse=True)
+def once(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run that has ended."""
+    folder = tmp_path_factory.mktemp("once") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        simulate_device(patch)
+        tune(TASK, run_dir=folder, backend="opencl", strategy="random", evaluations=3, rounds=1, seed=1)
+        yield folder
 
 
 @pytest.fixture
-def ended(tmp_path: Path) -> Path:
-    folder = tmp_path / "run"
-    tune(TASK, run_dir=folder, backend="opencl", strategy="random", evaluations=3, rounds=1, seed=1)
-    return folder
+def ended(once: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(once, tmp_path / "run")
 
 
 def alter(run: Path, *statements: tuple[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from journal_rows import Killed, end_after, rows
-from simulated_pool import SimulatedPool
+from simulated_pool import SimulatedPool, simulate_device
 from test_graph_resume import TASK, run, simulation
 
 from tunesmith.graph import resume, tune
@@ -19,25 +19,33 @@ from tunesmith.graph.settings import SettingsError, new_run_dir
 __all__ = ["simulation"]
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory, device: Any) -> Path:
+    """A run that ended after four evaluations, in one round."""
+    with pytest.MonkeyPatch.context() as patch:
+        simulate_device(patch)
+        return run(tmp_path_factory.mktemp("once") / "run", evaluations=4, rounds=1).folder
+
+
+@pytest.fixture
+def ended(once: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(once, tmp_path / "run")
+
+
 def keys(folder: Path) -> list[str]:
     return [event.data["key"] for event in rows(folder, "evaluation")]
 
 
-def test_an_ended_run_measures_more(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    first = run(folder, evaluations=5, rounds=2)
-    before = keys(folder)
-    result = resume(folder, more=4)
-    assert keys(folder)[:5] == before and len(set(keys(folder))) == len(keys(folder)) == 9
-    assert result.summary["evaluations"] == result.summary["settings"]["evaluations"] == 9
-    assert [plan["round"] for plan in result.summary["plans"]] == [1, 2, 3]
-    assert result.summary["ended_by"] == "rounds"
+def test_an_ended_run_measures_more(ended: Path) -> None:
+    before, first = keys(ended), resume(ended).summary
+    summary = resume(ended, more=4).summary
+    assert keys(ended)[:4] == before and len(set(keys(ended))) == len(keys(ended)) == 8
+    assert summary.evaluations == summary.settings["evaluations"] == 8 and summary.ended_by == "rounds"
     # Against other noise and contents: as good as before, within what comparisons tell.
-    assert result.summary["ratio"] <= 1.05 * first.summary["ratio"]
-    again = resume(folder)
-    assert again.summary["evaluations"] == 9 and len(rows(folder, "verdict")) == 3
-    assert resume(folder, more=2, rounds=2).summary["evaluations"] == 11
-    assert [plan["round"] for plan in resume(folder).summary["plans"]] == [1, 2, 3, 4, 5]
+    assert first.ratio is not None and summary.ratio is not None and summary.ratio <= 1.05 * first.ratio
+    assert len(rows(ended, "verdict")) == 2
+    again = resume(ended, more=2, rounds=2).summary
+    assert again.evaluations == 10 and [plan["round"] for plan in again["plans"]] == [1, 2, 3, 4]
 
 
 def test_an_interrupted_run_may_be_given_more_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,18 +61,16 @@ def test_an_interrupted_run_may_be_given_more_as_well(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("count", range(1, 14))
 def test_ended_after_any_entry_the_extension_goes_on_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+    ended: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    folder = tmp_path / "run"
-    run(folder, evaluations=4, rounds=1)
     with monkeypatch.context() as patch:
         end_after(patch, count)
         with suppress(Killed):
-            resume(folder, more=3)
-        result = resume(folder)
-    assert len(set(keys(folder))) == len(keys(folder)) == 7, f"ended after entry {count}"
-    assert len(rows(folder, "extended")) == 1
-    assert [event.stage for event in rows(folder, "searched")] == ["round-1", "round-2"]
+            resume(ended, more=3)
+        result = resume(ended)
+    assert len(set(keys(ended))) == len(keys(ended)) == 7, f"ended after entry {count}"
+    assert len(rows(ended, "extended")) == 1
+    assert [event.stage for event in rows(ended, "searched")] == ["round-1", "round-2"]
     assert result.valid
 
 
@@ -102,14 +108,11 @@ def test_a_run_that_ended_by_time_gets_more_of_it(tmp_path: Path, monkeypatch: p
         ({"more": 1, "rounds": 1000}, r"cannot be extended so far: rounds"),
     ],
 )
-def test_nonsense_is_refused_and_changes_nothing(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
-    folder = tmp_path / "run"
-    run(folder, evaluations=3, rounds=1)
-    count = len(rows(folder))
+def test_nonsense_is_refused_and_changes_nothing(ended: Path, options: dict[str, Any], sentence: str) -> None:
+    count = len(rows(ended))
     with pytest.raises(SettingsError, match=sentence):
-        resume(folder, **options)
-    assert len(rows(folder)) == count
-    assert resume(folder).summary["evaluations"] == 3
+        resume(ended, **options)
+    assert len(rows(ended)) == count
 
 
 def test_edited_files_are_told_before_a_run_goes_on_without_them(tmp_path: Path) -> None:
