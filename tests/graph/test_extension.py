@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from journal_rows import Killed, end_after, rows
 from simulated_pool import SimulatedPool, simulate_device
-from test_graph_resume import TASK, run, simulation
+from test_graph_resume import TASK, interrupted, run, simulation
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.store import Journal
@@ -50,10 +50,7 @@ def test_an_ended_run_measures_more(ended: Path) -> None:
 
 def test_an_interrupted_run_may_be_given_more_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        end_after(patch, 9)
-        with pytest.raises(Killed):
-            run(folder, evaluations=5, rounds=2)
+    interrupted(folder, monkeypatch, 9, evaluations=5, rounds=2)
     result = resume(folder, more=3)
     assert len(set(keys(folder))) == len(keys(folder)) == 8
     assert [plan["round"] for plan in result.summary["plans"]] == [1, 2]
