@@ -61,13 +61,21 @@ def run(folder: Path, asked: list[ModelCall] | None = None, answers: Script = sc
 
     settings: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2}
     settings |= {"explain": False, "arms": ["template+search", "template", "rewrite"]}
-    return ablate(RAW, folder=folder, calls=CALLS, **{"repeats": 2, "models": models, **settings, **options})
+    return ablate(RAW, folder=folder, **{"calls": CALLS, "repeats": 2, "models": models, **settings, **options})
 
 
 @pytest.mark.usefixtures("simulation")
 class TestArms:
-    def test_every_arm_has_its_own_way_and_the_same_caps(self, tmp_path: Path) -> None:
-        found = run(tmp_path / "a")
+    def test_every_arm_has_its_own_way_and_the_same_caps(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "wisdom"))
+        asked: list[ModelCall] = []
+        found = run(tmp_path / "a", asked)
+        assert not list(tmp_path.glob("wisdom*")), "repeats do not learn from each other"
+        assert not entries(tmp_path / "a" / "template+search-2", "history")
+        told = {
+            call.stage + str("nothing is searched" in call.messages[0].content) for call in asked if call.role == "plan"
+        }
+        assert {"round-1True", "round-1False"} <= told
         by_name = {arm.arm: arm for arm in found.arms}
         assert list(by_name) == ["template+search", "template", "rewrite"]
         for arm in found.arms:
@@ -120,14 +128,6 @@ class TestArms:
         # As many rounds as its calls make, two answers each: more would only test what the last one had.
         assert len(entries(tmp_path / "a" / "tree-1", "plan")) == CALLS // 2
         assert all(repeat.evaluations <= 12 for repeat in found.arms[0].repeats) and found.arms[0].mean > 20 / 10.5
-
-    def test_a_planner_of_that_arm_is_told_that_nothing_is_searched(self, tmp_path: Path) -> None:
-        asked: list[ModelCall] = []
-        run(tmp_path / "a", asked, arms=["template", "template+search"])
-        told = {
-            call.stage + str("nothing is searched" in call.messages[0].content) for call in asked if call.role == "plan"
-        }
-        assert {"round-1True", "round-1False"} <= told
 
     @pytest.mark.slow
     def test_an_interrupted_ablation_goes_on_and_a_finished_one_is_only_read(self, tmp_path: Path) -> None:
@@ -235,35 +235,18 @@ class TestArithmetic:
         assert arm.low is None and arm.spread is None and one.low is None and one.ratio == pytest.approx(1.5)
 
 
-@pytest.mark.usefixtures("simulation")
-def test_repeats_do_not_learn_from_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "wisdom"))
-    run(tmp_path / "a", arms=["template+search"])
-    assert not list(tmp_path.glob("wisdom*")), "nothing is kept of an ablation"
-    assert not entries(tmp_path / "a" / "template+search-2", "history")
-
-
 @pytest.mark.parametrize(("arm", "rounds"), [("rewrite", 48), ("tree", 24)])
 def test_an_effort_profile_sets_an_arm_s_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str, rounds: int
 ) -> None:
-    class Begun(Exception):
-        pass
+    """Of 48 calls, and of two a round."""
 
     def begin(*_: Any, **settings: Any) -> Any:
-        assert settings["rounds"] == rounds, "of 48 calls, and of two a round"
-        raise Begun
+        raise RuntimeError(f"{settings['rounds']} rounds")
 
     monkeypatch.setattr("tunesmith.graph.study.ablation.tune", begin)
-    with pytest.raises(Begun):
-        ablate(
-            RAW,
-            folder=tmp_path / "a",
-            arms=[arm],
-            models=lambda _: Scripted(script, tmp_path / "ledger"),
-            effort="max",
-            planner="rules",
-        )
+    with pytest.raises(RuntimeError, match=f"^{rounds} rounds"):
+        run(tmp_path / "a", arms=[arm], effort="max", planner="rules", calls=None, evaluations=600)
 
 
 @pytest.mark.usefixtures("simulation")
