@@ -1,8 +1,7 @@
 """Which kernel serves which shape: a rule of at most two tests on a path, over sizes and types.
 
-Owns the rule and its fit; the shapes drawn from the ranges of a task's workloads, and the measurements of the winners
-on them; and the choice of the rule that is exported, by its test on shapes that it was not fitted to. The files that a
-rule is exported to belong to `results`.
+Owns the rule and its fit; further shapes within the ranges of a task's sizes, and the measurements of the winners on
+them; the test of the rule on shapes that it was not fitted to. The exported files belong to `results`.
 """
 
 from __future__ import annotations
@@ -40,15 +39,13 @@ from tunesmith.kernels.spec.template import Template, config_key
 BASELINE = -1
 """Stands for the baseline where kernels are numbered."""
 MIN_SHAPES = 2
-"""Minimum number of shapes for a kernel to be chosen by them: one shape alone says little of a kernel, but the baseline
-is never slower than itself."""
+"""Minimum number of shapes for a kernel to be chosen by them: one alone says little."""
 MIN_GAIN = 0.02
 """Minimum saving of a test, as a share of the time of the shapes that reach it. With 0.005, 57 of 4200 choices on
 recorded shapes (docs/results/h200-exports.json, cross-validated) were slower than the baseline by 2 %; with 0.02, 46
 are, and all together take 0.7 % less time."""
 VECTOR = 8
-"""The widest vector of the library's templates and of those by rules, in elements. Rows that it does not divide take
-another path through a kernel than other rows."""
+"""Elements of the widest vector of templates. Rows that it does not divide take another path through a kernel."""
 DIVISORS = (2, 4, VECTOR)
 THRESHOLDS = sorted(step << bits for step in (1, 3) for bits in range(62))
 
@@ -98,14 +95,13 @@ def _node(test: str, yes: DispatchRule, no: DispatchRule) -> DispatchRule:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A shape with the figures of kernels against the baseline there. A kernel that is missing cannot be launched on
-    the shape."""
+    """A shape with the figures of kernels against the baseline there; a missing kernel cannot be launched on it."""
 
     workload: Workload
     figures: Mapping[int, Figures]
 
     def ratio(self, kernel: int) -> float:
-        """Time over the baseline's time; that of the baseline where the kernel cannot be launched."""
+        """Time over the baseline's; 1 where the kernel cannot be launched."""
         return self.figures[kernel].ratio if kernel in self.figures else 1.0
 
     def shown(self, kernel: int, verdict: str) -> bool:
@@ -146,12 +142,9 @@ def for_types(kernel: int, seen: Sequence[Seen], types: Sequence[Workload]) -> D
 
 
 def _by_types(types: Sequence[Workload]) -> Sorts:
-    return {
-        " and ".join(f"{name} == {dtype}" for name, dtype in one.types.items()): {
-            name: np.array([dtype]) for name, dtype in one.types.items()
-        }
-        for one in types
-    }
+    every = [one.types.items() for one in types]
+    tests = [" and ".join(f"{name} == {dtype}" for name, dtype in one) for one in every]
+    return dict(zip(tests, ({name: np.array([dtype]) for name, dtype in one} for one in every), strict=True))
 
 
 class _Fitting:
@@ -197,9 +190,8 @@ class _Fitting:
         allowed = (slower == 0) & (2 * faster >= sizes) & (sizes >= min(MIN_SHAPES, len(self.table)))
         costs = np.where(allowed, costs, math.inf)
         uses = np.where(costs.min(axis=1) <= 0, costs.argmin(axis=1), BASELINE)
-        return np.minimum(costs.min(axis=1), 0), lambda row: DispatchRule(
-            use=int(uses[row]), shapes=round(sizes[row, 0])
-        )
+        counts = sizes[:, 0]
+        return np.minimum(costs.min(axis=1), 0), lambda row: DispatchRule(use=int(uses[row]), shapes=round(counts[row]))
 
     def kept(self, rule: DispatchRule, here: Array, sorts: Sorts) -> DispatchRule:
         """`rule`, in which a leaf keeps its kernel only for sorts of shapes on which that was shown to be faster."""
@@ -259,7 +251,6 @@ SHAPE_SEED = 11_000_003
 
 
 def _shape_key(workload: Workload) -> tuple[tuple[tuple[str, int], ...], TypesKey]:
-    """The identity of a shape: sizes and types, whatever the workload is called."""
     return tuple(sorted(workload.sizes.items())), types_key(workload)
 
 
@@ -267,11 +258,8 @@ def draw_shapes(
     task: Task, kind: str, count: int, *, seed: int, fits: Callable[[Workload], bool] = lambda _: True
 ) -> tuple[Workload, ...]:
     """At most `count` different workloads for a `kind` of device ("gpu" or "cpu"), none of them one of the task's;
-    fewer where the ranges hold no more.
-
-    The same arguments give the same workloads, and a larger count the same ones first. The types change after two
-    shapes, so that every second shape has all of them in turn. fits: whether the baseline can be launched on a shape.
-    """
+    fewer where the ranges hold no more. A larger count gives the same ones first. The types change after two shapes, so
+    that every second shape has all of them in turn. fits: whether the baseline can be launched on a shape."""
     own = [one for held_out in (False, True) for one in task.workloads_for(kind, held_out=held_out)]
     known = set(map(_shape_key, own))
     models = list({types_key(one): one for one in own}.values())
@@ -325,8 +313,8 @@ CONTENTS_SEED = 13_000_007
 
 
 def kernels_of(verdict: Verdict) -> list[tuple[str, Winner]]:
-    """The kernels for a rule with their names, also folders of `best/` as far as a name can be one: the general
-    configuration, then the best for single workloads, the largest gain first."""
+    """The kernels for a rule with their names: the general configuration, then the best for single workloads, the
+    largest gain first."""
     named = [] if verdict.general is None else [("general", verdict.general)]
     rows = sorted(verdict.dispatch, key=lambda row: row.ratio)
     named += [(row.workload, Winner(template=row.template, config=row.config)) for row in rows]
@@ -409,14 +397,10 @@ def _compare(context: Context, workload: Workload, requests: Sequence[Evaluation
 
 
 class Policy(ResultRecord):
-    """A way to choose a kernel, on the test's shapes. regret: time over the fastest kernel's there, the baseline
-    included, less 1; ratio: geometric mean of time over baseline; slower: number of shapes on which its choice was
-    shown slower than the baseline.
-
-    rule: the fitted rule; general: the general configuration wherever it can be launched; table: the default of an
-    exact table of the measured shapes, the general configuration if it is shown slower on none and faster on some, else
-    the baseline; oracle: the fastest kernel.
-    """
+    """A way to choose a kernel, on the tested shapes: the fitted rule; the general configuration; the default of an
+    exact table of the measured shapes (the general configuration if it is shown slower on none and faster on some, else
+    the baseline); the fastest kernel. regret: time over the fastest kernel's there, the baseline included, less 1;
+    ratio: geometric mean of time over baseline; slower: number of shapes on which it was shown slower than that."""
 
     policy: Literal["rule", "general", "table", "oracle"]
     median_regret: float
@@ -428,9 +412,8 @@ class Policy(ResultRecord):
 
 class Dispatching(ResultRecord):
     """The choice of a kernel by shape. kernels: by the rule's numbers; rule: the exported one, `lines` as text; fitted,
-    tested: numbers of shapes; policies: the results on the tested shapes; excluded: kernels that failed on a shape,
-    which the rule never uses; lost: the lines of the fitted rule where it lost to the general configuration on the
-    tested shapes, which is then exported for the types on which it gains."""
+    tested: numbers of shapes; excluded: kernels that failed on a shape, which the rule never uses; lost: the lines of
+    the fitted rule where it lost to the general configuration on the tested shapes, which is then exported."""
 
     kernels: tuple[Winner, ...]
     rule: DispatchRule
@@ -443,12 +426,9 @@ class Dispatching(ResultRecord):
 
 
 def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
-    """The rule by the journal's measurements; None where nothing right was found.
-
-    Without drawn shapes (`dispatch_shapes`) the rule is fitted to the general configuration on the task's workloads,
-    and chooses between it and the baseline. Where the objective is energy, for which drawn shapes are not measured, it
-    is the general configuration where that gains on every tuned workload, else the baseline.
-    """
+    """The rule by the journal's measurements; None where nothing right was found. Without drawn shapes it is fitted to
+    the general configuration on the task's workloads. Where the objective is energy, for which none are drawn, it is
+    the general configuration if that gains on every tuned workload, else the baseline."""
     named = kernels_of(verdict)
     if not named:
         return None
@@ -479,10 +459,10 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
             shown = {figures.verdict for figures in rows.values()}
             table = general if "faster" in shown and "slower" not in shown else BASELINE
             policies = (
-                _policy("rule", [(one, rule.kernel(one.workload)) for one in tested]),
-                _policy("general", [(one, general) for one in tested]),
-                _policy("table", [(one, table) for one in tested]),
-                _policy("oracle", [(one, one.fastest) for one in tested]),
+                _policy("rule", tested, lambda one: rule.kernel(one.workload)),
+                _policy("general", tested, lambda _: general),
+                _policy("table", tested, lambda _: table),
+                _policy("oracle", tested, lambda one: one.fastest),
             )
             if policies[0].ratio > policies[1].ratio:
                 lost, rule = tuple(rule.lines(names)), for_types(general, [*fitted, *tested], types)
@@ -503,7 +483,7 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
 
 def row_sizes(task: Task, workloads: Sequence[Workload]) -> tuple[str, ...]:
     """The sizes along which the large arrays of a task lie in memory, of at least half of the largest one's bytes on
-    some workload: vectors divide them or not."""
+    some workload."""
     found: dict[str, None] = {}
     arrays = [argument for argument in task.arguments if argument.role != "scalar" and argument.shape]
     for workload in workloads:
@@ -526,14 +506,17 @@ def _excluded(
     return tuple(Disqualified(**dict(kernels[key]), workload=at, why=why) for key, (at, why) in out.items())
 
 
-def _policy(name: Literal["rule", "general", "table", "oracle"], choices: Sequence[tuple[Seen, int]]) -> Policy:
-    regrets = [(one.ratio(kernel) / one.ratio(one.fastest) - 1, one.workload.name) for one, kernel in choices]
-    worst, shape = max(regrets)
+def _policy(
+    name: Literal["rule", "general", "table", "oracle"], tested: Sequence[Seen], choice: Callable[[Seen], int]
+) -> Policy:
+    ratios = [one.ratio(choice(one)) for one in tested]
+    regrets = [ratio / one.ratio(one.fastest) - 1 for ratio, one in zip(ratios, tested, strict=True)]
+    worst, shape = max(zip(regrets, (one.workload.name for one in tested), strict=True))
     return Policy(
         policy=name,
-        median_regret=statistics.median(regret for regret, _ in regrets),
+        median_regret=statistics.median(regrets),
         worst_regret=worst,
         worst_shape=shape,
-        ratio=statistics.geometric_mean(one.ratio(kernel) for one, kernel in choices),
-        slower=sum(one.shown(kernel, "slower") for one, kernel in choices),
+        ratio=statistics.geometric_mean(ratios),
+        slower=sum(one.shown(choice(one), "slower") for one in tested),
     )
