@@ -60,7 +60,7 @@ from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search import STRATEGIES
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import LIBRARY, find_task, load_task, read_task, sentence
+from tunesmith.kernels.spec.taskfile import LIBRARY, find_task, load_task, read_task
 
 if TYPE_CHECKING:
     from tunesmith.graph.models.calls import Models
@@ -98,11 +98,7 @@ def extend(journal: Journal, settings: Settings, given: More) -> Settings:
         changed["rounds"] = had + given.rounds if given.rounds else max(settings.rounds, had + 1)
         if given.time_limit:
             changed["time_limit"] = spent + given.time_limit
-    try:
-        extended = Settings.model_validate(settings.model_dump(mode="json") | changed)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise SettingsError(f"The run cannot be extended so far: {first['loc'][0]}: {sentence(first)}.") from error
+    extended = make_settings(**settings.model_dump(mode="json") | changed)
     if changed:
         journal.append(Extended(**changed))
     return extended
@@ -287,8 +283,7 @@ def _opened(
 
 
 def origin_of(task: str | None) -> Origin:
-    """The origin of a run of `task` that begins now, in this process. task: its name or path; None for one without a
-    file."""
+    """The origin of a run that begins now, of a task by its name or path; None for one without a file."""
     program, *arguments = sys.argv or [""]
     file = None if task is None else find_task(task)
     return Origin(
@@ -316,8 +311,7 @@ def _commit(folder: Path) -> str:
 
 def changed_files(begun: Task, name: str, backend: Backend) -> str:
     """The differences of the task `name` from the one of a run that was `begun`, as a clause; empty without any, and
-    where its files are gone. A run continues with the task in its journal, and a user who edits a source means the new
-    one."""
+    where its files are gone."""
     path = find_task(name)
     if path is None:
         return ""
@@ -332,8 +326,8 @@ def changed_files(begun: Task, name: str, backend: Backend) -> str:
 
 
 def _clear(folder: Path) -> None:
-    """Makes room for a new run in the folder of a run that had measured nothing, as after a mistake in
-    the task. Raises `SettingsError` when it has measurements."""
+    """Makes room for a new run in the folder of a run that had measured nothing, as after a mistake in the task. Raises
+    `SettingsError` when it has measurements."""
     with Journal(folder, create=False) as journal, alone(folder):
         for event in [entry.event for entry in journal.entries(Event)]:
             failed = isinstance(event, BaselineMeasured) and event.evaluation.failure is not None

@@ -37,8 +37,7 @@ ModelsOf = Callable[[str], Models]
 @dataclass(frozen=True, slots=True)
 class Point:
     """The best so far after so many answered calls, evaluations, and seconds since the run began. speedup: as the
-    search measured it, over its visits to the baseline, not as the final comparison does; by_shape: the same with the
-    best kernel or configuration of each workload. The least of many measurements is flattered by their noise."""
+    search measured it, not the final comparison, and so flattered by noise; by_shape: with each workload's best."""
 
     calls: int
     evaluations: int
@@ -50,10 +49,9 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Repeat:
     """One run. speedup: the baseline's time over that of the general configuration, as measured at the end; at least
-    1.0, as the user keeps the baseline where nothing valid or nothing faster came out. by_shape: the same with the best
-    that the last comparison had for each tuned workload, the baseline included. calls, and tokens that went in and out:
-    None where nobody counted them; curve: a point for each configuration that was better than all before, over all
-    workloads or on one."""
+    1.0, as the user keeps the baseline where nothing faster came out. by_shape: the same with the best for each tuned
+    workload. calls, tokens: None where nobody counted them; curve: a point for each improvement, also on one workload.
+    """
 
     name: str
     speedup: float
@@ -70,9 +68,9 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class ArmResult:
-    """mean: geometric mean of the speed-ups; spread: their standard deviation as a factor; low, high: Student's t
-    interval of the mean logarithm, as speed-ups. spread, low and high are None for a single repeat. by_shape: geometric
-    mean of those with the best for each workload."""
+    """mean: geometric mean of the speed-ups; by_shape: of those with the best for each workload; spread: their standard
+    deviation as a factor; low, high: Student's t interval of the mean logarithm, as speed-ups. The last three are None
+    for a single repeat."""
 
     arm: str
     repeats: tuple[Repeat, ...]
@@ -90,9 +88,8 @@ class ArmResult:
 @dataclass(frozen=True, slots=True)
 class Difference:
     """How many times faster `better` is than `than`: the ratio of their geometric means, with Student's t interval of
-    the mean difference of logarithms, repeat by repeat: repeats of the same number have one seed and ran one after the
-    other. Where the arms have different numbers of repeats, only common numbers count. by_shape: whether it compares
-    the best for each workload, or one configuration for all."""
+    the mean difference of logarithms, over repeats of the same number, which have one seed. by_shape: whether it
+    compares the best for each workload, or one configuration for all."""
 
     by_shape: bool
     better: str
@@ -275,8 +272,7 @@ def _interval(logs: Sequence[float]) -> tuple[float, float | None, float | None]
 
 
 def _agree(folder: Path, wanted: Mapping[str, Any]) -> None:
-    """Raises `TunesmithError` where an ablation is continued with other settings than it was begun with; repeats and
-    arms may be added."""
+    """Raises `TunesmithError` where an ablation is continued with other settings; repeats and arms may be added."""
     make_settings(task="any", **{name: value for name, value in wanted["settings"].items() if name not in UNCHECKED})
     file = folder / "ablation.json"
     text = json.dumps(wanted, indent=2, default=str) + "\n"
@@ -291,9 +287,7 @@ def _agree(folder: Path, wanted: Mapping[str, Any]) -> None:
             raise TunesmithError(f"--out: {file} was not written by `tunesmith ablate`; choose another folder.")
         for key in ("task", "calls", "settings"):
             if begun[key] != json.loads(text)[key]:
-                raise TunesmithError(
-                    f"{folder} holds an ablation with another {key} ({begun[key]}): give the same, or "
-                    "choose another --out."
-                )
+                other = f"an ablation with another {key} ({begun[key]})"
+                raise TunesmithError(f"{folder} holds {other}: give the same, or choose another --out.")
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")

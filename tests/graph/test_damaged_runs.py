@@ -124,17 +124,6 @@ def test_the_log_keeps_up_and_decodes_each_entry_once(tmp_path: Path, monkeypatc
     assert decoded == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("order", ["ORDER BY sequence DESC LIMIT 1", "AND sequence > 5 ORDER BY sequence", ""])
-@pytest.mark.parametrize("chosen", ["kind = 'a'", "kind = 'a' AND stage = 'b'"])
-def test_nothing_that_is_asked_often_reads_the_whole_table(tmp_path: Path, chosen: str, order: str) -> None:
-    Journal(tmp_path, create=True).close()
-    query = f"SELECT {'*' if order else 'COUNT(*)'} FROM events WHERE {chosen} {order}"
-    connection = sqlite3.connect(tmp_path / "journal.sqlite")
-    plan = " ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}"))
-    connection.close()
-    assert plan.startswith("SEARCH events USING") and "TEMP B-TREE" not in plan, plan
-
-
 def test_the_schema_in_the_docs_is_that_of_the_summary() -> None:
     path = REPOSITORY / "docs" / "summary.schema.json"
     assert path.read_text(encoding="utf-8") == summary_schema(), "run `make schema`"

@@ -36,12 +36,20 @@ def shapes_of(run: Path) -> list[ShapeCompared]:
 
 
 def test_winners_are_measured_on_drawn_shapes_and_the_rule_is_tried_on_half_of_them(tmp_path: Path) -> None:
-    result = tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=6, **SETTINGS)
-    found = result.summary.dispatching
+    """Also for a run that has ended, without a further search; more shapes keep the measured ones."""
+    before = tune(TASK, run_dir=tmp_path / "run", **SETTINGS).summary
+    assert before.dispatching is not None and before.dispatching.tested == 0
+    SimulatedPool.measured.clear()
+    resume(tmp_path / "run", dispatch_shapes=4)
+    first = shapes_of(tmp_path / "run")
+    summary = resume(tmp_path / "run", dispatch_shapes=6).summary
+    events = shapes_of(tmp_path / "run")
+    assert events[: len(first)] == first and SimulatedPool.measured == []
+    assert summary.evaluations == before.evaluations
+    found = summary.dispatching
     assert found is not None and (found.fitted, found.tested) == (2 + 3, 3)
     assert [policy.policy for policy in found.policies] == ["rule", "general", "table", "oracle"]
     assert found.policies[-1].worst_regret == 0
-    events = shapes_of(tmp_path / "run")
     assert len({event.workload.name for event in events}) == 8
     assert all(5000 <= event.workload.sizes["n"] <= 16384 for event in events)
     dispatch = json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())
@@ -50,38 +58,22 @@ def test_winners_are_measured_on_drawn_shapes_and_the_rule_is_tried_on_half_of_t
     assert dispatch["rule"] == {"test": "n % 8 != 0", "yes": {"folder": "baseline"}, "no": {"folder": "general"}}
 
 
-def test_a_run_that_has_ended_gets_a_rule_without_a_further_search(tmp_path: Path) -> None:
-    before = tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
-    assert before.summary.dispatching is not None and before.summary.dispatching.tested == 0
-    SimulatedPool.measured.clear()
-    after = resume(tmp_path / "run", dispatch_shapes=4)
-    assert SimulatedPool.measured == [] and after.summary.evaluations == before.summary.evaluations
-    assert after.summary.dispatching is not None and after.summary.dispatching.tested == 2
-    # More shapes keep those that were measured.
-    first = [event.workload.name for event in shapes_of(tmp_path / "run")]
-    resume(tmp_path / "run", dispatch_shapes=6)
-    assert [event.workload.name for event in shapes_of(tmp_path / "run")][: len(first)] == first
-
-
 def test_what_was_measured_before_an_interruption_is_not_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     compared = SimulatedPool.compare
 
-    def interrupted(
-        self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any
-    ) -> WorkloadComparison:
+    def interrupted(self: SimulatedPool, *given: Any, **keywords: Any) -> WorkloadComparison:
         if keywords["rounds"] == 20:
             if len(asked) == 3:
                 raise KeyboardInterrupt
-            asked.append(workload)
-        return compared(self, baseline, candidates, workload, **keywords)
+            asked.append(given[2])
+        return compared(self, *given, **keywords)
 
-    monkeypatch.setattr(SimulatedPool, "compare", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(SimulatedPool, "compare", interrupted)
         tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=4, **SETTINGS)
-    monkeypatch.setattr(SimulatedPool, "compare", compared)
     result = resume(tmp_path / "run")
     names = [event.workload.name for event in shapes_of(tmp_path / "run")]
     assert names[:3] == asked and len(names) == len(set(names)) == 6
@@ -95,21 +87,19 @@ def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
     """A shape on which the baseline fails as well tells nothing."""
     compared = SimulatedPool.compare
 
-    def wrong(
-        self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any
-    ) -> WorkloadComparison:
+    def wrong(self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any) -> Any:
         if workload.startswith("drawn-") and (baseline_fails or any(one.config for one in candidates)):
             failure = WrongResult("mismatch", "out", "it differs at [3]")
             return WorkloadComparison(workload, tuple(failure for _ in candidates))
         return compared(self, baseline, candidates, workload, **keywords)
 
     monkeypatch.setattr(SimulatedPool, "compare", wrong)
-    result = tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=2, **SETTINGS)
-    found = result.summary.dispatching
+    summary = tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=2, **SETTINGS).summary
+    found = summary.dispatching
     assert found is not None
     if baseline_fails:
         assert not found.excluded and found.tested == 0
-        assert any("tells nothing on dispatch" in note for note in result.summary.notes)
+        assert any("tells nothing on dispatch" in note for note in summary.notes)
     else:
         assert found.excluded and found.rule.used() == {-1}
         assert json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())["rule"] == {"folder": "baseline"}

@@ -101,8 +101,8 @@ def test_a_run_that_ended_by_time_gets_more_of_it(tmp_path: Path, monkeypatch: p
         ({"more": "ten"}, r"--more: give a whole number, not 'ten'\."),
         ({"time_limit": "10q"}, r"--time-limit: '10q' is not a duration"),
         ({"dispatch_shapes": -1}, r"--dispatch-shapes: give a number of at least 0"),
-        ({"more": 10_000_000}, r"cannot be extended so far: evaluations"),
-        ({"more": 1, "rounds": 1000}, r"cannot be extended so far: rounds"),
+        ({"more": 10_000_000}, r"--evaluations: give a number of at most 1e.07"),
+        ({"more": 1, "rounds": 1000}, r"--rounds: give a number of at most 1000, not 1001"),
     ],
 )
 def test_nonsense_is_refused_and_changes_nothing(ended: Path, options: dict[str, Any], sentence: str) -> None:
