@@ -1,8 +1,6 @@
-"""The settings of a run: declared here once, stored beside the run, and validated wherever they come from.
-
-The same fields are the options of `tunesmith tune` (`tunesmith.cli.options` builds these from the fields, with their
-descriptions as help), the keys of a settings file, and the keywords of `tunesmith.graph.tune`. No key of a model's
-server is ever among them: only the name of the environment variable that has it.
+"""The settings of a run, declared once: the options of `tunesmith tune` (by `tunesmith.cli.options`), the keys of a
+settings file, and the keywords of `tunesmith.graph.tune`. They are stored beside the run, so the key of a model's
+server is never among them: only the name of the environment variable that has it.
 """
 
 from __future__ import annotations
@@ -271,8 +269,8 @@ class Settings(ModelSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_the_effort(cls, data: dict[str, Any]) -> dict[str, Any]:
-        return {**PROFILES.get(str(data.get("effort")), {}), **data}
+    def _fill_in_the_effort(cls, data: Any) -> Any:
+        return {**PROFILES.get(str(data.get("effort")), {}), **data} if isinstance(data, dict) else data
 
 
 def make_settings(**values: object) -> Settings:

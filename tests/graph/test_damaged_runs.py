@@ -44,6 +44,9 @@ def ended(once: Path, tmp_path: Path) -> Path:
     return shutil.copytree(once, tmp_path / "run")
 
 
+SETTINGS_LOST = '{"settings": 3, "task": {}, "device": {}, "origin": {}}'
+
+
 def alter(run: Path, *statements: tuple[str, Any]) -> None:
     """Changes the journal of `run` as no program of ours does."""
     connection = sqlite3.connect(run / "journal.sqlite", isolation_level=None)
@@ -77,7 +80,14 @@ def test_a_summary_of_another_version_is_not_called_damaged(ended: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "data"), [("evaluation", "{}"), ("baseline", "[]"), ("plan", "never JSON"), ("evaluation", '"text"')]
+    ("kind", "data"),
+    [
+        ("evaluation", "{}"),
+        ("baseline", "[]"),
+        ("plan", "never JSON"),
+        ("evaluation", '"text"'),
+        ("run", SETTINGS_LOST),
+    ],
 )
 def test_a_damaged_entry_is_named(ended: Path, kind: str, data: str) -> None:
     alter(ended, ("UPDATE events SET data = ? WHERE kind = ?", (data, kind)))
