@@ -99,25 +99,19 @@ class ModelSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     model: Text = _option(NO_MODEL, "The language model: its name, batch:DIR, replay:DIR, or none; see docs/models.md.")
-    base_url: str | None = _option(
-        None, "URL of an OpenAI-compatible server (default: OpenAI).", variable="OPENAI_BASE_URL"
-    )
+    base_url: str | None = _option(None, "An OpenAI-compatible server (default: OpenAI).", variable="OPENAI_BASE_URL")
     key_env: Text = _option("OPENAI_API_KEY", "The environment variable that has the server's key.")
     model_for: Annotated[dict[str, Text], BeforeValidator(lambda given: _table(given, "ROLE=NAME"))] = _option(
         {}, "Another model for one role; may be repeated.", metavar="ROLE=NAME"
     )
-    model_method: Literal["auto", Method] = _option(
-        "auto", "How to ask for structured answers: json_schema, function_calling, json_mode, or auto."
-    )
+    model_method: Literal["auto", Method] = _option("auto", f"How to ask for JSON: {', '.join(METHODS)} or auto.")
     model_option: Annotated[
         dict[str, Any], BeforeValidator(lambda given: _table(given, "FIELD=JSON", _json_or_text))
     ] = _option({}, "A further field of each request, such as temperature=0.2; may be repeated.", metavar="FIELD=JSON")
     model_timeout: Seconds = _option(300.0, "Seconds to wait for one answer.", metavar="DURATION", gt=0, le=86_400)
     model_retries: int = _option(4, "Retries after a temporary failure.", ge=0, le=100)
     model_concurrency: int = _option(4, "Number of model calls under way at the same time.", ge=1, le=256)
-    requests_per_minute: float | None = _option(
-        None, "Limit on model calls per minute (default: none).", ge=0.01, le=1e6
-    )
+    requests_per_minute: float | None = _option(None, "Limit on calls per minute (default: none).", ge=0.01, le=1e6)
     answer_tokens: int = _option(16_384, "At most this many tokens per answer, reasoning included.", ge=1, le=1_000_000)
     max_calls: int | None = _option(None, "Limit on the run's model calls (default: none).", ge=0)
     max_tokens: int | None = _option(None, "Limit on the run's tokens (default: none).", ge=0)
@@ -183,9 +177,7 @@ class Settings(ModelSettings):
     roles: dict[str, Placement] = {}
     arm: Arm = "tree"
     backend: Literal["auto", "cuda", "opencl"] = _option("auto", "auto, cuda or opencl.")
-    target: str | None = _option(
-        None, "A further device that the winner must fit: a name, an architecture or a TOML file."
-    )
+    target: str | None = _option(None, "Another device that the winner must fit: name, architecture or TOML file.")
     evaluations: int = _option(100, "Number of configurations to measure.", ge=1, le=10_000_000)
     time_limit: Seconds | None = _option(
         None,
@@ -201,17 +193,10 @@ class Settings(ModelSettings):
         "What to make small: time, energy, or edp, the product of both (energy-delay product). The last two need an "
         "NVIDIA GPU with an energy counter: docs/energy.md.",
     )
-    energy_window: float = _option(
-        0.25,
-        "Minimum seconds of launches for the energy of a workload: the counter moves every 20 to 100 ms.",
-        ge=0.1,
-        le=5,
-    )
+    energy_window: float = _option(0.25, "Minimum seconds of launches for a workload's energy.", ge=0.1, le=5)
     strategy: str = _option("default", "The search strategy; see docs/strategies.md.")
     prior: str | None = _option(None, "An earlier run's folder, or a table of results, whose best points come first.")
-    wisdom: bool = _option(
-        True, "Begin with what earlier runs found good, and keep what this one finds; see docs/using.md."
-    )
+    wisdom: bool = _option(True, "Begin with what earlier runs found, and keep what this one finds; see docs/using.md.")
     seed: int = _option(0, "Seed of the search's random choices and of the contents of all buffers.", ge=0, lt=2**63)
     workers: int | None = _option(None, "Number of compile processes (default: one per core).", ge=1, le=1024)
     target_device: str | None = _option(None, "The GPU model to tune on (part of its name), if a cluster has several.")
@@ -226,7 +211,7 @@ class Settings(ModelSettings):
     reference_deadline: float = _option(60.0, "Seconds that the task's reference may take for one workload.", gt=0)
     check_time: Seconds | None = _option(
         None,
-        "Seconds to check a winner on made-up sizes (default: 20 on a GPU, 60 on a CPU).",
+        "Time to check a winner on made-up sizes (default: 20 s on a GPU, 60 s on a CPU).",
         metavar="DURATION",
         gt=0,
     )
@@ -235,11 +220,9 @@ class Settings(ModelSettings):
         "usual", "Which of the task's opponents the last test times: usual (all but those on request), all, or none."
     )
     allow_unexecuted: bool = _option(
-        False, "Also export a winner of which some lines ran in no check (CUDA tells); the report names them."
+        False, "Also export a winner with lines that ran in no check; the report names them."
     )
-    allow_unexamined: bool = _option(
-        False, "Also export a winner that could not be examined on odd sizes and other contents; every export says so."
-    )
+    allow_unexamined: bool = _option(False, "Also export a winner that could not be examined; every export says so.")
     effort: Literal["quick", "balanced", "max"] = _option(
         "balanced",
         "quick, balanced or max: sets evaluations, rounds, branches, max-calls and time-limit together; an option of "
@@ -251,9 +234,7 @@ class Settings(ModelSettings):
     )
     repairs: int = _option(3, "With a model: how often a broken template is returned for repair.", ge=0, le=20)
     explain: bool = _option(True, "With a model: let it summarise each round for the next plan.")
-    approve: Literal["none", "plans"] = _option(
-        "none", "'plans' stops before each plan is carried out, for your approval; or none."
-    )
+    approve: Literal["none", "plans"] = _option("none", "'plans' stops before each plan for your approval; or none.")
 
     @field_validator("dispatch_shapes")
     @classmethod

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from simulated_pool import simulate_device
 
-from tunesmith.actors.judging.judge import judge
 from tunesmith.graph.run import tune
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
@@ -80,13 +79,6 @@ def test_its_cuda_sources_compile(task: Task) -> None:
         for dtype in task.types["T"]:
             found = compiler.compile(specialise(template, config, {"T": dtype}))
             assert isinstance(found, Artifact), found
-
-
-@pytest.mark.slow
-def test_its_opencl_sources_are_right(task: Task, device: Any) -> None:
-    sources = task.sources("opencl")
-    questions = [(one, one.default_config, None) for one in (sources.baseline.template, sources.templates[0])]
-    assert [verdict.verdict for verdict in judge(task, device.limits, device.index, questions)] == ["accepted"] * 2
 
 
 def test_its_constraint_holds_for_each_workload_by_itself(task: Task) -> None:

@@ -56,12 +56,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ResultsStore:
 
 
 def entry(**changes: Any) -> StoredResult:
-    values: dict[str, Any] = {
-        "task": "scale_add",
-        "sizes": {"n": 16384},
-        "types": {},
-        "at": "2026-01-01T00:00:00+00:00",
-    }
+    values: dict[str, Any] = {"task": "scale_add", "sizes": {"n": 16384}, "types": {}}
+    values |= {"at": "2026-01-01T00:00:00+00:00"}
     values |= {"template": "runs", "config": {"GROUP": 64, "ITEMS": 4, "UNROLL": 1}, "backend": "opencl"}
     values |= {"device": "another device", "driver": "1", "seconds": 1e-6, "ratio": 0.5, "low": 0.49, "high": 0.51}
     return StoredResult.model_validate(values | changes)
@@ -176,46 +172,32 @@ def test_the_newer_of_two_entries_stays_and_all_travel_as_a_file(store: ResultsS
 
 
 def test_what_cannot_be_used_is_told_in_a_sentence(store: ResultsStore, tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("no database, but long enough to be taken for one" * 40)
-    with pytest.raises(HistoryError, match=r"cannot be used \(file is not a database\).*TUNESMITH_WISDOM"):
-        ResultsStore(tmp_path / "text").entries()
-    with pytest.raises(HistoryError, match="is not valid JSON"):
-        store.read_file(tmp_path / "text")
-    for text in ("{}", "[]", '{"wisdom": 1}', '{"entries": []}'):
-        (tmp_path / "other.json").write_text(text)
-        with pytest.raises(
-            HistoryError, match=r"does not hold results of earlier runs \(.*\); name a file that .* wrote\.$"
-        ):
-            store.read_file(tmp_path / "other.json")
-    store.keep([entry()])
-    store.write_file(tmp_path / "all.json")
-    (tmp_path / "all.json").write_text((tmp_path / "all.json").read_text().replace('"seconds"', '"second"'))
-    with pytest.raises(HistoryError, match=r"unknown key 'second'; did you mean 'seconds'\?"):
-        store.read_file(tmp_path / "all.json")
+    file = tmp_path / "file"
     with pytest.raises(HistoryError, match="cannot be read"):
-        store.read_file(tmp_path / "nothing")
+        store.read_file(file)
+    file.write_text("no database, but long enough to be taken for one" * 40)
+    with pytest.raises(HistoryError, match=r"cannot be used \(file is not a database\).*TUNESMITH_WISDOM"):
+        ResultsStore(file).entries()
+    with pytest.raises(HistoryError, match="is not valid JSON"):
+        store.read_file(file)
+    foreign = r"does not hold results of earlier runs \(.*\); name a file that .* wrote\.$"
+    misspelt = entry().model_dump_json().replace('"seconds"', '"second"')
+    misspelt = f'{{"wisdom": 1, "entries": [{misspelt}]}}'
+    for text in ("{}", "[]", '{"wisdom": 1}', '{"entries": []}', misspelt):
+        file.write_text(text)
+        with pytest.raises(HistoryError, match=foreign if text != misspelt else "'second'; did you mean 'seconds'"):
+            store.read_file(file)
 
 
 def asks(folder: Path) -> list[dict[str, Any]]:
     return [row.data["config"] for row in rows(folder, "asked")]
 
 
-def test_the_best_of_an_earlier_run_is_among_the_first(tmp_path: Path) -> None:
-    best = run(tmp_path / "long", evaluations=12).summary["general"]["config"]
-    run(tmp_path / "transferred", evaluations=5, prior=str(tmp_path / "long"))
-    assert best in asks(tmp_path / "transferred")
-    with Journal(tmp_path / "transferred", create=False) as journal:
-        log = RunLog(journal)
-        (template,) = log.events(TemplateAdded)
-        prior = prior_of(log, template.template, Space.build(template.template.parameters, []))
-    assert prior is not None and len(prior.results) == 12 and "long" in prior.name
-
-
 def test_a_resumed_run_needs_the_source_no_more(
     store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(tmp_path / "source", evaluations=12)
-    chosen: dict[str, Any] = {"evaluations": 6, "prior": str(tmp_path / "source")}
+    source = run(tmp_path / "source", evaluations=12)
+    chosen: dict[str, Any] = {"evaluations": 6, "prior": str(source.folder)}
     copy = store.path.read_bytes()
     whole = run(tmp_path / "whole", **chosen)
     store.path.write_bytes(copy)
@@ -225,7 +207,8 @@ def test_a_resumed_run_needs_the_source_no_more(
             run(tmp_path / "ended", **chosen)
     (kept,) = rows(tmp_path / "ended", "history")
     assert kept.data["suggestions"] and kept.data["results"] and kept.data["prior"] == "the run source"
-    shutil.rmtree(tmp_path / "source")
+    assert source.summary["general"]["config"] in asks(tmp_path / "whole")
+    shutil.rmtree(source.folder)
     store.path.unlink()
     resume(tmp_path / "ended")
     assert asks(tmp_path / "ended") == asks(tmp_path / "whole") and whole.valid
