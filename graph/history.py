@@ -48,11 +48,11 @@ ROOF_REPORT_RATIO = 0.8
 """Share of a roof's best value below which a new measurement is reported."""
 COPY = "copy of "
 """With the bytes moved, the name of a bandwidth among roofs; the others are arithmetic, named by data type."""
-_COLUMNS = ("task", "template", "config", "backend", "device", "driver", "workload", "entry")
 _SCHEMA = f"""
 PRAGMA user_version = {FORMAT};
 CREATE TABLE IF NOT EXISTS results (
-    {", ".join(f"{name} TEXT NOT NULL" for name in _COLUMNS)},
+    task TEXT NOT NULL, template TEXT NOT NULL, config TEXT NOT NULL, backend TEXT NOT NULL, device TEXT NOT NULL,
+    driver TEXT NOT NULL, workload TEXT NOT NULL, entry TEXT NOT NULL,
     PRIMARY KEY (task, template, config, backend, device, driver, workload)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS roofs (
@@ -115,8 +115,8 @@ class ResultsStore:
             for one in entries
         ]
         insert = (
-            f"INSERT INTO results VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT DO UPDATE SET entry = "
-            "excluded.entry WHERE json_extract(excluded.entry, '$.at') > json_extract(entry, '$.at')"
+            "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET entry = excluded.entry "
+            "WHERE json_extract(excluded.entry, '$.at') > json_extract(entry, '$.at')"
         )
         with self.connected() as connection:
             return connection.executemany(insert, rows).rowcount
