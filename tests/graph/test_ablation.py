@@ -165,16 +165,9 @@ class TestArms:
         assert notes[0]["failure"] == kind
 
     def test_all_files_of_requests_are_named_at_once(self, tmp_path: Path) -> None:
-        options: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 4, "rounds": 1}
+        options: dict[str, Any] = {"models": None, "calls": None, "repeats": 1, "model": f"batch:{tmp_path / 'air'}"}
         with pytest.raises(Waiting) as waiting:
-            ablate(
-                RAW,
-                folder=tmp_path / "a",
-                arms=["template", "rewrite"],
-                repeats=1,
-                model=f"batch:{tmp_path / 'air'}",
-                **options,
-            )
+            run(tmp_path / "a", arms=["template", "rewrite"], **options)
         said = str(waiting.value)
         assert all(f"{tmp_path / 'air' / name / 'requests.jsonl'}" in said for name in ("template-1", "rewrite-1"))
         assert said.startswith("2 run(s) wait: answer ") and said.endswith("then run the same ablation again.")
