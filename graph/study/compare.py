@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tunesmith.graph.journal.events import RunStarted
-from tunesmith.graph.journal.records import Figures, ResultRecord
+from tunesmith.graph.journal.records import ResultRecord, WorkloadRow
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.summary import Summary, read_summary
 from tunesmith.hw.errors import TunesmithError
@@ -24,19 +24,12 @@ class ComparisonError(TunesmithError):
     """The runs cannot be compared."""
 
 
-class RunOnShape(ResultRecord):
-    """A run's general configuration on one workload. general: None where there is none that is right."""
-
-    baseline_seconds: float | None
-    general: Figures | None
-
-
 class ComparedShape(ResultRecord):
-    """results: one for each run, None where the run did not measure the workload."""
+    """results: the row of each run, None where it did not measure the workload."""
 
     workload: str
     held_out: tuple[bool | None, ...]
-    results: tuple[RunOnShape | None, ...]
+    results: tuple[WorkloadRow | None, ...]
 
 
 class RunComparison(ResultRecord):
@@ -86,15 +79,14 @@ def _task(folder: Path) -> Task:
 
 def _shapes(summaries: Sequence[Summary], tasks: Sequence[Task]) -> tuple[ComparedShape, ...]:
     """A shape is one in two runs where its sizes and data types are the same, whatever its name."""
-    found: dict[str, list[tuple[bool, RunOnShape] | None]] = {}
+    found: dict[str, list[tuple[bool, WorkloadRow] | None]] = {}
     named: dict[str, tuple[str, str]] = {}
     for place, (summary, task) in enumerate(zip(summaries, tasks, strict=True)):
         for row in (*summary.tuned, *summary.held_out):
             dtypes = [row.types.get(one.dtype, one.dtype) for one in task.arguments]
             key = json.dumps([row.sizes, row.types, dtypes], sort_keys=True)
             named.setdefault(key, (row.workload, f" ({assignments(row.sizes)}; {', '.join(dict.fromkeys(dtypes))})"))
-            result = RunOnShape(baseline_seconds=row.baseline_seconds, general=row.general)
-            found.setdefault(key, [None] * len(tasks))[place] = row in summary.held_out, result
+            found.setdefault(key, [None] * len(tasks))[place] = row in summary.held_out, row
     names = [name for name, _ in named.values()]
     return tuple(
         ComparedShape(

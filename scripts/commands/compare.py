@@ -11,7 +11,8 @@ import typer
 
 from tunesmith.cli.app import Json, echo
 from tunesmith.cli.view.tables import print_json, print_rows
-from tunesmith.graph.study.compare import ComparedShape, RunComparison, RunOnShape, compare_runs
+from tunesmith.graph.journal.records import WorkloadRow
+from tunesmith.graph.study.compare import ComparedShape, RunComparison, compare_runs
 
 NOT_PAIRED = (
     "Each speed-up is over the run's own baseline, with its 99 % interval. Times of different runs were not taken in "
@@ -71,7 +72,7 @@ def _workload(shape: ComparedShape) -> str:
     return f"{shape.workload} ({where})" if any(held_out) else shape.workload
 
 
-def _result(one: RunOnShape | None) -> str:
+def _result(one: WorkloadRow | None) -> str:
     if one is None or one.general is None:
         return "not measured" if one is None else "no general configuration"
     general = one.general
