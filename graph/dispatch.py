@@ -142,9 +142,11 @@ def for_types(kernel: int, seen: Sequence[Seen], types: Sequence[Workload]) -> D
 
 
 def _by_types(types: Sequence[Workload]) -> Sorts:
-    every = [one.types.items() for one in types]
-    tests = [" and ".join(f"{name} == {dtype}" for name, dtype in one) for one in every]
-    return dict(zip(tests, ({name: np.array([dtype]) for name, dtype in one} for one in every), strict=True))
+    found = {}
+    for one in types:
+        test = " and ".join(f"{name} == {dtype}" for name, dtype in one.types.items())
+        found[test] = {name: np.array([dtype]) for name, dtype in one.types.items()}
+    return found
 
 
 class _Fitting:
@@ -153,7 +155,7 @@ class _Fitting:
     the first holds everywhere. Subsets of the shapes (`here`) are rows of 0 and 1 as well."""
 
     def __init__(self, seen: Sequence[Seen], kernels: int) -> None:
-        workloads, numbers = [one.workload for one in seen], range(kernels)
+        self.kernels, numbers, workloads = kernels, range(kernels), [one.workload for one in seen]
         shown = [[float(one.shown(kernel, it)) for it in ("slower", "faster") for kernel in numbers] for one in seen]
         costs = [[math.log(one.ratio(kernel)) for kernel in numbers] for one in seen]
         self.table = np.concatenate([np.array(shown), np.array(costs), np.ones((len(seen), 1))], axis=1)
@@ -204,7 +206,7 @@ class _Fitting:
         others = {}
         for sort in sorts if rule.use != BASELINE else ():
             own = here * self.where(sort)
-            faster = own @ self.table[:, len(self.table[0]) // 3 + rule.use]
+            faster = own @ self.table[:, self.kernels + rule.use]
             if not own.any() or 2 * faster < own.sum():
                 _, best = self.leaves((own if own.any() else self.where(sort))[None] @ self.table)
                 if best(0).use != rule.use:
