@@ -49,7 +49,6 @@ ROOF_REPORT_RATIO = 0.8
 COPY = "copy of "
 """With the bytes moved, the name of a bandwidth among roofs; the others are arithmetic, named by data type."""
 _SCHEMA = f"""
-PRAGMA user_version = {FORMAT};
 CREATE TABLE IF NOT EXISTS results (
     task TEXT NOT NULL, template TEXT NOT NULL, config TEXT NOT NULL, backend TEXT NOT NULL, device TEXT NOT NULL,
     driver TEXT NOT NULL, workload TEXT NOT NULL, entry TEXT NOT NULL,
@@ -58,6 +57,7 @@ CREATE TABLE IF NOT EXISTS results (
 CREATE TABLE IF NOT EXISTS roofs (
     device TEXT NOT NULL, roof TEXT NOT NULL, rate REAL NOT NULL, at TEXT NOT NULL, PRIMARY KEY (device, roof)
 ) WITHOUT ROWID;
+PRAGMA user_version = {FORMAT};
 """
 
 
@@ -125,7 +125,7 @@ class ResultsStore:
         """All entries, or a task's, by its name."""
         if not self.path.is_file():
             return []
-        with self.connected() as connection:
+        with self.connected(create=False) as connection:
             rows = connection.execute("SELECT entry FROM results WHERE task = ifnull(?, task)", (task,)).fetchall()
         try:
             return [StoredResult.model_validate_json(text) for (text,) in rows]
@@ -158,10 +158,11 @@ class ResultsStore:
         raise HistoryError(f"{path} {why}; name a file that `tunesmith wisdom export` wrote.")
 
     @contextmanager
-    def connected(self) -> Iterator[sqlite3.Connection]:
+    def connected(self, *, create: bool = True) -> Iterator[sqlite3.Connection]:
         """The database. What the block writes is kept if it ends without an exception."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if create:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
             with closing(sqlite3.connect(self.path, timeout=10)) as connection:
                 version = connection.execute("PRAGMA user_version").fetchone()[0]
                 if version not in (0, FORMAT):
@@ -169,7 +170,8 @@ class ResultsStore:
                         f"{self.path} has the format {version}, and this version reads {FORMAT}: set {VARIABLE} to "
                         "another file, or to off."
                     )
-                connection.executescript("" if version else _SCHEMA)
+                if create:
+                    connection.executescript(_SCHEMA)
                 with connection:
                     yield connection
         except (sqlite3.DatabaseError, OSError) as error:
