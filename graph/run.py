@@ -319,10 +319,12 @@ def changed_files(begun: Task, name: str, backend: Backend) -> str:
         present = read_task(path)
     except TunesmithError as error:
         return str(error).rstrip(".")
+    old, new = begun.model_dump(mode="json"), present.model_dump(mode="json")
     # Where a run works by rules, its task also has what the rules made.
-    old, new, made = (one.model_dump(mode="json") for one in (begun, present, with_rules(present, backend)[0]))
+    if old == new or old == with_rules(present, backend)[0].model_dump(mode="json"):
+        return ""
     keys = ", ".join(key for key in new if new[key] != old.get(key))
-    return "" if old in (new, made) else f"{path}: {keys or 'a template'}"
+    return f"{path}: {keys or 'a template'}"
 
 
 def _clear(folder: Path) -> None:

@@ -71,7 +71,7 @@ def exhaust(
     require_points(space, template)
     total = len(space)
     if total > MAX_POINTS:
-        raise SettingsError(f"The space of {template.name} has {total} points, too many to measure: fix parameters.")
+        raise SettingsError(f"The space of {template.name} has {total} points, too many to measure; use --fix.")
     check_reference(loaded, [chosen], seed=seed, deadline=settings.reference_deadline)
     identity = ExhaustStarted(template=template.id, workload=chosen.name, device=device.name, seed=seed)
     try:
