@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, product
@@ -220,6 +221,7 @@ def _curve(journal: Journal) -> tuple[Point, ...]:
         return ()
     tuned = began.event.task.workloads_for(began.event.device.limits.kind, held_out=False)
     weights = {workload.name: workload.weight for workload in tuned}
+    answered = [entry.sequence for entry in log.entries(ModelCalled) if entry.event.answer is not None]
     points: list[Point] = []
     ratios: dict[str, float] = dict.fromkeys(weights, math.inf)
     for evaluations, entry in enumerate(log.entries(Evaluated), 1):
@@ -231,12 +233,8 @@ def _curve(journal: Journal) -> tuple[Point, ...]:
         best = max(1 / value, points[-1].speedup if points else 0.0)
         by_shape = 1 / weighted_geomean(ratios, weights)
         if not points or (best, by_shape) != (points[-1].speedup, points[-1].by_shape):
-            paid = [
-                one
-                for one in log.entries(ModelCalled)
-                if one.sequence < entry.sequence and one.event.answer is not None
-            ]
-            points.append(Point(len(paid), evaluations, entry.at - began.at, best, by_shape))
+            calls = bisect(answered, entry.sequence)
+            points.append(Point(calls, evaluations, entry.at - began.at, best, by_shape))
     return tuple(points)
 
 

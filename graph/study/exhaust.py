@@ -95,9 +95,8 @@ def exhaust(
                 f"{folder} has measurements {theirs}, these would be {ours}: remove it or choose another --out."
             )
         done = {event.number: event.evaluation for event in log.events(Evaluated)}
-        waiting = iter(
-            [point for point in np.random.default_rng(seed).permutation(total).tolist() if point not in done]
-        )
+        order = np.random.default_rng(seed).permutation(total).tolist()
+        waiting = iter([point for point in order if point not in done])
         if len(done) < total:
             with make_pool() as pool:
                 while len(done) < total:
