@@ -1,9 +1,8 @@
 """Results of earlier runs, with which a run begins: from the user's results store, and from `tune --prior`.
 
-The store is one SQLite file, which several runs may use at once. TUNESMITH_WISDOM names it, or is `off`; left out it is
-`tunesmith/wisdom.sqlite` in XDG_DATA_HOME, or in ~/.local/share (XDG base directory specification). What a run takes
-from it and from a prior is kept in the run's own journal (`EarlierResults`), so that a resumed run has the same even
-where the sources are gone. How a search uses a prior is in `tunesmith.kernels.search.base`.
+The store is one SQLite file, which several runs may use at once. What a run takes from it and from a prior is kept in
+the run's own journal (`EarlierResults`), so that a resumed run has the same even where the sources are gone. How a
+search uses a prior is in `tunesmith.kernels.search.base`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tunesmith import __version__
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import EarlierResults, VerdictReached
+from tunesmith.graph.journal.events import EarlierResults, TemplateAdded, VerdictReached
 from tunesmith.graph.journal.log import RunLog, observation, quantities_of
 from tunesmith.graph.journal.records import KnownResult, Suggestion, TemplateResults, Verdict
 from tunesmith.graph.journal.store import Journal, JournalError
@@ -42,22 +41,23 @@ from tunesmith.kernels.spec.template import Config, Template, config_key
 
 VARIABLE = "TUNESMITH_WISDOM"
 FORMAT: Literal[1] = 1
-"""Of the store and of its exported files."""
+"""Of the store, and of its exported files."""
 MAX_SUGGESTIONS = 6
 """Configurations that a run takes from the store: each costs an evaluation."""
 ROOF_REPORT_RATIO = 0.8
 """Share of a roof's best value below which a new measurement is reported."""
 COPY = "copy of "
 """With the bytes moved, the name of a bandwidth among roofs; the others are arithmetic, named by data type."""
-_COLUMNS = ("task", "template", "config", "backend", "device", "driver", "workload", "entry")
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS results (
-    {", ".join(f"{name} TEXT NOT NULL" for name in _COLUMNS)},
+    task TEXT NOT NULL, template TEXT NOT NULL, config TEXT NOT NULL, backend TEXT NOT NULL, device TEXT NOT NULL,
+    driver TEXT NOT NULL, workload TEXT NOT NULL, entry TEXT NOT NULL,
     PRIMARY KEY (task, template, config, backend, device, driver, workload)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS roofs (
     device TEXT NOT NULL, roof TEXT NOT NULL, rate REAL NOT NULL, at TEXT NOT NULL, PRIMARY KEY (device, roof)
 ) WITHOUT ROWID;
+PRAGMA user_version = {FORMAT};
 """
 
 
@@ -98,7 +98,7 @@ class _Exported(BaseModel):
 
 
 class ResultsStore:
-    """The results in the file `path`, which is made when something is first kept. All methods raise `HistoryError`."""
+    """The results in the file `path`, which is made when something is first kept. Methods raise `HistoryError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,27 +106,27 @@ class ResultsStore:
     def keep(self, entries: Iterable[StoredResult]) -> int:
         """Writes entries; of two on the same configuration, device, driver and shape the newer stays. Gives how many
         were written."""
-        with self.connected(create=True) as connection:
-            return connection.executemany(
-                f"INSERT INTO results VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT DO UPDATE SET entry = "
-                "excluded.entry WHERE json_extract(excluded.entry, '$.at') > json_extract(entry, '$.at')",
-                [
-                    (
-                        *(one.task, one.template, config_key(one.config), one.backend, one.device, one.driver),
-                        json.dumps({"sizes": one.sizes, "types": one.types}, sort_keys=True),
-                        one.model_dump_json(),
-                    )
-                    for one in entries
-                ],
-            ).rowcount
+        rows = [
+            (
+                *(one.task, one.template, config_key(one.config), one.backend, one.device, one.driver),
+                json.dumps({"sizes": one.sizes, "types": one.types}, sort_keys=True),
+                one.model_dump_json(),
+            )
+            for one in entries
+        ]
+        insert = (
+            "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET entry = excluded.entry "
+            "WHERE json_extract(excluded.entry, '$.at') > json_extract(entry, '$.at')"
+        )
+        with self.connected() as connection:
+            return connection.executemany(insert, rows).rowcount
 
     def entries(self, task: str | None = None) -> list[StoredResult]:
         """All entries, or a task's, by its name."""
         if not self.path.is_file():
             return []
-        where, values = ("", ()) if task is None else (" WHERE task = ?", (task,))
         with self.connected(create=False) as connection:
-            rows = connection.execute(f"SELECT entry FROM results{where}", values).fetchall()
+            rows = connection.execute("SELECT entry FROM results WHERE task = ifnull(?, task)", (task,)).fetchall()
         try:
             return [StoredResult.model_validate_json(text) for (text,) in rows]
         except ValidationError as error:
@@ -134,7 +134,7 @@ class ResultsStore:
 
     def write_file(self, path: Path, *, force: bool = False) -> int:
         """All entries as JSON, for another machine; force: also over a file of others. Gives their number. Raises also
-        `OutputError` where `path` must not be written."""
+        `OutputError`."""
         require_writable_file(path, "wisdom export", begins=b'{\n "wisdom": ', force=force)
         entries = self.entries()
         text = _Exported(wisdom=FORMAT, entries=entries).model_dump_json(indent=1)
@@ -158,7 +158,7 @@ class ResultsStore:
         raise HistoryError(f"{path} {why}; name a file that `tunesmith wisdom export` wrote.")
 
     @contextmanager
-    def connected(self, *, create: bool) -> Iterator[sqlite3.Connection]:
+    def connected(self, *, create: bool = True) -> Iterator[sqlite3.Connection]:
         """The database. What the block writes is kept if it ends without an exception."""
         try:
             if create:
@@ -172,7 +172,6 @@ class ResultsStore:
                     )
                 if create:
                     connection.executescript(_SCHEMA)
-                    connection.execute(f"PRAGMA user_version = {FORMAT}")
                 with connection:
                     yield connection
         except (sqlite3.DatabaseError, OSError) as error:
@@ -185,18 +184,16 @@ class ResultsStore:
         )
 
 
-def open_store(environment: Mapping[str, str] | None = None) -> ResultsStore | None:
-    """The results store of this user; None where it is switched off, or the user has no home directory."""
-    environment = os.environ if environment is None else environment
+def open_store(environment: Mapping[str, str] = os.environ) -> ResultsStore | None:
+    """The results store of this user, in XDG_DATA_HOME, else in ~/.local/share, unless TUNESMITH_WISDOM names a file;
+    None where that is off, or the user has no home directory."""
     where = environment.get(VARIABLE, "")
     if where.lower() == "off":
         return None
     if where:
         path = named_path(VARIABLE, where)
         if path.is_dir():
-            raise HistoryError(
-                f"{VARIABLE}: {path} is a folder; name a file, such as {path / 'wisdom.sqlite'}, or off."
-            )
+            raise HistoryError(f"{VARIABLE}: {path} is a folder; name a file, such as {path}/wisdom.sqlite, or off.")
         return ResultsStore(path)
     data = Path(environment.get("XDG_DATA_HOME", ""))
     try:
@@ -215,9 +212,9 @@ def suggest(
     """The history of a new run of `task` on `device`: the results of `settings.prior`, and the configurations of the
     results store to measure first; None where there is neither. Raises `TunesmithError`.
 
-    Results of the same model of device come first, whatever its driver, and among them results on the shapes of this
-    run; of equals the largest gain. Configurations that no template of the task can have under `limits` are left out;
-    where a model writes further templates (`written`), whose parameters are not known yet, they come last.
+    Results of the same model of device come first, among them those on the shapes of this run; of equals the largest
+    gain. Configurations that no template of the task can have under `limits` are left out; where a model writes further
+    templates (`written`), they come last.
     """
     templates = task.sources(device.backend).templates
     tuned = task.workloads_for(device.limits.kind, held_out=False)
@@ -236,8 +233,7 @@ def suggest(
             for one in usable
         )
 
-    # Runs with a model keep under the same task results of templates that only they have. A model's whole kernel has no
-    # parameters, and suggests nothing.
+    # A model's whole kernel has no parameters, and suggests nothing.
     ranked = sorted(
         (one for one in (store.entries(task.name) if store else ()) if one.backend == device.backend and one.config),
         key=lambda one: (one.device != device.name, (one.sizes, one.types) not in shapes, one.ratio),
@@ -272,18 +268,16 @@ def _prior_of_run(folder: Path) -> EarlierResults:
         if started is None or baseline is None:
             raise JournalError(f"--prior: the run in {folder} has measured nothing yet; name another.")
         of, vetoed = log.objective, log.vetoed()
+        names = {event.id: event.template.name for event in log.events(TemplateAdded)}
         base = quantities_of(baseline, of)
         weights = {workload.name: workload.weight for workload in started.task.workloads}
         found: dict[str, list[KnownResult]] = {}
         for evaluation in log.evaluations():
             whole = evaluation.failure is not None or set(base) <= set(evaluation.outcomes)
-            if whole and log.has_template(evaluation.template) and evaluation.template not in vetoed:
+            if whole and evaluation.template in names and evaluation.template not in vetoed:
                 seen = observation(evaluation, list(base), base, weights, of)
                 found.setdefault(evaluation.template, []).append((evaluation.config, seen.value, seen.failure))
-        results = tuple(
-            TemplateResults(template=one, name=log.template(one).name, results=tuple(rows))
-            for one, rows in found.items()
-        )
+    results = tuple(TemplateResults(template=one, name=names[one], results=tuple(found[one])) for one in found)
     name = f"the run {folder.name}"
     # Raises where nothing was measured: before this run begins, not in its first search.
     _prior((row for one in results for row in one.results), name)
@@ -292,11 +286,11 @@ def _prior_of_run(folder: Path) -> EarlierResults:
 
 def _require_common(earlier: EarlierResults, templates: Sequence[Template]) -> None:
     """Raises `SettingsError` when no template has all its parameters in the prior, which is then of no use."""
-    known = {frozenset(config) for one in earlier.results for config, _, _ in one.results}
+    known = {tuple(sorted(config)) for one in earlier.results for config, _, _ in one.results}
     wanted = [{parameter.name for parameter in template.parameters} for template in templates]
-    lacking = [(sorted(names - one), sorted(one)) for names in wanted for one in known]
-    if lacking and all(missing for missing, _ in lacking):
-        missing, had = min(lacking, key=lambda pair: len(pair[0]))
+    pairs = [(sorted(names.difference(had)), had) for names in wanted for had in known]
+    missing, had = min(pairs, key=lambda pair: len(pair[0]), default=([], ()))
+    if missing:
         raise SettingsError(
             f"--prior: the results of {earlier.prior} have the parameters {', '.join(had) or '(none)'}; this "
             f"task's templates also need {', '.join(missing)}. Give results of the same or a similar template."
@@ -314,9 +308,8 @@ def suggestions_of(log: RunLog) -> list[Config]:
 def prior_of(log: RunLog, template: Template, space: Space) -> Prior | None:
     """The prior of a run for the search of `template`; None when it has none.
 
-    Two templates may have the same parameters with different meanings. So these are the results of that template in the
-    other run by its id, else by its name. Where they cover no point of `space`, they are the results without a template
-    and, as far as `space` has the configuration, of other templates.
+    The results of that template in the other run by its id, else by its name; where they cover no point of `space`,
+    those without a template and, as far as `space` has the configuration, of other templates.
     """
     kept = log.last(EarlierResults) or EarlierResults()
     for rows in (
@@ -338,7 +331,7 @@ def _prior(rows: Iterable[KnownResult], name: str) -> Prior:
 
 def learn(context: Context, verdict: Verdict, run: str) -> None:
     """Keeps the results of a run's final comparison: on each workload the best configuration and the general one, where
-    they are shown to be faster than the baseline, dated by the verdict. A store that cannot be written is reported."""
+    they are shown to be faster than the baseline. A store that cannot be written is reported."""
     store = open_store() if context.settings.wisdom and verdict.objective == "time" else None
     reached, started = context.journal.last(VerdictReached), context.log.started
     if store is None or reached is None or started is None or started.device.driver != context.device.driver:
@@ -373,24 +366,10 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
             context.note("wisdom", str(error), "")
 
 
-def known_shapes(context: Context) -> list[tuple[dict[str, int], dict[str, str]]]:
-    """Sizes and types on which runs of the task on this model of device found a faster kernel, the largest gain first.
-    A store that cannot be read is reported."""
-    device = context.device
-    store = open_store() if context.settings.wisdom else None
-    try:
-        entries = [] if store is None else store.entries(context.task.name)
-    except HistoryError as error:
-        context.note("wisdom", str(error), "")
-        return []
-    here = [one for one in entries if (one.backend, one.device) == (device.backend, device.name)]
-    return [(one.sizes, one.types) for one in sorted(here, key=lambda one: one.ratio)]
-
-
 def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
     """The best value ever measured of each roof of `device`, `measured` included, which is kept: a measurement on a
     busy machine is not a limit. Also a sentence for each kind of roof that is now far below its best value, or on why
-    the store cannot be used; `measured` alone where that is switched off."""
+    the store cannot be used."""
     # A GPU has an identity of its own; a CPU is its machine's.
     name = device.uuid or f"{device.name} of {platform.node()}"
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -399,7 +378,7 @@ def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[
         store = open_store()
         if store is None:
             return measured, ()
-        with store.connected(create=True) as connection:
+        with store.connected() as connection:
             connection.executemany(
                 "INSERT INTO roofs VALUES (?, ?, ?, ?) ON CONFLICT (device, roof) "
                 "DO UPDATE SET rate = excluded.rate, at = excluded.at WHERE excluded.rate > rate",
@@ -409,7 +388,7 @@ def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[
     except HistoryError as error:
         return measured, (str(error),)
     best = {roof: (rate, at) for roof, rate, at in rows}
-    copies = {int(roof.removeprefix(COPY)): best.pop(roof) for roof, *_ in rows if roof.startswith(COPY)}
+    copies = {int(roof.removeprefix(COPY)): best.pop(roof) for roof in [*best] if roof.startswith(COPY)}
     bandwidth = tuple((size, rate) for size, (rate, _) in copies.items())
     roofs = replace(measured, bandwidth=bandwidth, peak_flops={roof: rate for roof, (rate, _) in best.items()})
     pairs = [("copy bandwidth", measured.peak_bandwidth or 0.0, *max(copies.values(), default=(0.0, "")), "GB/s")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import platform
 import shlex
@@ -55,12 +56,11 @@ from tunesmith.graph.state import Plan
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import Backend
 from tunesmith.hw.probe import DeviceInfo
-from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search import STRATEGIES
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import LIBRARY, find_task, load_task, read_task, sentence
+from tunesmith.kernels.spec.taskfile import LIBRARY, find_task, load_task, read_task
 
 if TYPE_CHECKING:
     from tunesmith.graph.models.calls import Models
@@ -68,8 +68,7 @@ if TYPE_CHECKING:
 
 
 class More(BaseModel):
-    """An extension of a run: `more` configurations, in so many further rounds and seconds; dispatch_shapes: as the
-    setting."""
+    """An extension of a run, as the arguments of `resume`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -80,19 +79,17 @@ class More(BaseModel):
 
 
 def extend(journal: Journal, settings: Settings, given: More) -> Settings:
-    """Writes down the extension of a run; gives the settings that hold from now on. A run that has had its last round
-    gets one more, if `rounds` is left out. dispatch_shapes alone lets no search go on. Raises `SettingsError`, and then
-    nothing is written."""
+    """Writes down the extension of a run; gives the settings that hold from now on. dispatch_shapes alone lets no
+    search go on. Raises `SettingsError`, and then nothing is written."""
     changed: dict[str, Any] = {} if given.dispatch_shapes is None else {"dispatch_shapes": given.dispatch_shapes}
     if given.more or given.rounds or given.time_limit:
         log = RunLog(journal)
         spent, had, step = log.seconds_spent, max((plan.round for plan in log.plans), default=0), log.last(StepTaken)
+        limit = math.inf if settings.time_limit is None else settings.time_limit
         # A run also ends by time while its rest would only do for a comparison.
-        by_time = step is not None and step.done == "time"
-        if settings.time_limit is not None and (spent >= settings.time_limit or by_time) and not given.time_limit:
+        if not given.time_limit and (spent >= limit or (step is not None and step.done == "time")):
             raise SettingsError(
-                f"The run's time limit of {settings.time_limit:.0f} s is spent; say with --time-limit how much longer "
-                "it may take."
+                f"The run's time limit of {limit:.0f} s is spent; say with --time-limit how much longer it may take."
             )
         if not given.more and settings.evaluations <= log.evaluation_count:
             raise SettingsError("The run has measured all that it may; say with --more how many configurations to add.")
@@ -101,11 +98,7 @@ def extend(journal: Journal, settings: Settings, given: More) -> Settings:
         changed["rounds"] = had + given.rounds if given.rounds else max(settings.rounds, had + 1)
         if given.time_limit:
             changed["time_limit"] = spent + given.time_limit
-    try:
-        extended = Settings.model_validate(settings.model_dump(mode="json") | changed)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise SettingsError(f"The run cannot be extended so far: {first['loc'][0]}: {sentence(first)}.") from error
+    extended = make_settings(**settings.model_dump(mode="json") | changed)
     if changed:
         journal.append(Extended(**changed))
     return extended
@@ -136,11 +129,10 @@ def tune(
 ) -> RunResult:
     """Tunes `task` (a library task's name, the path of a task.toml, or a task itself) and returns the result.
 
-    settings: of `Settings` (backend, target, evaluations, time_limit in seconds, rounds, strategy, seed, workers,
-    finalists, branches, repairs, explain, approve, roles; model and its settings, see `ModelSettings`). run_dir: a
-    folder without a run; left out, runs/<task>-<number>. models: language models of your own; ask: asks a person about
-    plans, where `approve` wants it. Raises `TunesmithError` for a mistake of the user's, and `Waiting` when the run
-    waits, such as for answers in a file; `resume(run_dir)` continues after it, and after an interruption.
+    settings: the options of `tunesmith tune` (`Settings`). run_dir: a folder without a run; left out,
+    runs/<task>-<number>. models: language models of your own; ask: asks a person about plans, where `approve` wants it.
+    Raises `TunesmithError` for a mistake of the user's, and `Waiting` when the run waits, such as for answers in a
+    file; `resume(run_dir)` continues after it, and after an interruption.
     """
     _require_functions(listener, models, ask)
     chosen = make_settings(task=task.name if isinstance(task, Task) else str(task), **settings)
@@ -164,11 +156,10 @@ def resume(
 ) -> RunResult:
     """Continues the run in `run_dir`: no measurement is lost or made twice.
 
-    With `more`, also where it has ended: it measures so many further configurations, in so many further `rounds` (one,
-    if left out and none is left); time_limit: beyond the present limit, in seconds or as a text such as "10m";
-    dispatch_shapes: as the setting, also for a run that has ended. Raises `SettingsError` where that leaves nothing to
-    do, and where the task's files have changed since the run was begun, unless `as_recorded` says to continue with the
-    journal's copy of them.
+    more: so many further configurations, also for a run that has ended, in so many further `rounds` (one, if left out
+    and none is left); time_limit: further seconds, or a text such as "10m"; dispatch_shapes: as the setting, also for a
+    run that has ended. Raises `SettingsError` where that leaves nothing to do, and where the task's files have changed
+    since the run was begun, unless `as_recorded` says to continue with the journal's copy of them.
     """
     _require_functions(listener, models, ask)
     folder = as_path(run_dir, "run_dir")
@@ -197,33 +188,31 @@ def begun(
     listener: Listener = silent,
     models: Models | None = None,
 ) -> Iterator[Context]:
-    """A new run in `folder`, of the task that the settings name, once all preconditions hold, also that the task's
-    reference is right. in_memory: the task, where it has no file. Raises `TunesmithError`."""
+    """A new run in `folder`, of the task that the settings name, once all preconditions hold. in_memory: the task,
+    where it has no file. Raises `TunesmithError`."""
     if settings.roles:
         from tunesmith.graph.build import place
         from tunesmith.graph.roles import load_roles
 
         place(load_roles(), settings.roles)
     task = in_memory or load_task(settings.task)
-    if settings.target is not None:
-        resolve_target(settings.target)
     check_models(settings)
     if settings.strategy not in STRATEGIES:
         raise SettingsError(f"--strategy: there is no '{settings.strategy}'; choose one of {', '.join(STRATEGIES)}.")
     inventory = inventory_for(settings.backend)
     device = choose_device(task, settings.backend, inventory, settings.target_device)
+    limits = limits_of(device, settings)
     require_energy(device, settings)
     require_lanes(device, settings, inventory)
     require_signatures(task, device.backend)
     written = settings.transport != "none" or models is not None
     if not written:
-        # Without a model, a kernel that comes without a template gets one by rules; the journal keeps it with the task.
+        # A kernel that comes without a template gets one by rules; the journal keeps it with the task.
         task, _ = with_rules(task, device.backend)
     if (folder / "journal.sqlite").exists():
         _clear(folder)
     else:
         require_new_folder(folder, "--run-dir")
-    limits = limits_of(device, settings)
     require_work(task, task.sources(device.backend).templates, limits)
     earlier = suggest(task, device, settings, limits, written=written)
     # Before there is a run, so that resuming need not check the reference again.
@@ -294,8 +283,7 @@ def _opened(
 
 
 def origin_of(task: str | None) -> Origin:
-    """The origin of a run of `task` that begins now, in this process. task: its name or path; None for one without a
-    file."""
+    """The origin of a run that begins now, of a task by its name or path; None for one without a file."""
     program, *arguments = sys.argv or [""]
     file = None if task is None else find_task(task)
     return Origin(
@@ -310,22 +298,20 @@ def origin_of(task: str | None) -> Origin:
 def _commit(folder: Path) -> str:
     """The commit of the git repository that has the files of `folder`, with "-dirty" where files differ from it; empty
     without such a repository, or without git."""
-    # An environment may lie inside the repository of another project, which ignores it.
-    commands = (["ls-files"], ["describe", "--always", "--dirty", "--abbrev=12", "--match="])
+
+    def git(*command: str) -> str:
+        return subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, timeout=10).stdout
+
     try:
-        files, commit = (
-            subprocess.run(["git", "-C", str(folder), *command], capture_output=True, text=True, timeout=10)
-            for command in commands
-        )
+        # An environment may lie inside the repository of another project, which ignores it.
+        return git("describe", "--always", "--dirty", "--abbrev=12", "--match=").strip() if git("ls-files") else ""
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return commit.stdout.strip() if files.stdout.strip() and commit.returncode == 0 else ""
 
 
 def changed_files(begun: Task, name: str, backend: Backend) -> str:
     """The differences of the task `name` from the one of a run that was `begun`, as a clause; empty without any, and
-    where its files are gone. A run continues with the task in its journal, and a user who edits a source means the new
-    one."""
+    where its files are gone."""
     path = find_task(name)
     if path is None:
         return ""
@@ -333,28 +319,23 @@ def changed_files(begun: Task, name: str, backend: Backend) -> str:
         present = read_task(path)
     except TunesmithError as error:
         return str(error).rstrip(".")
-    old = begun.model_dump(mode="json")
+    old, new = begun.model_dump(mode="json"), present.model_dump(mode="json")
     # Where a run works by rules, its task also has what the rules made.
-    if all(one.model_dump(mode="json") != old for one in (present, with_rules(present, backend)[0])):
-        new = present.model_dump(mode="json")
-        keys = ", ".join(key for key in new if new[key] != old.get(key))
-        return f"{path}: {keys or 'a template'}"
-    return ""
+    if old == new or old == with_rules(present, backend)[0].model_dump(mode="json"):
+        return ""
+    keys = ", ".join(key for key in new if new[key] != old.get(key))
+    return f"{path}: {keys or 'a template'}"
 
 
 def _clear(folder: Path) -> None:
-    """Makes room for a new run in the folder of a run that had measured nothing, as after a mistake in
-    the task. Raises `SettingsError` when it has measurements."""
+    """Makes room for a new run in the folder of a run that had measured nothing, as after a mistake in the task. Raises
+    `SettingsError` when it has measurements."""
     with Journal(folder, create=False) as journal, alone(folder):
-        # A process that was killed at once has left a journal without an entry.
         for event in [entry.event for entry in journal.entries(Event)]:
             failed = isinstance(event, BaselineMeasured) and event.evaluation.failure is not None
-            if failed or isinstance(event, EarlierResults | RunStarted | RooflineMeasured):
-                continue
-            known = shlex.quote(str(folder))
-            raise SettingsError(
-                f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {known}`, or choose another."
-            )
+            if not failed and not isinstance(event, EarlierResults | RunStarted | RooflineMeasured):
+                go_on = f"`tunesmith resume {shlex.quote(str(folder))}`"
+                raise SettingsError(f"--run-dir: {folder} holds a run already; go on with {go_on}, or choose another.")
         remove_journal(folder)
 
 

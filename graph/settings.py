@@ -1,8 +1,6 @@
-"""The settings of a run: declared here once, stored beside the run, and validated wherever they come from.
-
-The same fields are the options of `tunesmith tune` (`tunesmith.cli.options` builds these from the fields, with their
-descriptions as help), the keys of a settings file, and the keywords of `tunesmith.graph.tune`. No key of a model's
-server is ever among them: only the name of the environment variable that has it.
+"""The settings of a run, declared once: the options of `tunesmith tune` (by `tunesmith.cli.options`), the keys of a
+settings file, and the keywords of `tunesmith.graph.tune`. They are stored beside the run, so the key of a model's
+server is never among them: only the name of the environment variable that has it.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import contextlib
 import json
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -60,33 +58,30 @@ def parse_duration(text: str) -> float:
     return hours * 3600.0 + minutes * 60.0 + seconds
 
 
-def _names(value: object) -> object:
-    return dict(_pair(one, "ROLE=NAME") for one in value) if isinstance(value, list) else value
-
-
-def _fields(value: object) -> object:
-    if not isinstance(value, list):
-        return value
-    found: dict[str, Any] = {}
-    for one in value:
-        name, text = _pair(one, "FIELD=JSON")
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            found[name] = text  # such as reasoning_effort=low
+def _table(given: object, form: str, read: Callable[[str], Any] = str) -> object:
+    """A list of texts such as NAME=VALUE as a table; anything else as it is."""
+    if not isinstance(given, list):
+        return given
+    found = {}
+    for text in map(str, given):
+        name, _, value = (part.strip() for part in text.partition("="))
+        if not name or not value:
+            raise ValueError(f"{text!r} is not of the form {form}")
+        found[name] = read(value)
     return found
 
 
-def _pair(text: object, form: str) -> tuple[str, str]:
-    name, _, value = str(text).partition("=")
-    if not name.strip() or not value.strip():
-        raise ValueError(f"{text!r} is not of the form {form}")
-    return name.strip(), value.strip()
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text  # such as reasoning_effort=low
 
 
 Seconds = Annotated[float, BeforeValidator(lambda value: parse_duration(value) if isinstance(value, str) else value)]
 """A number, or a text such as "10m"."""
 Text = Annotated[str, Field(min_length=1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 def _option(
@@ -94,8 +89,8 @@ def _option(
 ) -> Any:
     """A field that is an option of the command line. metavar: its value in the help, where the type does not say;
     variable: the environment variable that is its default; bounds: of pydantic's `Field`."""
-    extra = {"metavar": metavar, "variable": variable}
-    return Field(default, description=description, json_schema_extra={k: v for k, v in extra.items() if v}, **bounds)
+    extra: dict[str, Any] = {"metavar": metavar, "variable": variable}
+    return Field(default, description=description, json_schema_extra=extra, **bounds)
 
 
 class ModelSettings(BaseModel):
@@ -104,31 +99,23 @@ class ModelSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     model: Text = _option(NO_MODEL, "The language model: its name, batch:DIR, replay:DIR, or none; see docs/models.md.")
-    base_url: str | None = _option(
-        None, "URL of an OpenAI-compatible server (default: OpenAI).", variable="OPENAI_BASE_URL"
-    )
+    base_url: str | None = _option(None, "An OpenAI-compatible server (default: OpenAI).", variable="OPENAI_BASE_URL")
     key_env: Text = _option("OPENAI_API_KEY", "The environment variable that has the server's key.")
-    model_for: Annotated[dict[str, Text], BeforeValidator(_names)] = _option(
+    model_for: Annotated[dict[str, Text], BeforeValidator(lambda given: _table(given, "ROLE=NAME"))] = _option(
         {}, "Another model for one role; may be repeated.", metavar="ROLE=NAME"
     )
-    model_method: Literal["auto", "json_schema", "function_calling", "json_mode"] = _option(
-        "auto", "How to ask for structured answers: json_schema, function_calling, json_mode, or auto."
-    )
-    model_option: Annotated[dict[str, Any], BeforeValidator(_fields)] = _option(
-        {}, "A further field of each request, such as temperature=0.2; may be repeated.", metavar="FIELD=JSON"
-    )
+    model_method: Literal["auto", Method] = _option("auto", f"How to ask for JSON: {', '.join(METHODS)} or auto.")
+    model_option: Annotated[
+        dict[str, Any], BeforeValidator(lambda given: _table(given, "FIELD=JSON", _json_or_text))
+    ] = _option({}, "A further field of each request, such as temperature=0.2; may be repeated.", metavar="FIELD=JSON")
     model_timeout: Seconds = _option(300.0, "Seconds to wait for one answer.", metavar="DURATION", gt=0, le=86_400)
     model_retries: int = _option(4, "Retries after a temporary failure.", ge=0, le=100)
     model_concurrency: int = _option(4, "Number of model calls under way at the same time.", ge=1, le=256)
-    requests_per_minute: float | None = _option(
-        None, "At most this many model calls per minute (default: no limit).", ge=0.01, le=1e6
-    )
+    requests_per_minute: float | None = _option(None, "Limit on calls per minute (default: none).", ge=0.01, le=1e6)
     answer_tokens: int = _option(16_384, "At most this many tokens per answer, reasoning included.", ge=1, le=1_000_000)
     max_calls: int | None = _option(None, "Limit on the run's model calls (default: none).", ge=0)
     max_tokens: int | None = _option(None, "Limit on the run's tokens (default: none).", ge=0)
-    max_cost: float | None = _option(
-        None, "Limit on the run's model costs in US dollars (default: none).", ge=0, allow_inf_nan=False
-    )
+    max_cost: Finite | None = _option(None, "Limit on the run's model costs in US dollars (default: none).", ge=0)
     prices: str | None = _option(None, "A TOML file of token prices.")
     batch_model: Text = _option("model", "The model's name in the requests of batch:DIR.")
     replay_exact: bool = _option(False, "Replay an answer only if its prompt is exactly the same.")
@@ -182,52 +169,41 @@ class Placement(BaseModel):
     after: str
 
 
-class SearchSettings(BaseModel):
-    """The settings of the search, the device and the rounds of a run."""
+class Settings(ModelSettings):
+    """All settings of a run. `task`, `roles` and `arm` are not options of the command line: the task is its argument,
+    roles are placed in a settings file, and `ablate` chooses the arm."""
 
+    task: str
+    roles: dict[str, Placement] = {}
+    arm: Arm = "tree"
     backend: Literal["auto", "cuda", "opencl"] = _option("auto", "auto, cuda or opencl.")
-    target: str | None = _option(
-        None, "A further device that the winner must fit: a name, an architecture or a TOML file."
-    )
+    target: str | None = _option(None, "Another device that the winner must fit: name, architecture or TOML file.")
     evaluations: int = _option(100, "Number of configurations to measure.", ge=1, le=10_000_000)
     time_limit: Seconds | None = _option(
         None,
-        "End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). All counts "
-        "in: starting, the search, which ends early enough for the final comparison, and what is left out where no "
-        "time is left for it: held-out workloads, the examination of the winners, and further shapes for a dispatch "
-        "rule (default: no limit).",
+        "End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). All counts in: starting, "
+        "the search, the final comparison, for which the search ends early enough, and what is left out where no time "
+        "is left: held-out workloads, the winners' examination, shapes for a dispatch rule (default: no limit).",
         metavar="DURATION",
         gt=0,
     )
     rounds: int = _option(2, "How often to repeat the plan/template/tune/test cycle.", ge=1, le=1000)
     objective: Objective = _option(
         "time",
-        "What to make small: time, energy, or edp, the product of both (energy-delay product). The last "
-        "two need an NVIDIA GPU with an energy counter: docs/energy.md.",
+        "What to make small: time, energy, or edp, the product of both (energy-delay product). The last two need an "
+        "NVIDIA GPU with an energy counter: docs/energy.md.",
     )
-    energy_window: float = _option(
-        0.25,
-        "Seconds for which launches are repeated on each workload for their energy, at least: the counter "
-        "moves every 20 to 100 ms.",
-        ge=0.1,
-        le=5.0,
-    )
+    energy_window: float = _option(0.25, "Minimum seconds of launches for a workload's energy.", ge=0.1, le=5)
     strategy: str = _option("default", "The search strategy; see docs/strategies.md.")
-    prior: str | None = _option(
-        None, "An earlier run's folder, or a table of results, whose best points are tried first."
-    )
-    wisdom: bool = _option(
-        True, "Try first what earlier runs found good, and keep what this one finds; see docs/using.md."
-    )
+    prior: str | None = _option(None, "An earlier run's folder, or a table of results, whose best points come first.")
+    wisdom: bool = _option(True, "Begin with what earlier runs found, and keep what this one finds; see docs/using.md.")
     seed: int = _option(0, "Seed of the search's random choices and of the contents of all buffers.", ge=0, lt=2**63)
     workers: int | None = _option(None, "Number of compile processes (default: one per core).", ge=1, le=1024)
-    target_device: str | None = _option(
-        None, "The GPU model to tune on (part of its name), where a cluster has several."
-    )
+    target_device: str | None = _option(None, "The GPU model to tune on (part of its name), if a cluster has several.")
     dispatch_shapes: int = _option(
         0,
-        "Number of further shapes, drawn from the ranges of the task's, on which the winners are measured "
-        "at the end: to half of them a dispatch rule is fitted, on the others it is tried.",
+        "Number of further shapes, drawn from the ranges of the task's, on which the winners are measured at the end: "
+        "to half of them a dispatch rule is fitted, on the others it is tried.",
         ge=0,
         le=10_000,
     )
@@ -235,49 +211,30 @@ class SearchSettings(BaseModel):
     reference_deadline: float = _option(60.0, "Seconds that the task's reference may take for one workload.", gt=0)
     check_time: Seconds | None = _option(
         None,
-        "Seconds for checks of a winner on made-up sizes (default: 20 on a GPU, 60 on a CPU).",
+        "Time to check a winner on made-up sizes (default: 20 s on a GPU, 60 s on a CPU).",
         metavar="DURATION",
         gt=0,
     )
-    finalists: int = _option(
-        5, "Number of configurations that are compared with the baseline at the end of a round.", ge=1, le=64
-    )
+    finalists: int = _option(5, "Number of configurations compared with the baseline after a round.", ge=1, le=64)
     opponents: Literal["usual", "all", "none"] = _option(
         "usual", "Which of the task's opponents the last test times: usual (all but those on request), all, or none."
     )
     allow_unexecuted: bool = _option(
-        False, "Also export a winner of which some lines ran in no check (CUDA tells); the report names them."
+        False, "Also export a winner with lines that ran in no check; the report names them."
     )
-    allow_unexamined: bool = _option(
-        False, "Also export a winner that could not be examined on odd sizes and other contents; every export says so."
-    )
-
-
-class Settings(ModelSettings, SearchSettings):
-    """All settings of a run. `task`, `roles` and `arm` are not options of the command line: the task is its argument,
-    roles are placed in a settings file, and `ablate` chooses the arm."""
-
+    allow_unexamined: bool = _option(False, "Also export a winner that could not be examined; every export says so.")
     effort: Literal["quick", "balanced", "max"] = _option(
         "balanced",
-        "quick, balanced or max: sets evaluations, rounds, branches, max-calls and time-limit together; "
-        "an option of its own goes before it.",
+        "quick, balanced or max: sets evaluations, rounds, branches, max-calls and time-limit together; an option of "
+        "its own goes before it.",
     )
-    branches: int = _option(
-        2, "With a model: at most this many templates are tuned side by side in a round.", ge=1, le=8
-    )
+    branches: int = _option(2, "With a model: maximum number of templates tuned side by side in a round.", ge=1, le=8)
     planner: Literal["model", "rules"] = _option(
         "model", "With a model: who plans a round, the model (a call each) or rules that spend every call on code."
     )
-    repairs: int = _option(
-        3, "With a model: how often a template that does not work is returned for repair.", ge=0, le=20
-    )
+    repairs: int = _option(3, "With a model: how often a broken template is returned for repair.", ge=0, le=20)
     explain: bool = _option(True, "With a model: let it summarise each round for the next plan.")
-    approve: Literal["none", "plans"] = _option(
-        "none", "'plans' stops before each plan is carried out, for your approval; or none."
-    )
-    task: str
-    roles: dict[str, Placement] = {}
-    arm: Arm = "tree"
+    approve: Literal["none", "plans"] = _option("none", "'plans' stops before each plan for your approval; or none.")
 
     @field_validator("dispatch_shapes")
     @classmethod
@@ -294,9 +251,7 @@ class Settings(ModelSettings, SearchSettings):
     @model_validator(mode="before")
     @classmethod
     def _fill_in_the_effort(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or not isinstance(data.get("effort"), str):
-            return data
-        return {**PROFILES.get(data["effort"], {}), **data}
+        return {**PROFILES.get(str(data.get("effort")), {}), **data} if isinstance(data, dict) else data
 
 
 def make_settings(**values: object) -> Settings:
@@ -337,21 +292,18 @@ def as_path(given: object, option: str) -> Path:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file, for `make_settings`; raises `SettingsError`.
-
-    Keys are the fields of `Settings`; time_limit may be a text such as "10m". `[roles.NAME]` with `after` places a
-    role.
-    """
+    """The settings of a TOML file, for `make_settings`; raises `SettingsError`. Keys are the fields of `Settings`;
+    `[roles.NAME]` with `after` places a role."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise SettingsError(f"--settings: {path} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"--settings: {path} is not UTF-8 text: save it as UTF-8.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"--settings: {path} is not valid TOML: {error}.") from error
-    if unknown := sorted(set(data) - (set(Settings.model_fields) - {"task"})):
-        why = unknown_key(unknown[0], [name for name in Settings.model_fields if name != "task"])
+    except ValueError as error:
+        what = "UTF-8 text: save it as UTF-8" if isinstance(error, UnicodeDecodeError) else f"valid TOML: {error}"
+        raise SettingsError(f"--settings: {path} is not {what}.") from error
+    keys = [name for name in Settings.model_fields if name != "task"]
+    if unknown := sorted(set(data) - set(keys)):
+        why = unknown_key(unknown[0], keys)
         raise SettingsError(f"--settings: {path}: {why}{'' if why.endswith('?') else '.'}")
     try:
         Settings.model_validate({"task": "any", **data})

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def inventory_for(backend: str) -> Inventory:
     """The devices for a run: of this machine, or, where RAY_ADDRESS names a cluster, its GPUs and this machine's OpenCL
-    devices. Raises `ClusterError` when the cluster cannot be reached."""
+    devices. Raises `ClusterError`."""
     here = probe()
     if "RAY_ADDRESS" not in os.environ or (backend in BACKENDS and not BACKENDS[backend].pinned_by_ray):
         return here
@@ -65,7 +65,7 @@ def choose_device(task: Task, backend: str, inventory: Inventory, model: str | N
         )
     if pinned := [device for device in candidates if BACKENDS[device.backend].pinned_by_ray]:
         return _most_common(pinned)
-    return min(candidates, key=lambda d: (d.limits.kind != "gpu", d.index))
+    return min(candidates, key=lambda device: (device.limits.kind != "gpu", device.index))
 
 
 def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimits, int]:
@@ -80,17 +80,14 @@ def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimi
     except NoDevice as error:
         if "cuda" not in task.backends:
             raise
-        without = str(error).rstrip(".")
-        raise NoDevice(f"{without}; or name another device with --target, such as h200.") from error
+        raise NoDevice(f"{str(error).rstrip('.')}; or name another device with --target, such as h200.") from error
     return device.limits, device.index
 
 
 def _most_common(devices: Sequence[DeviceInfo]) -> DeviceInfo:
-    """The first device of the model there is most of: a tuning's results belong to one model."""
-    if not BACKENDS[devices[0].backend].pinned_by_ray:
-        return devices[0]
-    counts = Counter(device.name for device in devices)
-    return min(devices, key=lambda device: -counts[device.name])
+    """The first device; of GPUs the first of the model there is most of: a tuning's results belong to one model."""
+    counts = Counter(device.name for device in devices if BACKENDS[device.backend].pinned_by_ray)
+    return max(devices, key=lambda device: counts[device.name])
 
 
 def limits_of(device: DeviceInfo, settings: Settings) -> tuple[DeviceLimits, ...]:
@@ -121,23 +118,21 @@ def require_lanes(device: DeviceInfo, settings: Settings, inventory: Inventory) 
     """Raises `SettingsError` for more lanes than there are devices of the model. A cluster may still grow."""
     if settings.lanes is None or "RAY_ADDRESS" in os.environ:
         return
-    alike = [one for one in inventory.of(device.backend) if one.name == device.name]
-    pinned = BACKENDS[device.backend].pinned_by_ray
-    most = len(alike) if pinned else 1
+    most, why = 1, "an OpenCL device has one lane"
+    if BACKENDS[device.backend].pinned_by_ray:
+        most = sum(one.name == device.name for one in inventory.of(device.backend))
+        why = f"{most} x {device.name} is here"
     if settings.lanes > most:
-        what = f"{most} x {device.name} is here" if pinned else "an OpenCL device has one lane"
-        raise SettingsError(f"--lanes: {settings.lanes} is more than there can be, as {what}; leave it out.")
+        raise SettingsError(f"--lanes: {settings.lanes} is more than there can be, as {why}; leave it out.")
 
 
 def require_work(task: Task, templates: Sequence[Template], limits: Sequence[DeviceLimits]) -> None:
     """Raises `TaskError` without a workload to tune on, `EmptySpace` for a template without a feasible point: before
     anything is started for it."""
     kind = limits[0].kind
-    tuned = task.workloads_for(kind, held_out=False)
-    if not tuned:
-        raise TaskError(
-            f"The task {task.name} has no workload to tune on a {kind}: add one whose `devices` lists '{kind}'."
-        )
+    if not (tuned := task.workloads_for(kind, held_out=False)):
+        fix = f"add one whose `devices` lists '{kind}'"
+        raise TaskError(f"The task {task.name} has no workload to tune on a {kind}: {fix}.")
     usable = [template for template in templates if all(template.runs_on(device_names(one)) for one in limits)]
     for template in usable or templates:
         for one in limits:

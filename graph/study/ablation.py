@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, product
@@ -37,8 +38,7 @@ ModelsOf = Callable[[str], Models]
 @dataclass(frozen=True, slots=True)
 class Point:
     """The best so far after so many answered calls, evaluations, and seconds since the run began. speedup: as the
-    search measured it, over its visits to the baseline, not as the final comparison does; by_shape: the same with the
-    best kernel or configuration of each workload. The least of many measurements is flattered by their noise."""
+    search measured it, not the final comparison, and so flattered by noise; by_shape: with each workload's best."""
 
     calls: int
     evaluations: int
@@ -50,10 +50,9 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Repeat:
     """One run. speedup: the baseline's time over that of the general configuration, as measured at the end; at least
-    1.0, as the user keeps the baseline where nothing valid or nothing faster came out. by_shape: the same with the best
-    that the last comparison had for each tuned workload, the baseline included. calls, and tokens that went in and out:
-    None where nobody counted them; curve: a point for each configuration that was better than all before, over all
-    workloads or on one."""
+    1.0, as the user keeps the baseline where nothing faster came out. by_shape: the same with the best for each tuned
+    workload. calls, tokens: None where nobody counted them; curve: a point for each improvement, also on one workload.
+    """
 
     name: str
     speedup: float
@@ -70,9 +69,9 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class ArmResult:
-    """mean: geometric mean of the speed-ups; spread: their standard deviation as a factor; low, high: Student's t
-    interval of the mean logarithm, as speed-ups. spread, low and high are None for a single repeat. by_shape: geometric
-    mean of those with the best for each workload."""
+    """mean: geometric mean of the speed-ups; by_shape: of those with the best for each workload; spread: their standard
+    deviation as a factor; low, high: Student's t interval of the mean logarithm, as speed-ups. The last three are None
+    for a single repeat."""
 
     arm: str
     repeats: tuple[Repeat, ...]
@@ -90,9 +89,8 @@ class ArmResult:
 @dataclass(frozen=True, slots=True)
 class Difference:
     """How many times faster `better` is than `than`: the ratio of their geometric means, with Student's t interval of
-    the mean difference of logarithms, repeat by repeat: repeats of the same number have one seed and ran one after the
-    other. Where the arms have different numbers of repeats, only common numbers count. by_shape: whether it compares
-    the best for each workload, or one configuration for all."""
+    the mean difference of logarithms, over repeats of the same number, which have one seed. by_shape: whether it
+    compares the best for each workload, or one configuration for all."""
 
     by_shape: bool
     better: str
@@ -131,15 +129,19 @@ def ablate(
     run. Arms without a search go on for as many rounds as they have calls or evaluations. models: of your own; else the
     settings name them. Where runs wait for answers, all others go on before `Waiting` is raised.
     """
-    chosen = _arms(arms, repeats)
+    unknown = [arm for arm in arms if arm not in ARMS]
+    if unknown or not arms or len(set(arms)) < len(arms):
+        what = f"there is no arm '{unknown[0]}'" if unknown else "name each arm once"
+        raise SettingsError(f"--arms: {what}; they are {', '.join(ARMS)}.")
+    if repeats < 1:
+        raise SettingsError(f"--repeats: give at least 1, not {repeats}.")
     if models is None and settings.get("model", "none") == "none":
         raise SettingsError("--model: an ablation compares what a model does; name one.")
-    wanted = {"task": str(task), "arms": list(chosen), "repeats": repeats, "calls": calls, "settings": settings}
-    _agree(folder, wanted)
-    results: dict[str, list[Repeat]] = {arm: [] for arm in chosen}
-    waiting: dict[str, Waiting] = {}
+    _agree(folder, {"task": str(task), "arms": list(arms), "repeats": repeats, "calls": calls, "settings": settings})
+    results: dict[str, list[Repeat]] = {arm: [] for arm in arms}
+    waiting: list[str] = []
     # Repeat by repeat, so that what drifts (temperature, neighbours) drifts for all arms alike.
-    for repeat, arm in product(range(1, repeats + 1), chosen):
+    for repeat, arm in product(range(1, repeats + 1), arms):
         name = f"{arm}-{repeat}"
         listener(Progress("ablate", f"{name} of {repeats}"))
         own = None if models is None else models(name)
@@ -147,31 +149,26 @@ def ablate(
             if (folder / name / "journal.sqlite").is_file():
                 found = resume(folder / name, as_recorded=True, listener=listener, models=own)
             else:
-                values = _settings_of(str(task), name, arm, repeat, calls, settings)
+                values = _settings_of(str(task), name, repeat, calls, settings)
                 if own is None and calls is not None:
                     values["max_calls"] = calls
                 found = tune(str(task), run_dir=folder / name, listener=listener, models=own, **values)
             results[arm].append(_repeat_of(found))
         except Waiting as wait:
-            waiting[name] = wait
+            waiting.append(str(wait.requests or f"{name} ({str(wait).rstrip('.')})"))
         except JournalError as error:
             raise JournalError(f"{folder / name}: {error}") from error
     if waiting:
-        files = [str(wait.requests) for wait in waiting.values() if wait.requests is not None]
-        if len(files) < len(waiting):
-            each = "; ".join(f"{name}: {str(wait).rstrip('.')}" for name, wait in waiting.items())
-            raise Waiting(f"{len(waiting)} run(s) wait ({each}); see to each, then run the same ablation again.")
         raise Waiting(
-            f"{len(waiting)} run(s) wait: answer {', '.join(files)} (OpenAI's batch API, `vllm run-batch`, or by "
+            f"{len(waiting)} run(s) wait: answer {', '.join(waiting)} (OpenAI's batch API, `vllm run-batch`, or by "
             f"hand), put the answers into {ANSWERS} beside each, then run the same ablation again."
         )
     return Ablation(str(task), *compare(results), {**settings, "calls": calls, "repeats": repeats})
 
 
-def _settings_of(
-    task: str, name: str, arm: Arm, repeat: int, calls: int | None, settings: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The settings of one run."""
+def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the run `name`, which begins with its arm."""
+    arm = name.rpartition("-")[0]
     # Without what earlier runs on this machine found: repeats would learn from each other, and so would arms.
     values = {**settings, "wisdom": False, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
     if arm == "rewrite":
@@ -197,7 +194,8 @@ def _repeat_of(result: RunResult) -> Repeat:
     summary, usage = result.summary, result.summary.models
     ratio = summary.ratio if summary.general is not None else None
     with Journal(result.folder, create=False, reading=True) as journal:
-        curve, task = _curve(journal), RunLog(journal).entries(RunStarted)[0].event.task
+        curve = _curve(journal)
+        task = next(journal.entries(RunStarted)).event.task
     weights = {workload.name: workload.weight for workload in task.workloads}
     ratios = {row.workload: 1.0 if row.best is None else min(1.0, row.best.ratio) for row in summary.tuned}
     return Repeat(
@@ -223,24 +221,19 @@ def _curve(journal: Journal) -> tuple[Point, ...]:
         return ()
     tuned = began.event.task.workloads_for(began.event.device.limits.kind, held_out=False)
     weights = {workload.name: workload.weight for workload in tuned}
+    answered = [entry.sequence for entry in log.entries(ModelCalled) if entry.event.answer is not None]
     points: list[Point] = []
-    ratios: dict[str, float] = {}
-    calls = evaluations = 0
-    for entry in journal.entries(Evaluated, ModelCalled):
-        if isinstance(entry.event, ModelCalled):
-            calls += entry.event.answer is not None
-            continue
-        assert isinstance(entry.event, Evaluated)
-        evaluations += 1
+    ratios: dict[str, float] = dict.fromkeys(weights, math.inf)
+    for evaluations, entry in enumerate(log.entries(Evaluated), 1):
         value = objective(entry.event.evaluation, weights, baseline, weights)
         if value is None:
             continue
-        for name, seconds in seconds_of(entry.event.evaluation).items():
-            if name in weights:
-                ratios[name] = min(seconds / baseline[name], ratios.get(name, math.inf))
+        seconds = seconds_of(entry.event.evaluation)
+        ratios = {name: min(seconds[name] / baseline[name], least) for name, least in ratios.items()}
         best = max(1 / value, points[-1].speedup if points else 0.0)
         by_shape = 1 / weighted_geomean(ratios, weights)
         if not points or (best, by_shape) != (points[-1].speedup, points[-1].by_shape):
+            calls = bisect(answered, entry.sequence)
             points.append(Point(calls, evaluations, entry.at - began.at, best, by_shape))
     return tuple(points)
 
@@ -276,19 +269,8 @@ def _interval(logs: Sequence[float]) -> tuple[float, float | None, float | None]
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 
-def _arms(arms: Sequence[str], repeats: int) -> tuple[Arm, ...]:
-    unknown = [arm for arm in arms if arm not in ARMS]
-    if unknown or not arms or len(set(arms)) != len(arms):
-        what = f"there is no arm '{unknown[0]}'" if unknown else "name each arm once"
-        raise SettingsError(f"--arms: {what}; they are {', '.join(ARMS)}.")
-    if repeats < 1:
-        raise SettingsError(f"--repeats: give at least 1, not {repeats}.")
-    return tuple(arm for wanted in arms for arm in ARMS if arm == wanted)
-
-
 def _agree(folder: Path, wanted: Mapping[str, Any]) -> None:
-    """Raises `TunesmithError` where an ablation is continued with other settings than it was begun with; repeats and
-    arms may be added."""
+    """Raises `TunesmithError` where an ablation is continued with other settings; repeats and arms may be added."""
     make_settings(task="any", **{name: value for name, value in wanted["settings"].items() if name not in UNCHECKED})
     file = folder / "ablation.json"
     text = json.dumps(wanted, indent=2, default=str) + "\n"
@@ -303,9 +285,7 @@ def _agree(folder: Path, wanted: Mapping[str, Any]) -> None:
             raise TunesmithError(f"--out: {file} was not written by `tunesmith ablate`; choose another folder.")
         for key in ("task", "calls", "settings"):
             if begun[key] != json.loads(text)[key]:
-                raise TunesmithError(
-                    f"{folder} holds an ablation with another {key} ({begun[key]}): give the same, or "
-                    "choose another --out."
-                )
+                other = f"an ablation with another {key} ({begun[key]})"
+                raise TunesmithError(f"{folder} holds {other}: give the same, or choose another --out.")
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")

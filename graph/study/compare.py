@@ -12,35 +12,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tunesmith.graph.journal.events import RunStarted
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.records import Figures, ResultRecord
+from tunesmith.graph.journal.records import ResultRecord, WorkloadRow
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.summary import Summary, read_summary
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import assignments, described
 
-NOT_COMPARED = ("task",)
-"""Settings that do not tell runs apart: a task may be named by its name or by its path."""
-
 
 class ComparisonError(TunesmithError):
     """The runs cannot be compared."""
 
 
-class RunOnShape(ResultRecord):
-    """A run's general configuration on one workload. general: None where there is none that is right."""
-
-    baseline_seconds: float | None
-    general: Figures | None
-
-
 class ComparedShape(ResultRecord):
-    """results: one for each run, None where the run did not measure the workload."""
+    """results: the row of each run, None where it did not measure the workload."""
 
     workload: str
     held_out: tuple[bool | None, ...]
-    results: tuple[RunOnShape | None, ...]
+    results: tuple[WorkloadRow | None, ...]
 
 
 class RunComparison(ResultRecord):
@@ -65,62 +54,61 @@ def compare_runs(folders: Sequence[Path]) -> RunComparison:
         if folder in resolved[:place]:
             raise ComparisonError(f"compare: {folders[place]} is named twice; name each run once.")
     summaries = [read_summary(folder) for folder in folders]
-    tasks = list(dict.fromkeys(summary.task for summary in summaries))
-    if len(tasks) > 1:
+    if len({summary.task for summary in summaries}) > 1:
         of = ", ".join(f"{folder} of {summary.task}" for folder, summary in zip(folders, summaries, strict=True))
         raise ComparisonError(f"compare: the runs are of different tasks ({of}); name runs of one task.")
-    began = [_began(folder) for folder in folders]
-    facts = [_facts(summary, run) for summary, run in zip(summaries, began, strict=True)]
-    names = list(dict.fromkeys(name for one in facts for name in one))
-    told = {name: tuple(one.get(name, "") for one in facts) for name in names}
+    tasks = [_task(folder) for folder in folders]
+    facts = [_facts(*one) for one in zip(summaries, tasks, strict=True)]
+    told = {name: tuple(one.get(name, "") for one in facts) for one in facts for name in one}
     return RunComparison(
-        task=tasks[0],
+        task=summaries[0].task,
         runs=tuple(map(str, folders)),
         sentences=tuple(summary.sentence for summary in summaries),
-        shapes=_shapes(summaries, began),
+        shapes=_shapes(summaries, tasks),
         differences={name: texts for name, texts in told.items() if len(set(texts)) > 1},
         same={name: texts[0] for name, texts in told.items() if len(set(texts)) == 1 and texts[0]},
     )
 
 
-def _shapes(summaries: Sequence[Summary], began: Sequence[RunStarted | None]) -> tuple[ComparedShape, ...]:
+def _task(folder: Path) -> Task:
+    """The task as the journal of a run has it."""
+    with Journal(folder, create=False, reading=True) as journal:
+        (started,) = journal.entries(RunStarted)
+    return started.event.task
+
+
+def _shapes(summaries: Sequence[Summary], tasks: Sequence[Task]) -> tuple[ComparedShape, ...]:
     """A shape is one in two runs where its sizes and data types are the same, whatever its name."""
-    every = [run.task.arguments for run in began if run is not None]
-    tables = []
-    for summary, run in zip(summaries, began, strict=True):
-        table = {}
+    found: dict[str, list[tuple[bool, WorkloadRow] | None]] = {}
+    named: dict[str, tuple[str, str]] = {}
+    for place, (summary, task) in enumerate(zip(summaries, tasks, strict=True)):
         for row in (*summary.tuned, *summary.held_out):
-            # Where a run does not say what its arguments are, the types that the workloads choose tell them apart.
-            arguments = run.task.arguments if run is not None and len(every) == len(began) else ()
-            dtypes = [row.types.get(one.dtype, one.dtype) for one in arguments] or list(row.types.values())
+            dtypes = [row.types.get(one.dtype, one.dtype) for one in task.arguments]
             key = json.dumps([row.sizes, row.types, dtypes], sort_keys=True)
-            table[key] = row, dtypes, row in summary.held_out
-        tables.append(table)
-    first = {key: place for table in reversed(tables) for key, place in table.items()}
-    names = [row.workload for row, _, _ in first.values()]
-    shapes = []
-    for key in dict.fromkeys(key for table in tables for key in table):
-        row, dtypes, _ = first[key]
-        alike = f" ({assignments(row.sizes)}; {', '.join(dict.fromkeys(dtypes))})"
-        found = [table.get(key) for table in tables]
-        rows = [None if one is None else one[0] for one in found]
-        shapes.append(
-            ComparedShape(
-                workload=row.workload + (alike if names.count(row.workload) > 1 else ""),
-                held_out=tuple(None if one is None else one[2] for one in found),
-                results=tuple(
-                    None if row is None else RunOnShape(baseline_seconds=row.baseline_seconds, general=row.general)
-                    for row in rows
-                ),
-            )
+            named.setdefault(key, (row.workload, f" ({assignments(row.sizes)}; {', '.join(dict.fromkeys(dtypes))})"))
+            found.setdefault(key, [None] * len(tasks))[place] = row in summary.held_out, row
+    names = [name for name, _ in named.values()]
+    return tuple(
+        ComparedShape(
+            workload=name + (shape if names.count(name) > 1 else ""),
+            held_out=tuple(one and one[0] for one in found[key]),
+            results=tuple(one and one[1] for one in found[key]),
         )
-    return tuple(shapes)
+        for key, (name, shape) in named.items()
+    )
 
 
-def _facts(summary: Summary, began: RunStarted | None) -> dict[str, str]:
-    """Facts that may differ between runs, as text, by name."""
+def _facts(summary: Summary, task: Task) -> dict[str, str]:
+    """Facts that may differ between runs, as text, by name: of long parts of the task a digest."""
     device, general = summary.device, summary.general
-    found = {
+    arguments = [f"{one.name} {one.dtype}{list(one.shape) if one.shape else ''}" for one in task.arguments]
+    types = [f"{name}: {', '.join(options)}" for name, options in task.types.items()]
+    parts = {
+        "baseline's source": task.sources(device.backend).baseline.model_dump(mode="json"),
+        "reference": task.reference,
+        "tolerance": task.model_dump(mode="json")["tolerance"],
+    }
+    return {
         "device": device.name,
         "backend": device.backend,
         "architecture": device.limits.arch or "",
@@ -133,35 +121,14 @@ def _facts(summary: Summary, began: RunStarted | None) -> dict[str, str]:
         "ended by": summary.ended_by or "interruption",
         "commit": summary.origin.commit,
         "host": summary.origin.host,
-    }
-    found |= {f"version of {name}": version for name, version in summary.versions.items()}
-    found |= {f"setting {name}": _text(value) for name, value in summary.settings.items() if name not in NOT_COMPARED}
-    return found | ({} if began is None else _sources(began.task, began.device.backend))
-
-
-def _began(folder: Path) -> RunStarted | None:
-    """How a run was begun, and so its task; None where the journal is not beside the results."""
-    if not (folder / "journal.sqlite").is_file():
-        return None
-    with Journal(folder, create=False, reading=True) as journal:
-        return RunLog(journal).started
-
-
-def _sources(task: Task, backend: str) -> dict[str, str]:
-    """What the task consists of, in digests where it is long, so that a change of the task between runs is seen."""
-    arguments = [f"{one.name} {one.dtype}{list(one.shape) if one.shape else ''}" for one in task.arguments]
-    types = [f"{name}: {', '.join(options)}" for name, options in task.types.items()]
-    told = {
+        **{f"version of {name}": version for name, version in summary.versions.items()},
+        # A task may be named by its name or by its path.
+        **{f"setting {name}": _text(value) for name, value in summary.settings.items() if name != "task"},
         "arguments": ", ".join(arguments).replace("'", ""),
         "types": "; ".join(types) or "none to choose",
         "bytes": task.bytes,
+        **{name: hashlib.sha256(_text(part).encode()).hexdigest()[:12] for name, part in parts.items()},
     }
-    parts = {
-        "baseline's source": task.sources(backend).baseline.model_dump(mode="json"),
-        "reference": task.reference,
-        "tolerance": task.model_dump(mode="json")["tolerance"],
-    }
-    return told | {name: hashlib.sha256(_text(part).encode()).hexdigest()[:12] for name, part in parts.items()}
 
 
 def _text(value: object) -> str:

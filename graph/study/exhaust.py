@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,27 +21,17 @@ from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import alone
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup import choose_device, inventory_for, pools
-from tunesmith.hw.probe import DeviceInfo
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search.tables import ConfigResult, write_cache
 from tunesmith.kernels.space import feasible, require_points
-from tunesmith.kernels.spec.task import Task, TaskError, Workload
+from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Scalar, Template
 
 MAX_POINTS = 1_000_000
 """More than anybody measures; a mistake in the space rather than a wish."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exhausted:
-    """The table at `path` holds `points` configurations, `failed` of which could not be measured."""
-
-    path: Path
-    points: int
-    failed: int
 
 
 def exhaust(
@@ -55,8 +44,9 @@ def exhaust(
     seed: int = 0,
     force: bool = False,
     listener: Listener = silent,
-) -> Exhausted:
-    """Measures every feasible configuration of the task's first template on `workload` (its first, if left out).
+) -> tuple[Path, int, int]:
+    """Measures every feasible configuration of the task's first template on `workload` (its first, if left out). Gives
+    the table's path, and the numbers of its configurations, and of those that could not be measured.
 
     fixed: parameters that keep one value, for a part of a space. Points are visited in an order drawn from `seed`, so
     that a slow drift of the device does not look like a parameter's effect. force: measure and replace a table that is
@@ -69,15 +59,19 @@ def exhaust(
     settings = make_settings(task=task, backend=backend, seed=seed)
     loaded = load_task(task)
     device = choose_device(loaded, backend, inventory_for(backend))
-    chosen = _workload(loaded, device, workload)
-    template = _fix(_template(loaded, device), fixed or {})
+    kind = device.limits.kind
+    tuned = loaded.workloads_for(kind, held_out=False) if workload is None else (loaded.workload(workload),)
+    if not tuned:
+        raise TaskError(f"The task {loaded.name} has no workload for a {kind}; name one with --workload.")
+    templates = with_rules(loaded, device.backend)[0].sources(device.backend).templates
+    if not templates:
+        raise TaskError(f"The task {loaded.name} has no {device.backend} template, so it has no space.")
+    chosen, template = tuned[0], _fix(templates[0], fixed or {})
     space = feasible(template, [chosen], device.limits)
     require_points(space, template)
-    if len(space) > MAX_POINTS:
-        raise SettingsError(
-            f"The space of {template.name} has {len(space)} points, too many to measure "
-            "one by one: fix some parameters."
-        )
+    total = len(space)
+    if total > MAX_POINTS:
+        raise SettingsError(f"The space of {template.name} has {total} points, too many to measure; use --fix.")
     check_reference(loaded, [chosen], seed=seed, deadline=settings.reference_deadline)
     identity = ExhaustStarted(template=template.id, workload=chosen.name, device=device.name, seed=seed)
     try:
@@ -101,9 +95,9 @@ def exhaust(
                 f"{folder} has measurements {theirs}, these would be {ours}: remove it or choose another --out."
             )
         done = {event.number: event.evaluation for event in log.events(Evaluated)}
-        order = [int(point) for point in np.random.default_rng(seed).permutation(len(space)) if int(point) not in done]
-        waiting, total = iter(order), len(space)
-        if order:
+        order = np.random.default_rng(seed).permutation(total).tolist()
+        waiting = iter([point for point in order if point not in done])
+        if len(done) < total:
             with make_pool() as pool:
                 while len(done) < total:
                     while pool.in_flight < pool.target_in_flight and (point := next(waiting, None)) is not None:
@@ -122,27 +116,10 @@ def exhaust(
         with suppress(OSError):
             # Files of others may lie there.
             folder.rmdir()
-    return Exhausted(out, points, sum(record.failure is not None for record in records))
-
-
-def _workload(task: Task, device: DeviceInfo, name: str | None) -> Workload:
-    if name is not None:
-        return task.workload(name)
-    tuned = task.workloads_for(device.limits.kind, held_out=False)
-    if not tuned:
-        raise TaskError(f"The task {task.name} has no workload for a {device.limits.kind}; name one with --workload.")
-    return tuned[0]
-
-
-def _template(task: Task, device: DeviceInfo) -> Template:
-    templates = with_rules(task, device.backend)[0].sources(device.backend).templates
-    if not templates:
-        raise TaskError(f"The task {task.name} has no {device.backend} template, so it has no space.")
-    return templates[0]
+    return out, points, sum(record.failure is not None for record in records)
 
 
 def _fix(template: Template, fixed: Mapping[str, Scalar]) -> Template:
-    """The template where these parameters have one value."""
     parameters = {parameter.name: parameter for parameter in template.parameters}
     for name, value in fixed.items():
         if name not in parameters:

@@ -63,9 +63,8 @@ def ablate(
 
 def _tokens(repeat: Repeat) -> str:
     """In and out, in thousands."""
-    if repeat.prompt_tokens is None or repeat.completion_tokens is None:
-        return "-"
-    return f"{repeat.prompt_tokens / 1000:.0f}k/{repeat.completion_tokens / 1000:.0f}k"
+    counts = (repeat.prompt_tokens, repeat.completion_tokens)
+    return "/".join(f"{one / 1000:.0f}k" for one in counts if one is not None) or "-"
 
 
 def print_ablation(found: Ablation, out: Path) -> None:

@@ -11,7 +11,8 @@ import typer
 
 from tunesmith.cli.app import Json, echo
 from tunesmith.cli.view.tables import print_json, print_rows
-from tunesmith.graph.study.compare import ComparedShape, RunComparison, RunOnShape, compare_runs
+from tunesmith.graph.journal.records import WorkloadRow
+from tunesmith.graph.study.compare import ComparedShape, RunComparison, compare_runs
 
 NOT_PAIRED = (
     "Each speed-up is over the run's own baseline, with its 99 % interval. Times of different runs were not taken in "
@@ -35,8 +36,8 @@ def compare(
 
 
 def _print(found: RunComparison) -> None:
-    for name, run, sentence in zip(_names(found), found.runs, found.sentences, strict=True):
-        echo(f"{name}: {run}: {sentence}")
+    for number, (run, sentence) in enumerate(zip(found.runs, found.sentences, strict=True), 1):
+        echo(f"run {number}: {run}: {sentence}")
     for title, (headings, *rows) in _tables(found):
         print_rows(headings, rows, title, left=len(headings), prose=headings[1:])
     echo(NOT_PAIRED)
@@ -44,10 +45,8 @@ def _print(found: RunComparison) -> None:
 
 def _markdown(found: RunComparison) -> str:
     lines = [f"## {found.task}: {len(found.runs)} runs", ""]
-    lines += [
-        f"- **{name}**, `{run}`: {sentence}"
-        for name, run, sentence in zip(_names(found), found.runs, found.sentences, strict=True)
-    ]
+    for number, (run, sentence) in enumerate(zip(found.runs, found.sentences, strict=True), 1):
+        lines.append(f"- **run {number}**, `{run}`: {sentence}")
     for title, rows in _tables(found):
         lines += ["", f"### {title}", "", _line(rows[0]), "|" + "---|" * len(rows[0]), *map(_line, rows[1:])]
     return "\n".join([*lines, "", NOT_PAIRED, ""])
@@ -58,35 +57,24 @@ def _line(row: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _names(found: RunComparison) -> list[str]:
-    """Short names for the headings of tables, since paths are long."""
-    return [f"run {number}" for number in range(1, len(found.runs) + 1)]
-
-
 def _tables(found: RunComparison) -> list[tuple[str, list[list[str]]]]:
-    """Titles and rows, of which the first has the headings."""
-    names = _names(found)
-    shapes = [["workload", *names]]
-    shapes += [[_workload(shape), *map(_result, shape.results)] for shape in found.shapes]
-    tables = [("Microseconds per launch, and speed-up over the run's own baseline", shapes)]
-    if found.differences:
-        told = [[what, *(text or "not said" for text in texts)] for what, texts in found.differences.items()]
-        tables.append(("What differs", [["", *names], *told]))
-    return tables
+    """Titles and rows, of which the first has the headings: runs by number, since paths are long."""
+    names = [f"run {number}" for number in range(1, len(found.runs) + 1)]
+    shapes = [[_workload(shape), *map(_result, shape.results)] for shape in found.shapes]
+    told = [[what, *(text or "not said" for text in texts)] for what, texts in found.differences.items()]
+    tables = [("Microseconds per launch, and speed-up over the run's own baseline", [["workload", *names], *shapes])]
+    return tables + ([("What differs", [["", *names], *told])] if told else [])
 
 
 def _workload(shape: ComparedShape) -> str:
     held_out = [one for one in shape.held_out if one is not None]
-    if not any(held_out):
-        return shape.workload
-    return f"{shape.workload} ({'held out' if all(held_out) else 'held out in some'})"
+    where = "held out" if all(held_out) else "held out in some"
+    return f"{shape.workload} ({where})" if any(held_out) else shape.workload
 
 
-def _result(one: RunOnShape | None) -> str:
-    if one is None:
-        return "not measured"
+def _result(one: WorkloadRow | None) -> str:
+    if one is None or one.general is None:
+        return "not measured" if one is None else "no general configuration"
     general = one.general
-    if general is None:
-        return "no general configuration"
     ratio, low, high = 1 / general.ratio, 1 / general.high, 1 / general.low
     return f"{general.seconds * 1e6:.2f} us, {ratio:.2f}x ({low:.2f} to {high:.2f}), {general.verdict}"

@@ -32,13 +32,13 @@ def exhaust(
     fixed = dict(_assignment(text) for text in fix or [])
     try:
         with view() as listener:
-            done = study.exhaust(
+            path, points, failed = study.exhaust(
                 task, out, backend=backend, workload=workload, fixed=fixed, seed=seed, force=force, listener=listener
             )
     except KeyboardInterrupt:
         typer.echo("\nInterrupted; nothing measured is lost. Give the same command again to go on.", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    typer.echo(f"{done.path}: {done.points} configurations, {done.failed} of them failed.")
+    typer.echo(f"{path}: {points} configurations, {failed} of them failed.")
 
 
 def _assignment(text: str) -> tuple[str, Scalar]:

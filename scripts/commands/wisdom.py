@@ -12,10 +12,11 @@ from rich.table import Table
 
 from tunesmith.cli.app import Force, Json
 from tunesmith.cli.view.tables import console, print_json, print_table
-from tunesmith.graph.history import VARIABLE, HistoryError, ResultsStore, StoredResult, open_store
+from tunesmith.graph.history import VARIABLE, HistoryError, StoredResult, open_store
 from tunesmith.kernels.spec.template import described
 
-ACTIONS = ("list", "show", "export", "import")
+ACTIONS = {"list": "", "show": "a task, as in `tunesmith wisdom show softmax`", "export": "a file", "import": "a file"}
+"""Each with the name that it needs."""
 
 
 def wisdom(
@@ -27,9 +28,8 @@ def wisdom(
     """List, show, export or import the results of earlier runs."""
     if action not in ACTIONS:
         raise HistoryError(f"wisdom: there is no '{action}'; use one of {', '.join(ACTIONS)}.")
-    if name is None and action != "list":
-        needed = "a task, as in `tunesmith wisdom show softmax`" if action == "show" else "a file"
-        raise HistoryError(f"wisdom {action}: name {needed}.")
+    if name is None and ACTIONS[action]:
+        raise HistoryError(f"wisdom {action}: name {ACTIONS[action]}.")
     if force and action != "export":
         raise HistoryError(f"--force: it goes with `wisdom export`; leave it out of `wisdom {action}`.")
     store = open_store()
@@ -39,18 +39,12 @@ def wisdom(
         typer.echo(f"{store.write_file(Path(str(name)), force=force)} results written to {name}")
     elif action == "import":
         typer.echo(f"{store.read_file(Path(str(name)))} new results in {store.path}")
-    else:
-        _show(store, name, in_short=action == "list", as_json=as_json)
-
-
-def _show(store: ResultsStore, task: str | None, *, in_short: bool, as_json: bool) -> None:
-    entries = store.entries(task)
-    if as_json:
+    elif not (entries := store.entries(name)) and not as_json:
+        typer.echo(f"{store.path} has nothing" + ("." if name is None else f" on the task {name}."))
+    elif as_json:
         print_json([entry.model_dump(mode="json") for entry in entries])
-    elif not entries:
-        typer.echo(f"{store.path} has nothing" + ("." if task is None else f" on the task {task}."))
     else:
-        print_table(console(), _by_device(entries) if in_short else _by_shape(entries))
+        print_table(console(), _by_device(entries) if action == "list" else _by_shape(entries))
 
 
 def _by_device(entries: list[StoredResult]) -> Table:

@@ -8,73 +8,77 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated_pool import simulate_device
 
+from tunesmith.graph import tune
 from tunesmith.graph.journal.store import JournalError
 from tunesmith.graph.study import compare
 from tunesmith.graph.study.compare import ComparisonError, compare_runs
+
+TASK = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
+
+
+@pytest.fixture(scope="module")
+def run(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A finished run on a simulated device."""
+    with pytest.MonkeyPatch.context() as patch:
+        simulate_device(patch)
+        return tune(TASK, run_dir=tmp_path_factory.mktemp("compared") / "run", evaluations=3, rounds=1, seed=7)
 
 
 def changed(run: Any, folder: Path, **values: Any) -> Path:
     """A copy of a run whose summary says something else."""
     shutil.copytree(run.folder, folder)
-    summary = json.loads((folder / "summary.json").read_text())
-    (folder / "summary.json").write_text(json.dumps(summary | values))
+    (folder / "summary.json").write_text(json.dumps(run.summary.to_json() | values))
     return folder
 
 
-@pytest.fixture(scope="module")
-def other(finished_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The finished run as another device would have told it: another seed, nothing right on the held-out shape."""
-    summary = finished_run.summary
-    device = summary["device"] | {"name": "Another CPU", "driver": "9.9"}
-    held_out = [row | {"general": None} for row in summary["held_out"]]
-    settings = summary["settings"] | {"seed": 8}
-    folder = tmp_path_factory.mktemp("compared") / "other"
-    return changed(finished_run, folder, device=device, held_out=held_out, settings=settings)
+@pytest.fixture
+def other(run: Any, tmp_path: Path) -> Path:
+    """The run as another device would have told it: another seed, nothing right on the held-out shape."""
+    device = run.summary["device"] | {"name": "Another CPU", "driver": "9.9"}
+    held_out = [row | {"general": None} for row in run.summary["held_out"]]
+    settings = run.summary["settings"] | {"seed": 8}
+    return changed(run, tmp_path / "other", device=device, held_out=held_out, settings=settings)
 
 
-def test_shapes_and_differences_stand_beside_each_other(finished_run: Any, other: Path) -> None:
-    found = compare_runs([finished_run.folder, other])
+def test_shapes_and_differences_stand_beside_each_other(run: Any, other: Path) -> None:
+    found = compare_runs([run.folder, other])
     assert [shape.workload for shape in found.shapes] == ["16384", "5000"]
     assert found.shapes[0].held_out == (False, False) and found.shapes[1].held_out == (True, True)
-    row = finished_run.summary["tuned"][0]
+    row = run.summary["tuned"][0]
     first, second = found.shapes[0].results
     assert first is not None and first == second and first.general is not None
     assert (first.baseline_seconds, first.general.high) == (row["baseline_seconds"], row["general"]["high"])
     assert found.shapes[1].results[1] is not None and found.shapes[1].results[1].general is None
     assert set(found.differences) == {"device", "driver", "setting seed"}
-    assert found.differences["device"] == (finished_run.summary["device"]["name"], "Another CPU")
+    assert found.differences["device"] == (run.summary["device"]["name"], "Another CPU")
     assert found.differences["setting seed"] == ("7", "8")
     assert found.same["backend"] == "opencl" and "reference" in found.same
 
 
-def test_a_shape_is_one_whatever_its_name_and_may_be_of_one_run_only(finished_run: Any, tmp_path: Path) -> None:
-    rows = [row | {"workload": "large"} for row in finished_run.summary["tuned"]]
-    alone = changed(finished_run, tmp_path / "alone", held_out=[], tuned=rows)
-    found = compare_runs([alone, finished_run.folder])
+def test_a_shape_is_one_whatever_its_name_and_may_be_of_one_run_only(run: Any, tmp_path: Path) -> None:
+    rows = [row | {"workload": "large"} for row in run.summary["tuned"]]
+    alone = changed(run, tmp_path / "alone", held_out=[], tuned=rows)
+    found = compare_runs([alone, run.folder])
     assert [shape.workload for shape in found.shapes] == ["large", "5000"]
-    assert (
-        None not in found.shapes[0].results
-        and found.shapes[1].results[0] is None
-        and found.shapes[1].held_out == (None, True)
-    )
+    assert None not in found.shapes[0].results
+    assert found.shapes[1].results[0] is None and found.shapes[1].held_out == (None, True)
 
 
 def test_other_data_types_are_other_shapes_and_are_told(
-    finished_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began = compare._began
+    read = compare._task
 
     def halves(folder: Path) -> Any:
-        run = began(folder)
-        if folder.name != "halves" or run is None:
-            return run
-        arguments = tuple(one.model_copy(update={"dtype": "float16"}) for one in run.task.arguments)
-        task = run.task.model_copy(update={"arguments": arguments, "bytes": "6 * n"})
-        return run.model_copy(update={"task": task})
+        task = read(folder)
+        arguments = tuple(one.model_copy(update={"dtype": "float16"}) for one in task.arguments)
+        halved = task.model_copy(update={"arguments": arguments, "bytes": "6 * n"})
+        return halved if folder.name == "halves" else task
 
-    monkeypatch.setattr(compare, "_began", halves)
-    found = compare_runs([finished_run.folder, changed(finished_run, tmp_path / "halves")])
+    monkeypatch.setattr(compare, "_task", halves)
+    found = compare_runs([run.folder, changed(run, tmp_path / "halves")])
     assert {"arguments", "bytes"} <= set(found.differences) and "types" in found.same
     assert "float32" in found.differences["arguments"][0] and "float16" in found.differences["arguments"][1]
     assert found.shapes[0].workload == "16384 (n=16384; float32, int32)"
@@ -82,29 +86,28 @@ def test_other_data_types_are_other_shapes_and_are_told(
     assert all((shape.results[0] is None) != (shape.results[1] is None) for shape in found.shapes)
 
 
-def test_all_three_forms_are_printed(finished_run: Any, other: Path, here: Any) -> None:
-    table = here("compare", finished_run.folder, other)
+def test_all_three_forms_are_printed(run: Any, other: Path, here: Any) -> None:
+    table = here("compare", run.folder, other)
     assert table.returncode == 0, table.stderr
-    assert all(
-        text in table.stdout for text in ("run 1", "run 2", "5000 (held out)", "Another CPU", "not taken in turn")
-    )
-    text = here("compare", finished_run.folder, other, "--markdown").stdout
+    told = ("run 1", "run 2", "5000 (held out)", "Another CPU", "not taken in turn")
+    assert all(text in table.stdout for text in told)
+    text = here("compare", run.folder, other, "--markdown").stdout
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in rows}) == 1 and "| no general configuration |" in text
-    data = json.loads(here("compare", finished_run.folder, other, "--json").stdout)
+    data = json.loads(here("compare", run.folder, other, "--json").stdout)
     assert data["task"] == "scale_add" and data["differences"]["driver"][1] == "9.9"
     assert data["shapes"][1]["results"][1]["general"] is None
 
 
-def test_what_cannot_be_compared_is_refused(finished_run: Any, tmp_path: Path, here: Any) -> None:
-    foreign = changed(finished_run, tmp_path / "foreign", task="softmax")
+def test_what_cannot_be_compared_is_refused(run: Any, tmp_path: Path, here: Any) -> None:
+    foreign = changed(run, tmp_path / "foreign", task="softmax")
     with pytest.raises(
         ComparisonError, match=r"different tasks \(.*run of scale_add, .*foreign of softmax\); name runs of"
     ):
-        compare_runs([finished_run.folder, foreign])
+        compare_runs([run.folder, foreign])
     with pytest.raises(ComparisonError, match="named twice"):
-        compare_runs([finished_run.folder, finished_run.folder / ".." / "run"])
+        compare_runs([run.folder, run.folder / ".." / "run"])
     with pytest.raises(JournalError, match="is not a run"):
-        compare_runs([finished_run.folder, tmp_path])
-    one = here("compare", finished_run.folder)
+        compare_runs([run.folder, tmp_path])
+    one = here("compare", run.folder)
     assert one.returncode == 2 and one.stderr.count("\n") == 1 and "name at least two" in one.stderr

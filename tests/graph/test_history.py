@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from journal_rows import end_after, rows
-from simulated_pool import SimulatedPool, simulate_device
+from simulated_pool import SimulatedPool, add_templates, simulate_device
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.history import (
@@ -21,6 +21,7 @@ from tunesmith.graph.history import (
     StoredResult,
     open_store,
     prior_of,
+    read_prior,
     suggest,
 )
 from tunesmith.graph.journal.events import EarlierResults, RunStarted, TemplateAdded, TemplateVetoed
@@ -55,12 +56,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ResultsStore:
 
 
 def entry(**changes: Any) -> StoredResult:
-    values: dict[str, Any] = {
-        "task": "scale_add",
-        "sizes": {"n": 16384},
-        "types": {},
-        "at": "2026-01-01T00:00:00+00:00",
-    }
+    values: dict[str, Any] = {"task": "scale_add", "sizes": {"n": 16384}, "types": {}}
+    values |= {"at": "2026-01-01T00:00:00+00:00"}
     values |= {"template": "runs", "config": {"GROUP": 64, "ITEMS": 4, "UNROLL": 1}, "backend": "opencl"}
     values |= {"device": "another device", "driver": "1", "seconds": 1e-6, "ratio": 0.5, "low": 0.49, "high": 0.51}
     return StoredResult.model_validate(values | changes)
@@ -94,7 +91,7 @@ def test_what_is_finished_again_keeps_its_date(
 ) -> None:
     run(tmp_path / "run")
     kept = store.entries()
-    time.sleep(1.1)
+    time.sleep(1.1)  # dates are in seconds
     resume(tmp_path / "run")
     assert kept and store.entries() == kept
     store.path.unlink()
@@ -175,46 +172,32 @@ def test_the_newer_of_two_entries_stays_and_all_travel_as_a_file(store: ResultsS
 
 
 def test_what_cannot_be_used_is_told_in_a_sentence(store: ResultsStore, tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("no database, but long enough to be taken for one" * 40)
-    with pytest.raises(HistoryError, match=r"cannot be used \(file is not a database\).*TUNESMITH_WISDOM"):
-        ResultsStore(tmp_path / "text").entries()
-    with pytest.raises(HistoryError, match="is not valid JSON"):
-        store.read_file(tmp_path / "text")
-    for text in ("{}", "[]", '{"wisdom": 1}', '{"entries": []}'):
-        (tmp_path / "other.json").write_text(text)
-        with pytest.raises(
-            HistoryError, match=r"does not hold results of earlier runs \(.*\); name a file that .* wrote\.$"
-        ):
-            store.read_file(tmp_path / "other.json")
-    store.keep([entry()])
-    store.write_file(tmp_path / "all.json")
-    (tmp_path / "all.json").write_text((tmp_path / "all.json").read_text().replace('"seconds"', '"second"'))
-    with pytest.raises(HistoryError, match=r"unknown key 'second'; did you mean 'seconds'\?"):
-        store.read_file(tmp_path / "all.json")
+    file = tmp_path / "file"
     with pytest.raises(HistoryError, match="cannot be read"):
-        store.read_file(tmp_path / "nothing")
+        store.read_file(file)
+    file.write_text("no database, but long enough to be taken for one" * 40)
+    with pytest.raises(HistoryError, match=r"cannot be used \(file is not a database\).*TUNESMITH_WISDOM"):
+        ResultsStore(file).entries()
+    with pytest.raises(HistoryError, match="is not valid JSON"):
+        store.read_file(file)
+    foreign = r"does not hold results of earlier runs \(.*\); name a file that .* wrote\.$"
+    misspelt = entry().model_dump_json().replace('"seconds"', '"second"')
+    misspelt = f'{{"wisdom": 1, "entries": [{misspelt}]}}'
+    for text in ("{}", "[]", '{"wisdom": 1}', '{"entries": []}', misspelt):
+        file.write_text(text)
+        with pytest.raises(HistoryError, match=foreign if text != misspelt else "'second'; did you mean 'seconds'"):
+            store.read_file(file)
 
 
 def asks(folder: Path) -> list[dict[str, Any]]:
     return [row.data["config"] for row in rows(folder, "asked")]
 
 
-def test_the_best_of_an_earlier_run_is_among_the_first(tmp_path: Path) -> None:
-    best = run(tmp_path / "long", evaluations=12).summary["general"]["config"]
-    run(tmp_path / "transferred", evaluations=5, prior=str(tmp_path / "long"))
-    assert best in asks(tmp_path / "transferred")
-    with Journal(tmp_path / "transferred", create=False) as journal:
-        log = RunLog(journal)
-        (template,) = log.events(TemplateAdded)
-        prior = prior_of(log, template.template, Space.build(template.template.parameters, []))
-    assert prior is not None and len(prior.results) == 12 and "long" in prior.name
-
-
 def test_a_resumed_run_needs_the_source_no_more(
     store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(tmp_path / "source", evaluations=12)
-    chosen: dict[str, Any] = {"evaluations": 6, "prior": str(tmp_path / "source")}
+    source = run(tmp_path / "source", evaluations=12)
+    chosen: dict[str, Any] = {"evaluations": 6, "prior": str(source.folder)}
     copy = store.path.read_bytes()
     whole = run(tmp_path / "whole", **chosen)
     store.path.write_bytes(copy)
@@ -224,7 +207,8 @@ def test_a_resumed_run_needs_the_source_no_more(
             run(tmp_path / "ended", **chosen)
     (kept,) = rows(tmp_path / "ended", "history")
     assert kept.data["suggestions"] and kept.data["results"] and kept.data["prior"] == "the run source"
-    shutil.rmtree(tmp_path / "source")
+    assert source.summary["general"]["config"] in asks(tmp_path / "whole")
+    shutil.rmtree(source.folder)
     store.path.unlink()
     resume(tmp_path / "ended")
     assert asks(tmp_path / "ended") == asks(tmp_path / "whole") and whole.valid
@@ -246,56 +230,38 @@ def test_what_is_neither_run_nor_table_is_a_sentence_and_leaves_no_run(tmp_path:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> Path:
-    """scale_add with a second template, which has the same parameters."""
-    folder = tmp_path / "task"
-    shutil.copytree(Path(TASK).parent, folder)
-    text = (folder / "template.toml").read_text().replace('name = "runs"', 'name = "other"')
-    (folder / "other.toml").write_text(text.replace("template.cl", "other.cl"))
-    (folder / "other.cl").write_text("// other\n" + (folder / "template.cl").read_text())
-    described = (folder / "task.toml").read_text()
-    (folder / "task.toml").write_text(described.replace('["template.toml"]', '["template.toml", "other.toml"]'))
-    return folder
-
-
-def priors(folder: Path) -> dict[str, Prior | None]:
-    """The prior of each template of a run, by its name."""
-    with Journal(folder, create=False) as journal:
-        log = RunLog(journal)
-        templates = [event.template for event in log.events(TemplateAdded)]
-        return {one.name: prior_of(log, one, Space.build(one.parameters, [])) for one in templates}
-
-
 def configs(prior: Prior | None) -> list[dict[str, Any]]:
     return [] if prior is None else [config for config, _ in prior.results]
 
 
-def test_each_search_gets_the_results_of_its_own_template(two: Path, tmp_path: Path) -> None:
-    def begin(name: str, **settings: Any) -> Path:
-        chosen: dict[str, Any] = {"strategy": "random", "evaluations": 12, "rounds": 2, "seed": 3}
-        return tune(two, run_dir=tmp_path / name, backend="opencl", **(chosen | settings)).folder
-
-    source = begin("source")
+def test_each_search_gets_the_results_of_its_own_template(tmp_path: Path) -> None:
+    task = shutil.copytree(Path(TASK).parent, tmp_path / "task")
+    add_templates(task, "other")
+    settings: dict[str, Any] = {"strategy": "random", "evaluations": 12, "rounds": 2, "seed": 3}
+    source = tune(task, run_dir=tmp_path / "source", backend="opencl", **settings).folder
     measured: dict[str, list[dict[str, Any]]] = {}
     with Journal(source, create=False) as journal:
         log = RunLog(journal)
+        runs, other = (event.template for event in log.events(TemplateAdded))
         for one in log.evaluations():
-            measured.setdefault(log.template(one.template).name, []).append(one.config)
-        vetoed = next(event.id for event in log.events(TemplateAdded) if event.template.name == "other")
-    assert measured.keys() == {"runs", "other"}
-    found = priors(begin("own", prior=str(source)))
-    assert {name: configs(prior) for name, prior in found.items()} == measured
+            measured.setdefault(one.template, []).append(one.config)
+    assert measured.keys() == {runs.id, other.id}
+
+    def priors(name: str, *templates: Template) -> list[Any]:
+        with Journal(tmp_path / name, create=True) as journal:
+            journal.append(read_prior(source))
+            found = [prior_of(RunLog(journal), one, Space.build(one.parameters, [])) for one in templates]
+        return [configs(prior) for prior in found]
 
     # A changed source is another template, of the same name.
-    (two / "other.cl").write_text("// changed\n" + (two / "other.cl").read_text())
-    assert configs(priors(begin("changed", prior=str(source)))["other"]) == measured["other"]
-
+    changed = other.model_copy(update={"source": f"// changed\n{other.source}"})
+    assert changed.id != other.id
+    own, others = measured[runs.id], measured[other.id]
+    assert priors("own", runs, other, changed) == [own, others, others]
     # What a role took out of the other run counts no more, and the rest is better than nothing.
     with Journal(source, create=False) as journal:
-        journal.append(TemplateVetoed(template=vetoed, why="A test says so."), "round-2")
-    found = priors(begin("vetoed", prior=str(source)))
-    assert [configs(found[name]) for name in ("runs", "other")] == [measured["runs"]] * 2
+        journal.append(TemplateVetoed(template=other.id, why="A test says so."), "round-2")
+    assert priors("vetoed", runs, other) == [own, own]
 
 
 def test_results_of_another_template_lead_only_where_the_space_has_them(tmp_path: Path) -> None:
