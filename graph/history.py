@@ -277,7 +277,7 @@ def _prior_of_run(folder: Path) -> EarlierResults:
         found: dict[str, list[KnownResult]] = {}
         for evaluation in log.evaluations():
             whole = evaluation.failure is not None or set(base) <= set(evaluation.outcomes)
-            if whole and log.has_template(evaluation.template) and evaluation.template not in vetoed:
+            if whole and evaluation.template in log.templates and evaluation.template not in vetoed:
                 seen = observation(evaluation, list(base), base, weights, of)
                 found.setdefault(evaluation.template, []).append((evaluation.config, seen.value, seen.failure))
         results = tuple(
@@ -340,12 +340,12 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
     """Keeps the results of a run's final comparison: on each workload the best configuration and the general one, where
     they are shown to be faster than the baseline, dated by the verdict. A store that cannot be written is reported."""
     store = open_store() if context.settings.wisdom and verdict.objective == "time" else None
-    reached, started = context.journal.last(VerdictReached), context.log.started
-    if store is None or reached is None or started is None or started.device.driver != context.device.driver:
+    reached, started = context.log.entries(VerdictReached), context.log.started
+    if store is None or not reached or started is None or started.device.driver != context.device.driver:
         # With another driver it is not known which of the two it was measured with.
         return
     # A run that had ended may be finished again, days later.
-    at = datetime.fromtimestamp(reached.at, UTC).isoformat(timespec="seconds")
+    at = datetime.fromtimestamp(reached[-1].at, UTC).isoformat(timespec="seconds")
     device = context.device
     found = [
         StoredResult(

@@ -187,8 +187,8 @@ def test_what_a_killed_run_left_in_the_log_is_read(ended: Path) -> None:
     with Journal(ended, create=False) as journal:
         journal.append(Asked(number=99, template="t", config={}))
         with Journal(ended, create=False, reading=True) as reader:
-            last = reader.last(Asked)
-    assert last is not None and last.event.number == 99
+            last = RunLog(reader).last(Asked)
+    assert last is not None and last.number == 99
 
 
 @pytest.mark.parametrize(
@@ -213,4 +213,4 @@ def test_each_kind_of_failure_has_its_own_remedy(ended: Path, code: int, remedy:
     with pytest.raises(JournalError, match=remedy):
         journal.append(Asked(number=1, template="t", config={}))
     with pytest.raises(JournalError, match=remedy.partition(", and")[0]):
-        journal.last(Asked)
+        list(journal.entries(Asked))
