@@ -14,9 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
-
-from tunesmith.hw.errors import TunesmithError
+from typing import Literal
 
 Bound = Literal["memory", "compute", "unknown"]
 MAX_ROOFLINE_SHARE = 1.1
@@ -129,31 +127,6 @@ class Roofline:
                 )
         bandwidth = () if memory is not None else self.bandwidth
         return replace(self, bandwidth=bandwidth, peak_flops=peaks), tuple(reasons)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of JSON types; `from_json` restores an equal roofline."""
-        return {
-            "bandwidth": [list(point) for point in self.bandwidth],
-            "peak_flops": dict(self.peak_flops),
-            "launch_seconds": self.launch_seconds,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Roofline:
-        """Restore what `to_json` wrote. Raises TunesmithError where the data has another shape."""
-        try:
-            points: Iterable[Any] = data["bandwidth"]
-            peaks: Mapping[str, Any] = data["peak_flops"]
-            return cls(
-                bandwidth=tuple((int(size), float(rate)) for size, rate in points),
-                peak_flops={str(dtype): float(peak) for dtype, peak in peaks.items()},
-                launch_seconds=None if data.get("launch_seconds") is None else float(data["launch_seconds"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise TunesmithError(
-                f"The stored roofline cannot be read ({error!r}): measure it again, or write it with "
-                "Roofline.to_json()."
-            ) from error
 
 
 def _fastest(launches: Iterable[tuple[Timed, float | None]]) -> Timed | None:

@@ -94,8 +94,8 @@ class NvmlTelemetry:
 
     nvml: Any = field(repr=False)
     handle: Any = field(repr=False)
-    #: Values that this GPU does not report, by field, with NVML's reason; filled as it is found out.
-    unsupported: dict[str, str] = field(default_factory=dict)
+    #: Fields that this GPU does not report, as far as it was asked.
+    unsupported: set[str] = field(default_factory=set)
     _closed: bool = False
 
     def sample(self, *, energy: bool = False) -> Telemetry | NoTelemetry:
@@ -158,39 +158,19 @@ class NvmlTelemetry:
         except self.nvml.NVMLError as error:
             if not nvml_access.is_absent(self.nvml, error):
                 raise
-            self.unsupported[name] = str(error)
+            self.unsupported.add(name)
             return None
 
 
-def open_telemetry(uuid: str | None = None, *, nvml_module: Any = None) -> NvmlTelemetry | NoTelemetry:
-    """Open the GPU with this UUID (``GPU-...``, or ``MIG-...`` for the GPU around a slice).
-
-    Without a UUID the machine must have exactly one GPU. Never raises for a missing driver or GPU: the answer is
-    then NoTelemetry with the reason.
-    """
-    nvml = nvml_access.load() if nvml_module is None else nvml_module
-    if isinstance(nvml, Unavailable):
-        return NoTelemetry(nvml.reason)
-    failed = nvml_access.start(nvml)
+def open_telemetry(uuid: str, *, nvml_module: Any = None) -> NvmlTelemetry | NoTelemetry:
+    """Open the GPU with this UUID (``GPU-...``, or ``MIG-...`` for the GPU around a slice). Never raises: for a missing
+    driver or GPU, and a device that is none of NVIDIA's, the answer is NoTelemetry with the reason."""
+    nvml: Any = nvml_access.load() if nvml_module is None else nvml_module
+    failed = nvml if isinstance(nvml, Unavailable) else nvml_access.start(nvml)
     if failed is not None:
         return NoTelemetry(failed.reason)
     try:
-        found = _find(nvml, uuid)
+        return NvmlTelemetry(nvml, nvml_access.physical_gpu(nvml, uuid))
     except nvml.NVMLError as error:
-        wanted = "its GPU" if uuid is None else f"the GPU {uuid}"
-        found = NoTelemetry(f"NVML does not find {wanted} ({error}): list the GPUs with nvidia-smi -L.")
-    if isinstance(found, NoTelemetry):
         nvml.nvmlShutdown()
-        return found
-    return NvmlTelemetry(nvml, found)
-
-
-def _find(nvml: Any, uuid: str | None) -> Any:
-    if uuid is not None:
-        return nvml_access.physical_gpu(nvml, uuid)
-    count = nvml.nvmlDeviceGetCount()
-    if count == 1:
-        return nvml.nvmlDeviceGetHandleByIndex(0)
-    if count == 0:
-        return NoTelemetry("NVML sees no GPU: check it with nvidia-smi.")
-    return NoTelemetry(f"NVML sees {count} GPUs: say which one by its UUID (nvidia-smi -L).")
+        return NoTelemetry(f"NVML does not find the GPU {uuid} ({error}): list the GPUs with nvidia-smi -L.")

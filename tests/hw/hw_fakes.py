@@ -203,8 +203,6 @@ class FakeNvml:
 
 #: Calls that give the same for each GPU: the name in `failing`, and the answer.
 CONSTANTS = {
-    "nvmlDeviceGetMaxClockInfo": ("max_clock", 3201),
-    "nvmlDeviceGetMemoryBusWidth": ("bus_width", 6016),
     "nvmlDeviceGetComputeMode": ("compute_mode", 0),
     "nvmlDeviceGetPowerUsage": ("power", 350_500),
     "nvmlDeviceGetTotalEnergyConsumption": ("energy", 12_345),

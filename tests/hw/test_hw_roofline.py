@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE, Roofline, Timed
 
 MIB = 2**20
@@ -44,26 +41,6 @@ def test_more_work_never_has_a_lower_floor_and_both_roofs_hold(moved, flops):
     assert floor >= moved / 4.15e12 * (1 - 1e-12)
     more = H200.floor_seconds(moved * 1.5 + 1, flops, "float16")
     assert more is not None and more >= floor
-
-
-def test_json_restores_it():
-    restored = Roofline.from_json(json.loads(json.dumps(H200.to_json())))
-    assert restored == H200 and hash(restored) == hash(H200)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {},
-        {"bandwidth": 3, "peak_flops": {}},
-        {"bandwidth": [[1, -1]], "peak_flops": {}},
-        {"bandwidth": [], "peak_flops": []},
-        {"bandwidth": [[1]], "peak_flops": {}},
-    ],
-)
-def test_stored_data_of_another_shape_is_refused(data):
-    with pytest.raises(TunesmithError, match="measure it again"):
-        Roofline.from_json(data)
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,17 @@ from tunesmith.hw.telemetry import (
     open_telemetry,
 )
 
+GPU = f"GPU-{UUIDS[0]}"
+
 
 def one_gpu(**failing):
-    return FakeNvml([FakeGpu(f"GPU-{UUIDS[0]}", "00000000:3B:00.0", failing=failing)])
+    return FakeNvml([FakeGpu(GPU, "00000000:3B:00.0", failing=failing)])
 
 
 def test_a_sample_is_in_si_units():
     nvml = one_gpu()
     nvml.throttle_bits = 0x1 | 0x4
-    with open_telemetry(nvml_module=nvml) as source:
+    with open_telemetry(GPU, nvml_module=nvml) as source:
         full = Telemetry(1.98e9, 3.201e9, 350.5, 12.345, 41.0, ("sw_power_cap",))
         assert source.sample(energy=True) == full
         assert source.sample() == dataclasses.replace(full, energy_j=None)
@@ -47,7 +49,7 @@ def test_reasons_are_named_and_idleness_is_none():
 
 def test_what_a_gpu_does_not_report_is_none_and_asked_once():
     nvml = one_gpu(energy=3, power=4)
-    with open_telemetry(f"GPU-{UUIDS[0]}", nvml_module=nvml) as source:
+    with open_telemetry(GPU, nvml_module=nvml) as source:
         first, second = source.sample(energy=True), source.sample(energy=True)
     assert isinstance(source, NvmlTelemetry)
     assert first == second
@@ -58,19 +60,19 @@ def test_what_a_gpu_does_not_report_is_none_and_asked_once():
 
 def test_the_energy_counter_alone():
     nvml = one_gpu()
-    with open_telemetry(nvml_module=nvml) as source:
+    with open_telemetry(GPU, nvml_module=nvml) as source:
         assert source.joules() == 12.345
         nvml.gpus[0].failing["energy"] = nvml.NVML_ERROR_GPU_IS_LOST
         assert source.joules() is None
     assert (source.joules(), NoTelemetry("none").joules(), "power" in nvml.calls) == (None, None, False)
     lacking = one_gpu(energy=3)
-    with open_telemetry(nvml_module=lacking) as source:
+    with open_telemetry(GPU, nvml_module=lacking) as source:
         assert (source.joules(), source.joules(), lacking.calls.count("energy")) == (None, None, 1)
 
 
 def test_a_gpu_that_is_lost_is_a_reason_and_not_an_exception():
     nvml = one_gpu()
-    with open_telemetry(nvml_module=nvml) as source:
+    with open_telemetry(GPU, nvml_module=nvml) as source:
         nvml.gpus[0].failing["power"] = nvml.NVML_ERROR_GPU_IS_LOST
         lost = source.sample()
     assert isinstance(lost, NoTelemetry) and "no longer reads the GPU" in lost.reason
@@ -92,10 +94,8 @@ def test_a_slice_is_named_as_nvml_finds_it_and_read_through_its_gpu():
 @pytest.mark.parametrize(
     ("nvml", "uuid", "said"),
     [
-        (FakeNvml(), None, "sees no GPU"),
-        (FakeNvml([FakeGpu("GPU-a", ""), FakeGpu("GPU-b", "")]), None, "sees 2 GPUs"),
-        (FakeNvml([FakeGpu("GPU-a", "")]), "GPU-x", "does not find the GPU GPU-x"),
-        (FakeNvml(init_error=12), None, "No NVIDIA driver was found"),
+        (FakeNvml([FakeGpu("GPU-a", "")]), "opencl-x", "does not find the GPU opencl-x"),
+        (FakeNvml(init_error=12), "GPU-a", "No NVIDIA driver was found"),
     ],
 )
 def test_why_there_is_no_telemetry(nvml, uuid, said):
@@ -106,6 +106,6 @@ def test_why_there_is_no_telemetry(nvml, uuid, said):
 
 
 def test_this_machine():
-    with open_telemetry() as source:
+    with open_telemetry(GPU) as source:
         sample = source.sample()
     assert isinstance(sample, Telemetry) or sample.reason.endswith(".")
