@@ -167,10 +167,7 @@ def pci_address(cl: Any, device: Any) -> tuple[int, int, int] | None:
 
 def _warp_size(cl: Any, device: Any) -> int | None:
     """Work-items which run in lockstep, where a vendor's extension tells; unknown, no rule about it applies."""
-    names = {
-        "cl_nv_device_attribute_query": "warp_size_nv",
-        "cl_amd_device_attribute_query": "wavefront_width_amd",
-    }
+    names = {"cl_nv_device_attribute_query": "warp_size_nv", "cl_amd_device_attribute_query": "wavefront_width_amd"}
     name = next((name for extension, name in names.items() if extension in str(device.extensions)), None)
     try:
         return None if name is None else int(getattr(device, name))

@@ -21,8 +21,7 @@ HEAVY = {"ray", "langgraph", "langchain_core", "numpy", "sklearn", "scipy", "cup
 
 
 @pytest.mark.parametrize(
-    ("asked", "heavy"),
-    [(["--help"], HEAVY), (["--version"], HEAVY), (["tune", "--help"], HEAVY - {"numpy"})],
+    ("asked", "heavy"), [(["--help"], HEAVY), (["--version"], HEAVY), (["tune", "--help"], HEAVY - {"numpy"})]
 )
 def test_help_imports_nothing_heavy(asked: list[str], heavy: set[str]) -> None:
     """So that it answers at once, everywhere."""

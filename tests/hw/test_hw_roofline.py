@@ -11,8 +11,7 @@ from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE, Roofline, Timed
 MIB = 2**20
 #: Measured on an H200: copy, bytes read plus written.
 H200 = Roofline(
-    bandwidth=((2048 * MIB, 4.15e12), (64 * MIB, 3.88e12), (256 * MIB, 4.09e12)),
-    peak_flops={"float16": 800e12},
+    bandwidth=((2048 * MIB, 4.15e12), (64 * MIB, 3.88e12), (256 * MIB, 4.09e12)), peak_flops={"float16": 800e12}
 )
 
 

@@ -9,13 +9,7 @@ from hw_fakes import MIG_UUID, UUIDS, FakeGpu, FakeNvml
 
 from tunesmith.hw.drivers.nvml import with_prefix
 from tunesmith.hw.errors import Unavailable
-from tunesmith.hw.telemetry import (
-    NoTelemetry,
-    NvmlTelemetry,
-    Telemetry,
-    decode_throttle_reasons,
-    open_telemetry,
-)
+from tunesmith.hw.telemetry import NoTelemetry, NvmlTelemetry, Telemetry, decode_throttle_reasons, open_telemetry
 
 GPU = f"GPU-{UUIDS[0]}"
 
