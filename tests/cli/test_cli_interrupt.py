@@ -35,7 +35,18 @@ def end(tmp_path: Path, environment: dict[str, str], device: Any) -> Iterator[En
     started = []
 
     def run(kind: str, least: int, number: int) -> tuple[subprocess.Popen[str], str, str]:
-        options = ["--evaluations", "4", "--rounds", "1", "--seed", "1", "--run-dir", str(tmp_path / "run")]
+        options = [
+            "--evaluations",
+            "4",
+            "--rounds",
+            "1",
+            "--seed",
+            "1",
+            "--workers",
+            "1",
+            "--run-dir",
+            str(tmp_path / "run"),
+        ]
         process = subprocess.Popen(
             [sys.executable, "-m", "tunesmith.cli.main", "tune", TASK, *options],
             stdout=subprocess.PIPE,

@@ -79,7 +79,7 @@ def test_lines_break_at_words_on_a_terminal(
 
 def test_a_reader_of_progress_that_goes_away_ends_nothing() -> None:
     program = (
-        "from tunesmith.cli.view.live import view\nfrom tunesmith.graph.context import Progress\n"
+        "from tunesmith.cli.view.live import view\nfrom tunesmith.graph.progress import Progress\n"
         "with view() as show:\n    for number in range(3): show(Progress('plan', f'line {number}'))\n"
         "print('the result')"
     )

@@ -81,5 +81,6 @@ def test_what_is_wrong_is_one_sentence(here: Any, tmp_path: Path, file: str, old
     assert done.returncode == 2 and done.stdout == ""
     [line] = done.stderr.strip().splitlines()
     assert wanted in line and line.endswith(".")
-    # The commands that need no device look at the same first.
-    assert wanted in here("prompts", ".", "--target", "sm_90", cwd=tmp_path).stderr
+    if file == "task.toml":
+        # The commands that need no device look at the same first.
+        assert wanted in here("prompts", ".", "--target", "sm_90", cwd=tmp_path).stderr

@@ -167,8 +167,6 @@ ANSWERS = (
     # The same mistakes in other commands.
     (TUNE, edited("template.toml", *IN_TEMPLATE[0][:2]), 2, "no feasible configuration"),
     (("check", "{task}"), edited("template.toml", CONSTRAINT, "GROUP * ITEMS > 100000"), 2, "has no feasible"),
-    (BENCH, reference("time.sleep(9999)"), 2, OF_REFERENCES[0][1]),
-    ((*TUNE, "--reference-deadline", "2"), reference("time.sleep(9999)"), 2, OF_REFERENCES[0][1]),
     (CHECK, edited("reference.py", "import numpy", "import time\ntime.sleep(9999)\nimport numpy"), 2, "for 2 s"),
     # Sources, templates and the launch.
     (SPACE, edited("template.toml", ITEMS, '{ name = "ITEMS", values = [1, 99999999999999999999999] }'), 0, "2 of 4"),

@@ -119,7 +119,7 @@ def test_expressions() -> None:
         except ExpressionError as error:
             assert str(error).endswith(".")
 
-    fuzz("expressions", 200, EXPRESSIONS, check)
+    fuzz("expressions", 100, EXPRESSIONS, check)
 
 
 def test_constraints() -> None:
@@ -154,7 +154,7 @@ def test_task_files(task: Path, device: Any, said: Callable[..., int], name: str
         (task / name).write_text(text, encoding="utf-8", errors="surrogateescape")
         said("space", task / "task.toml", *options)
 
-    fuzz(name, 40, toml_texts(whole), check)
+    fuzz(name, 20, toml_texts(whole), check)
 
 
 def test_configurations() -> None:
@@ -194,7 +194,7 @@ def test_option_values(said: Callable[..., int]) -> None:
         text = str(value).replace("\x00", "").encode(errors="replace")
         said("tune", "there-is-no-such-task", option, os.fsdecode(text))
 
-    fuzz("option values", 40, st.tuples(st.sampled_from(options), VALUES), check)
+    fuzz("option values", 20, st.tuples(st.sampled_from(options), VALUES), check)
 
 
 def test_tables(tmp_path: Path, said: Callable[..., int]) -> None:
