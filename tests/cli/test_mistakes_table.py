@@ -5,12 +5,12 @@ silence. No other file may change, and a mistake is one sentence on standard err
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_rows import alter
 from scale_task import HEAD, edit, write
 from simulated_pool import simulate_device
 
@@ -53,10 +53,7 @@ def journal(change: Callable[[bytes], bytes]) -> Change:
 
 
 def row_of_another_version(task: Path, run: Path) -> None:
-    connection = sqlite3.connect(run / "journal.sqlite", isolation_level=None)
-    connection.execute("DROP TRIGGER events_stay")
-    connection.execute("UPDATE events SET data = '{}' WHERE kind = 'evaluation'")
-    connection.close()
+    alter(run, ("UPDATE events SET data = '{}' WHERE kind = 'evaluation'", ()))
 
 
 def full_folder(task: Path, run: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_rows import alter
 from simulated_pool import simulate_device
 
 from tunesmith.graph import resume, tune
@@ -39,15 +40,6 @@ def ended(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     tune(TASK, run_dir=folder, backend="opencl", strategy="random", evaluations=3, rounds=1, seed=1)
     return folder
-
-
-def alter(run: Path, *statements: tuple[str, Any]) -> None:
-    """Changes the journal of `run` as no program of ours does."""
-    connection = sqlite3.connect(run / "journal.sqlite", isolation_level=None)
-    connection.execute("DROP TRIGGER events_stay")
-    for statement, values in statements:
-        connection.execute(statement, values)
-    connection.close()
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", "", "never JSON", "\udc80", "fast"])

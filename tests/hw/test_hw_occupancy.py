@@ -9,18 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.occupancy import occupancy
 from tunesmith.hw.targets import CAPABILITIES
 
 KIB = 1024
-capabilities = st.sampled_from(list(CAPABILITIES))
-threads_of_a_block = st.integers(1, 1024)
-registers_of_a_thread = st.integers(0, 255)
-shared_of_a_block = st.integers(0, 228 * KIB)
 
 
 @pytest.mark.parametrize(
@@ -72,16 +66,6 @@ def test_whole_warps_count():
 
 def blocks_per_sm(limits, threads, registers, shared):
     return occupancy(limits, threads=threads, registers=registers, shared=shared).blocks_per_sm
-
-
-@given(capabilities, threads_of_a_block, registers_of_a_thread, shared_of_a_block, st.integers(0, 64))
-def test_more_of_anything_never_helps(capability, threads, registers, shared, more):
-    # In blocks, not in warps: 1,024 threads can leave an SM of 1,536 emptier than 768 do.
-    limits = CAPABILITIES[capability]
-    here = blocks_per_sm(limits, threads, registers, shared)
-    assert blocks_per_sm(limits, threads, registers + more, shared) <= here
-    assert blocks_per_sm(limits, threads, registers, shared + more * 97) <= here
-    assert blocks_per_sm(limits, threads + 8 * more, registers, shared) <= here
 
 
 def test_a_device_without_limits_per_sm_only_checks_the_block():
