@@ -80,13 +80,9 @@ def finished(folder: Path) -> Path:
 
 
 IN_TASK = (
-    ('dtype = "int32", value = "n"', 'dtype = "int32", value = "2**40"', "int32 holds"),
     ('"ceil_div(n, 64)"', '"10**18"', "must be a whole number from 1 to 2147483647"),
-    ("rtol = 1e-5", "rtol = inf", "an infinite tolerance accepts every result"),
     ("atol = 1e-5", "atol = 1e300", "would accept zeros for out"),
-    ("rtol = 1e-5", "rtol = 1.5", "accepts a result of zeros"),
     ("[[workloads]]", "[[worklodas]]", "unknown key 'worklodas'; did you mean 'workloads'?"),
-    ('entry = "scale"', "entry = ", "is not valid TOML"),
     ('shape = ["n"]', 'shape = ["m"]', "'m'"),
     ("n = 4096", "n = -16", "n = -16"),
     ('dtype = "float32"', 'dtype = "float31"', "float31"),
@@ -102,30 +98,19 @@ CONSTRAINT, ITEMS, GRID = "GROUP * ITEMS <= 256", '{ name = "ITEMS", values = [1
 IN_TEMPLATE = (
     (GRID, "10**18", "no feasible configuration"),
     (CONSTRAINT, "GROUP // (ITEMS - 1) > 1", "modulo by zero (GROUP=16, ITEMS=1)"),
-    (CONSTRAINT, "GROUP < 'a'", "constraint 1: In the expression `GROUP < 'a'`"),
     (CONSTRAINT, "GROUP * ITEMS", "constraint 1: `GROUP * ITEMS` is not a condition"),
     (CONSTRAINT, "GROUP < 64 && ITEMS < 4", "and `and`, `or`, `not`"),
     (CONSTRAINT, "GRUOP <= 256", "did you mean 'GROUP'?"),
-    (CONSTRAINT, "GROUP * ITEMS > 100000", "no feasible configuration"),
-    (ITEMS, f'{ITEMS}, {{ name = "for", values = [1, 2] }}', "reserved word"),
     (ITEMS, f'{ITEMS}, {{ name = "SPARE", values = [1, 2] }}', "neither the source nor the launch uses it"),
     (ITEMS, '{ name = "ITEMS", values = [1, "two", 4.5, true] }', "parameter ITEMS"),
     (ITEMS, '{ name = "ITEMS", values = [[1, 4], 16] }', "item 1: give true or false, a whole number"),
     (ITEMS, '{ name = "ITEMS", values = [1, 4], default = 3 }', "ITEMS"),
     ("[launch]", 'max_registers = "32"\n\n[launch]', "key max_registers: it is for CUDA"),
     ("[launch]", "static_shared_bytes = -4\n[launch]", "static shared memory is -4"),
-    ('source_file = "template.cl"', "", "key source_file: it is missing"),
 )
 OF_REFERENCES = (
     ("time.sleep(9999)", "the reference scale has not returned for 2 s"),
-    ("sys.exit(1)", "ends the process that calls it (the process ended with code 1)"),
-    ("os._exit(0)", "the reference scale ends the process that calls it"),
-    ("os.kill(os.getpid(), 11)", "SIGSEGV"),
     ("return {'out': x * np.nan}", "the reference scale returns nan at out[0]"),
-    ("return {'out': x + 1j}", "complex numbers"),
-    ("return {'out': np.random.rand(n)}", "two different results"),
-    ("x *= factor; return {'out': x}", "writes its argument x"),
-    ("return {'out': (factor * x).astype(np.float32)}", "float32: return float64"),
     ("raise ValueError('my own')", "raises ValueError: my own"),
 )
 OF_OPTIONS = (
@@ -194,11 +179,9 @@ ANSWERS = (
             (BENCH, 2, "name another with --config"),
         )
     ),
-    (MINE, written("mine.cl", 'extern "C" __global__ void scale(const float* x) {}\n'), 1, "compile_failed"),
     (MINE, written("mine.cl", HEAD + '{ printf("%d", n); }\n'), 1, "rejected: "),
     ((*MINE, "--json"), written("mine.cl", "int x;\0"), 1, '"forbidden_source"'),
     ((*MINE, "--json"), written("mine.cl", " " * 5_000_000), 1, '"source_too_large"'),
-    ((*MINE, "--json"), written("mine.cl", HEAD + "{ if (n < 0) out[0] = x[0]; }\n"), 1, '"unwritten"'),
     *(((*CHECK, "--config", text), nothing, 2, "--config") for text in ('{{"X": 1}}', "[1]", "no json")),
     ((*CHECK, "--target", "sm_90"), nothing, 2, "leave out --source to check the task itself"),
     ((*CHECK, "--run-deadline", "1"), edited("baseline.cl", "if (i < n)", "while (n);"), 2, "exceeded its deadline of"),
@@ -210,7 +193,6 @@ ANSWERS = (
         (command, edited("task.toml", "[[workloads]]", '[[workloads]]\ndevices = ["gpu"]'), 2, named)
         for command, named in ((TUNE, "no workload to tune on a cpu"), (BENCH, "no workload for a cpu"))
     ),
-    (CHECK, edited("baseline.cl", "factor * x", "factor + x"), 2, "its baseline is not right on 4096"),
     # Commands and their arguments.
     (("tune",), nothing, 2, "Missing argument 'task'; `tunesmith tune --help` shows how it is used."),
     (("no-such",), nothing, 2, "No such command 'no-such'; `tunesmith --help` shows how it is used."),
@@ -235,20 +217,12 @@ ANSWERS = (
     (("init", "{task}/task.toml"), nothing, 2, "is a task's file and no CUDA source: `tunesmith tune "),
     (("init", "{task}/baseline.cl"), nothing, 2, "baseline.cl: this is OpenCL C, and `init` drafts CUDA"),
     (("init", "{task}/t1.json"), written("t1.json", '{"General": 1}'), 2, "the key KernelSpecification is missing"),
-    *(
-        (command, nothing, 2, "File name too long")
-        for command in (("report", LONG), ("compare", LONG, "{run}"), ("tune", "{task}", "--run-dir", LONG))
-    ),
+    (("report", LONG), nothing, 2, "File name too long"),
     # A run's files.
-    *(
-        (REPORT, written("summary.json", text), 2, "summary.json is damaged")
-        for text in ("{}", "[1]", '{"ratio": "x"}')
-    ),
+    (REPORT, written("summary.json", '{"ratio": "x"}'), 2, "summary.json is damaged"),
     (("resume", "{run}"), written("summary.json", '{"ra'), 0, "the run had ended"),
     (CSV, row_of_another_version, 2, "is damaged or of another version"),
-    (RESUME, row_of_another_version, 2, "is damaged or of another version"),
     (CSV, journal(lambda data: data[:6000]), 2, "restore the file from a copy"),
-    (RESUME, journal(lambda data: b"never a database" * 99), 2, "restore the file from a copy"),
     (CSV, journal(lambda data: b""), 2, "nothing to write"),
     (REPORT, lambda task, run: (run / "report.html").unlink(), 0, "report.html is gone; `tunesmith resume "),
     (("report", "{run}/summary.json"), nothing, 2, "did you mean "),
@@ -277,6 +251,7 @@ MEASURED = (
     ((*CHECK, "--json"), reference("print('hello'); return {'out': factor * x}"), 0, '"accepted"'),
     (CHECK, nothing, 0, "largest error 0."),
     (TUNE, edited("baseline.cl", "factor * x", "factor + x"), 2, "baseline"),
+    (CHECK, edited("baseline.cl", "factor * x", "factor + x"), 2, "its baseline is not right on 4096"),
     (
         ("tune", "{task}", "--run-dir", "{task}/new", "--evaluations", "100"),
         written("template.cl", HEAD + "{ int a = GROUP + ITEMS; undefined(a) }\n"),
