@@ -16,6 +16,7 @@ from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.actors.pool.pool import EvaluationRequest
 from tunesmith.cli.app import EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_NOTHING, EXIT_UNMEASURED
+from tunesmith.cli.main import main
 from tunesmith.graph import tune
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.spec.task import TaskError
@@ -139,13 +140,13 @@ def test_a_reference_that_hangs_ends_bench_and_keeps_no_other_tuning_waiting(
         hanging.wait()
 
 
-def test_what_a_reference_prints_does_not_disturb_json(folder: Path, command: Any) -> None:
+def test_what_a_reference_prints_does_not_disturb_json(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(folder, "print('hello from the reference'); return {'out': factor * x}")
     wrong = folder / "wrong.cl"
     wrong.write_text((folder / "baseline.cl").read_text().replace("factor *", "factor +"))
-    done = command("check", folder, "--source", wrong, "--json")
-    assert done.returncode == 1 and json.loads(done.stdout)["reason"] == "mismatch"
-    assert "hello from the reference" in done.stderr
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(folder), "--source", str(wrong), "--json"])
+    assert ended.value.code == 1 and json.loads(capfd.readouterr().out)["reason"] == "mismatch"
 
 
 def test_a_full_standard_output_is_a_sentence(environment: dict[str, str]) -> None:
@@ -163,19 +164,18 @@ def test_a_full_standard_output_is_a_sentence(environment: dict[str, str]) -> No
     )
 
 
-def test_what_nobody_expected_is_a_sentence_and_a_file(environment: dict[str, str], tmp_path: Path) -> None:
-    program = (
-        "import sys\nfrom tunesmith.cli import main\nimport tunesmith.cli.commands.tasks as tasks\n"
-        "def broken(): raise RuntimeError('std::bad_cast')\ntasks.library_tasks = broken\n"
-        "try:\n    main.main(['tasks'])\nexcept SystemExit as ended:\n    print(ended.code)\n"
-        "print('-----', file=sys.stderr)\n"
-        "sys.argv[1:] = ['--debug', 'tasks']\nmain.main()"
-    )
-    variables = environment | {"TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables)
-    told, shown = done.stderr.split("-----\n")
-    assert done.stdout == "70\n" and "Traceback" not in told
-    assert told.startswith("tunesmith: This is a bug in Tunesmith: RuntimeError: std::bad_cast. Details are in ")
-    (log,) = [path for path in tmp_path.glob("tunesmith-crash-*.log") if str(path) in told]
-    assert "in broken" in log.read_text()
-    assert done.returncode == 70 and "Traceback" in shown
+def test_what_nobody_expected_is_a_sentence_and_a_file(
+    here: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("std::bad_cast")
+
+    monkeypatch.setattr("tunesmith.cli.commands.tasks.library_tasks", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    done = here("tasks")
+    told = "tunesmith: This is a bug in Tunesmith: RuntimeError: std::bad_cast. Details are in "
+    assert done.returncode == 70 and done.stderr.startswith(told) and "Traceback" not in done.stderr
+    (log,) = tmp_path.glob("tunesmith-crash-*.log")
+    assert str(log) in done.stderr and "in broken" in log.read_text()
+    done = here("--debug", "tasks")
+    assert done.returncode == 70 and "Traceback" in done.stderr

@@ -78,6 +78,7 @@ def test_the_exported_source_is_the_specialised_template(finished_run: Any) -> N
 def test_report_shows_the_run_again(finished_run: Any, here: Any) -> None:
     plain = here("report", finished_run.folder)
     assert plain.returncode == 0 and finished_run.summary["sentence"] in plain.stdout
+    assert any(line.startswith("Checks of ") and " passed" in line for line in plain.stdout.splitlines())
     assert str(finished_run.folder / "report.html") in plain.stdout
     assert f"**{finished_run.summary['sentence']}**" in here("report", finished_run.folder, "--markdown").stdout
     as_json = here("report", finished_run.folder, "--json")

@@ -16,12 +16,6 @@ TASK = REPOSITORY / "tests" / "data" / "scale_add" / "task.toml"
 OPTIONS = ["--evaluations", "2", "--rounds", "1", "--json"]
 
 
-def test_the_script_is_the_command(tmp_path: Path, environment: dict[str, str]) -> None:
-    run = [sys.executable, str(REPOSITORY / "scripts" / "tune.py"), "no_such_kernel"]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=environment)
-    assert done.returncode == 2 and done.stderr.startswith("tunesmith: There is no task 'no_such_kernel'")
-
-
 @pytest.mark.slow
 def test_a_run_joins_the_cluster_of_ray_address_and_leaves_it_running(
     tmp_path: Path, device: Any, ray_cluster: Any

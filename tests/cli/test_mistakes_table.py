@@ -248,7 +248,6 @@ ANSWERS = (
     (("ablate", "{task}", "--model", "any", "--out", "{task}"), nothing, 2, "is not empty; name a new"),
 )
 MEASURED = (
-    ((*CHECK, "--json"), reference("print('hello'); return {'out': factor * x}"), 0, '"accepted"'),
     (CHECK, nothing, 0, "largest error 0."),
     (TUNE, edited("baseline.cl", "factor * x", "factor + x"), 2, "baseline"),
     (CHECK, edited("baseline.cl", "factor * x", "factor + x"), 2, "its baseline is not right on 4096"),
