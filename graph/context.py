@@ -171,7 +171,7 @@ class Context:
         return self.roofline().floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
 
     def template(self, template_id: str) -> Template:
-        """The template of an id. Raises `KeyError` where it is not part of the run."""
+        """The template of an id. Raises `JournalError` where it is not part of the run."""
         return self.log.template(template_id)
 
     def seconds_left(self) -> float:

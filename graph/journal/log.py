@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tunesmith.graph.journal import events as kinds
 from tunesmith.graph.journal.records import FailureExample, Racing, Verdict, Verification
-from tunesmith.graph.journal.store import Entry, Journal
+from tunesmith.graph.journal.store import RESTORE, Entry, Journal, JournalError
 from tunesmith.graph.state import Plan
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Evaluation, Measured, Objective, Resources, WrongResult, describe
@@ -233,8 +233,12 @@ class RunLog:
         return {event.id: event.template for event in self.events(kinds.TemplateAdded)}
 
     def template(self, template_id: str) -> Template:
-        """The template of an id. Raises `KeyError` where it is not part of the run."""
-        return self.templates[template_id]
+        """The template of an id that an entry names."""
+        if (found := self.templates.get(template_id)) is None:
+            raise JournalError(
+                f"The journal has no entry with the template '{template_id}', which others name: {RESTORE}."
+            )
+        return found
 
     def chosen_templates(self, stage: str) -> list[str] | None:
         """Ids of the templates that a round tunes, by its last choice; None before it is made."""

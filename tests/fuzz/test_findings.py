@@ -111,6 +111,14 @@ def test_a_file_of_best_without_sources(ended: Path, here: Any) -> None:
     assert done.returncode == 2 and "is damaged or of another version (general/launch.json, sources" in done.stderr
 
 
+def test_an_evaluation_of_a_template_that_no_entry_has(ended: Path) -> None:
+    alter(
+        ended, ("UPDATE events SET data = json_set(data, '$.evaluation.template', 'x') WHERE kind = 'evaluation'", ())
+    )
+    with pytest.raises(JournalError, match="no entry with the template 'x'"):
+        resume(ended, more=1)
+
+
 def test_a_verdict_with_rows_of_a_configuration_that_it_does_not_name(ended: Path) -> None:
     changed = "UPDATE events SET data = json_set(data, '$.verdict.general', NULL) WHERE kind = 'verdict'"
     alter(ended, (changed, ()))

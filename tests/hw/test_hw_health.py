@@ -13,24 +13,8 @@ from tunesmith.hw.probe import GpuHealth, query_gpu_health
 GPU = f"GPU-{UUIDS[0]}"
 
 
-class FakeMemory(FakeNvml):
-    """With the calls about memory; `uncorrected` errors, `rows` as NVML gives them."""
-
-    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
-    NVML_VOLATILE_ECC = 0
-    uncorrected: int = 0
-    rows: tuple[int, int, int, int] = (0, 0, 0, 0)
-
-    def nvmlDeviceGetTotalEccErrors(self, gpu: FakeGpu, kind: int, counter: int) -> int:
-        assert (kind, counter) == (1, 0)
-        return self._answer("ecc", gpu, self.uncorrected)
-
-    def nvmlDeviceGetRemappedRows(self, gpu: FakeGpu) -> tuple[int, int, int, int]:
-        return self._answer("rows", gpu, self.rows)
-
-
-def one_gpu(**failing: int) -> FakeMemory:
-    return FakeMemory([FakeGpu(GPU, "00000000:3B:00.0", failing=failing)])
+def one_gpu(**failing: int) -> FakeNvml:
+    return FakeNvml([FakeGpu(GPU, "00000000:3B:00.0", failing=failing)])
 
 
 def ask(nvml: Any, uuid: str = GPU) -> GpuHealth:
@@ -62,5 +46,5 @@ def test_errors_are_a_note_and_rows_without_a_spare_are_a_fault(
 def test_a_lost_gpu_is_a_fault_and_one_that_nvml_does_not_know_is_not() -> None:
     assert "no longer reaches it" in ask(one_gpu(ecc=FakeNvml.NVML_ERROR_GPU_IS_LOST)).fault
     assert ask(one_gpu(), "GPU-of-a-slice") == GpuHealth()
-    for nvml in (Unavailable("none here"), FakeMemory(init_error=9)):
+    for nvml in (Unavailable("none here"), FakeNvml(init_error=9)):
         assert ask(nvml) == GpuHealth()
