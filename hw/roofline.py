@@ -73,13 +73,11 @@ class Roofline:
         A small copy's own bandwidth includes its launch and ramp-up, which do not limit the memory, and a
         kernel that mostly reads can beat a copy of the same size; so the peak is what bounds from below.
         """
-        _check_amount(moved_bytes, "bytes")
         rate = self.peak_bandwidth
         return None if rate is None else moved_bytes / rate
 
     def compute_seconds(self, flops: float, dtype: str) -> float | None:
         """Seconds the arithmetic needs at the peak of `dtype`; None where that peak is not known."""
-        _check_amount(flops, "flops")
         peak = self.peak_flops.get(dtype)
         return None if peak is None else flops / peak
 
@@ -135,8 +133,3 @@ def _fastest(launches: Iterable[tuple[Timed, float | None]]) -> Timed | None:
     shares = [((least or 0.0) / one.seconds, one) for one, least in launches]
     beaten = [share for share in shares if share[0] > MAX_ROOFLINE_SHARE]
     return max(beaten, key=lambda share: share[0])[1] if beaten else None
-
-
-def _check_amount(amount: float, what: str) -> None:
-    if not (math.isfinite(amount) and amount >= 0):
-        raise ValueError(f"{what} must be a finite number of at least 0, not {amount}")

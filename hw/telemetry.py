@@ -62,9 +62,6 @@ class NoTelemetry:
     def joules(self) -> float | None:
         return None
 
-    def close(self) -> None:
-        """Nothing is open."""
-
     def __enter__(self) -> Self:
         return self
 
@@ -90,21 +87,18 @@ def decode_throttle_reasons(bits: int) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class NvmlTelemetry:
-    """Samples one GPU. Opened by `open_telemetry`; close it, or use it as a context manager."""
+    """Samples one GPU. Opened by `open_telemetry`; the end of a `with` ends the session with NVML."""
 
     nvml: Any = field(repr=False)
     handle: Any = field(repr=False)
     #: Fields that this GPU does not report, as far as it was asked.
     unsupported: set[str] = field(default_factory=set)
-    _closed: bool = False
 
     def sample(self, *, energy: bool = False) -> Telemetry | NoTelemetry:
-        """Read the GPU once; NoTelemetry where it was lost or the source is closed. Never raises.
+        """Read the GPU once; NoTelemetry where it was lost. Never raises.
 
         `energy` adds the energy counter, which is slow to read.
         """
-        if self._closed:
-            return NoTelemetry("This telemetry source was closed.")
         nvml, handle = self.nvml, self.handle
 
         def hertz(domain: int) -> float:
@@ -129,21 +123,15 @@ class NvmlTelemetry:
     def joules(self) -> float | None:
         """The energy counter alone, in J since the driver was loaded; None where this GPU has none, or was lost."""
         try:
-            return None if self._closed else self._joules()
+            return self._joules()
         except self.nvml.NVMLError:
             return None
-
-    def close(self) -> None:
-        """End the session with NVML; a second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self.nvml.nvmlShutdown()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.nvml.nvmlShutdown()
 
     def _joules(self) -> float | None:
         joules: float | None = self._read("energy_j", nvml_access.total_energy_joules, self.nvml, self.handle)
