@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from hw_fakes import MIG_UUID, UUIDS, FakeDriver, FakeGpu, FakeNvml, FakeResult
 
+import tunesmith.hw
 from tunesmith.hw.drivers.nvml import uuid_at
 from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.probe import Inventory, probe, probe_cuda, probe_opencl
@@ -277,3 +278,16 @@ def test_a_gpu_is_found_by_its_pci_address() -> None:
     assert uuid_at((0, 0x3B, 1), nvml_module=nvml) is None
     assert uuid_at((0, 0x3B, 0), nvml_module=FakeNvml(init_error=FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND)) is None
     assert nvml.started == 0
+
+
+def test_no_gpu_library_is_loaded():
+    names = sorted(path.stem for path in Path(tunesmith.hw.__path__[0]).glob("[a-z]*.py"))
+    assert "probe" in names
+    code = (
+        "import importlib, sys\n"
+        f"for name in {names!r}: importlib.import_module('tunesmith.hw.' + name)\n"
+        "heavy = {'pynvml', 'cuda', 'cupy', 'pyopencl', 'ray', 'langgraph'} & set(sys.modules)\n"
+        "sys.exit(', '.join(sorted(heavy)) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
