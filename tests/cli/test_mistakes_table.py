@@ -206,7 +206,7 @@ ANSWERS = (
     (("tune", "{task}/baseline.cl"), nothing, 2, "is not a task: give the task"),
     (("tune", "{task}", "--settings", "{task}/own.toml"), written("own.toml", "evaluation = 3\n"), 2, "'evaluations'?"),
     (("prompts", "gemm", "--role", "x"), nothing, 2, "--role: there is no 'x'"),
-    (("init", "{task}/reference.py"), nothing, 2, "is Python, and `init` reads CUDA"),
+    (("init", "{task}/reference.py"), nothing, 2, "reference.py is no CUDA source: give a .cu file or a T1 file"),
     (("init", "{task}/t1.json"), written("t1.json", "[1]"), 2, "give a JSON object"),
     (
         ("init", "{task}/k.cu", "--out", "{task}"),
@@ -214,7 +214,6 @@ ANSWERS = (
         2,
         "is not empty; name a new or an empty",
     ),
-    (("init", "{task}/task.toml"), nothing, 2, "is a task's file and no CUDA source: `tunesmith tune "),
     (("init", "{task}/baseline.cl"), nothing, 2, "baseline.cl: this is OpenCL C, and `init` drafts CUDA"),
     (("init", "{task}/t1.json"), written("t1.json", '{"General": 1}'), 2, "the key KernelSpecification is missing"),
     (("report", LONG), nothing, 2, "File name too long"),
