@@ -79,10 +79,9 @@ def _explained(failed: str, then: str = "") -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[E]):
-    """An event and its place. at: seconds since the epoch; session: which process wrote it, counted from 1."""
+    """An event and its place. at: seconds since the epoch."""
 
     sequence: int
-    session: int
     at: float
     stage: str
     event: E
@@ -162,7 +161,7 @@ class Journal:
         Raises `JournalError` for an unreadable entry."""
         names = [] if Event in kinds else [kind.kind for kind in kinds]
         of_kinds = f"AND kind IN ({', '.join('?' * len(names))})" if names else ""
-        query = f"SELECT sequence, session, at, kind, stage, data FROM events WHERE sequence > ? {of_kinds}"
+        query = f"SELECT sequence, at, kind, stage, data FROM events WHERE sequence > ? {of_kinds}"
         with _explained(f"The journal in {self._folder} cannot be read"):
             rows = self._connection.execute(f"{query} ORDER BY sequence", [after, *names]).fetchall()
         for row in rows:
@@ -173,12 +172,12 @@ class Journal:
         return self._before + time.monotonic() - self._started
 
     def _read(self, row: tuple[Any, ...]) -> Entry[Any]:
-        sequence, session, at, kind, stage, data = row
+        sequence, at, kind, stage, data = row
         model = KINDS.get(kind)
         why = f"there is no kind '{kind}' in this version"
         if model is not None:
             try:
-                return Entry(sequence, session, at, stage, model.model_validate(from_json(data)))
+                return Entry(sequence, at, stage, model.model_validate(from_json(data)))
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 why = f"{'.'.join(map(str, first['loc'])) or 'its data'}: {sentence(first)}"
