@@ -129,8 +129,8 @@ class Context:
 
     def tree(self, before: int | None = None) -> Tree:
         """The tree of templates now, or before the journal's entry `before`."""
-        names = self.tuned_names
-        return read_tree(self.log, self.sources.templates, names, self.weights, before)
+        log = self.log if before is None else RunLog(self.journal, before)
+        return read_tree(log, self.sources.templates, self.tuned_names, self.weights)
 
     def note(self, role: str, sentence: str, stage: str, failure: FailureKind | Literal[""] = "") -> None:
         """Journals and shows that something did not go as planned, once for each stage and sentence. failure: the kind
@@ -171,7 +171,7 @@ class Context:
         return self.roofline().floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
 
     def template(self, template_id: str) -> Template:
-        """The template of an id. Raises `KeyError` where it is not part of the run."""
+        """The template of an id. Raises `JournalError` where it is not part of the run."""
         return self.log.template(template_id)
 
     def seconds_left(self) -> float:

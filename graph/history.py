@@ -333,12 +333,12 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
     """Keeps the results of a run's final comparison: on each workload the best configuration and the general one, where
     they are shown to be faster than the baseline. A store that cannot be written is reported."""
     store = open_store() if context.settings.wisdom and verdict.objective == "time" else None
-    reached, started = context.journal.last(VerdictReached), context.log.started
-    if store is None or reached is None or started is None or started.device.driver != context.device.driver:
+    reached, started = context.log.entries(VerdictReached), context.log.started
+    if store is None or not reached or started is None or started.device.driver != context.device.driver:
         # With another driver it is not known which of the two it was measured with.
         return
     # A run that had ended may be finished again, days later.
-    at = datetime.fromtimestamp(reached.at, UTC).isoformat(timespec="seconds")
+    at = datetime.fromtimestamp(reached[-1].at, UTC).isoformat(timespec="seconds")
     device = context.device
     found = [
         StoredResult(

@@ -104,7 +104,7 @@ def require_energy(device: DeviceInfo, settings: Settings) -> None:
     elif device.mig:
         why = f"{device.name} is a slice of a GPU, whose energy counter is that of the whole GPU"
     else:
-        with open_telemetry(device.uuid) as telemetry:
+        with open_telemetry(device.uuid or "") as telemetry:
             absent = telemetry.reason.rstrip(".") if isinstance(telemetry, NoTelemetry) else ""
             # The GPUs of a cluster need not be in this machine; their lanes tell.
             if telemetry.joules() is not None or (absent and "RAY_ADDRESS" in os.environ):

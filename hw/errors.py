@@ -23,10 +23,6 @@ def named_path(what: str, text: str) -> Path:
         raise TunesmithError(f"{what}: the home at the start of {text} is not there; write the folder out.") from error
 
 
-class UnknownTarget(TunesmithError):
-    """A target was named that is neither a compute capability, nor a known product, nor a valid file."""
-
-
 @dataclass(frozen=True, slots=True)
 class Unavailable:
     """A driver or its package cannot be used; `reason` is a full sentence. no_device: the driver works, but shows no

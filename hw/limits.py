@@ -1,15 +1,15 @@
 """DeviceLimits: the resources of one block and of one multiprocessor of a device.
 
-Owns the record, its JSON form and the check of a single field's value. It does not know any particular
-device: the table is in `compute_capability`, the products in `products`, real machines in `probe`.
+Particular devices are elsewhere: those that need not be here in `targets`, those of this machine in `probe`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from tunesmith.hw.errors import TunesmithError
 
@@ -20,11 +20,11 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """Limits of one device; ``None`` means that the notion does not apply or is not known.
+    """Limits of one device; ``None`` means that the notion does not apply or is not known. No rule about it applies
+    then: an OpenCL CPU device has no registers, so nothing is ever rejected for using too many.
 
-    A rule that needs a limit which is ``None`` simply does not apply: an OpenCL CPU device has no
-    registers, so nothing is ever rejected for using too many. Terms are CUDA's; for OpenCL read
-    work-group for block, work-item for thread, local memory for shared memory, compute unit for SM.
+    Terms are CUDA's; for OpenCL read work-group for block, work-item for thread, local memory for shared memory,
+    compute unit for SM.
 
     Units: memory in bytes, registers in 32-bit registers, clocks in Hz, bandwidth in bytes/s.
     """
@@ -60,80 +60,46 @@ class DeviceLimits:
     sm_count: int | None = None
     l2_bytes: int | None = None
     memory_bytes: int | None = None
-    #: Theoretical: twice the memory clock times the bus width. A measured roof is in `roofline`.
+    #: Twice the memory clock times the bus width, where the driver tells. A measured roof is in `roofline`.
     memory_bandwidth: float | None = None
     clock_hz: float | None = None
     memory_clock_hz: float | None = None
     #: Where the numbers came from: ``driver``, ``table: ...``, ``file ...``.
     source: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of JSON types; `from_json` restores an equal record."""
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> DeviceLimits:
-        """Restore what `to_json` wrote.
-
-        Raises TunesmithError, naming the key, where one is unknown, missing or holds the wrong type.
-        """
-        values = {key: check_field(key, value, where="the device description") for key, value in data.items()}
-        missing = sorted(_REQUIRED - values.keys())
-        if missing:
-            raise TunesmithError(
-                f"The device description lacks {', '.join(missing)}: write it again with DeviceLimits.to_json()."
-            )
-        return cls(**values)
-
-
-_CHOICES: Final[dict[str, tuple[str, ...]]] = {"backend": ("cuda", "opencl"), "kind": ("gpu", "cpu")}
-_TEXT: Final = frozenset({"name", "arch", "source"})
-_TRIPLES: Final = frozenset({"max_block_dims", "max_grid_dims"})
-_RATES: Final = frozenset({"memory_bandwidth", "clock_hz", "memory_clock_hz"})
-#: Counts for which zero is a real value: Volta and Turing reserve no shared memory.
-_MAY_BE_ZERO: Final = frozenset({"shared_reserved_per_block"})
-_REQUIRED: Final = frozenset(
-    field.name for field in dataclasses.fields(DeviceLimits) if field.default is dataclasses.MISSING
-)
-FIELD_NAMES: Final = tuple(field.name for field in dataclasses.fields(DeviceLimits))
-
-
-def check_field(key: str, value: object, *, where: str) -> Any:
-    """Return `value` in the type that field `key` of DeviceLimits holds (a list becomes a tuple).
-
-    `where` names the origin in messages, such as ``my_gpu.toml``. Raises TunesmithError.
-    """
-    if key not in FIELD_NAMES:
-        raise TunesmithError(f"{where} has the unknown key '{key}': the keys are {', '.join(FIELD_NAMES)}.")
-    if value is None and key not in _REQUIRED and key != "source":
-        return None
-    if key in _CHOICES:
-        if value in _CHOICES[key]:
-            return value
-        raise _wrong(where, key, value, " or ".join(repr(choice) for choice in _CHOICES[key]))
-    if key in _TEXT:
-        if isinstance(value, str):
-            return value
-        raise _wrong(where, key, value, "a text")
-    if key in _TRIPLES:
-        if isinstance(value, list | tuple) and len(value) == 3 and all(_is_count(n) for n in value):
-            return tuple(value)
-        raise _wrong(where, key, value, "a list of three positive whole numbers")
-    if key in _RATES:
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf"):
-            return float(value)
-        raise _wrong(where, key, value, "a positive number")
-    if _is_count(value) or (key in _MAY_BE_ZERO and value == 0 and not isinstance(value, bool)):
-        return value
-    raise _wrong(where, key, value, "a positive whole number")
-
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _wrong(where: str, key: str, value: object, wanted: str) -> TunesmithError:
-    return TunesmithError(f"{where} gives {value!r} for '{key}': write {wanted}.")
+def _is_rate(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _is_triple(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(map(_is_count, value))
+
+
+_WANTED: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
+    "int": (_is_count, "a positive whole number"),
+    "float": (_is_rate, "a positive number"),
+    "Triple": (_is_triple, "a list of three positive whole numbers"),
+    "str": (lambda value: isinstance(value, str), "a text"),
+    "Backend": (get_args(Backend).__contains__, "'cuda' or 'opencl'"),
+    "Kind": (get_args(Kind).__contains__, "'gpu' or 'cpu'"),
+}
+"""By the type of a field: which values of a file it takes, in words, too."""
+
+
+def with_values(limits: DeviceLimits, values: Mapping[str, Any], where: str) -> DeviceLimits:
+    """`limits` with the values of a file, by the names of the fields. `where` names the file in messages. Raises
+    TunesmithError."""
+    types = {field.name: str(field.type).removesuffix(" | None") for field in dataclasses.fields(limits)}
+    for key, value in values.items():
+        if key not in types:
+            raise TunesmithError(f"{where} has the unknown key '{key}': the keys are {', '.join(types)}.")
+        fits, wanted = _WANTED[types[key]]
+        if not fits(value):
+            raise TunesmithError(f"{where} gives {value!r} for '{key}': write {wanted}.")
+    read: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return dataclasses.replace(limits, **read)

@@ -24,8 +24,9 @@ clusters, and a carve-out that the caller sets below the maximum.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from tunesmith.hw.limits import DeviceLimits
 
@@ -46,100 +47,48 @@ class Occupancy:
     """What one SM holds of one kernel configuration.
 
     `blocks_per_sm` is 0 where the configuration cannot be launched at all. On a device which states no limit per SM (an
-    OpenCL CPU) it is 1 for whatever fits in a block, `limiter` is None, and `active_warps` and `fraction` are None.
+    OpenCL CPU) it is 1 for whatever fits in a block, and `limiter` and `fraction` are None.
     """
 
     blocks_per_sm: int
-    active_warps: int | None
-    #: Active warps over the warps the SM could hold, 0 to 1.
-    fraction: float | None
     #: The resource with the smallest bound; of equal ones the first in the order of `Limiter`.
     limiter: Limiter | None
-    #: Blocks that each resource would allow on its own; None where it stops nothing. The ``..._per_...``
-    #: ones are launch checks: 0 where the check fails, None where it passes.
-    bounds: tuple[tuple[Limiter, int | None], ...]
-
-    def bound(self, resource: Limiter) -> int | None:
-        """Blocks that `resource` alone would allow, or None where it stops nothing."""
-        return dict(self.bounds)[resource]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of JSON types."""
-        return {
-            "blocks_per_sm": self.blocks_per_sm,
-            "active_warps": self.active_warps,
-            "fraction": self.fraction,
-            "limiter": self.limiter,
-            "bounds": dict(self.bounds),
-        }
+    #: Active warps over the warps the SM could hold, 0 to 1.
+    fraction: float | None
 
 
 def occupancy(limits: DeviceLimits, *, threads: int, registers: int, shared: int) -> Occupancy:
-    """Explain one configuration.
-
-    `threads` per block (at least 1), `registers` per thread (0 where not known yet), `shared` bytes per
-    block, static plus dynamic. Raises ValueError for a thread count below 1 or a negative number.
-    """
-    bounds = _bounds(limits, threads, registers, shared)
-    stopping = {resource: bound for resource, bound in bounds.items() if bound is not None}
-    limiter = min(stopping, key=lambda resource: stopping[resource], default=None)
+    """Explain one configuration: `threads` per block, `registers` per thread (0 where not known yet), `shared` bytes
+    per block, static plus dynamic."""
+    warps, most = -(-threads // (limits.warp_size or 1)), _max_warps(limits)
+    bounds = _bounds(limits, threads, warps, registers, shared)
+    limiter = min(bounds, key=lambda resource: bounds[resource], default=None)
     # Nothing per SM is known: a block which may be launched is one block, and no more can be claimed.
-    blocks = 1 if limiter is None else stopping[limiter]
-    warp_size, max_warps = limits.warp_size, _max_warps(limits)
-    active_warps = None if warp_size is None else blocks * -(-threads // warp_size)
-    return Occupancy(
-        blocks_per_sm=blocks,
-        active_warps=active_warps,
-        fraction=None if active_warps is None or max_warps is None else active_warps / max_warps,
-        limiter=limiter,
-        bounds=tuple(bounds.items()),
-    )
+    blocks = 1 if limiter is None else bounds[limiter]
+    return Occupancy(blocks, limiter, None if limits.warp_size is None or most is None else blocks * warps / most)
 
 
-def _bounds(limits: DeviceLimits, threads: int, registers: int, shared: int) -> dict[Limiter, int | None]:
-    if threads < 1 or registers < 0 or shared < 0:
-        raise ValueError("threads must be at least 1, registers and shared at least 0")
-    warps = -(-threads // (limits.warp_size or 1))
-    max_registers, max_warps = limits.max_registers_per_thread, _max_warps(limits)
-    block_registers_fit, by_registers = _register_bounds(limits, warps, registers)
-    block_shared_fits, by_shared = _shared_bounds(limits, shared)
-    return {
-        "threads_per_block": _launch_check(threads <= limits.max_threads_per_block),
-        "registers_per_thread": _launch_check(max_registers is None or registers <= max_registers),
-        "registers_per_block": block_registers_fit,
-        "shared_per_block": block_shared_fits,
-        "threads": None if max_warps is None else max_warps // warps,
-        "registers": by_registers,
-        "shared": by_shared,
-        "blocks": limits.max_blocks_per_sm,
-    }
-
-
-def _launch_check(fits: bool) -> int | None:
-    return None if fits else 0
-
-
-def _register_bounds(limits: DeviceLimits, warps: int, registers: int) -> tuple[int | None, int | None]:
-    """The launch check of a block's registers, and how many blocks the register file holds."""
-    warp_size, partitions = limits.warp_size, limits.warp_allocation_granularity
-    if warp_size is None or partitions is None:
-        return None, None
-    per_warp = _round_up(registers * warp_size, limits.register_allocation_unit or 1)
-    most = limits.registers_per_block
-    block_fits = _launch_check(most is None or per_warp * _round_up(warps, partitions) <= most)
-    if limits.registers_per_sm is None or not per_warp:
-        return block_fits, None
-    resident_warps = limits.registers_per_sm // partitions // per_warp * partitions
-    return block_fits, resident_warps // warps
-
-
-def _shared_bounds(limits: DeviceLimits, shared: int) -> tuple[int | None, int | None]:
-    """The launch check of a block's shared memory, and how many blocks the SM's shared memory holds."""
-    reserved = limits.shared_reserved_per_block or 0
+def _bounds(limits: DeviceLimits, threads: int, warps: int, registers: int, shared: int) -> dict[Limiter, int]:
+    """Blocks that each resource would allow on its own, where it stops any: 0 for a failing launch check."""
+    partitions, reserved = limits.warp_allocation_granularity or 1, limits.shared_reserved_per_block or 0
+    per_warp = _round_up(registers * (limits.warp_size or 1), limits.register_allocation_unit or 1)
     taken = _round_up(shared + reserved, limits.shared_allocation_unit or 1)
-    most = limits.shared_per_block_optin or limits.shared_per_block
-    block_fits = _launch_check(most is None or taken <= most + reserved)
-    return block_fits, limits.shared_per_sm // taken if limits.shared_per_sm is not None and taken else None
+    checks: dict[Limiter, bool] = {
+        "threads_per_block": threads <= limits.max_threads_per_block,
+        "registers_per_thread": registers <= (limits.max_registers_per_thread or math.inf),
+        "registers_per_block": per_warp * _round_up(warps, partitions) <= (limits.registers_per_block or math.inf),
+        "shared_per_block": taken <= (limits.shared_per_block_optin or limits.shared_per_block or math.inf) + reserved,
+    }
+    bounds: dict[Limiter, int] = {resource: 0 for resource, fits in checks.items() if not fits}
+    if (most := _max_warps(limits)) is not None:
+        bounds["threads"] = most // warps
+    if limits.registers_per_sm is not None and per_warp:
+        bounds["registers"] = limits.registers_per_sm // partitions // per_warp * partitions // warps
+    if limits.shared_per_sm is not None and taken:
+        bounds["shared"] = limits.shared_per_sm // taken
+    if limits.max_blocks_per_sm is not None:
+        bounds["blocks"] = limits.max_blocks_per_sm
+    return bounds
 
 
 def _max_warps(limits: DeviceLimits) -> int | None:

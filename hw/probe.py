@@ -13,13 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tunesmith.hw.drivers import Report, nvml, opencl
 from tunesmith.hw.drivers import cuda as cuda_driver
-from tunesmith.hw.drivers import nvml, opencl
-from tunesmith.hw.drivers.cuda import CudaGpu, CudaReport
-from tunesmith.hw.drivers.nvml import NvmlGpu, NvmlReport
+from tunesmith.hw.drivers.cuda import CudaGpu
+from tunesmith.hw.drivers.nvml import NvmlGpu
 from tunesmith.hw.errors import NoDevice, Unavailable
 from tunesmith.hw.limits import Backend, DeviceLimits
-from tunesmith.hw.targets import theoretical_bandwidth
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,7 @@ class DeviceInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary of JSON types."""
-        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**plain, "limits": self.limits.to_json()}
+        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +108,9 @@ def probe_cuda(
     if isinstance(cuda, Unavailable):
         notes = _notes_without_cuda(cuda, physical, visible)
         return Inventory((), notes, {"cuda": notes})
-    gpus = physical.gpus if isinstance(physical, NvmlReport) else ()
-    driver_version = physical.driver if isinstance(physical, NvmlReport) else None
-    pairs = [(gpu, _match(gpu, gpus)) for gpu in cuda.gpus]
-    devices = tuple(_device(gpu, match, driver_version, cuda.cuda_version) for gpu, match in pairs)
+    gpus, driver_version = ((), None) if isinstance(physical, Unavailable) else (physical.devices, physical.version)
+    pairs = [(gpu, _match(gpu, gpus)) for gpu in cuda.devices]
+    devices = tuple(_device(gpu, match, driver_version, cuda.version) for gpu, match in pairs)
     notes = _notes(cuda, physical, pairs, visible)
     return Inventory(devices, notes, {"cuda": notes})
 
@@ -140,13 +137,6 @@ def _match(gpu: CudaGpu, physical: tuple[NvmlGpu, ...]) -> NvmlGpu | None:
 
 def _device(gpu: CudaGpu, match: NvmlGpu | None, driver: str | None, cuda_version: str) -> DeviceInfo:
     limits, mig = gpu.limits, match is not None and match.mig_enabled
-    if match is not None and limits.memory_bandwidth is None and not gpu.integrated:
-        # Newer drivers may stop reporting clocks as attributes; NVML still does.
-        clock, width = match.max_memory_clock_hz, match.bus_width_bits
-        if clock is not None and width is not None:
-            limits = dataclasses.replace(
-                limits, memory_clock_hz=clock, memory_bandwidth=theoretical_bandwidth(clock, width)
-            )
     if mig:
         # The attributes describe the whole GPU's memory interface, of which a slice has a part.
         limits = dataclasses.replace(limits, memory_bandwidth=None)
@@ -163,18 +153,20 @@ def _device(gpu: CudaGpu, match: NvmlGpu | None, driver: str | None, cuda_versio
     )
 
 
-def _notes_without_cuda(cuda: Unavailable, physical: NvmlReport | Unavailable, visible: str | None) -> tuple[str, ...]:
+def _notes_without_cuda(
+    cuda: Unavailable, physical: Report[NvmlGpu] | Unavailable, visible: str | None
+) -> tuple[str, ...]:
     if isinstance(physical, Unavailable):
         return tuple(dict.fromkeys((cuda.reason, physical.reason)))
-    if cuda.no_device and visible is not None and physical.gpus:
-        return (_hidden(physical.gpus, visible), *physical.notes)
-    present = ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in physical.gpus) or "no GPU either"
+    if cuda.no_device and visible is not None and physical.devices:
+        return (_hidden(physical.devices, visible), *physical.notes)
+    present = ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in physical.devices) or "no GPU either"
     return (cuda.reason, f"NVML sees {present}.", *physical.notes)
 
 
 def _notes(
-    cuda: CudaReport,
-    physical: NvmlReport | Unavailable,
+    cuda: Report[CudaGpu],
+    physical: Report[NvmlGpu] | Unavailable,
     pairs: list[tuple[CudaGpu, NvmlGpu | None]],
     visible: str | None,
 ) -> tuple[str, ...]:
@@ -184,13 +176,11 @@ def _notes(
     else:
         notes.extend(physical.notes)
         used = {match.index for _, match in pairs if match is not None}
-        hidden = tuple(gpu for gpu in physical.gpus if gpu.index not in used)
+        hidden = tuple(gpu for gpu in physical.devices if gpu.index not in used)
         if hidden:
             notes.append(_hidden(hidden, visible))
     for gpu, match in pairs:
         called = f"CUDA device {gpu.index} ({gpu.limits.name})"
-        if gpu.integrated:
-            notes.append(f"{called} shares its memory with the CPU; its theoretical bandwidth is not known.")
         if match is None:
             continue
         if match.mig_enabled:

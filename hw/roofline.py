@@ -14,9 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
-
-from tunesmith.hw.errors import TunesmithError
+from typing import Literal
 
 Bound = Literal["memory", "compute", "unknown"]
 MAX_ROOFLINE_SHARE = 1.1
@@ -75,13 +73,11 @@ class Roofline:
         A small copy's own bandwidth includes its launch and ramp-up, which do not limit the memory, and a
         kernel that mostly reads can beat a copy of the same size; so the peak is what bounds from below.
         """
-        _check_amount(moved_bytes, "bytes")
         rate = self.peak_bandwidth
         return None if rate is None else moved_bytes / rate
 
     def compute_seconds(self, flops: float, dtype: str) -> float | None:
         """Seconds the arithmetic needs at the peak of `dtype`; None where that peak is not known."""
-        _check_amount(flops, "flops")
         peak = self.peak_flops.get(dtype)
         return None if peak is None else flops / peak
 
@@ -130,31 +126,6 @@ class Roofline:
         bandwidth = () if memory is not None else self.bandwidth
         return replace(self, bandwidth=bandwidth, peak_flops=peaks), tuple(reasons)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of JSON types; `from_json` restores an equal roofline."""
-        return {
-            "bandwidth": [list(point) for point in self.bandwidth],
-            "peak_flops": dict(self.peak_flops),
-            "launch_seconds": self.launch_seconds,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Roofline:
-        """Restore what `to_json` wrote. Raises TunesmithError where the data has another shape."""
-        try:
-            points: Iterable[Any] = data["bandwidth"]
-            peaks: Mapping[str, Any] = data["peak_flops"]
-            return cls(
-                bandwidth=tuple((int(size), float(rate)) for size, rate in points),
-                peak_flops={str(dtype): float(peak) for dtype, peak in peaks.items()},
-                launch_seconds=None if data.get("launch_seconds") is None else float(data["launch_seconds"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise TunesmithError(
-                f"The stored roofline cannot be read ({error!r}): measure it again, or write it with "
-                "Roofline.to_json()."
-            ) from error
-
 
 def _fastest(launches: Iterable[tuple[Timed, float | None]]) -> Timed | None:
     """Of launches and the seconds that a roof allows each at least, the one that beats the roof by the largest factor;
@@ -162,8 +133,3 @@ def _fastest(launches: Iterable[tuple[Timed, float | None]]) -> Timed | None:
     shares = [((least or 0.0) / one.seconds, one) for one, least in launches]
     beaten = [share for share in shares if share[0] > MAX_ROOFLINE_SHARE]
     return max(beaten, key=lambda share: share[0])[1] if beaten else None
-
-
-def _check_amount(amount: float, what: str) -> None:
-    if not (math.isfinite(amount) and amount >= 0):
-        raise ValueError(f"{what} must be a finite number of at least 0, not {amount}")

@@ -62,9 +62,6 @@ class NoTelemetry:
     def joules(self) -> float | None:
         return None
 
-    def close(self) -> None:
-        """Nothing is open."""
-
     def __enter__(self) -> Self:
         return self
 
@@ -90,21 +87,18 @@ def decode_throttle_reasons(bits: int) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class NvmlTelemetry:
-    """Samples one GPU. Opened by `open_telemetry`; close it, or use it as a context manager."""
+    """Samples one GPU. Opened by `open_telemetry`; the end of a `with` ends the session with NVML."""
 
     nvml: Any = field(repr=False)
     handle: Any = field(repr=False)
-    #: Values that this GPU does not report, by field, with NVML's reason; filled as it is found out.
-    unsupported: dict[str, str] = field(default_factory=dict)
-    _closed: bool = False
+    #: Fields that this GPU does not report, as far as it was asked.
+    unsupported: set[str] = field(default_factory=set)
 
     def sample(self, *, energy: bool = False) -> Telemetry | NoTelemetry:
-        """Read the GPU once; NoTelemetry where it was lost or the source is closed. Never raises.
+        """Read the GPU once; NoTelemetry where it was lost. Never raises.
 
         `energy` adds the energy counter, which is slow to read.
         """
-        if self._closed:
-            return NoTelemetry("This telemetry source was closed.")
         nvml, handle = self.nvml, self.handle
 
         def hertz(domain: int) -> float:
@@ -129,21 +123,15 @@ class NvmlTelemetry:
     def joules(self) -> float | None:
         """The energy counter alone, in J since the driver was loaded; None where this GPU has none, or was lost."""
         try:
-            return None if self._closed else self._joules()
+            return self._joules()
         except self.nvml.NVMLError:
             return None
-
-    def close(self) -> None:
-        """End the session with NVML; a second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self.nvml.nvmlShutdown()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.nvml.nvmlShutdown()
 
     def _joules(self) -> float | None:
         joules: float | None = self._read("energy_j", nvml_access.total_energy_joules, self.nvml, self.handle)
@@ -158,39 +146,19 @@ class NvmlTelemetry:
         except self.nvml.NVMLError as error:
             if not nvml_access.is_absent(self.nvml, error):
                 raise
-            self.unsupported[name] = str(error)
+            self.unsupported.add(name)
             return None
 
 
-def open_telemetry(uuid: str | None = None, *, nvml_module: Any = None) -> NvmlTelemetry | NoTelemetry:
-    """Open the GPU with this UUID (``GPU-...``, or ``MIG-...`` for the GPU around a slice).
-
-    Without a UUID the machine must have exactly one GPU. Never raises for a missing driver or GPU: the answer is
-    then NoTelemetry with the reason.
-    """
-    nvml = nvml_access.load() if nvml_module is None else nvml_module
-    if isinstance(nvml, Unavailable):
-        return NoTelemetry(nvml.reason)
-    failed = nvml_access.start(nvml)
+def open_telemetry(uuid: str, *, nvml_module: Any = None) -> NvmlTelemetry | NoTelemetry:
+    """Open the GPU with this UUID (``GPU-...``, or ``MIG-...`` for the GPU around a slice). Never raises: for a missing
+    driver or GPU, and a device that is none of NVIDIA's, the answer is NoTelemetry with the reason."""
+    nvml: Any = nvml_access.load() if nvml_module is None else nvml_module
+    failed = nvml if isinstance(nvml, Unavailable) else nvml_access.start(nvml)
     if failed is not None:
         return NoTelemetry(failed.reason)
     try:
-        found = _find(nvml, uuid)
+        return NvmlTelemetry(nvml, nvml_access.physical_gpu(nvml, uuid))
     except nvml.NVMLError as error:
-        wanted = "its GPU" if uuid is None else f"the GPU {uuid}"
-        found = NoTelemetry(f"NVML does not find {wanted} ({error}): list the GPUs with nvidia-smi -L.")
-    if isinstance(found, NoTelemetry):
         nvml.nvmlShutdown()
-        return found
-    return NvmlTelemetry(nvml, found)
-
-
-def _find(nvml: Any, uuid: str | None) -> Any:
-    if uuid is not None:
-        return nvml_access.physical_gpu(nvml, uuid)
-    count = nvml.nvmlDeviceGetCount()
-    if count == 1:
-        return nvml.nvmlDeviceGetHandleByIndex(0)
-    if count == 0:
-        return NoTelemetry("NVML sees no GPU: check it with nvidia-smi.")
-    return NoTelemetry(f"NVML sees {count} GPUs: say which one by its UUID (nvidia-smi -L).")
+        return NoTelemetry(f"NVML does not find the GPU {uuid} ({error}): list the GPUs with nvidia-smi -L.")

@@ -16,14 +16,6 @@ EXIT_UNEXAMINED = 6
 """No winner could be examined; best/ holds the plain kernel."""
 
 
-class InternalError(Exception):
-    """Names the folder of the run in which its cause, an unexpected exception, was raised."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(str(folder))
-        self.folder = folder
-
-
 def echo(text: str, *, err: bool = False) -> None:
     """Prints lines of text; a terminal gets them wrapped at words, with what stands between backticks in one piece."""
     if (sys.stderr if err else sys.stdout).isatty():
@@ -55,8 +47,7 @@ def _say_which_task(text: str) -> str:
 TaskArgument = Annotated[
     str,
     typer.Argument(
-        help="A task's folder, a task.toml, or a library task's name (see `tunesmith tasks`).",
-        callback=_say_which_task,
+        help="A task's folder, a task.toml, or a library task's name (see `tunesmith tasks`).", callback=_say_which_task
     ),
 ]
 Target = Annotated[

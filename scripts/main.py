@@ -7,12 +7,10 @@ sentence; any other exception becomes one sentence here, and a file with the det
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import io
 import os
 import platform
-import re
 import signal
 import sys
 import tempfile
@@ -21,7 +19,6 @@ import traceback
 from collections.abc import Sequence
 from datetime import datetime
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -29,15 +26,7 @@ from typer.core import TyperGroup
 from typer.exceptions import Abort, TyperException
 
 from tunesmith import __version__
-from tunesmith.cli.app import (
-    EXIT_DONE,
-    EXIT_INTERRUPTED,
-    EXIT_MISTAKE,
-    EXIT_UNMEASURED,
-    EXIT_WAITING,
-    InternalError,
-    echo,
-)
+from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_UNMEASURED, EXIT_WAITING, echo
 from tunesmith.hw.errors import OutOfTime, TunesmithError
 
 EXIT_BUG = 70
@@ -146,37 +135,11 @@ def _open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
-_PHRASES = {
-    "Input should be a valid integer, unable to parse string as an integer": "give a whole number",
-    "Input should be a valid number, unable to parse string as a number": "give a number",
-    "Input should be greater than or equal to": "give a number of at least",
-    "Input should be less than or equal to": "give a number of at most",
-    "Value error, ": "",
-}
-"""Phrases of pydantic and typer about a value, and the words of this program."""
-
-
 def _sentence(error: TyperException) -> str:
-    """The mistake in a command line, in the style of all other messages."""
-    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
-    option = getattr(error, "option_name", None)
-    usage = f"`{context.command_path} --help` shows how it is used." if context is not None else ""
-    if hasattr(error, "possibilities"):
-        near = f"; did you mean {' or '.join(sorted(error.possibilities))}?" if error.possibilities else "."
-        return f"{option}: there is no such option{near} {usage}".rstrip()
-    if parameter is None and (named := re.fullmatch(r"No such command '(.*)'\.", error.message)):
-        close = difflib.get_close_matches(named[1], COMMANDS, 1)
-        return f"No such command '{named[1]}'{f'; did you mean {close[0]}?' if close else '.'} {usage}"
-    if parameter is not None:
-        long = max(parameter.opts, key=len)
-        option = long if long.startswith("-") else str(parameter.name).upper()
-        if not error.message:
-            return f"{option}: it is required. {usage}".rstrip()
-    problem = error.message.replace(f"Option '{option}' requires an argument", "it needs a value")
-    for theirs, ours in _PHRASES.items():
-        problem = problem.replace(theirs, ours)
-    message = problem if option is None else f"{option}: {problem}"
-    return f"{message.rstrip('. ')}." if parameter is not None else f"{message.rstrip('. ')}. {usage}".rstrip()
+    """The mistake in a command line, and how its help is shown."""
+    context = getattr(error, "ctx", None)
+    usage = "" if context is None else f"; `{context.command_path} --help` shows how it is used"
+    return f"{error.format_message().replace('Value error, ', '').rstrip('.')}{usage}."
 
 
 def _refusal(error: BaseException) -> str:
@@ -199,9 +162,9 @@ def _interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _describe_bug(error: BaseException, folder: Path | None, *, debug: bool) -> str:
-    """One sentence about an unexpected exception, which is written to a file in `folder`, the run's, or else among
-    temporary files; `debug` prints the traceback."""
+def _describe_bug(error: BaseException, *, debug: bool) -> str:
+    """One sentence about an unexpected exception, which is written to a temporary file; `debug` prints the traceback,
+    too."""
     details = "".join(traceback.format_exception(error))
     if debug:
         sys.stderr.write(details)
@@ -213,14 +176,9 @@ def _describe_bug(error: BaseException, folder: Path | None, *, debug: bool) -> 
         f"{datetime.now().astimezone().isoformat(timespec='seconds')}\ncommand: {' '.join(sys.argv)}\n\n"
     )
     try:
-        if folder is not None and folder.is_dir():
-            path = folder / "crash.log"
-        else:
-            with tempfile.NamedTemporaryFile(prefix="tunesmith-crash-", suffix=".log", delete=False) as file:
-                path = Path(file.name)
-        with path.open("a", encoding="utf-8") as log:
+        with tempfile.NamedTemporaryFile("w", prefix="tunesmith-crash-", suffix=".log", delete=False) as log:
             log.write(head + details + "\n")
-        place = f"Details are in {path}; please report it with that file."
+        place = f"Details are in {log.name}; please report it with that file."
     except OSError:
         place = "--debug shows the details."
     return f"This is a bug in Tunesmith: {summary[:300].rstrip('.')}. {place}"
@@ -269,15 +227,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _discard_output()
         sys.exit(EXIT_DONE)
     except Exception as error:  # noqa: BLE001 - a traceback is shown only with --debug
-        folder = error.folder if isinstance(error, InternalError) else None
-        cause: BaseException = error.__cause__ or error if isinstance(error, InternalError) else error
-        if _interrupted(cause):
+        if _interrupted(error):
             _end_interrupted()
-        if sentence := _refusal(cause):
-            if getattr(cause, "filename", None) is None:
+        if sentence := _refusal(error):
+            if getattr(error, "filename", None) is None:
                 _discard_output()
             _fail(sentence, EXIT_MISTAKE)
-        _fail(_describe_bug(cause, folder, debug="--debug" in given), EXIT_BUG)
+        _fail(_describe_bug(error, debug="--debug" in given), EXIT_BUG)
 
 
 if __name__ == "__main__":

@@ -49,10 +49,7 @@ def _option(name: str, field: FieldInfo, text: str | None) -> inspect.Parameter:
         shown = name if field.default is True else field.default
         help_text += f" (default: {shown:g})" if isinstance(shown, float) else f" (default: {shown})"
     info = typer.Option(
-        help=f"{help_text}.",
-        show_default=False,
-        metavar=extra.get("metavar"),
-        envvar=extra.get("variable"),
+        help=f"{help_text}.", show_default=False, metavar=extra.get("metavar"), envvar=extra.get("variable")
     )
     annotation = Annotated[Optional[kind], info]  # type: ignore[valid-type]  # noqa: UP045
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -1,21 +1,17 @@
 """The kinds of entries of a journal: one model for each, found by the `kind` that stands beside its data.
 
-Owns what each kind contains; a change of a field or a kind needs a new `FORMAT` in `tunesmith.graph.journal.store`.
-Who writes and who reads a kind stands in its docstring. An entry belongs to a stage: "" for the whole run, "round-2"
-for a round, "round-2-trial" for the trials of a round's new templates.
+A change of a field or a kind needs a new `FORMAT` in `tunesmith.graph.journal.store`. An entry belongs to a stage: ""
+for the whole run, "round-2" for a round, "round-2-trial" for the trials of a round's new templates.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from tunesmith.graph.journal.records import (
-    CallUsage,
     FinalistResult,
     Origin,
-    RefusedSeed,
+    ResultRecord,
     RoundAccount,
     Suggestion,
     TemplateResults,
@@ -36,10 +32,8 @@ KINDS: dict[str, type[Event]] = {}
 """The models by the kinds that they are stored under: each enters itself by its class keyword `kind`."""
 
 
-class Event(BaseModel):
+class Event(ResultRecord):
     """Base of all kinds. `kind` names it in the journal."""
-
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     kind: ClassVar[str]
 
@@ -50,7 +44,7 @@ class Event(BaseModel):
 
 
 class RunStarted(Event, kind="run"):
-    """The first entry of a run, written by `tune`; resume and `--prior` read it."""
+    """The first entry of a run."""
 
     settings: Settings
     task: Task
@@ -59,7 +53,7 @@ class RunStarted(Event, kind="run"):
 
 
 class Extended(Event, kind="extended"):
-    """The settings that change from here on. Written and read by `graph.run`."""
+    """The settings that change from here on."""
 
     evaluations: int | None = None
     rounds: int | None = None
@@ -68,8 +62,8 @@ class Extended(Event, kind="extended"):
 
 
 class EarlierResults(Event, kind="history"):
-    """The history of a run. suggestions: configurations that are measured first; prior: the name of the run or table
-    whose `results` lead the searches, empty where none was given. Written by `tune`, read by `graph.history`."""
+    """suggestions: configurations that are measured first; prior: the name of the run or table whose `results` lead the
+    searches, empty where none was given. Written by `tune`, read by `graph.history`."""
 
     suggestions: tuple[Suggestion, ...] = ()
     prior: str = ""
@@ -77,7 +71,7 @@ class EarlierResults(Event, kind="history"):
 
 
 class BaselineMeasured(Event, kind="baseline"):
-    """The baseline on all tuned workloads, measured once by the first role that compares with it."""
+    """The baseline on all tuned workloads, measured once."""
 
     evaluation: Evaluation
 
@@ -89,34 +83,32 @@ class RooflineMeasured(Event, kind="roofline"):
 
 
 class Planned(Event, kind="plan"):
-    """The plan of a round, written by the planner."""
+    """The plan of a round, by the planner."""
 
     plan: Plan
 
 
 class ApprovalAwaited(Event, kind="awaiting"):
-    """The plan of a round stands in `file` until a person approves it. Written and read by `graph.roles.approval`."""
+    """The plan of a round stands in `file` until a person approves it."""
 
     file: str
 
 
 class PlanApproved(Event, kind="approved"):
-    """The plan of a round as a person approved it, written by the approver."""
+    """The plan of a round as a person approved it."""
 
     plan: Plan
 
 
 class WritingStarted(Event, kind="writing"):
-    """A turn of writing templates begins: its prompts depend on earlier entries only. turn: how often the round was
-    sent back for other templates before."""
+    """A turn of writing templates begins: its prompts depend on earlier entries only. turn: as of `StepTaken`."""
 
     turn: int
 
 
 class TemplateAdded(Event, kind="template"):
     """A template enters the run. parent: the id of its origin, "baseline", or "library" for a template of the task;
-    moves: the changes; answers: of the model, until it worked; made_by: the kind of its branch. Written by templaters,
-    read by everything that needs a template's source."""
+    moves: the changes; answers: of the model, until it worked; made_by: the kind of its branch."""
 
     template: Template
     parent: str = "library"
@@ -130,29 +122,30 @@ class TemplateAdded(Event, kind="template"):
 
 
 class TemplatesChosen(Event, kind="templates"):
-    """The ids of the templates that a round tunes. turn: as of `WritingStarted`. Written by the templaters."""
+    """The ids of the templates that a round tunes. turn: as of `StepTaken`."""
 
     turn: int
     ids: tuple[str, ...]
 
 
 class SeedsProposed(Event, kind="seeds"):
-    """Configurations that a model proposes to try first. Written by the templater, read by the template's search."""
+    """Configurations that a model proposes to try first in the template's search."""
 
     template: str
     configs: tuple[Config, ...]
 
 
 class SeedsRefused(Event, kind="refused_seeds"):
-    """Proposed configurations that are not feasible. Written by the template's search, for readers of the journal."""
+    """Proposed configurations that are not feasible, each as {"config": ..., "why": ...}, for readers of the
+    journal."""
 
     template: str
-    refused: tuple[RefusedSeed, ...]
+    refused: tuple[dict[str, Any], ...]
 
 
 class BranchAbandoned(Event, kind="given_up"):
-    """A branch of the plan without a working template. branch: its number; problem: the last failures; answers and
-    made_by: as of `TemplateAdded`. Written by the templaters, read by the tree of templates."""
+    """A branch of the plan without a working template at the end of all repairs. branch: its number; problem: the last
+    failures; answers and made_by: as of `TemplateAdded`."""
 
     branch: int
     parent: str
@@ -163,7 +156,7 @@ class BranchAbandoned(Event, kind="given_up"):
 
 
 class TemplateVetoed(Event, kind="vetoed"):
-    """A role took a template out of the run, by `graph.roles.veto`. Tree and tester leave it out."""
+    """A role took a template out of the run."""
 
     template: str
     why: str
@@ -171,8 +164,8 @@ class TemplateVetoed(Event, kind="vetoed"):
 
 class StepTaken(Event, kind="step"):
     """A role has finished. turn: how often the round was sent back for other templates before; goto: the next role, or
-    the graph's end; done: the reason for the end of the run, where it ended; update: of the state. Written by
-    `graph.build`, which takes it from here when the graph is started again."""
+    the graph's end; done: the reason for the end of the run, where it ended; update: of the state. A graph that is
+    started again takes the step from here."""
 
     role: str
     turn: int
@@ -183,7 +176,7 @@ class StepTaken(Event, kind="step"):
 
 class Noted(Event, kind="note"):
     """A sentence of a role that the summary shows: something did not go as planned. failure: the kind of a model's
-    failure, where that is the reason. Written by `Context.note`."""
+    failure, where that is the reason."""
 
     role: str
     sentence: str
@@ -191,7 +184,7 @@ class Noted(Event, kind="note"):
 
 
 class RoleKept(Event, kind="kept"):
-    """What a further role (docs/extending.md) keeps under a name of its own. Written and read by `Context.once`."""
+    """Data that a further role (docs/extending.md) keeps under a name of its own."""
 
     name: str
     data: dict[str, Any]
@@ -199,13 +192,13 @@ class RoleKept(Event, kind="kept"):
 
 class SearchStarted(Event, kind="search_started"):
     """The searches of a round begin. workers: the configurations in flight that they are made for, so that a resume
-    with another number of GPUs asks the same. Written and read by the tuner."""
+    with another number of GPUs asks the same."""
 
     workers: int
 
 
 class Asked(Event, kind="asked"):
-    """The search asks for a configuration. number: from 0 within the round. Written and replayed by the tuner."""
+    """The search asks for a configuration. number: from 0 within the round."""
 
     number: int
     template: str
@@ -214,7 +207,7 @@ class Asked(Event, kind="asked"):
 
 class Evaluated(Event, kind="evaluation"):
     """A configuration was evaluated. number: of the entry `Asked`, of the trial, or the point of a table; key: the
-    configuration as text. Written by tuner, trials and `exhaust`; read by `RunLog.evaluations`."""
+    configuration as text."""
 
     number: int
     key: str = ""
@@ -222,15 +215,13 @@ class Evaluated(Event, kind="evaluation"):
 
 
 class Searched(RoundAccount, Event, kind="searched"):
-    """The searches of a round have ended. Written by the tuner; read by the tester, `--more` and the summary."""
+    """The searches of a round have ended."""
 
 
 class Compared(Event, kind="comparison"):
-    """Finalists against the baseline on one workload. Written and read by the tester.
-
-    baseline_code: the digest of the baseline's machine code; compiler: with its version; opponents: their results,
-    `against` in the order of the entries; baseline_energy: None where energy was not measured.
-    """
+    """Finalists against the baseline on one workload. baseline_code: the digest of the baseline's machine code;
+    compiler: with its version; opponents: their results, `against` in the order of the entries; baseline_energy: None
+    where energy was not measured."""
 
     workload: str
     entries: tuple[FinalistResult, ...]
@@ -241,14 +232,14 @@ class Compared(Event, kind="comparison"):
 
 
 class Examined(Event, kind="examined"):
-    """A winner was examined. Written by the tester's examination; the summary reads it."""
+    """A winner was examined."""
 
     examination: Verification
 
 
 class ShapeCompared(Event, kind="shape"):
     """A run's winners against the baseline on a further shape, for the dispatch rule. fitted: the rule is fitted to it,
-    else tried on it. Written by `graph.dispatch`; exports read it, too."""
+    else tried on it."""
 
     workload: Workload
     fitted: bool
@@ -257,21 +248,20 @@ class ShapeCompared(Event, kind="shape"):
 
 
 class VerdictReached(Event, kind="verdict"):
-    """The verdict of a round's test. Written by the tester; read by the explainer and the summary."""
+    """The verdict of a round's test."""
 
     verdict: Verdict
 
 
 class Explained(Event, kind="explanation"):
-    """A model's words on what a round has shown. Written by the explainer; read by the next plan and the summary."""
+    """A model's words on what a round has shown."""
 
     lines: tuple[str, ...]
 
 
 class EvidenceKept(Event, kind="evidence"):
     """Facts of a kernel's machine code at one configuration. which: "baseline" or a template's id; config: as text;
-    hot_lines: the lines with most instructions, in words; counters: of the hardware, on `workload`. Written and read by
-    `graph.prompts`."""
+    hot_lines: the lines with most instructions, in words; counters: of the hardware, on `workload`."""
 
     which: str
     config: str
@@ -298,35 +288,35 @@ class _ModelEvent(Event):
 
 class ModelAsked(_ModelEvent, kind="model_asked"):
     """A request to a model is about to be made. worst: the upper bound of its tokens; body: of the first attempt in a
-    form. Written and read by `graph.models.client`."""
+    form."""
 
     worst: Tokens
 
 
 class ModelCalled(_ModelEvent, kind="model_call"):
     """The end of an attempt. status: "ok" or the kind of failure; final: no other attempt follows; answer: the chat
-    completion, and `text` its text; served: the server may count it. Written and read by `graph.models.client`."""
+    completion, and `text` its text; served: the server may count it."""
 
     status: str
     detail: str
     final: bool
     answer: dict[str, Any] | None = None
     text: str = ""
-    usage: CallUsage | None = None
+    usage: Tokens | None = None
     served: bool
     seconds: float
     note: str = ""
 
 
 class ModelMethodFound(Event, kind="model_method"):
-    """The form in which a server takes a request for structured output. Written and read by `graph.models.client`."""
+    """The form in which a server takes a request for structured output."""
 
     model: str
     method: Literal["json_schema", "function_calling", "json_mode"]
 
 
 class ExhaustStarted(Event, kind="exhaust"):
-    """The first entry of a table's journal: its subject. Written and compared by `graph.study.exhaust`."""
+    """The first entry of a table's journal: its subject."""
 
     template: str
     workload: str

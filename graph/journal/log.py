@@ -1,22 +1,20 @@
-"""The readers of a run's journal: `RunLog`, with its baseline, templates, evaluations, plans and verdicts.
+"""The readers of a run's journal: `RunLog`, and the `Tree` of its templates with what was measured of each.
 
-Also pure functions of evaluations: seconds, objectives, observations for a search, failures; and the `Tree` of a run's
-templates: the origin of each, its measurements, and the effects of its parameters. Nothing is written here.
+Also pure functions of evaluations: seconds, objectives, observations for a search, failures. Nothing is written here.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tunesmith.graph.journal import events as kinds
-from tunesmith.graph.journal.events import BranchAbandoned, Evaluated, Event, Explained, TemplateAdded, TemplateVetoed
 from tunesmith.graph.journal.records import FailureExample, Racing, Verdict, Verification
-from tunesmith.graph.journal.store import Entry, Journal
-from tunesmith.graph.state import BranchKind, Plan
+from tunesmith.graph.journal.store import RESTORE, Entry, Journal, JournalError
+from tunesmith.graph.state import Plan
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Evaluation, Measured, Objective, Resources, WrongResult, describe
 from tunesmith.kernels.search import Observation
@@ -27,7 +25,7 @@ MAX_FAILURE_EXAMPLES = 12
 
 def seconds_of(evaluation: Evaluation) -> dict[str, float]:
     """Seconds by workload, where they were measured."""
-    return {name: one.seconds for name, one in evaluation.outcomes.items() if isinstance(one, Measured)}
+    return quantities_of(evaluation, "time")
 
 
 def quantities_of(evaluation: Evaluation, of: Objective) -> dict[str, float]:
@@ -143,20 +141,22 @@ def round_of(stage: str) -> int:
 
 
 class RunLog:
-    """The run in `journal`. All methods raise `JournalError` where an entry that they need cannot be read."""
+    """The run in `journal`, or as it was ahead of the entry `before`. All methods raise `JournalError` where an entry
+    that they need cannot be read."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._entries: dict[tuple[type[kinds.Event], str | None], list[Entry[Any]]] = {}
+    def __init__(self, journal: Journal, before: float = math.inf) -> None:
+        self._journal, self._before = journal, before
+        self._entries: dict[tuple[type[kinds.Event], str | None], list[Entry[Any]]] = defaultdict(list)
         """As far as they were read: by kind and stage, and by kind alone (stage None)."""
 
     def entries(self, kind: type[T], stage: str | None = None) -> Sequence[Entry[T]]:
         """The entries of a kind in their order; of one stage, or of all."""
-        known = self._entries.setdefault((kind, None), [])
+        known = self._entries[kind, None]
         for entry in self._journal.entries(kind, after=known[-1].sequence if known else 0):
-            known.append(entry)
-            self._entries.setdefault((kind, entry.stage), []).append(entry)
-        return self._entries.get((kind, stage), [])
+            if entry.sequence < self._before:
+                known.append(entry)
+                self._entries[kind, entry.stage].append(entry)
+        return self._entries[kind, stage]
 
     def events(self, kind: type[T], stage: str | None = None) -> list[T]:
         """The events of a kind in their order; of one stage, or of all."""
@@ -176,9 +176,9 @@ class RunLog:
 
     def extended_after(self, entry: Entry[kinds.Event]) -> bool:
         """Whether the run was extended after an entry, which then no longer ends it."""
-        # Each of them grants rounds; what only asks for a dispatch rule leaves the search as it ended.
-        extensions = [one for one in self.entries(kinds.Extended) if one.event.rounds is not None]
-        return bool(extensions) and extensions[-1].sequence > entry.sequence
+        # An extension that only asks for a dispatch rule grants no rounds, and leaves the search as it ended.
+        later = (one.event for one in self.entries(kinds.Extended) if one.sequence > entry.sequence)
+        return any(extension.rounds is not None for extension in later)
 
     @property
     def baseline(self) -> Evaluation | None:
@@ -227,13 +227,18 @@ class RunLog:
 
     # Templates
 
-    def has_template(self, template_id: str) -> bool:
-        """Whether a template is part of the run."""
-        return any(event.id == template_id for event in self.events(kinds.TemplateAdded))
+    @property
+    def templates(self) -> dict[str, Template]:
+        """The templates of the run by their ids."""
+        return {event.id: event.template for event in self.events(kinds.TemplateAdded)}
 
     def template(self, template_id: str) -> Template:
-        """The template of an id. Raises `KeyError` where it is not part of the run."""
-        return {event.id: event.template for event in self.events(kinds.TemplateAdded)}[template_id]
+        """The template of an id that an entry names."""
+        if (found := self.templates.get(template_id)) is None:
+            raise JournalError(
+                f"The journal has no entry with the template '{template_id}', which others name: {RESTORE}."
+            )
+        return found
 
     def chosen_templates(self, stage: str) -> list[str] | None:
         """Ids of the templates that a round tunes, by its last choice; None before it is made."""
@@ -254,11 +259,11 @@ class RunLog:
     @property
     def evaluation_count(self) -> int:
         """How many configurations were evaluated."""
-        return self._journal.count(kinds.Evaluated)
+        return len(self.entries(kinds.Evaluated))
 
     def evaluations(self, stage: str | None = None) -> list[Evaluation]:
         """Evaluations in the order they ended; of one stage, or of all."""
-        return [entry.event.evaluation for entry in self.entries(kinds.Evaluated, stage)]
+        return [event.evaluation for event in self.events(kinds.Evaluated, stage)]
 
     def evaluations_of(self, template_id: str) -> Sequence[Entry[kinds.Evaluated]]:
         """The evaluations of one template, in the order they ended."""
@@ -266,10 +271,8 @@ class RunLog:
 
     def search_history(self, stage: str) -> list[kinds.Asked | kinds.Evaluated]:
         """The questions and results of the searches of a round, in their order."""
-        found: list[Entry[kinds.Asked] | Entry[kinds.Evaluated]] = [
-            *self.entries(kinds.Asked, stage),
-            *self.entries(kinds.Evaluated, stage),
-        ]
+        asked, evaluated = self.entries(kinds.Asked, stage), self.entries(kinds.Evaluated, stage)
+        found: list[Entry[kinds.Asked | kinds.Evaluated]] = [*asked, *evaluated]
         return [entry.event for entry in sorted(found, key=lambda entry: entry.sequence)]
 
     def searched(self, stage: str) -> kinds.Searched | None:
@@ -305,21 +308,19 @@ class RunLog:
         found = (event.examination for event in self.events(kinds.Examined))
         return {(one.template, config_key(one.config), one.workload): one for one in found}
 
-    def rejected(self, before: int | None = None) -> dict[tuple[str, str], str]:
+    def rejected(self) -> dict[tuple[str, str], str]:
         """Kernels (template id and configuration as text) that a round's last comparison or an examination found wrong,
-        on contents or sizes that no search has seen, and why. before: only entries ahead of that one count."""
-        end = math.inf if before is None else before
+        on contents or sizes that no search has seen, and why."""
         wrong = {
-            (one.template, config_key(one.config)): f"on {entry.event.workload}: {describe(one.failure)}"
-            for entry in self.entries(kinds.Compared)
-            for one in entry.event.entries
-            if entry.sequence < end and isinstance(one.failure, WrongResult)
+            (one.template, config_key(one.config)): f"on {event.workload}: {describe(one.failure)}"
+            for event in self.events(kinds.Compared)
+            for one in event.entries
+            if isinstance(one.failure, WrongResult)
         }
-        for entry in self.entries(kinds.Examined):
-            kernel = entry.event.examination
-            if entry.sequence < end and kernel.verdict == "rejected":
-                wrong[kernel.template, config_key(kernel.config)] = kernel.detail
-        return wrong
+        examined = (event.examination for event in self.events(kinds.Examined))
+        return wrong | {
+            (one.template, config_key(one.config)): one.detail for one in examined if one.verdict == "rejected"
+        }
 
     def verdict(self, stage: str | None = None) -> Verdict | None:
         """The last verdict, of a round or of the run."""
@@ -342,16 +343,13 @@ class RunLog:
         found = (event for event in self.events(kinds.EvidenceKept) if (event.which, event.config) == (which, key))
         return next(found, None)
 
-    def model_calls(self) -> Iterator[kinds.ModelAsked | kinds.ModelCalled]:
+    def model_calls(self) -> Iterator[Entry[kinds.ModelAsked | kinds.ModelCalled]]:
         """What was asked of models and how it ended, in its order."""
-        for entry in self._journal.entries(kinds.ModelAsked, kinds.ModelCalled):
-            assert isinstance(entry.event, kinds.ModelAsked | kinds.ModelCalled)
-            yield entry.event
+        return self._journal.entries(kinds.ModelAsked, kinds.ModelCalled)
 
 
 REJECTED = "wrong in the last check"
 """The kind of failure of configurations that the search took for right."""
-E = TypeVar("E", bound=Event)
 LIBRARY = "library"
 """The parent of a template that the task brings."""
 TOP_SHARE, MIN_TOP, MAX_TOP = 0.2, 3, 10
@@ -364,31 +362,20 @@ AGREEMENT_SHARE = 0.8
 """Share of the best configurations that must agree on a value for it to be named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A template that can be tuned, or branched from.
+class Node(kinds.TemplateAdded):
+    """A template that can be tuned, or branched from, with what is known of it.
 
-    parent: a template's id, "baseline", or "library" for a template of the task; round: of its first appearance, 0
-    while unused; found: its evaluations, in order, without rejected ones; vetoed: why a role took it out, empty if none
-    did; ranked: complete objectives (time over baseline, geometric mean over the tuned workloads) with the evaluation,
-    the best first; made_by: the kind of its branch; answers: until it worked; rejected: configurations that the search
-    took for right and a last comparison or an examination found wrong, and why.
+    round: of its first appearance, 0 while unused; found: its evaluations, in order, without rejected ones; ranked:
+    complete objectives (time over baseline, geometric mean over the tuned workloads) with the evaluation, the best
+    first; vetoed: why a role took it out, empty if none did; rejected: configurations that the search took for right
+    and a last comparison or an examination found wrong, and why.
     """
 
-    template: Template
-    parent: str
-    moves: tuple[str, ...] = ()
     round: int = 0
     found: tuple[Evaluation, ...] = ()
     ranked: tuple[tuple[float, Evaluation], ...] = ()
     vetoed: str = ""
-    made_by: BranchKind = "template"
-    answers: int = 0
     rejected: tuple[tuple[Config, str], ...] = ()
-
-    @property
-    def id(self) -> str:
-        return self.template.id
 
     @property
     def best(self) -> float | None:
@@ -415,16 +402,11 @@ class Node:
     @property
     def failures(self) -> list[tuple[str, int, str]]:
         """Kind, how often, and one example, the most frequent first."""
-        kinds: Counter[str] = Counter()
-        examples: dict[str, str] = {}
-        for evaluation in self.found:
-            if (failure := evaluation.failure) is not None:
-                kinds[failure.kind] += 1
-                examples.setdefault(failure.kind, f"{describe(failure)} at {evaluation.config}")
-        for config, why in self.rejected:
-            kinds[REJECTED] += 1
-            examples.setdefault(REJECTED, f"{why} at {config}")
-        return [(kind, count, examples[kind]) for kind, count in kinds.most_common()]
+        failed = [(one.failure, one.config) for one in self.found]
+        seen = [(failure.kind, f"{describe(failure)} at {config}") for failure, config in failed if failure is not None]
+        seen += [(REJECTED, f"{why} at {config}") for config, why in self.rejected]
+        first = dict(reversed(seen))
+        return [(kind, count, first[kind]) for kind, count in Counter(kind for kind, _ in seen).most_common()]
 
     @property
     def shared(self) -> dict[str, tuple[object, int, int]]:
@@ -495,16 +477,10 @@ class Node:
         return [name for name, seen in self.effects if max(seen.values()) < NO_EFFECT_RATIO]
 
 
-@dataclass(frozen=True, slots=True)
-class FailedBranch:
-    """A branch without a working template: its purpose, and why it did not work at the end of all repairs."""
+class FailedBranch(kinds.BranchAbandoned):
+    """A branch without a working template, and the round that planned it."""
 
     round: int
-    parent: str
-    moves: tuple[str, ...]
-    problem: str
-    made_by: BranchKind = "template"
-    answers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,31 +516,18 @@ class Tree:
         return [node for node in self.nodes if not node.vetoed]
 
 
-def read_tree(
-    log: RunLog,
-    library: Sequence[Template],
-    workloads: Sequence[str],
-    weights: Mapping[str, float],
-    before: int | None = None,
-) -> Tree:
-    """The tree as the log has it now, or had it before the entry `before`, with templates of `library` that were not
-    used yet. Objectives are over `workloads`."""
-
-    def past(kind: type[E]) -> Sequence[Entry[E]]:
-        return [entry for entry in log.entries(kind) if before is None or entry.sequence < before]
-
-    baseline, wrong = log.baseline_quantities, log.rejected(before)
-    vetoed = {entry.event.template: entry.event.why for entry in past(TemplateVetoed)}
-    evaluations: dict[str, list[Evaluation]] = {}
-    for measured in past(Evaluated):
-        evaluations.setdefault(measured.event.evaluation.template, []).append(measured.event.evaluation)
+def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str], weights: Mapping[str, float]) -> Tree:
+    """The tree as `log` has it, with templates of `library` that were not used yet. Objectives are over `workloads`."""
+    baseline, wrong, vetoed = log.baseline_quantities, log.rejected(), log.vetoed()
+    evaluations: dict[str, list[Evaluation]] = defaultdict(list)
+    for evaluation in log.evaluations():
+        evaluations[evaluation.template].append(evaluation)
     nodes: dict[str, Node] = {}
-    for entry in past(TemplateAdded):
-        added = entry.event
+    for entry in log.entries(kinds.TemplateAdded):
+        added, found, rejected = entry.event, list[Evaluation](), dict[str, tuple[Config, str]]()
         if added.id in nodes:
             continue
-        found, rejected = list[Evaluation](), dict[str, tuple[Config, str]]()
-        for one in evaluations.get(added.id, []):
+        for one in evaluations[added.id]:
             key = config_key(one.config)
             if (added.id, key) in wrong:
                 rejected[key] = one.config, wrong[added.id, key]
@@ -573,21 +536,15 @@ def read_tree(
         values = [(objective(one, workloads, baseline, weights, log.objective), one) for one in found if baseline]
         ranked = sorted(((value, one) for value, one in values if value is not None), key=lambda item: item[0])
         nodes[added.id] = Node(
-            added.template,
-            added.parent,
-            added.moves,
-            round_of(entry.stage),
-            tuple(found),
-            tuple(ranked),
-            vetoed.get(added.id, ""),
-            added.made_by,
-            added.answers,
-            tuple(rejected.values()),
+            **dict(added),
+            round=round_of(entry.stage),
+            found=tuple(found),
+            ranked=tuple(ranked),
+            vetoed=vetoed.get(added.id, ""),
+            rejected=tuple(rejected.values()),
         )
     for template in library:
-        nodes.setdefault(template.id, Node(template, LIBRARY, vetoed=vetoed.get(template.id, "")))
-    attempts = tuple(
-        FailedBranch(round=round_of(entry.stage), **entry.event.model_dump(exclude={"branch"}))
-        for entry in past(BranchAbandoned)
-    )
-    return Tree(tuple(nodes.values()), attempts, {round_of(one.stage): one.event.lines for one in past(Explained)})
+        nodes.setdefault(template.id, Node(template=template, vetoed=vetoed.get(template.id, "")))
+    failed = log.entries(kinds.BranchAbandoned)
+    attempts = tuple(FailedBranch(**dict(entry.event), round=round_of(entry.stage)) for entry in failed)
+    return Tree(tuple(nodes.values()), attempts, log.explanations())

@@ -299,13 +299,6 @@ class RoundAccount(SearchAccount):
     templates: tuple[TemplateAccount, ...]
 
 
-class RefusedSeed(ResultRecord):
-    """A proposed configuration that is not feasible, and why."""
-
-    config: Config
-    why: str
-
-
 class FailureExample(ResultRecord):
     """One example of a kind of failure, with its description."""
 
@@ -316,16 +309,12 @@ class FailureExample(ResultRecord):
 
 
 class Tokens(ResultRecord):
-    """Tokens of a call and their cost in US dollars; None where no price is known."""
+    """Tokens of a call and their cost in US dollars; None where no price is known. estimated: the server did not count
+    them."""
 
     prompt_tokens: int
     completion_tokens: int
     cost: float | None
-
-
-class CallUsage(Tokens):
-    """What an answered call took. estimated: the server did not count the tokens."""
-
     cached_tokens: int = 0
     estimated: bool = False
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -36,24 +37,18 @@ CREATE TABLE IF NOT EXISTS events (
     stage TEXT NOT NULL,
     data TEXT NOT NULL
 );
-CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind, stage);
 CREATE INDEX IF NOT EXISTS events_of_kind ON events (kind, sequence);
-CREATE INDEX IF NOT EXISTS events_of_stage ON events (stage, sequence);
 CREATE INDEX IF NOT EXISTS time_of_sessions ON events (session, elapsed);
 CREATE TRIGGER IF NOT EXISTS events_stay BEFORE UPDATE ON events
     BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 CREATE TRIGGER IF NOT EXISTS events_remain BEFORE DELETE ON events
     BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 """
-
-_COLUMNS = "sequence, session, at, kind, stage, data"
 _FOREIGN = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('events', 'sqlite_sequence')"
 """Tables that no journal has."""
 
 E = TypeVar("E", bound=Event, covariant=True)
 T = TypeVar("T", bound=Event)
-
-
 RESTORE = "restore the file from a copy, or start the run anew in another folder"
 _REMEDIES = {
     sqlite3.SQLITE_READONLY: "make the folder and its files writable, or copy the run to where they are",
@@ -84,17 +79,12 @@ def _explained(failed: str, then: str = "") -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[E]):
-    """An event and its place. at: seconds since the epoch; session: which process wrote it, counted from 1."""
+    """An event and its place. at: seconds since the epoch."""
 
     sequence: int
-    session: int
     at: float
     stage: str
     event: E
-
-    @property
-    def kind(self) -> str:
-        return self.event.kind
 
 
 class Journal:
@@ -127,7 +117,7 @@ class Journal:
             if reading and not version:
                 # No journal was begun in it yet.
                 self._connection.close()
-                self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+                self._connection = _open(":memory:")
             if not version:
                 self._connection.executescript(_SCHEMA)
                 self._connection.execute(f"PRAGMA user_version = {FORMAT}")
@@ -155,7 +145,7 @@ class Journal:
         """Writes events with their stages in one transaction: a kill leaves all of them or none. Returns the sequence
         number of the last one. Raises `JournalError`."""
         place = self._session, time.monotonic() - self._started, time.time()
-        rows = [(*place, event.kind, stage, json.dumps(event.model_dump(mode="json"))) for event, stage in events]
+        rows = [(*place, event.kind, stage, json.dumps(event.to_json())) for event, stage in events]
         resume = f", and go on with `tunesmith resume {self._folder}`; what was measured before is kept"
         with _explained(f"The journal in {self._folder} cannot be written", resume):
             cursor = self._connection.execute(
@@ -166,44 +156,28 @@ class Journal:
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
-    def entries(self, *kinds: type[T], stage: str | None = None, after: int = 0) -> Iterator[Entry[T]]:
-        """Entries in the order they were written: of `kinds` (of all with `Event`); of one stage, or of all; after the
-        sequence number `after`. Raises `JournalError` for an unreadable entry."""
-        for row in self._select(_COLUMNS, kinds, stage, f"AND sequence > {after:d} ORDER BY sequence"):
+    def entries(self, *kinds: type[T], after: int = 0) -> Iterator[Entry[T]]:
+        """Entries of `kinds`, of all with `Event`, in the order they were written; after the sequence number `after`.
+        Raises `JournalError` for an unreadable entry."""
+        names = [] if Event in kinds else [kind.kind for kind in kinds]
+        of_kinds = f"AND kind IN ({', '.join('?' * len(names))})" if names else ""
+        query = f"SELECT sequence, at, kind, stage, data FROM events WHERE sequence > ? {of_kinds}"
+        with _explained(f"The journal in {self._folder} cannot be read"):
+            rows = self._connection.execute(f"{query} ORDER BY sequence", [after, *names]).fetchall()
+        for row in rows:
             yield self._read(row)
-
-    def last(self, kind: type[T], stage: str | None = None) -> Entry[T] | None:
-        """The newest entry of a kind, if any. Raises `JournalError` where it cannot be read."""
-        rows = self._select(_COLUMNS, (kind,), stage, "ORDER BY sequence DESC LIMIT 1")
-        return self._read(rows[0]) if rows else None
-
-    def count(self, kind: type[Event]) -> int:
-        """How many entries of a kind there are."""
-        number: int = self._select("COUNT(*)", (kind,))[0][0]
-        return number
 
     def seconds_spent(self) -> float:
         """Working time of all sessions; an old session counts up to its last event."""
         return self._before + time.monotonic() - self._started
 
-    def _select(
-        self, columns: str, kinds: tuple[type[Event], ...], stage: str | None = None, end: str = ""
-    ) -> list[tuple[Any, ...]]:
-        """`columns` of the rows of `kinds`, all with `Event`, and of `stage`, or of all."""
-        names = [] if Event in kinds else [kind.kind for kind in kinds]
-        where = f"kind IN ({', '.join('?' * len(names))})" if names else "1"
-        if stage is not None:
-            where, names = f"{where} AND stage = ?", [*names, stage]
-        with _explained(f"The journal in {self._folder} cannot be read"):
-            return self._connection.execute(f"SELECT {columns} FROM events WHERE {where} {end}", names).fetchall()
-
     def _read(self, row: tuple[Any, ...]) -> Entry[Any]:
-        sequence, session, at, kind, stage, data = row
+        sequence, at, kind, stage, data = row
         model = KINDS.get(kind)
         why = f"there is no kind '{kind}' in this version"
         if model is not None:
             try:
-                return Entry(sequence, session, at, stage, model.model_validate(from_json(data)))
+                return Entry(sequence, at, stage, model.model_validate(from_json(data)))
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 why = f"{'.'.join(map(str, first['loc'])) or 'its data'}: {sentence(first)}"
@@ -227,15 +201,17 @@ def remove_journal(folder: Path) -> None:
         (folder / f"journal.sqlite{suffix}").unlink(missing_ok=True)
 
 
+_open = partial(sqlite3.connect, isolation_level=None, check_same_thread=False, timeout=10)
+
+
 def _connected(path: Path, *, reading: bool) -> sqlite3.Connection:
     """A connection to the file. One for reading makes no file beside it where it can do without."""
     if reading:
         # Without a write-ahead log no process has the journal open, and the file is all that there is.
         log = path.with_name(f"{path.name}-wal")
         how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
-        where = f"{path.absolute().as_uri()}?{how}"
-        return sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+        return _open(f"{path.absolute().as_uri()}?{how}", uri=True)
+    connection = _open(path)
     connection.execute("PRAGMA journal_mode = WAL")
     # NORMAL loses nothing when the process is killed; only a power cut can take the last commits.
     connection.execute("PRAGMA synchronous = NORMAL")

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.graph.journal.events import ModelAsked, ModelCalled, ModelMethodFound
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.records import CallUsage, ModelsUsage, RoleUsage, Tokens
+from tunesmith.graph.journal.records import ModelsUsage, RoleUsage, Tokens
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import (
     Completion,
@@ -146,8 +146,8 @@ def _total(parts: Iterable[Tokens]) -> Tokens:
 def read_usage(journal: Journal, *, live: bool) -> Usage:
     """The model calls in a journal. live: those without an end were cut off, and are counted."""
     usage = Usage()
-    for event in RunLog(journal).model_calls():
-        usage.add(event)
+    for entry in RunLog(journal).model_calls():
+        usage.add(entry.event)
     if live:
         usage.count_cut_off()
     return usage
@@ -311,8 +311,8 @@ class CallLog:
         self.known: dict[str, ModelCalled] = {}
         self._bodies: dict[str, dict[str, Any]] = {}
         self._outcomes: dict[str, Outcome] = {}
-        for event in log.model_calls():
-            self._take(event)
+        for entry in log.model_calls():
+            self._take(entry.event)
         if self._outcomes:
             write_recording(folder, self._bodies, self._outcomes)
         if self._live:
@@ -363,14 +363,14 @@ class CallLog:
             event = ModelMethodFound(model=question.model, method=question.method)
             self._journal.append(event, question.call.stage)
 
-    def _count(self, question: Question, completion: Mapping[str, Any]) -> CallUsage:
+    def _count(self, question: Question, completion: Mapping[str, Any]) -> Tokens:
         """Tokens as the server counts them; each of the two counts is estimated where it does not."""
         read = Completion.model_validate(completion)
         # Neither a prompt nor a text has no tokens: a count of 0 is missing.
         prompt = read.prompt_tokens or question.bound.prompt_tokens
         written = read.completion_tokens or math.ceil(len(read.text.encode()) / BYTES_PER_TOKEN)
         cached = read.cached_tokens or 0
-        return CallUsage(
+        return Tokens(
             prompt_tokens=prompt,
             completion_tokens=written,
             cached_tokens=cached,

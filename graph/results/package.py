@@ -183,7 +183,7 @@ class Package:
         self.dispatch = self._read(DispatchFile, "dispatch.json", raw)
         launches = {name: self._read(LaunchFile, f"{name}/launch.json", text) for name, text in sorted(found.items())}
         with Journal(folder, create=False, reading=True) as journal:
-            begun = journal.last(RunStarted)
+            begun = next(journal.entries(RunStarted), None)
         if begun is None:
             raise ExportError(f"{folder} has a journal without a beginning; tune again.")
         self.task, self._begun = begun.event.task, begun

@@ -431,7 +431,7 @@ def _with_problem(draft: TemplateDraft, question: tuple[Message, ...]) -> tuple[
 
 def _register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
     """Puts the template of a branch into the tree, once. answers: of the model, until it worked."""
-    if not context.log.has_template(template.id):
+    if template.id not in context.log.templates:
         event = TemplateAdded(
             template=template, parent=branch.parent, moves=branch.moves, answers=answers, made_by=branch.kind
         )

@@ -17,7 +17,7 @@ from typing import Any
 from tunesmith.actors.judging import judge
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
 from tunesmith.graph.journal.events import Compared, Evaluated, Examined, VerdictReached
-from tunesmith.graph.journal.log import VerifiedKernel, objective, quantities_of, repair_stage, stage_of
+from tunesmith.graph.journal.log import RunLog, VerifiedKernel, objective, quantities_of, repair_stage, stage_of
 from tunesmith.graph.journal.records import ExaminationRow, FinalistResult, Verdict, Verification, Winner
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
@@ -208,7 +208,7 @@ def finalists(
     baseline, vetoed = baseline_quantities(context), context.log.vetoed()
     # A test that was interrupted goes on with the finalists that it began with.
     began = context.log.entries(Compared, stage)
-    wrong = context.log.rejected(before=began[0].sequence if began else None)
+    wrong = (RunLog(context.journal, began[0].sequence) if began else context.log).rejected()
     names, weights, of = context.tuned_names, context.weights, context.settings.objective
     had, templates = {_kernel(entrant) for entrant in after}, {template for template, _ in after}
     ranked: list[tuple[tuple[bool, float], Finalist]] = []

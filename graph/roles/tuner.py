@@ -22,7 +22,7 @@ from tunesmith.graph.context import Context, baseline_quantities, baseline_secon
 from tunesmith.graph.history import prior_of, suggestions_of
 from tunesmith.graph.journal.events import Asked, Evaluated, Searched, SearchStarted, SeedsRefused
 from tunesmith.graph.journal.log import failures_by_kind, observation, racing, stage_of, weighted_geomean
-from tunesmith.graph.journal.records import RefusedSeed, TemplateAccount
+from tunesmith.graph.journal.records import TemplateAccount
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import Finished
 from tunesmith.graph.roles.templater import recorded
@@ -146,7 +146,7 @@ class TemplateSearch:
         log, mine, stage = self.context.log, self.template.id, stage_of(self.plan.round)
         given = log.seeds(stage, mine)
         refused = [
-            RefusedSeed(config=config, why=reason.detail)
+            {"config": config, "why": reason.detail}
             for config in given
             if self.space.index(config) is None and (reason := self.space.reject(config)) is not None
         ]

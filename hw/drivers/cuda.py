@@ -1,22 +1,21 @@
 """The CUDA driver's list of the devices that this process can use, with their limits.
 
 No context is created, so listing devices costs no GPU memory. It does not know devices hidden from this process: NVML
-sees them (`nvml`), and `probe` compares the two. Functions take the module ``cuda.bindings.driver`` as an argument, so
-that tests can hand in another; `load` imports it.
+sees them (`nvml`), and `probe` compares the two.
 """
 
 from __future__ import annotations
 
-import importlib
 import uuid as uuids
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tunesmith.hw import targets
+from tunesmith.hw.drivers import Report, load_module
 from tunesmith.hw.drivers.nvml import NO_DRIVER, parse_pci
 from tunesmith.hw.errors import Unavailable
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.targets import theoretical_bandwidth
 
 NO_GPU: Final = Unavailable("The CUDA driver works but sees no device.", no_device=True)
 
@@ -29,17 +28,6 @@ class CudaGpu:
     uuid: str
     pci: tuple[int, int, int] | None
     limits: DeviceLimits
-    integrated: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CudaReport:
-    """The newest CUDA version that the driver supports, such as ``13.0``, and the devices."""
-
-    cuda_version: str
-    gpus: tuple[CudaGpu, ...]
-    #: Sentences about devices that could not be read.
-    notes: tuple[str, ...] = ()
 
 
 class DriverCallFailed(Exception):
@@ -52,16 +40,12 @@ class DriverCallFailed(Exception):
 
 def load() -> Any | Unavailable:
     """Import ``cuda.bindings.driver``."""
-    try:
-        return importlib.import_module("cuda.bindings.driver")
-    except ImportError:
-        return Unavailable(
-            "The package cuda-bindings is not installed, so CUDA cannot be used: pip install 'tunesmith[cuda13]'."
-        )
+    return load_module("cuda.bindings.driver", "cuda-bindings", "CUDA cannot be used", "cuda13")
 
 
-def read_gpus(driver: Any) -> CudaReport | Unavailable:
-    """List the devices, or say why that cannot be done."""
+def read_gpus(driver: Any) -> Report[CudaGpu] | Unavailable:
+    """List the devices, or say why that cannot be done. version: the newest of CUDA that the driver supports, such as
+    ``13.0``."""
     try:
         _call(driver.cuInit, 0)
     except DriverCallFailed as error:
@@ -83,7 +67,7 @@ def read_gpus(driver: Any) -> CudaReport | Unavailable:
             notes.append(f"CUDA device {index} cannot be read ({error}): check it with nvidia-smi.")
     if not count:
         return NO_GPU
-    return CudaReport(f"{version // 1000}.{version % 1000 // 10}", tuple(gpus), tuple(notes))
+    return Report(tuple(gpus), tuple(notes), f"{version // 1000}.{version % 1000 // 10}")
 
 
 def read_uuid(driver: Any, index: int) -> str:
@@ -124,32 +108,21 @@ def _read_gpu(driver: Any, index: int) -> CudaGpu:
         key = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(_call(driver.cuDeviceGetAttribute, key, device))
 
-    integrated = bool(attribute("INTEGRATED"))
-    raw_name = _call(driver.cuDeviceGetName, 256, device)
-    bus_id = _call(driver.cuDeviceGetPCIBusId, 32, device)
+    name = _c_text(_call(driver.cuDeviceGetName, 256, device))
+    pci = parse_pci(_c_text(_call(driver.cuDeviceGetPCIBusId, 32, device)))
     memory = int(_call(driver.cuDeviceTotalMem, device))
-    return CudaGpu(
-        index=index,
-        uuid=read_uuid(driver, index),
-        pci=parse_pci(_c_text(bus_id)),
-        limits=_limits(attribute, _c_text(raw_name), memory, integrated),
-        integrated=integrated,
-    )
+    return CudaGpu(index, read_uuid(driver, index), pci, _limits(attribute, name, memory))
 
 
-def _limits(attribute: Any, name: str, memory_bytes: int, integrated: bool) -> DeviceLimits:
+def _limits(attribute: Callable[[str], int], name: str, memory_bytes: int) -> DeviceLimits:
     major, minor = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
     capability = f"{major}.{minor}"
     warp_size, threads_per_sm = attribute("WARP_SIZE"), attribute("MAX_THREADS_PER_MULTIPROCESSOR")
-    clock_hz = attribute("CLOCK_RATE") * 1e3
     memory_clock_hz = attribute("MEMORY_CLOCK_RATE") * 1e3
-    bus_width = attribute("GLOBAL_MEMORY_BUS_WIDTH")
-    # Integrated GPUs state a clock, a data rate, or nothing here, so no bandwidth follows from it.
-    bandwidth = None
-    if not integrated and memory_clock_hz > 0 and bus_width > 0:
-        bandwidth = theoretical_bandwidth(memory_clock_hz, bus_width)
-    listed = capability in targets.CAPABILITIES
-    units = "cuda_occupancy.h" if listed else "assumed as for 7.0 to 12.1"
+    # Of a double-data-rate memory: "Theoretical Bandwidth Calculation" in the CUDA C++ Best Practices Guide. Integrated
+    # GPUs state a clock, a data rate, or nothing here, so no bandwidth follows from it.
+    bandwidth = None if attribute("INTEGRATED") else 2.0 * memory_clock_hz * attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8.0
+    units = "cuda_occupancy.h" if capability in targets.CAPABILITIES else "assumed as for 7.0 to 12.1"
     return DeviceLimits(
         name=name,
         backend="cuda",
@@ -176,8 +149,8 @@ def _limits(attribute: Any, name: str, memory_bytes: int, integrated: bool) -> D
         sm_count=attribute("MULTIPROCESSOR_COUNT"),
         l2_bytes=attribute("L2_CACHE_SIZE") or None,
         memory_bytes=memory_bytes,
-        memory_bandwidth=bandwidth,
-        clock_hz=clock_hz or None,
+        memory_bandwidth=bandwidth or None,
+        clock_hz=attribute("CLOCK_RATE") * 1e3 or None,
         memory_clock_hz=memory_clock_hz or None,
         source=f"driver; allocation units: {units}",
     )

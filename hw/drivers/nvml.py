@@ -1,15 +1,14 @@
 """NVML's list of the GPUs of this machine, whether or not this process may use them with CUDA.
 
-It does not combine that list with CUDA's (`probe` does) and takes no measurements (`telemetry` does). Functions take
-the module ``pynvml`` as an argument, so that tests can hand in another; `load` imports it.
+It does not combine that list with CUDA's (`probe` does) and takes no measurements (`telemetry` does).
 """
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
+from tunesmith.hw.drivers import Report, load_module
 from tunesmith.hw.errors import Unavailable
 
 NO_DRIVER = "No NVIDIA driver was found: install it, or start the container with its GPUs."
@@ -18,7 +17,7 @@ NO_DRIVER = "No NVIDIA driver was found: install it, or start the container with
 
 @dataclass(frozen=True, slots=True)
 class NvmlGpu:
-    """One physical GPU. Clock in Hz; None where the GPU or the permissions do not tell."""
+    """One physical GPU."""
 
     index: int
     uuid: str
@@ -28,30 +27,13 @@ class NvmlGpu:
     mig_enabled: bool
     #: Why the MIG mode is not known, where it is not.
     mig_unknown: str | None
-    max_memory_clock_hz: float | None
-    bus_width_bits: int | None
+    #: None where the GPU or the permissions do not tell.
     compute_mode: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class NvmlReport:
-    """The driver's version and the GPUs, in NVML's order (by PCI address)."""
-
-    driver: str
-    gpus: tuple[NvmlGpu, ...]
-    #: Sentences about GPUs that could not be read.
-    notes: tuple[str, ...] = ()
 
 
 def load() -> Any | Unavailable:
     """Import ``pynvml``."""
-    try:
-        return importlib.import_module("pynvml")
-    except ImportError:
-        return Unavailable(
-            "The package nvidia-ml-py is not installed, so GPU clocks, power and throttling are not recorded: "
-            "pip install 'tunesmith[cuda13]'."
-        )
+    return load_module("pynvml", "nvidia-ml-py", "GPU clocks, power and throttling are not recorded", "cuda13")
 
 
 def start(nvml: Any) -> Unavailable | None:
@@ -76,8 +58,8 @@ def explain(nvml: Any, error: Exception) -> str:
     return reasons.get(getattr(error, "value", None), f"NVML cannot be used: {error}.")
 
 
-def read_gpus(nvml: Any) -> NvmlReport | Unavailable:
-    """List the GPUs, or say why that cannot be done."""
+def read_gpus(nvml: Any) -> Report[NvmlGpu] | Unavailable:
+    """List the GPUs in NVML's order (by PCI address), or say why that cannot be done. version: the driver's."""
     failed = start(nvml)
     if failed is not None:
         return failed
@@ -91,7 +73,7 @@ def read_gpus(nvml: Any) -> NvmlReport | Unavailable:
             except nvml.NVMLError as error:
                 # A GPU that fell off the bus must not hide the healthy ones.
                 notes.append(f"NVML cannot read GPU {index} ({error}): check it with nvidia-smi.")
-        return NvmlReport(driver, tuple(gpus), tuple(notes))
+        return Report(tuple(gpus), tuple(notes), driver)
     except nvml.NVMLError as error:
         return Unavailable(explain(nvml, error))
     finally:
@@ -139,7 +121,8 @@ def uuid_at(pci: tuple[int, int, int], *, nvml_module: Any = None) -> str | None
     """The UUID of the GPU at ``domain:bus:device``; None where NVML does not know it."""
     nvml = load() if nvml_module is None else nvml_module
     report = nvml if isinstance(nvml, Unavailable) else read_gpus(nvml)
-    return None if isinstance(report, Unavailable) else next((gpu.uuid for gpu in report.gpus if gpu.pci == pci), None)
+    gpus = () if isinstance(report, Unavailable) else report.devices
+    return next((gpu.uuid for gpu in gpus if gpu.pci == pci), None)
 
 
 def parse_pci(bus_id: str) -> tuple[int, int, int] | None:
@@ -155,7 +138,6 @@ def parse_pci(bus_id: str) -> tuple[int, int, int] | None:
 def _read_gpu(nvml: Any, index: int) -> NvmlGpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     mig_enabled, mig_unknown = _read_mig(nvml, handle)
-    clock_mhz = if_supported(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
     modes = {
         nvml.NVML_COMPUTEMODE_DEFAULT: "default",
         nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
@@ -168,8 +150,6 @@ def _read_gpu(nvml: Any, index: int) -> NvmlGpu:
         pci=parse_pci(_text(nvml.nvmlDeviceGetPciInfo(handle).busId)),
         mig_enabled=mig_enabled,
         mig_unknown=mig_unknown,
-        max_memory_clock_hz=None if not clock_mhz else clock_mhz * 1e6,
-        bus_width_bits=if_supported(nvml, nvml.nvmlDeviceGetMemoryBusWidth, handle) or None,
         compute_mode=modes.get(if_supported(nvml, nvml.nvmlDeviceGetComputeMode, handle)),
     )
 

@@ -1,11 +1,7 @@
-"""OpenCL's list of the devices that this process can use, with their limits, and the folder of PoCL's cache.
-
-Functions take the module ``pyopencl`` as an argument, so that tests can hand in another; `load` imports it.
-"""
+"""OpenCL's list of the devices that this process can use, with their limits, and the folder of PoCL's cache."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import stat
@@ -17,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tunesmith.hw.drivers import Report, load_module
 from tunesmith.hw.errors import Unavailable
 from tunesmith.hw.limits import DeviceLimits
 
@@ -33,23 +30,10 @@ class OpenClDevice:
     limits: DeviceLimits
 
 
-@dataclass(frozen=True, slots=True)
-class OpenClReport:
-    """The devices, CPUs and GPUs only, and sentences about devices left out."""
-
-    devices: tuple[OpenClDevice, ...]
-    notes: tuple[str, ...] = ()
-
-
 def load() -> Any | Unavailable:
     """Import ``pyopencl``, without its cache on disk: it would be made in a home that may not be there to write."""
     os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
-    try:
-        return importlib.import_module("pyopencl")
-    except ImportError:
-        return Unavailable(
-            "The package pyopencl is not installed, so OpenCL devices are not seen: pip install 'tunesmith[opencl]'."
-        )
+    return load_module("pyopencl", "pyopencl", "OpenCL devices are not seen", "opencl")
 
 
 @contextmanager
@@ -100,8 +84,8 @@ def _can_be_made(folder: Path) -> bool:
 
 
 @signals_kept()
-def read_devices(cl: Any) -> OpenClReport | Unavailable:
-    """List the devices, or say why that cannot be done."""
+def read_devices(cl: Any) -> Report[OpenClDevice] | Unavailable:
+    """List the CPUs and GPUs, or say why that cannot be done."""
     keep_pocl_cache()
     try:
         platforms = cl.get_platforms()
@@ -136,7 +120,7 @@ def read_devices(cl: Any) -> OpenClReport | Unavailable:
                 notes.append(f"The OpenCL device {name} is neither a CPU nor a GPU and is left out.")
                 continue
             devices.append(OpenClDevice(index, platform_index, device_index, platform.name.strip(), driver, limits))
-    return OpenClReport(tuple(devices), tuple(notes))
+    return Report(tuple(devices), tuple(notes))
 
 
 def _limits(cl: Any, device: Any) -> DeviceLimits | None:
@@ -183,10 +167,7 @@ def pci_address(cl: Any, device: Any) -> tuple[int, int, int] | None:
 
 def _warp_size(cl: Any, device: Any) -> int | None:
     """Work-items which run in lockstep, where a vendor's extension tells; unknown, no rule about it applies."""
-    names = {
-        "cl_nv_device_attribute_query": "warp_size_nv",
-        "cl_amd_device_attribute_query": "wavefront_width_amd",
-    }
+    names = {"cl_nv_device_attribute_query": "warp_size_nv", "cl_amd_device_attribute_query": "wavefront_width_amd"}
     name = next((name for extension, name in names.items() if extension in str(device.extensions)), None)
     try:
         return None if name is None else int(getattr(device, name))

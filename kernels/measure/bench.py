@@ -43,7 +43,6 @@ from tunesmith.kernels.measure.timing import (
 )
 from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measured, Outcome, describe
 from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
-from tunesmith.kernels.spec.template import BACKENDS
 
 T = TypeVar("T")
 DRIFT_INTERVAL = 16
@@ -172,7 +171,7 @@ class Bench:
     def __init__(self, task: Task, limits: DeviceLimits, index: int = 0, *, seed: int = 0) -> None:
         self.task, self.limits, self.seed = task, limits, seed
         self.device: Device = open_device(limits, index)
-        self._telemetry = open_telemetry(self.device.uuid if BACKENDS[limits.backend].nvidia_tools else None)
+        self._telemetry = open_telemetry(self.device.uuid)
         self.room = int(self.device.free_bytes() * MEMORY_SHARE)
         """Bytes of device memory that workloads may take together."""
         self._workloads: dict[str, WorkloadData] = {}

@@ -151,7 +151,7 @@ def _measure(
         "config": candidate.config,
         "artifacts": {"candidate": candidate.digests, "baseline": baseline.digests},
         "launch_floor_seconds": roofline.launch_seconds,
-        "roofline": roofline.to_json(),
+        "roofline": asdict(roofline),
         "notes": [*notes, *beaten],
         "workloads": rows,
     }

@@ -13,8 +13,7 @@ from tunesmith.graph.results.exports import export_run
 def export(
     run_dir: Annotated[Path, typer.Argument(help="The folder of a run that has ended.")],
     form: Annotated[
-        str,
-        typer.Option("--as", help="torch, cupy, header, hf-kernels, or t4 (all results, for other tuners)."),
+        str, typer.Option("--as", help="torch, cupy, header, hf-kernels, or t4 (all results, for other tuners).")
     ],
     out: Annotated[Path | None, typer.Option(help="A new folder (default: RUN_DIR/exports/FORM).")] = None,
 ) -> None:

@@ -44,22 +44,14 @@ def init(
 ) -> None:
     """Draft a task from a CUDA source or a T1 file, with a mark at every gap that only you can fill."""
     if source.suffix == ".json":
-        if include or define:
-            raise TunesmithError("-I and -D: they go with a CUDA source; leave them out for a T1 file.")
-        if entry is not None:
-            raise TunesmithError("--entry: a T1 file names its kernel; leave the option out.")
+        if include or define or entry is not None:
+            raise TunesmithError("-I, -D and --entry: they go with a CUDA source; leave them out for a T1 file.")
         _import(source, reference, out)
         return
     if reference is not None:
         raise TunesmithError("--reference: it goes with a T1 file (.json); a draft from a source has one to fill in.")
-    if source.suffix == ".toml":
-        raise TunesmithError(
-            f"SOURCE: {source} is a task's file and no CUDA source: `tunesmith tune {quote(str(source))}` takes it."
-        )
-    if source.suffix == ".py":
-        raise TunesmithError(
-            f"SOURCE: {source} is Python, and `init` reads CUDA C++: give a .cu file or a T1 file (.json)."
-        )
+    if source.suffix in (".toml", ".py"):
+        raise TunesmithError(f"SOURCE: {source} is no CUDA source: give a .cu file or a T1 file (.json).")
     code = whole_source(read_source(source, "SOURCE"), source, include or (), dict(map(_macro, define or ())))
     made = draft(code, entry, str(source))
     folder = _write(Path(made.name) if out is None else out, made.files)

@@ -20,7 +20,6 @@ from tunesmith.cli.app import (
     EXIT_UNEXAMINED,
     EXIT_UNMEASURED,
     EXIT_WAITING,
-    InternalError,
     Json,
     SettingsFile,
     TaskArgument,
@@ -119,10 +118,6 @@ def drive(folder: Path, work: Callable[..., RunResult], as_json: bool) -> None:
 
             print_json({"waiting": str(error), "run_dir": str(folder)})
         raise typer.Exit(EXIT_WAITING) from error
-    except BrokenPipeError:
-        raise
-    except Exception as error:  # the last line of defence: a log in the run's folder, and one sentence
-        raise InternalError(folder) from error
     except KeyboardInterrupt:
         if not (folder / "journal.sqlite").exists():
             raise

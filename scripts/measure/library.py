@@ -11,18 +11,15 @@ interval; general and best configuration have the same over the plain kernel.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph import tune
-from tunesmith.graph.progress import Listener, Progress
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import probe
 from tunesmith.kernels.spec.taskfile import library_tasks
@@ -40,23 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", default=",".join(library_tasks()))
     parser.add_argument("--time-limit", help="for each task, as of `tunesmith tune` (default: none)")
     parser.add_argument("--backend", default="cuda")
-    parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds after which no task is begun")
     parser.add_argument("--opponents", choices=("usual", "all", "none"), default="all")
     options = parser.parse_args(arguments)
     if options.table:
-        files = [(name, json.loads(Path(name).read_text(encoding="utf-8"))) for name in options.table]
-        sys.stdout.write(markdown(merged(files)))
+        files = [json.loads(Path(name).read_text(encoding="utf-8")) for name in options.table]
+        runs: dict[str, Any] = {task: run for file in files for task, run in file["runs"].items()}
+        sys.stdout.write(markdown(dict(sorted(runs.items()))))
         return 0
     record = Record(options, probe().device(options.backend))
-    runs: dict[str, Any] = {}
-    failed: dict[str, str] = {}
-    begun = time.monotonic()
+    runs, failed = dict[str, Any](), dict[str, str]()
     for task in options.tasks.split(","):
         name = Path(task).name
-        if time.monotonic() - begun > options.stop_after:
-            failed[name] = "not begun"
-            continue
-        started, phases = time.monotonic(), defaultdict[str, float](float)
+        started = time.monotonic()
         try:
             result = tune(
                 task,
@@ -67,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 opponents=options.opponents,
                 time_limit=options.time_limit,
                 run_dir=Path("/tmp") / f"measure-{name}-{os.getpid()}",
-                listener=_phase_timer(phases),
+                listener=lambda progress: print(progress, flush=True) if progress.message else None,
             )
         except TunesmithError as error:
             # The other tasks are still measured.
@@ -75,40 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name}: {error}", flush=True)
         else:
             wall = round(time.monotonic() - started, 1)
-            spent = {phase: round(seconds, 1) for phase, seconds in phases.items()}
-            runs[name] = result.summary.to_json() | {"wall_seconds": wall, "phases": spent, "valid": result.valid}
+            runs[name] = result.summary.to_json() | {"wall_seconds": wall, "valid": result.valid}
             print(f"{name}: {result.summary.sentence} {wall} s\n{markdown({name: runs[name]})}", flush=True)
         record.write(runs=runs, failed=failed)
-    record.write(runs=runs, failed=failed)
     return 1 if failed else 0
-
-
-def _phase_timer(phases: dict[str, float]) -> Listener:
-    """Prints each message, and adds the seconds between two of them to the phase of the former."""
-    phase, since = "start", time.monotonic()
-
-    def listen(progress: Progress) -> None:
-        nonlocal phase, since
-        now = time.monotonic()
-        phases[phase] += now - since
-        phase, since = "examine" if progress.message.startswith("examining") else progress.phase, now
-        if progress.message:
-            print(progress, flush=True)
-
-    return listen
-
-
-def merged(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """The runs of several files by task; raises `TunesmithError` for a task that two of them have, and for none."""
-    runs: dict[str, Any] = {}
-    for name, record in records:
-        for task, run in record["runs"].items():
-            if task in runs:
-                raise TunesmithError(f"{name}: another file has the task {task} too; leave one of them out.")
-            runs[task] = run
-    if not runs:
-        raise TunesmithError("These files have no tasks: give files that library.py wrote.")
-    return dict(sorted(runs.items()))
 
 
 def markdown(runs: Mapping[str, Any]) -> str:

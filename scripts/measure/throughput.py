@@ -17,8 +17,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -41,8 +42,6 @@ from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Config, Parameter, Template
 
-BUSY = 0.85
-"""Share of the time from which on lanes or compilers are what everything waits for."""
 SMALL: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     # 3 * 4 * 2 * 3 * 3 = 216 points: without WALK the two caps are the same.
     "cuda": {
@@ -139,9 +138,11 @@ def find_place(long: int, seed: int) -> Place:
     return Place(task, device, workload, long or 24, seed)
 
 
-def make_pool(place: Place, cache: ArtifactCache | None, lanes: int, compilers: int, **more: Any) -> Pool:
+@contextmanager
+def ready_pool(place: Place, folder: str, lanes: int, compilers: int, **more: Any) -> Iterator[tuple[Pool, float]]:
+    """A pool with its cache in `folder`, and the seconds until all its workers were ready."""
     gpu = place.device.backend == "cuda"
-    return Pool(
+    with Pool(
         place.task,
         place.device.limits,
         place.device.index,
@@ -149,20 +150,16 @@ def make_pool(place: Place, cache: ArtifactCache | None, lanes: int, compilers: 
         compilers=(compilers or max(1, (os.cpu_count() or 1) - 1 - lanes)) if gpu else 1,
         seed=place.seed,
         workloads=[place.workload],
-        cache=cache,
+        cache=ArtifactCache(Path(folder)),
         say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
         **more,
-    )
-
-
-def ready(pool: Pool) -> float:
-    """Seconds until all workers of `pool` are ready."""
-    started = time.monotonic()
-    for worker in pool.workers.workers:
-        pool.workers.request_ready(worker)
-    for worker in pool.workers.workers:
-        pool.make_ready(worker)
-    return round(time.monotonic() - started, 3)
+    ) as pool:
+        started = time.monotonic()
+        for worker in pool.workers.workers:
+            pool.workers.request_ready(worker)
+        for worker in pool.workers.workers:
+            pool.make_ready(worker)
+        yield pool, round(time.monotonic() - started, 3)
 
 
 def stretch(
@@ -195,12 +192,10 @@ def stretch(
         "rate": round(len(configs) / seconds, 1),
         **{kind: len(workers) for kind, workers in kinds.items()},
         **{f"{kind}_busy": round(share, 3) for kind, share in busy.items()},
-        "bound": next((kind for kind, share in busy.items() if share >= BUSY), "neither"),
         "measured": len(measured),
         "failures": dict(Counter(one.failure.kind for one in evaluations if one.failure is not None)),
         "compile_ms": round(1e3 * statistics.median(compiled), 2) if compiled else 0.0,
         "visit_ms": round(1e3 * statistics.median(one.lane_seconds for one in evaluations), 3),
-        "samples": statistics.mean(one.samples for one in measured) if measured else 0.0,
     }
     print(f"{name}: {len(configs)} points, {figures['rate']} a second", file=sys.stderr, flush=True)
     return figures, evaluations
@@ -210,17 +205,12 @@ def measure_single(place: Place, compilers: int) -> dict[str, Any]:
     """One lane: cold, warm (in new processes), and a long stretch of the whole space on a cold cache."""
     result: dict[str, Any] = {}
     template = small(place.template)
-    configs = place.configs(template, 10_000)
+    configs, long = place.configs(template, 10_000), place.configs(place.template, place.long)
     with tempfile.TemporaryDirectory() as folder, cluster():
         for name in ("cold", "warm"):
-            began = time.monotonic()
-            with make_pool(place, ArtifactCache(Path(folder)), 1, compilers) as pool:
-                workers = ready(pool)
-                found, _ = stretch(name, pool, place, template, configs)
-                whole = round(len(configs) / (time.monotonic() - began), 1)
-                result[name] = found | {"workers_seconds": workers, "rate_with_workers_start": whole}
+            with ready_pool(place, folder, 1, compilers) as (pool, seconds):
+                result[name] = stretch(name, pool, place, template, configs)[0] | {"workers_seconds": seconds}
                 if name == "warm":
-                    long = place.configs(place.template, place.long)
                     result["long"], _ = stretch("long", pool, place, place.template, long)
     return result
 
@@ -233,9 +223,9 @@ def measure_gpus(place: Place, most: int, compilers: int) -> dict[str, Any]:
         for lanes in sorted({*(2**power for power in range(8) if 2**power < most), most}):
             with (
                 tempfile.TemporaryDirectory() as folder,
-                make_pool(place, ArtifactCache(Path(folder)), lanes, compilers) as pool,
+                ready_pool(place, folder, lanes, compilers) as (pool, seconds),
             ):
-                step: dict[str, Any] = {"lanes": lanes, "workers_seconds": ready(pool)}
+                step: dict[str, Any] = {"lanes": lanes, "workers_seconds": seconds}
                 for name in ("cold", "warm"):
                     step[name], _ = stretch(f"{lanes} {name}", pool, place, place.template, configs)
                     first = steps[0] if steps else step
@@ -256,9 +246,8 @@ def measure_killers(place: Place, compilers: int) -> dict[str, Any]:
         for name, configs in points.items():
             with (
                 tempfile.TemporaryDirectory() as folder,
-                make_pool(place, ArtifactCache(Path(folder)), 1, compilers, deadlines=deadlines) as pool,
+                ready_pool(place, folder, 1, compilers, deadlines=deadlines) as (pool, _),
             ):
-                ready(pool)
                 runs[name] = stretch(name, pool, place, template, configs)
     wrong, kinds = [], Counter[str]()
     for config, evaluation in zip(points["with"], runs["with"][1], strict=True):

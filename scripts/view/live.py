@@ -43,26 +43,26 @@ def view() -> Iterator[Listener]:
         with _Live(console) as live:
             yield live
     else:
-        yield _Plain(console)
+        yield _plain(console)
 
 
-class _Plain:
-    def __init__(self, console: Console) -> None:
-        self._console, self._last, self._ended = console, 0.0, ""
+def _plain(console: Console) -> Listener:
+    last, ended = 0.0, ""
 
-    def __call__(self, progress: Progress) -> None:
-        if progress.message:
-            self._print(progress, progress.message)
-        elif time.monotonic() - self._last >= PLAIN_SECONDS or progress.done == progress.budget:
-            self._last = time.monotonic()
-            text = f"{progress.done}/{progress.budget} evaluations  {progress.account}"
+    def show(progress: Progress) -> None:
+        nonlocal last, ended
+        text = progress.message
+        if not text:
+            if time.monotonic() - last < PLAIN_SECONDS and progress.done != progress.budget:
+                return
+            last, text = time.monotonic(), f"{progress.done}/{progress.budget} evaluations  {progress.account}"
             # The last result and the end of the search both ask for a line; a repeated line is left out.
-            if text != self._ended:
-                self._print(progress, text)
-            self._ended = text
+            if text == ended:
+                return
+            ended = text
+        console.print(f"{progress.phase:>8}  {text}", markup=False, soft_wrap=True)
 
-    def _print(self, progress: Progress, text: str) -> None:
-        self._console.print(f"{progress.phase:>8}  {text}", markup=False, soft_wrap=True)
+    return show
 
 
 class _Live:

@@ -35,9 +35,9 @@ def end(tmp_path: Path, environment: dict[str, str], device: Any) -> Iterator[En
     started = []
 
     def run(kind: str, least: int, number: int) -> tuple[subprocess.Popen[str], str, str]:
-        options = ["--evaluations", "4", "--rounds", "1", "--seed", "1", "--run-dir", str(tmp_path / "run")]
+        options = ["--evaluations", "4", "--rounds", "1", "--seed", "1", "--workers", "1", "--run-dir"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "tunesmith.cli.main", "tune", TASK, *options],
+            [sys.executable, "-m", "tunesmith.cli.main", "tune", TASK, *options, str(tmp_path / "run")],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

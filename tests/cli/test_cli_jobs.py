@@ -1,5 +1,5 @@
 """`ray job submit` against a cluster that the test starts, with token authentication on: from a working directory, and
-from a wheel; and the cluster file of the documentation."""
+from a wheel; runs that join a cluster that is there, or is not; and the cluster file of the documentation."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from process_tree import below, naming
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 RAY = str(Path(sys.executable).with_name("ray"))
 OPTIONS = ["--backend", "opencl", "--evaluations", "2", "--rounds", "1", "--json"]
+TASK = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
 
 
 @dataclass(frozen=True)
@@ -144,10 +145,9 @@ def test_a_job_from_a_wheel(head: Head, device: Any, tmp_path: Path) -> None:
     subprocess.run([*pip, "install", "--no-deps", "--target", str(place), str(wheel)], check=True, capture_output=True)
     script = place / "tunesmith" / "cli" / "tune.py"
     environment = json.dumps({"env_vars": {"PYTHONPATH": str(place)}})
-    task = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
     done = head.submit(
         ["--runtime-env-json", environment],
-        [sys.executable, str(script), task, "--run-dir", str(tmp_path / "run"), *OPTIONS],
+        [sys.executable, str(script), TASK, "--run-dir", str(tmp_path / "run"), *OPTIONS],
         tmp_path,
     )
     assert summary_of(done)["evaluations"] == 2
@@ -163,3 +163,29 @@ def test_the_cluster_file_of_the_documentation_is_valid() -> None:
     prepared = prepare_config(yaml.safe_load(text) | {"cluster_synced_files": []})
     validate_config(prepared)
     assert any("RAY_AUTH_MODE=token" in command for command in prepared["head_start_ray_commands"])
+
+
+@pytest.mark.slow
+def test_a_run_joins_the_cluster_of_ray_address_and_leaves_it_running(
+    tmp_path: Path, device: Any, ray_cluster: Any
+) -> None:
+    address = ray_cluster.get_runtime_context().gcs_address
+    script = str(REPOSITORY / "scripts" / "tune.py")
+    run = [sys.executable, script, TASK, "--run-dir", str(tmp_path / "r"), *OPTIONS]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=100, env={**os.environ, "RAY_ADDRESS": address})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["evaluations"] == 2
+    jobs = [job for job in ray_cluster._private.state.jobs() if "tune.py" in job["Entrypoint"]]
+    assert jobs, "the run was a job of this cluster"
+    assert ray_cluster.get(ray_cluster.remote(lambda: 42).remote(), timeout=30) == 42
+
+
+def test_a_cluster_that_is_not_there(tmp_path: Path, environment: dict[str, str], device: Any) -> None:
+    run = [sys.executable, "-m", "tunesmith.cli.main", "tune", TASK, "--run-dir", str(tmp_path / "r"), *OPTIONS]
+    done = subprocess.run(
+        run, capture_output=True, text=True, timeout=115, env=environment | {"RAY_ADDRESS": "127.0.0.1:1"}
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == "" and "Traceback" not in done.stderr
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("tunesmith: ") and "RAY_ADDRESS=127.0.0.1:1" in said

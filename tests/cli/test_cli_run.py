@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,13 +54,13 @@ def test_the_winner_runs_by_itself(finished_run: Any, tmp_path: Any) -> None:
     assert [shape["sizes"] for shape in dispatch["shapes"]] == [{"n": 16384}, {"n": 5000}]
     assert all((shape["folder"] == "baseline") == (shape["verdict"] != "faster") for shape in dispatch["shapes"])
     for folder in {"general", *(shape["folder"] for shape in dispatch["shapes"])}:
-        launch = json.loads((best / folder / "launch.json").read_text())
-        for workload, about in launch["workloads"].items():
-            assert (best / folder / about["source"]).is_file()
-            run = [sys.executable, str(best / folder / "launch.py"), workload]
-            done = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-            assert done.returncode == 0, done.stderr
-            assert f"scale_add on {workload}: right" in done.stdout
+        workloads = json.loads((best / folder / "launch.json").read_text())["workloads"]
+        assert all((best / folder / about["source"]).is_file() for about in workloads.values())
+        workload = min(workloads, key=int)
+        run = [sys.executable, str(best / folder / "launch.py"), workload]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert f"scale_add on {workload}: right" in done.stdout
 
 
 def test_the_winner_says_which_workloads_it_knows(finished_run: Any) -> None:
@@ -78,6 +79,7 @@ def test_the_exported_source_is_the_specialised_template(finished_run: Any) -> N
 def test_report_shows_the_run_again(finished_run: Any, here: Any) -> None:
     plain = here("report", finished_run.folder)
     assert plain.returncode == 0 and finished_run.summary["sentence"] in plain.stdout
+    assert any(line.startswith("Checks of ") and " passed" in line for line in plain.stdout.splitlines())
     assert str(finished_run.folder / "report.html") in plain.stdout
     assert f"**{finished_run.summary['sentence']}**" in here("report", finished_run.folder, "--markdown").stdout
     as_json = here("report", finished_run.folder, "--json")
@@ -126,3 +128,34 @@ def test_bench_gives_one_comparison_with_intervals_and_other_times_apart(command
     assert row["cold"]["low"] <= row["cold"]["ratio"] <= row["cold"]["high"]
     assert row["warm_l2_seconds"]["candidate"] > 0 and row["call_to_call_seconds"]["baseline"] > 0
     assert found["launch_floor_seconds"] > 0 and found["artifacts"]["candidate"] and found["artifacts"]["baseline"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["n=5000"], ""),
+        ([], "n is missing, as in: python dispatch.py n=16"),
+        (["n=abc"], "n is a whole number of at least 1, not 'abc'"),
+        (["n=0"], "n is a whole number of at least 1, not '0'"),
+        (["n=5000", "T=float16"], "there is no T; give n"),
+    ],
+)
+def test_best_says_which_kernel_serves_a_shape(finished_run: Any, arguments: list[str], wanted: str) -> None:
+    command = [sys.executable, str(finished_run.folder / "best" / "dispatch.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == (1 if wanted else 0) and done.stderr.startswith(wanted)
+    assert wanted or done.stdout.split(":")[0] in ("baseline", "general")
+
+
+def test_a_form_of_another_backend_is_refused(finished_run: Any, here: Any, tmp_path: Path) -> None:
+    done = here("export", finished_run.folder, "--as", "torch", "--out", tmp_path / "new")
+    assert done.returncode == 2 and "was tuned with opencl" in done.stderr and not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+def test_a_rule_is_fitted_on_the_device(finished_run: Any, command: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run.folder, folder)
+    done = command("resume", folder, "--dispatch-shapes", 4)
+    assert done.returncode == 0, done.stderr
+    assert "Dispatch on 2 unseen shapes" in done.stdout and "Dispatch rule, fitted to 4 shapes" in done.stdout

@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from tunesmith.cli.app import echo
-from tunesmith.cli.view.tables import _checks, print_table
-from tunesmith.graph.journal.records import ExaminationRow
+from tunesmith.cli.view.tables import print_table
 
 
 def printed(width: int) -> str:
@@ -39,21 +38,6 @@ def test_nothing_is_cut_at_any_width(width: int) -> None:
     assert "1048576-float32" in text and "4335.99" in text and "1131.67" in text and text.count("…") == 1
     assert ("┃" in text) == (width >= 57)
     assert "[n,d]=silu(input[:,:d])" in re.sub(r"[\s│]|\x1b\[[0-9;]*m", "", text)
-
-
-@pytest.mark.parametrize(
-    ("verdict", "skipped", "wanted"),
-    [
-        ("accepted", (), "Checks of VEC=4: 340 passed"),
-        ("accepted", ("1 (derived), task: no",) * 12, "Checks of VEC=4: 340 passed, 12 skipped (the report says why)"),
-        ("accepted", ("8, task: (--check-time)",), "Checks of VEC=4: 340 passed, 1 skipped, 1 for lack of time"),
-        ("partial", (), "Checks of VEC=4: 340 passed; right in part only, as few"),
-    ],
-)  # fmt: skip
-def test_how_far_a_winner_was_checked_is_one_line(verdict: Any, skipped: tuple[str, ...], wanted: str) -> None:
-    about = {"template": "vectors", "config": {"VEC": 4}, "workload": "", "verdict": verdict, "detail": "few"}
-    row = ExaminationRow(**about, checks=340, skipped=skipped, largest_error=None, baseline_error=None)
-    assert _checks(row).startswith(wanted)
 
 
 def test_brackets_of_a_task_are_shown(here: object) -> None:
@@ -79,7 +63,7 @@ def test_lines_break_at_words_on_a_terminal(
 
 def test_a_reader_of_progress_that_goes_away_ends_nothing() -> None:
     program = (
-        "from tunesmith.cli.view.live import view\nfrom tunesmith.graph.context import Progress\n"
+        "from tunesmith.cli.view.live import view\nfrom tunesmith.graph.progress import Progress\n"
         "with view() as show:\n    for number in range(3): show(Progress('plan', f'line {number}'))\n"
         "print('the result')"
     )

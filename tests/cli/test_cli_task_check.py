@@ -69,12 +69,7 @@ def test_a_reference_that_fails_on_a_made_up_size_is_called_on_the_task_s_own(he
     ("file", "old", "new", "wanted"),
     [
         ("twice.cu", "2 * x[i]", "2 * z[i]", 'identifier "z" is undefined'),
-        (
-            "twice.cu",
-            KERNEL,
-            COUNTS,
-            "keeps count in global memory",
-        ),
+        ("twice.cu", KERNEL, COUNTS, "keeps count in global memory"),
         ("task.toml", "block = [256]", "block = [2048]", "it cannot be launched on the workload 100000000"),
         ("reference.py", "2 * x", "x.nothing", "raises AttributeError"),
     ],
@@ -86,5 +81,6 @@ def test_what_is_wrong_is_one_sentence(here: Any, tmp_path: Path, file: str, old
     assert done.returncode == 2 and done.stdout == ""
     [line] = done.stderr.strip().splitlines()
     assert wanted in line and line.endswith(".")
-    # The commands that need no device look at the same first.
-    assert wanted in here("prompts", ".", "--target", "sm_90", cwd=tmp_path).stderr
+    if file == "task.toml":
+        # The commands that need no device look at the same first.
+        assert wanted in here("prompts", ".", "--target", "sm_90", cwd=tmp_path).stderr

@@ -33,36 +33,32 @@ TOKENS = st.sampled_from(
 )
 
 
+def _places(inside: Any) -> list[tuple[Any, Any]]:
+    """Each list or object at or below `inside` with each of its keys."""
+    keys = sorted(inside) if isinstance(inside, dict) else range(len(inside)) if isinstance(inside, list) else ()
+    return [place for key in keys for place in ((inside, key), *_places(inside[key]))]
+
+
 @st.composite
 def documents(draw: st.DrawFn, document: Any) -> Any:
     """`document` with one to three of its values replaced, taken away, doubled or put elsewhere."""
     changed = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 3))):
-        if isinstance(changed, dict | list) and changed:
-            _change(draw, changed)
-    return changed
-
-
-def _change(draw: st.DrawFn, inside: Any) -> None:
-    """One change at a place below `inside`, which is reached by a walk from the top."""
-    while True:
-        key = draw(st.sampled_from(sorted(inside) if isinstance(inside, dict) else range(len(inside))))
-        below = inside[key]
-        if isinstance(below, dict | list) and below and draw(st.integers(0, 3)):
-            inside = below
-            continue
+        if not (places := _places(changed)):
+            break
+        inside, key = draw(st.sampled_from(places))
         how = draw(st.sampled_from(["replace", "replace", "replace", "remove", "add", "wrap"]))
         if how == "replace":
             inside[key] = draw(VALUES)
         elif how == "remove":
             del inside[key]
         elif how == "wrap":
-            inside[key] = [below]
+            inside[key] = [inside[key]]
         elif isinstance(inside, dict):
-            inside[draw(st.text(max_size=8))] = copy.deepcopy(below)
+            inside[draw(st.text(max_size=8))] = copy.deepcopy(inside[key])
         else:
-            inside.append(copy.deepcopy(below))
-        return
+            inside.append(copy.deepcopy(inside[key]))
+    return changed
 
 
 @st.composite

@@ -6,17 +6,15 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_rows import alter, rows
 from rich.console import Console
 from rich.table import Table
 from simulated_pool import simulate_device
 
-from tunesmith.cli.main import main
 from tunesmith.cli.view.tables import print_table
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.store import Journal, JournalError
@@ -34,14 +32,10 @@ def ended(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_half_a_character_in_a_journal(ended: Path) -> None:
     """JSON can name it, and no file that is written from it can hold it."""
-    connection = sqlite3.connect(ended / "journal.sqlite", isolation_level=None)
-    ((number, data),) = connection.execute("SELECT sequence, data FROM events WHERE kind = 'run'").fetchall()
-    row = json.loads(data)
-    row["task"]["description"] = row["task"]["caveat"] = row["task"]["name"] = "half \ud83d"
-    connection.execute("DROP TRIGGER events_stay")
-    connection.execute("UPDATE events SET data = ? WHERE sequence = ?", (json.dumps(row), number))
-    connection.close()
-    with pytest.raises(JournalError, match=rf"Entry {number} .*its data is not valid JSON"):
+    (began,) = rows(ended, "run")
+    began.data["task"]["description"] = began.data["task"]["caveat"] = began.data["task"]["name"] = "half \ud83d"
+    alter(ended, ("UPDATE events SET data = ? WHERE sequence = ?", (json.dumps(began.data), began.sequence)))
+    with pytest.raises(JournalError, match=rf"Entry {began.sequence} .*its data is not valid JSON"):
         resume(ended, more=1, as_recorded=True)
 
 
@@ -61,11 +55,8 @@ def test_a_journal_whose_texts_are_bytes(ended: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("column", ["session", "elapsed"])
 def test_a_journal_whose_numbers_are_none(ended: Path, column: str) -> None:
-    connection = sqlite3.connect(ended / "journal.sqlite", isolation_level=None)
-    connection.execute("DROP TRIGGER events_stay")
-    connection.execute("PRAGMA writable_schema = 1")
-    connection.execute("UPDATE sqlite_schema SET sql = replace(sql, 'NOT NULL', '') WHERE name = 'events'")
-    connection.close()
+    without = "UPDATE sqlite_schema SET sql = replace(sql, 'NOT NULL', '') WHERE name = 'events'"
+    alter(ended, ("PRAGMA writable_schema = 1", ()), (without, ()))
     connection = sqlite3.connect(ended / "journal.sqlite", isolation_level=None)
     connection.execute(f"UPDATE events SET {column} = NULL")
     connection.close()
@@ -91,51 +82,44 @@ def test_a_record_whose_value_is_no_number_and_no_text(tmp_path: Path, value: An
         read_cache(path)
 
 
-def test_a_path_of_bytes_that_are_no_text(environment: dict[str, str], tmp_path: Path, ended: Path) -> None:
+def test_a_path_of_bytes_that_are_no_text(here: Any, tmp_path: Path, ended: Path) -> None:
     """What cannot be encoded is shown by its numbers."""
     folder = shutil.copytree(ended, tmp_path / os.fsdecode(b"run-\xff"))
-    program = [sys.executable, "-m", "tunesmith.cli.main", "report"]
-    done = subprocess.run([*program, folder], capture_output=True, env=environment | {"PYTHONIOENCODING": "utf-8"})
-    assert done.returncode == 0, done.stderr
-    assert b"run-\\udcff" in done.stdout and b"Traceback" not in done.stderr
+    done = here("report", folder)
+    assert done.returncode == 0 and "run-\\udcff" in done.stdout, done.stderr
 
 
-def test_half_a_character_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_half_a_character_in_a_sentence(tmp_path: Path, here: Any) -> None:
     path = tmp_path / "table.json"
     path.write_text(json.dumps({"tune_params": {"GROUP": [1]}, "tune_params_keys": ["\ud800"], "cache": {}}))
-    with pytest.raises(SystemExit) as ended:
-        main(["simulate", str(path)])
-    assert ended.value.code == 2 and "'\\ud800' does not" in capsys.readouterr().err
+    done = here("simulate", path)
+    assert done.returncode == 2 and "'\\ud800' does not" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("option", "value"), [("--model-for", "\n"), ("--model-option", "a\rb"), ("--time-limit", "1\n2")]
 )
-def test_an_option_with_the_end_of_a_line_in_it(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["tune", "there-is-no-such-task", option, value])
-    said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.count("\n") == 1 and repr(value) in said, said
+def test_an_option_with_the_end_of_a_line_in_it(option: str, value: str, here: Any) -> None:
+    done = here("tune", "there-is-no-such-task", option, value)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and repr(value) in done.stderr, done.stderr
 
 
-def test_a_file_of_best_without_sources(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_best_without_sources(ended: Path, here: Any) -> None:
     path = ended / "best" / "general" / "launch.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sources": []}))
-    with pytest.raises(SystemExit) as done:
-        main(["export", str(ended), "--as", "t4"])
-    said = capsys.readouterr().err
-    assert done.value.code == 2 and "is damaged or of another version (general/launch.json, sources" in said, said
+    done = here("export", ended, "--as", "t4")
+    assert done.returncode == 2 and "is damaged or of another version (general/launch.json, sources" in done.stderr
+
+
+def test_an_evaluation_of_a_template_that_no_entry_has(ended: Path) -> None:
+    alter(
+        ended, ("UPDATE events SET data = json_set(data, '$.evaluation.template', 'x') WHERE kind = 'evaluation'", ())
+    )
+    with pytest.raises(JournalError, match="no entry with the template 'x'"):
+        resume(ended, more=1)
 
 
 def test_a_verdict_with_rows_of_a_configuration_that_it_does_not_name(ended: Path) -> None:
-    connection = sqlite3.connect(ended / "journal.sqlite", isolation_level=None)
-    connection.execute("DROP TRIGGER events_stay")
-    for number, data in connection.execute(
-        "SELECT sequence, data FROM events WHERE data LIKE '%\"verdict\"%'"
-    ).fetchall():
-        row = json.loads(data)
-        if isinstance(row.get("verdict"), dict) and "general" in row["verdict"]:
-            row["verdict"]["general"] = None
-            connection.execute("UPDATE events SET data = ? WHERE sequence = ?", (json.dumps(row), number))
-    connection.close()
+    changed = "UPDATE events SET data = json_set(data, '$.verdict.general', NULL) WHERE kind = 'verdict'"
+    alter(ended, (changed, ()))
     assert not resume(ended).valid

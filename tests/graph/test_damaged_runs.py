@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_rows import alter
 from simulated_pool import simulate_device
 
 from tunesmith.graph import resume, tune
@@ -45,15 +46,6 @@ def ended(once: Path, tmp_path: Path) -> Path:
 
 
 SETTINGS_LOST = '{"settings": 3, "task": {}, "device": {}, "origin": {}}'
-
-
-def alter(run: Path, *statements: tuple[str, Any]) -> None:
-    """Changes the journal of `run` as no program of ours does."""
-    connection = sqlite3.connect(run / "journal.sqlite", isolation_level=None)
-    connection.execute("DROP TRIGGER events_stay")
-    for statement, values in statements:
-        connection.execute(statement, values)
-    connection.close()
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", "", "never JSON", "\udc80", "fast"])
@@ -180,8 +172,8 @@ def test_what_a_killed_run_left_in_the_log_is_read(ended: Path) -> None:
     with Journal(ended, create=False) as journal:
         journal.append(Asked(number=99, template="t", config={}))
         with Journal(ended, create=False, reading=True) as reader:
-            last = reader.last(Asked)
-    assert last is not None and last.event.number == 99
+            last = RunLog(reader).last(Asked)
+    assert last is not None and last.number == 99
 
 
 @pytest.mark.parametrize(
@@ -206,4 +198,4 @@ def test_each_kind_of_failure_has_its_own_remedy(ended: Path, code: int, remedy:
     with pytest.raises(JournalError, match=remedy):
         journal.append(Asked(number=1, template="t", config={}))
     with pytest.raises(JournalError, match=remedy.partition(", and")[0]):
-        journal.last(Asked)
+        list(journal.entries(Asked))

@@ -69,8 +69,7 @@ def run(folder: Path, **settings: Any) -> RunResult:
 
 def last_suggestions(folder: Path) -> Any:
     with Journal(folder, create=False) as journal:
-        found = journal.last(EarlierResults)
-    assert found is not None
+        (found,) = journal.entries(EarlierResults)
     return found.event.suggestions
 
 

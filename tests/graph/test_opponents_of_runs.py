@@ -15,7 +15,6 @@ from tunesmith.cli.measure import library
 from tunesmith.graph import tune
 from tunesmith.graph.journal.events import Compared
 from tunesmith.graph.journal.store import Journal
-from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.measure.timing import compare
@@ -104,5 +103,3 @@ def test_the_table_has_every_label_with_intervals(
     assert row[3:8] == ["20.00", "-", "-", "10.00 (0.50x, 0.50 - 0.50)", "-"]
     assert row[8].endswith(")") and "x, " in row[9]
     assert "- Not timed: another, far (compiled): it raises ModuleNotFoundError: no" in lines[-2]
-    with pytest.raises(TunesmithError, match="another file has the task a too"):
-        library.merged([("x", {"runs": {"a": 1}}), ("y", {"runs": {"a": 1}})])

@@ -226,7 +226,7 @@ def test_evidence_is_found_once_and_its_absence_has_a_reason(context: Any, monke
 
     monkeypatch.setattr("tunesmith.graph.prompts.facts.Isolated", Missing)
     examine(made, "baseline", baseline, {}, workload, "round-2")
-    assert made.journal.count(EvidenceKept) == 1
+    assert len(list(made.journal.entries(EvidenceKept))) == 1
     examine(made, "other", baseline, {}, workload, "round-2")
     other = made.log.evidence("other", {})
     assert other is not None and other.note == "NVRTC is missing here" and other.instructions == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,13 @@ def node(name: str, made_by: Any, round_: int, best: float, answers: int = 1, pa
     known = load_task(str(Path(RAW).parent.parent / "scale_add" / "task.toml")).sources("opencl").templates[0]
     made: Template = known.model_copy(update={"name": name})
     ranked = ((best, Evaluation(made.id, made.default_config, {})),)
-    return Node(made, parent, ("a move",), round_, ranked=ranked, made_by=made_by, answers=answers)
+    about: dict[str, Any] = {"parent": parent, "moves": ("a move",), "made_by": made_by, "answers": answers}
+    return Node(template=made, round=round_, ranked=ranked, **about)
+
+
+def failed(round_: int, made_by: Any, answers: int) -> FailedBranch:
+    about: dict[str, Any] = {"parent": "baseline", "moves": ("x",), "problem": "why"}
+    return FailedBranch(round=round_, branch=0, made_by=made_by, answers=answers, **about)
 
 
 def test_a_kernel_counts_against_the_best_of_earlier_rounds() -> None:
@@ -83,9 +88,9 @@ def test_a_kernel_counts_against_the_best_of_earlier_rounds() -> None:
         node("d", "expose", 2, 0.3),
         node("given", "template", 1, 0.01, parent="library"),
     )
-    first = FailedBranch(1, "baseline", ("x",), "why", "template", answers=1)
+    first = failed(1, "template", 1)
     one = Tree(nodes[:2], (first,))
-    two = Tree(nodes[:4], (first, FailedBranch(2, "baseline", ("x",), "why", "extend", answers=3)))
+    two = Tree(nodes[:4], (first, failed(2, "extend", 3)))
     found = branch_rewards([one, two])
     assert found["rewrite"] == (1, pytest.approx(0.6931, abs=1e-3))
     assert found["expose"] == (1, 0.0) and found["extend"] == (3, 0.0)
@@ -100,16 +105,17 @@ def test_a_call_is_worth_what_its_own_round_found() -> None:
     assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((searched_later, b))])["rewrite"][1] == pytest.approx(
         0.1335, abs=1e-3
     )
-    vetoed = replace(b, vetoed="writes where it should not")
+    vetoed = b.model_copy(update={"vetoed": "writes where it should not"})
     assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, vetoed))])["rewrite"] == (1, 0.0)
-    wrong = replace(b, ranked=())
+    wrong = b.model_copy(update={"ranked": ()})
     assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, wrong))])["rewrite"] == (1, 0.0)
-    unanswered = FailedBranch(2, "baseline", ("x",), "no answer", "extend", answers=0)
+    unanswered = failed(2, "extend", 0)
     assert branch_rewards([Tree((a,)), Tree((a,), (unanswered,))])["extend"][0] == 0
 
 
 def bare(known: Node) -> Node:
-    return replace(known, template=known.template.model_copy(update={"parameters": (), "constraints": ()}))
+    whole = known.template.model_copy(update={"parameters": (), "constraints": ()})
+    return known.model_copy(update={"template": whole})
 
 
 def test_what_brought_most_is_asked_for_again() -> None:
@@ -134,7 +140,8 @@ def searched(sizes: dict[str, tuple[Any, ...]], best: dict[str, Any], *others: t
     parameters = tuple(Parameter(name=name, values=values) for name, values in sizes.items())
     made = known.template.model_copy(update={"parameters": parameters, "constraints": ()})
     ranked = [(0.5, best), *others]
-    return replace(known, template=made, ranked=tuple((at, Evaluation(made.id, one, {})) for at, one in ranked))
+    values = tuple((at, Evaluation(made.id, one, {})) for at, one in ranked)
+    return known.model_copy(update={"template": made, "ranked": values})
 
 
 def test_an_edge_is_where_a_further_size_could_exist() -> None:
@@ -158,7 +165,8 @@ def test_what_one_configuration_for_all_workloads_costs_is_known() -> None:
 
     known = node("a", "template", 1, 0.5)
     ranked = tuple(enumerate((timed(1.0, 4.0, 1), timed(0.9, 5.0, 2), timed(0.8, 6.0, 4), timed(1.2, 3.96, 8)), 1))
-    found = replace(known, ranked=tuple((float(at), one) for at, one in ranked)).faster_by_workload
+    values = tuple((float(at), one) for at, one in ranked)
+    found = known.model_copy(update={"ranked": values}).faster_by_workload
     assert found == {"s": (pytest.approx(0.8), {"ROWS": 4})}, "a percent is not worth a line"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import SimpleNamespace
@@ -127,6 +128,9 @@ class FakeNvml:
     gpus: list[FakeGpu] = field(default_factory=list)
     init_error: int | None = None
     throttle_bits: int = 0
+    #: Of its memory: errors, and rows as NVML gives them.
+    uncorrected: int = 0
+    rows: tuple[int, ...] = (0, 0, 0, 0)
     started: int = 0
     calls: list[str] = field(default_factory=list)
 
@@ -143,6 +147,8 @@ class FakeNvml:
     NVML_CLOCK_MEM = 2
     NVML_TEMPERATURE_GPU = 0
     NVML_DEVICE_MIG_ENABLE = 1
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
     NVML_COMPUTEMODE_DEFAULT = 0
     NVML_COMPUTEMODE_PROHIBITED = 2
     NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 3
@@ -176,39 +182,31 @@ class FakeNvml:
                 return gpu
         raise FakeNvmlError(self.NVML_ERROR_NOT_FOUND)
 
-    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: FakeGpu) -> FakeGpu:
-        return self._answer("parent", handle, handle)
-
-    def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:
-        return gpu.uuid
-
-    def nvmlDeviceGetName(self, gpu: FakeGpu) -> str:
-        return gpu.name
-
-    def nvmlDeviceGetPciInfo(self, gpu: FakeGpu) -> Any:
-        return SimpleNamespace(busId=gpu.pci)
-
     def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> list[int]:
         self._answer("mig", gpu, None)
         if gpu.mig is None:
             raise FakeNvmlError(self.NVML_ERROR_NOT_SUPPORTED)
         return [int(gpu.mig), int(gpu.mig)]
 
-    def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, which: int) -> int:
-        return self._answer("clock", gpu, 1980 if which == self.NVML_CLOCK_SM else 3201)
 
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: FakeGpu) -> int:
-        return self._answer("throttle", gpu, self.throttle_bits)
-
-
-#: Calls that give the same for each GPU: the name in `failing`, and the answer.
-CONSTANTS = {
-    "nvmlDeviceGetMaxClockInfo": ("max_clock", 3201),
-    "nvmlDeviceGetMemoryBusWidth": ("bus_width", 6016),
-    "nvmlDeviceGetComputeMode": ("compute_mode", 0),
-    "nvmlDeviceGetPowerUsage": ("power", 350_500),
-    "nvmlDeviceGetTotalEnergyConsumption": ("energy", 12_345),
-    "nvmlDeviceGetTemperature": ("temperature", 41),
+#: Calls about one GPU: the name in `failing`, and the answer.
+CALLS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": ("parent", lambda nvml, gpu: gpu),
+    "nvmlDeviceGetUUID": ("uuid", lambda nvml, gpu: gpu.uuid),
+    "nvmlDeviceGetName": ("name", lambda nvml, gpu: gpu.name),
+    "nvmlDeviceGetPciInfo": ("pci", lambda nvml, gpu: SimpleNamespace(busId=gpu.pci)),
+    "nvmlDeviceGetClockInfo": ("clock", lambda nvml, gpu, which: 1980 if which == nvml.NVML_CLOCK_SM else 3201),
+    "nvmlDeviceGetCurrentClocksThrottleReasons": ("throttle", lambda nvml, gpu: nvml.throttle_bits),
+    "nvmlDeviceGetComputeMode": ("compute_mode", lambda nvml, gpu: 0),
+    "nvmlDeviceGetPowerUsage": ("power", lambda nvml, gpu: 350_500),
+    "nvmlDeviceGetTotalEnergyConsumption": ("energy", lambda nvml, gpu: 12_345),
+    "nvmlDeviceGetTemperature": ("temperature", lambda nvml, gpu, sensor: 41),
+    "nvmlDeviceGetTotalEccErrors": ("ecc", lambda nvml, gpu, kind, counter: nvml.uncorrected if kind == 1 else 0),
+    "nvmlDeviceGetRemappedRows": ("rows", lambda nvml, gpu: nvml.rows),
 }
-for _name, _answer in CONSTANTS.items():
-    setattr(FakeNvml, _name, lambda self, gpu, *_, given=_answer: self._answer(given[0], gpu, given[1]))
+for _name, (_label, _answer) in CALLS.items():
+    setattr(
+        FakeNvml,
+        _name,
+        lambda self, gpu, *more, label=_label, answer=_answer: self._answer(label, gpu, answer(self, gpu, *more)),
+    )

@@ -160,12 +160,8 @@ def test_a_wait_that_an_exception_ended_gets_nothing_and_may_be_tried_again(
     holder, waiting, said = DeviceLock("GPU-test"), DeviceLock("GPU-test"), list[str]()
 
     def interrupt(text: str) -> None:
-        raise KeyboardInterrupt
-
-    def release_and_fail(text: str) -> None:
         holder.release()
-        time.sleep(0.2)
-        raise RuntimeError("a mistake of ours")
+        raise KeyboardInterrupt
 
     def release(text: str) -> None:
         said.append(text)
@@ -174,16 +170,7 @@ def test_a_wait_that_an_exception_ended_gets_nothing_and_may_be_tried_again(
     holder.acquire()
     with pytest.raises(KeyboardInterrupt):
         waiting.acquire(interrupt)
-    waiting.release()
-    holder.release()
-    # The thread that waited gets the device now, and lets go.
-    deadline = time.monotonic() + 10.0
-    while not (free := holder.try_acquire()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert free
-    with pytest.raises(RuntimeError):
-        waiting.acquire(release_and_fail)
-    assert holder.try_acquire(), "nothing is left of what it got while it was interrupted"
+    assert holder.try_acquire(), "nothing is left of the wait"
     waiting.acquire(release)
     assert said and said[0].startswith("waiting for the device: ")
     assert not holder.try_acquire()

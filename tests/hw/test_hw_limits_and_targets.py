@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 
-from tunesmith.hw.errors import TunesmithError, UnknownTarget
-from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.targets import CAPABILITIES, PRODUCT_NAMES, limits_of, product_limits, resolve_target
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.targets import CAPABILITIES, PRODUCTS, resolve_target
 
 KIB = 1024
 
@@ -19,24 +17,11 @@ def test_the_h200_as_its_driver_reports_it():
     assert (h200.sm_count, h200.registers_per_sm, h200.max_threads_per_sm) == (132, 65536, 2048)
     assert (h200.shared_per_sm, h200.shared_per_block_optin) == (228 * KIB, 227 * KIB)
     assert (h200.l2_bytes, h200.max_blocks_per_sm, h200.arch) == (60 * 2**20, 32, "sm_90")
-    assert h200.memory_bandwidth == pytest.approx(4.814e12, rel=1e-3)
 
 
-BANDWIDTHS = {
-    "v100": 0.898, "t4": 0.320, "a100": 2.039, "a100-40gb": 1.555, "a10": 0.600, "a40": 0.696, "rtx3090": 0.936,
-    "l4": 0.300, "l40s": 0.864, "rtx4090": 1.008, "h100": 3.35, "h100-pcie": 2.04, "rtx5090": 1.792, "thor": 0.273,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("product", "terabytes_per_second"), BANDWIDTHS.items())
-def test_bandwidth_from_clock_and_width_is_the_data_sheets(product, terabytes_per_second):
-    assert product_limits(product).memory_bandwidth == pytest.approx(terabytes_per_second * 1e12, rel=3e-3)
-
-
-@pytest.mark.parametrize("text", [*CAPABILITIES, *PRODUCT_NAMES])
-def test_every_row_survives_json_and_names_its_source(text):
+@pytest.mark.parametrize("text", [*CAPABILITIES, *PRODUCTS])
+def test_every_row_adds_up_and_names_its_source(text):
     limits = resolve_target(text)
-    assert DeviceLimits.from_json(json.loads(json.dumps(limits.to_json()))) == limits
     assert limits.source.startswith("table: CUDA C++ Programming Guide")
     assert limits.max_threads_per_sm == limits.max_warps_per_sm * limits.warp_size
     assert limits.shared_per_block_optin + limits.shared_reserved_per_block == limits.shared_per_sm
@@ -57,7 +42,7 @@ def test_the_same_target_by_many_names(text, arch):
 
 @pytest.mark.parametrize(("text", "hint"), HINTS.items())
 def test_an_unknown_target_lists_near_ones(text, hint):
-    with pytest.raises(UnknownTarget, match=hint):
+    with pytest.raises(TunesmithError, match=hint):
         resolve_target(text)
 
 
@@ -94,21 +79,14 @@ def test_a_file_overrides_its_base(tmp_path):
 )
 def test_mistakes_in_a_file_name_the_file_and_the_key(tmp_path, text, said):
     path = _file(tmp_path, text)
-    with pytest.raises(UnknownTarget) as caught:
+    with pytest.raises(TunesmithError) as caught:
         resolve_target(str(path))
     assert str(path) in str(caught.value) and said in str(caught.value)
 
 
 def test_a_missing_file_and_a_file_that_is_not_text(tmp_path):
-    with pytest.raises(UnknownTarget, match="cannot be read"):
+    with pytest.raises(TunesmithError, match="cannot be read"):
         resolve_target(str(tmp_path / "none.toml"))
     (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(UnknownTarget, match="UTF-8"):
+    with pytest.raises(TunesmithError, match="UTF-8"):
         resolve_target(str(tmp_path / "bad.toml"))
-
-
-def test_a_stored_description_with_a_missing_key():
-    data = limits_of("9.0").to_json()
-    del data["arch"]
-    with pytest.raises(TunesmithError, match="lacks arch"):
-        DeviceLimits.from_json(data)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.occupancy import occupancy
-from tunesmith.hw.targets import CAPABILITIES, limits_of, resolve_target
+from tunesmith.hw.targets import CAPABILITIES, resolve_target
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.outcome import Resources
 from tunesmith.kernels.space import EmptySpace, compiler_rejection, device_names, feasible, require_points, rules
@@ -22,7 +22,7 @@ from tunesmith.kernels.spec.task import Geometry, Workload, geometry
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
-H200 = limits_of("9.0")
+H200 = CAPABILITIES["9.0"]
 SMALL = Workload(name="small", sizes={"n": 1000, "d": 64}, types={"T": "float16"})
 LARGE = Workload(name="large", sizes={"n": 1 << 22, "d": 96}, types={"T": "float32"})
 OPENCL = DeviceLimits(
@@ -191,7 +191,7 @@ conditions = st.sampled_from(["X * Y <= d", "n % X == 0", "X > Y or Y == 2", "Y 
     st.sampled_from(["0", "Y * 500", "X * 20"]),
     st.lists(conditions, max_size=2, unique=True),
     st.sampled_from([[SMALL], [LARGE], [SMALL, LARGE]]),
-    st.sampled_from([H200, limits_of("7.5"), OPENCL]),
+    st.sampled_from([H200, CAPABILITIES["7.5"], OPENCL]),
 )
 def test_against_brute_force(
     block: list[str],
@@ -236,7 +236,7 @@ def test_against_brute_force(
 
 @pytest.mark.parametrize("capability", ["7.5", "8.6", "9.0", "12.0"])
 def test_gemm_by_brute_force(capability: str) -> None:
-    task, limits = load_task("gemm"), limits_of(capability)
+    task, limits = load_task("gemm"), CAPABILITIES[capability]
     tuned = task.sources("cuda").templates[-1]
     workload = task.workloads_for("gpu", held_out=False)[0]
     space = feasible(tuned, [workload], limits)
@@ -276,7 +276,7 @@ def test_every_binding_constraint_is_named() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.sampled_from(CAPABILITIES),
+    st.sampled_from(list(CAPABILITIES)),
     st.tuples(st.integers(1, 1024), st.integers(1, 8), st.integers(1, 4)),
     st.none() | st.integers(0, 255),
     st.none() | st.integers(0, 48 << 10),
@@ -285,7 +285,7 @@ def test_every_binding_constraint_is_named() -> None:
 def test_refused_after_compiling_if_and_only_if_no_block_fits(
     capability: str, block: tuple[int, int, int], registers: int | None, static: int | None, dynamic: int
 ) -> None:
-    limits = limits_of(capability)
+    limits = CAPABILITIES[capability]
     threads = block[0] * block[1] * block[2]
     rejected = compiler_rejection(limits, Geometry((1, 1, 1), block, dynamic), Resources(registers, static))
     shared = (static or 0) + dynamic

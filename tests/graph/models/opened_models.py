@@ -62,4 +62,4 @@ class Opened:
         return found
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        return [entry.event.model_dump() for entry in self.journal.entries(Event) if entry.kind == kind]
+        return [entry.event.model_dump() for entry in self.journal.entries(Event) if entry.event.kind == kind]
