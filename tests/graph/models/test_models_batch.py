@@ -87,7 +87,7 @@ def read_slowly(path):
     time.sleep(0.02)
     return found
 batch.read_requests = read_slowly
-models = batch.BatchModels(Path(sys.argv[1]), "resume", {})
+models = batch.BatchModels(Path(sys.argv[1]), "resume")
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(8):

@@ -176,8 +176,7 @@ def test_a_server_that_keeps_the_line_open(live: Live, server: FakeOpenAI, monke
     """A byte now and then defeats any timeout of the HTTP library."""
     monkeypatch.setattr("tunesmith.graph.models.chat.GRACE_SECONDS", 0.2)
     server.next(*[Behaviour(drip=5)] * 2)
-    failed = live(model_timeout=0.3).failure()
-    assert failed.kind == "timeout" and "kept the connection open" in failed.detail
+    assert live(model_timeout=0.3).failure().kind == "timeout"
 
 
 def test_nobody_is_there(open_run: Live) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tunesmith.graph.models.chat import limit_field
 from tunesmith.graph.models.client import PACKAGED, PricesError, load_prices
-from tunesmith.graph.models.opening import check_models, destination, limit_field
+from tunesmith.graph.models.opening import check_models, destination
 from tunesmith.graph.settings import Settings, make_settings
 from tunesmith.hw.errors import TunesmithError
 
@@ -90,14 +91,13 @@ def test_folders_are_kept_absolute(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "field"),
     [
-        (None, "max_completion_tokens"),
         ("https://api.openai.com/v1", "max_completion_tokens"),
         ("https://me.openai.azure.com/openai/v1/", "max_completion_tokens"),
         ("https://notopenai.com/v1", "max_tokens"),
         ("http://localhost:11434/v1", "max_tokens"),
     ],
 )
-def test_the_field_that_limits_an_answer(url: str | None, field: str) -> None:
+def test_the_field_that_limits_an_answer(url: str, field: str) -> None:
     assert limit_field(url) == field
 
 

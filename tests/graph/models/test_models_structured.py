@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tunesmith.graph.models import ModelFailed, Waiting
 from tunesmith.graph.models.calls import Completion, read_answer
-from tunesmith.graph.models.client import is_strict
+from tunesmith.graph.models.chat import is_strict
 from tunesmith.graph.prompts.answers import ExplainAnswer, PlanAnswer, TemplateAnswer
 from tunesmith.graph.settings import Method
 
