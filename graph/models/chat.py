@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -67,19 +67,20 @@ class ChatModels:
     async def answer(self, question: Question) -> None:
         """Has a question answered, by as many attempts as it takes."""
         _QUESTION.set(question)
-        call = question.call
-        schema = call.schema.model_json_schema()
-        schema["title"] = re.sub(r"[^A-Za-z0-9_-]", "_", call.schema.__name__)[:64]
-        messages, strict = [{"role": each.role, "content": each.content} for each in call.messages], is_strict(schema)
-        if question.method == "json_mode":
+        model, method = question.call.schema, question.method
+        # OpenAI's strict mode takes closed objects whose properties are all required.
+        strict = model.model_config.get("extra") == "forbid"
+        strict = strict and all(field.is_required() for field in model.model_fields.values())
+        schema = model.model_json_schema() | {"title": re.sub(r"[^A-Za-z0-9_-]", "_", model.__name__)[:64]}
+        messages = [{"role": each.role, "content": each.content} for each in question.call.messages]
+        if method == "json_mode":
             # It sends the schema in no other way than in words: here behind those of the system.
             said = f"Answer with one JSON object, and nothing else, that fits this JSON schema:\n{json.dumps(schema)}"
             if messages[0]["role"] == "system":
                 said = f"{messages.pop(0)['content']}\n\n{said}"
             messages.insert(0, {"role": "system", "content": said})
-        structured = self._chat(question).with_structured_output(
-            schema, method=question.method, strict=None if question.method == "json_mode" else strict, include_raw=True
-        )
+        how: dict[str, Any] = {"method": method, "strict": None if method == "json_mode" else strict}
+        structured = self._chat(question).with_structured_output(schema, include_raw=True, **how)
         # Tracing, switched on by a variable of the environment, would send the prompt to one more host.
         with tracing_context(enabled=False), suppress(NoFurtherAttempt):
             try:
@@ -118,23 +119,6 @@ def limit_field(base_url: str) -> Literal["max_tokens", "max_completion_tokens"]
     host = urlsplit(base_url).hostname or ""
     newer = any(host == known or host.endswith(f".{known}") for known in OPENAI_HOSTS)
     return "max_completion_tokens" if newer else "max_tokens"
-
-
-def is_strict(schema: Mapping[str, Any]) -> bool:
-    """Whether OpenAI's strict mode takes a JSON schema as it is: every object closed, every property required, nothing
-    free (https://platform.openai.com/docs/guides/structured-outputs, "Supported schemas")."""
-    if "$ref" in schema:
-        return len(schema) == 1
-    properties, kind = schema.get("properties", {}), schema.get("type")
-    if kind == "object" and (
-        schema.get("additionalProperties") is not False or set(schema.get("required", ())) != set(properties)
-    ):
-        return False
-    said = schema.keys() & {"type", "enum", "const", "anyOf"}
-    refused = schema.keys() & {"oneOf", "allOf", "not", "prefixItems", "patternProperties", "default"}
-    parts = [*schema.get("anyOf", ()), *schema.get("$defs", {}).values(), *properties.values()]
-    parts += [schema.get("items", {})] if kind == "array" else []
-    return bool(said) and not refused and all(map(is_strict, parts))
 
 
 _QUESTION: ContextVar[Question] = ContextVar("question")

@@ -22,7 +22,7 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.prompts import fenced, render, scrubbed
 from tunesmith.graph.prompts.answers import TemplateAnswer, Unusable, template_of
 from tunesmith.graph.prompts.facts import choices, examine, signature, task_facts
-from tunesmith.graph.prompts.template_prompt import MAX_EXAMPLE, example, most_similar, template_messages
+from tunesmith.graph.prompts.template_prompt import MAX_EXAMPLE, example, template_messages
 from tunesmith.graph.roles.planner import plan_messages
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.state import Branch, Plan
@@ -164,8 +164,8 @@ def test_a_parent_with_parameters_is_example_enough(context: Any) -> None:
     ],
 )
 def test_the_example_does_what_the_kernel_does(name: str, like: str) -> None:
-    found = most_similar(load_task(str(RAW / name)), "cuda")
-    assert found is not None and found[0].name == like and len(found[1].source) <= MAX_EXAMPLE
+    found = example(load_task(str(RAW / name)), "cuda")
+    assert found is not None and found["name"] == like and len(found["source"]) <= MAX_EXAMPLE
 
 
 def test_the_planner_sees_library_templates(context: Any) -> None:
