@@ -61,8 +61,8 @@ class ChatModels:
             self._limiter = InMemoryRateLimiter(requests_per_second=rate, check_every_n_seconds=min(0.1, 0.1 / rate))
             self._limiter.available_tokens = 1.0  # the first call need not wait
         self._http = _JournallingClient(base_url, self._key, settings.model_timeout, sends=find is None)
-        # For calls that block, of which there are none; LangChain would make one for each chat model.
-        self._unused_http = openai.DefaultHttpxClient(follow_redirects=False)
+        # For calls that block, of which there are none; LangChain would make one, with certificates, for each chat model.
+        self._unused_http = openai.DefaultHttpxClient(verify=False)
 
     async def answer(self, question: Question) -> None:
         """Has a question answered, by as many attempts as it takes."""
@@ -129,8 +129,8 @@ class _JournallingClient(openai.DefaultAsyncHttpxClient):
     """key: hidden in whatever the server says; timeout: seconds for one answer; sends: else attempts are only begun."""
 
     def __init__(self, base_url: str, key: str, timeout: float, *, sends: bool) -> None:
-        # Prompts go to no other host than the one the user was told.
-        super().__init__(follow_redirects=False)
+        # Prompts go to no other host than the one the user was told. Where nothing is sent, no certificate is needed.
+        super().__init__(follow_redirects=False, verify=sends)
         self._host, self._seconds, self._sends = urlsplit(base_url).netloc, timeout, sends
         self._key = key if len(key) >= MIN_SECRET_LENGTH else None
 
