@@ -61,7 +61,7 @@ class ChatModels:
             self._limiter = InMemoryRateLimiter(requests_per_second=rate, check_every_n_seconds=min(0.1, 0.1 / rate))
             self._limiter.available_tokens = 1.0  # the first call need not wait
         self._http = _JournallingClient(base_url, self._key, settings.model_timeout, sends=find is None)
-        # For calls that block, of which there are none; LangChain would make one, with certificates, for each chat model.
+        # For calls that block, of which there are none; LangChain would make one for each chat model.
         self._unused_http = openai.DefaultHttpxClient(verify=False)
 
     async def answer(self, question: Question) -> None:
