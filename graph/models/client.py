@@ -159,11 +159,10 @@ class Ledger:
         """Calls that count against a cap, with those under way."""
         return len(self._spent) + len(self.under_way)
 
-    def cap_reached(self, settings: ModelSettings, bound: Tokens, *, with_open: bool = True) -> str | None:
-        """The cap that does not allow a call of at most `bound`, in a sentence; None if all do. with_open: the calls
-        under way take their upper bound."""
-        spent: list[Tokens] = [usage for _, usage in self._spent]
-        spent += [event.worst for event in self.under_way.values()] if with_open else []
+    def cap_reached(self, settings: ModelSettings, bound: Tokens) -> str | None:
+        """The cap that does not allow a call of at most `bound`, in a sentence; None if all do. The calls under way
+        take their upper bound."""
+        spent = [*(usage for _, usage in self._spent), *(event.worst for event in self.under_way.values())]
         caps = {"calls": settings.max_calls, "tokens": settings.max_tokens, "cost": settings.max_cost}
 
         def sizes(of: Tokens) -> tuple[int, int, float]:
@@ -232,14 +231,11 @@ class Question:
     def __init__(self, client: ModelClient, call: ModelCall, model: str, method: Method, retries: int) -> None:
         self._client = client
         self.call, self.model, self.method, self.retries = call, model, method, retries
-        about = {"id": call.request_id, "custom_id": call.custom_id, "digest": call.digest, "role": call.role}
-        self._about: dict[str, Any] = {**about, "model": model}
         self.body: dict[str, Any] = {}
         self.outcome: Outcome | None = None
         self.note = ""
         self.under_way = self.served = self.transient = self.rejected = False
-        self.attempts = self.timeouts = 0
-        self.seconds = self._started = 0.0
+        self.timeouts, self.seconds, self._started = 0, 0.0, 0.0
 
     async def begin(self, body: dict[str, Any]) -> bool:
         """Waits until the caps allow an attempt, and journals it; False where it must not be made."""
@@ -252,9 +248,8 @@ class Question:
             if (refusal := await client.refusal(bound)) is not None:
                 self.end(refusal)
                 return False
-            attempt, first = ledger.attempts[request_id] + 1, None if self.attempts else body
-            client.write(ModelAsked(**self._about, attempt=attempt, body=first, worst=bound), self.call.stage)
-        self.attempts += 1
+            attempt = ledger.attempts[request_id] + 1
+            client.write(ModelAsked(**self._about(), attempt=attempt, worst=bound), self.call.stage)
         self.under_way, self._started = True, time.monotonic()
         return True
 
@@ -270,11 +265,9 @@ class Question:
         read = Completion.model_validate(completion) if completion else None
         answer = read_answer(completion, self.call.schema) if completion else self.outcome
         status, detail = (answer.kind, answer.detail) if isinstance(answer, ModelFailed) else ("ok", "")
-        attempt = client.ledger.attempts[self.call.request_id]
         event = ModelCalled(
-            **self._about,
-            attempt=attempt,
-            body=None if attempt else self.body,  # it was never made
+            **self._about(),
+            attempt=client.ledger.attempts[self.call.request_id],
             status=status,
             detail=f"The answer cannot be used: {detail}" if status == "unstructured" else detail,
             final=final,
@@ -288,6 +281,12 @@ class Question:
         self.outcome, self.served, self.seconds = None, False, 0.0
         await client.write_end(event, self.call.stage)
         return event
+
+    def _about(self) -> dict[str, Any]:
+        """Of each event; the body only where it is new."""
+        call, known = self.call, self._client.ledger.bodies.get(self.call.request_id)
+        about = {"id": call.request_id, "custom_id": call.custom_id, "digest": call.digest, "role": call.role}
+        return {**about, "model": self.model, "body": None if self.body == known else self.body}
 
 
 def _failure_of(event: ModelCalled) -> ModelFailed:
@@ -357,15 +356,14 @@ class ModelClient:
         )
 
     async def refusal(self, bound: Tokens) -> ModelFailed | None:
-        """Why an attempt must not be made; None if it may. The one place where caps are checked: it waits while one
-        does not allow a call that may fit when the calls under way turn out cheaper."""
-        reason = functools.partial(self.ledger.cap_reached, self._settings, bound)
+        """Why an attempt must not be made; None if it may. The one place where caps are checked: a call that they do
+        not allow waits for those under way, which may turn out cheaper."""
         async with self._attempt_ended:
-            await self._attempt_ended.wait_for(
-                lambda: not self._live or reason() is None or reason(with_open=False) is not None
-            )
-        if (capped := reason()) is not None and self._settings.transport != "replay":
-            return ModelFailed("capped", capped)
+            while self._live and self.ledger.under_way and self.ledger.cap_reached(self._settings, bound) is not None:
+                await self._attempt_ended.wait()
+        reason = self.ledger.cap_reached(self._settings, bound)
+        if reason is not None and self._settings.transport != "replay":
+            return ModelFailed("capped", reason)
         if self._closed is None and self._seconds_left() <= 0:
             return ModelFailed("out_of_time", "The time limit leaves no time to ask the model.")
         return self._closed

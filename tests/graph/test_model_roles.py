@@ -248,8 +248,12 @@ def test_when_the_planner_fails_rules_take_the_library(tmp_path: Path) -> None:
     def script(call: ModelCall) -> Any:
         return ModelFailed("unauthorised", "the server does not accept the key")
 
+    ruled, _ = run(tmp_path / "rules", None, task=LIBRARY, rounds=2)
+    assert ruled.summary["models"] is None and not (tmp_path / "rules" / "transcripts").exists()
+    assert 'id="models"' not in (tmp_path / "rules" / "report.html").read_text()
     result, _ = run(tmp_path / "run", script, task=LIBRARY, rounds=2)
-    assert result.valid and result.summary["evaluations"] == 12
+    assert result.valid and keys(tmp_path / "run") == keys(tmp_path / "rules")
+    assert result.summary["general"] == ruled.summary["general"]
     why = "(the server does not accept the key); it is planned by rules."
     assert [note for note in result.summary["notes"] if "no plan for round" in note] == [
         f"The model gives no plan for round {number} {why}" for number in (1, 2)

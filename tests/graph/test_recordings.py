@@ -79,12 +79,13 @@ def test_answers_are_whole_and_feasible(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in RECORDINGS])
-def test_answers_compile_for_all_types(name: str) -> None:
+def test_answers_compile(name: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     (task, found), limits = read(name), resolve_target("h200")
     compiler = open_compiler(limits, 0)
+    workloads = task.workloads if name in WHOLE else task.workloads[:1]
     for question, template in found.items():
-        for types in {tuple(sorted(workload.types.items())) for workload in task.workloads}:
+        for types in {tuple(sorted(workload.types.items())) for workload in workloads}:
             made = compiler.compile(specialise(template, template.default_config, dict(types)))
             assert isinstance(made, Artifact), (question, made)
             assert made.globals == () and (made.resources.spills == 0 or name not in WHOLE)

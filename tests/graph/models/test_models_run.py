@@ -82,12 +82,6 @@ def test_a_cap_ends_the_calls_and_not_the_run(server: FakeOpenAI, tmp_path: Path
     assert result.summary["models"]["failures"].keys() == {"capped"}
 
 
-def test_without_a_model_nothing_of_it_is_there(tmp_path: Path) -> None:
-    result = tune(LIBRARY, run_dir=tmp_path, **OPTIONS)
-    assert result.summary["models"] is None and not (tmp_path / "transcripts").exists()
-    assert 'id="models"' not in (tmp_path / "report.html").read_text()
-
-
 def test_one_run_three_ways(server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     live = tune(RAW, run_dir=tmp_path / "live", model="tester", base_url=server.base_url, **OPTIONS)
     assert live.valid and set(ends(tmp_path / "live").values()) == {"ok"}, ends(tmp_path / "live")
