@@ -150,14 +150,14 @@ def _argument(argument: Argument) -> dict[str, Any]:
     return {"name": argument.name, "role": argument.role, "dtype": argument.dtype, "shape": shape, "holds": holds}
 
 
-def _tolerances(task: Task) -> dict[str, str]:
-    tolerances = {}
+def _tolerances(task: Task) -> list[str]:
+    tolerances = []
     for argument in task.outputs:
         for dtype in task.types.get(argument.dtype, (argument.dtype,)):
             tolerance = task.tolerance_of(dtype, argument.name)
             key = f"{argument.name} ({dtype})" if argument.name in task.tolerance else dtype
-            tolerances[key] = f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
-    return tolerances
+            tolerances.append(f"{key}: rtol {tolerance.rtol:g}, atol {tolerance.atol:g}")
+    return list(dict.fromkeys(tolerances))
 
 
 def device_facts(context: Context) -> dict[str, Any]:
@@ -174,13 +174,17 @@ def device_facts(context: Context) -> dict[str, Any]:
         "shared memory an SM, bytes": limits.shared_per_sm,
         "L2 cache, bytes": limits.l2_bytes,
     }
+    copies = [f"{rate / 1e9:.0f} GB/s moving {size / 2**20:.0f} MiB" for size, rate in roofs.bandwidth] if roofs else []
+    peaks = [f"{dtype} {rate / 1e12:.1f} Tflop/s" for dtype, rate in dict(roofs.peak_flops).items()] if roofs else []
     return {
         "name": context.device.name,
         "backend": limits.backend,
         "arch": limits.arch if BACKENDS[limits.backend].makes_cubins else "",
-        "limits": {name: value for name, value in bounds.items() if value is not None},
-        "bandwidth": roofs.bandwidth if roofs else None,
-        "peaks": roofs.peak_flops if roofs else None,
+        "findings": {
+            "limits": [f"{name}: {value}" for name, value in bounds.items() if value is not None],
+            "measured copy bandwidth": copies or ["not measured"],
+            "measured arithmetic peaks": peaks,
+        },
     }
 
 
@@ -193,7 +197,8 @@ def workload_facts(context: Context, tree: Tree) -> list[dict[str, Any]]:
         floor = roofs.floor_seconds(moved, flops, task.arithmetic) if roofs is not None else None
         known = [(s, node.id) for node in tree.usable if (s := node.best_seconds.get(workload.name)) is not None]
         seconds, template = min(known, default=(None, None))
-        row = {name: getattr(workload, name) for name in ("name", "sizes", "types", "weight")}
+        row: dict[str, Any] = {name: getattr(workload, name) for name in ("name", "types", "weight")}
+        row["sizes"] = [f"{name}={size}" for name, size in workload.sizes.items()]
         row |= {"floor": floor, "baseline": baseline.get(workload.name), "best": seconds, "template": template}
         rows.append(row | {"share": floor / seconds if floor and seconds else None})
     return rows
@@ -219,31 +224,33 @@ def node_facts(context: Context, node: Node, *, source: bool, machine: bool = Tr
         "measured": len(node.found) + len(node.rejected),
         "speedup": 1 / node.best if node.best else None,
         "best_config": assignments(best),
-        "by_workload": [
-            f"{name} {share:.2f} with {assignments({key: v for key, v in config.items() if v != best[key]})}"
-            for name, (share, config) in node.faster_by_workload.items()
-            if name in names
-        ],
-        "seconds": {name: seconds for name, seconds in node.best_seconds.items() if name in names},
+        "seconds": [f"{name}: {seconds * 1e6:.2f}" for name, seconds in node.best_seconds.items() if name in names],
         "failures": [(kind, count, example[:400]) for kind, count, example in node.failures],
         "shared": [f"{name} = {value} in {n} of {of}" for name, (value, n, of) in node.shared.items()],
-        "ranked": [
-            f"{value / (node.best or 1.0):.2f}: {' '.join(map(str, each.config.values()))}".strip()
-            for value, each in shown
-        ],
+        "findings": {
+            "The next and the worst, as multiples of its time, with values in the same order": [
+                f"{value / (node.best or 1.0):.2f}: {' '.join(map(str, each.config.values()))}".strip()
+                for value, each in shown
+            ],
+            "Alone on one workload another is faster, as a share of its time there": [
+                f"{name} {share:.2f} with {assignments({key: v for key, v in config.items() if v != best[key]})}"
+                for name, (share, config) in node.faster_by_workload.items()
+                if name in names
+            ],
+            "The best sits at the edge of": [f"{name} = {value}" for name, value in node.at_edge.items()],
+            "Slower than the task's own kernel on": context.log.slower_than_baseline(node.id),
+        },
         "effects": [
             f"{name}{' (no difference)' if name in node.without_effect else ''}: "
             + ", ".join(f"{value} {ratio:.2f}" for value, ratio in seen.items())
             for name, seen in node.effects
         ],
-        "at_edge": [f"{name} = {value}" for name, value in node.at_edge.items()],
-        "slower_on": context.log.slower_than_baseline(node.id),
         "description": node.template.description.strip(),
     }
     if source:
         config = node.best_config or node.template.default_config
         facts |= kernel_facts(context, node.id, node.template, config, node.best_resources)
-    return facts if machine else facts | {"instructions": {}, "hot_lines": (), "counters": {}, "note": ""}
+    return facts if machine else facts | {"instructions": (), "hot_lines": (), "counters": (), "note": ""}
 
 
 def kernel_facts(
@@ -255,7 +262,9 @@ def kernel_facts(
     ordered = sorted(context.tuned, key=context.task.bytes_of)
     extremes = ordered if len(ordered) < 2 else [ordered[0], ordered[-1]]
     return {
-        **{name: getattr(evidence, name) for name in ("instructions", "hot_lines", "counters", "workload", "note")},
+        **{name: getattr(evidence, name) for name in ("hot_lines", "workload", "note")},
+        "instructions": [f"{name}: {count}" for name, count in evidence.instructions.items()][:8],
+        "counters": [f"{name}: {value:g}" for name, value in evidence.counters.items()],
         "source": cut(template.source),
         "choices": choices(template),
         "launch": json.dumps(_launch(template)),

@@ -153,7 +153,7 @@ def test_facts_name_every_argument_as_the_harness_passes_it(context: Any) -> Non
     assert facts["signature"] == (
         'extern "C" __global__ void topk_softmax(const T* logits, float* weights, int* experts, int n, int e, int k)'
     )
-    assert facts["tolerances"]["int32"] == "rtol 0, atol 0"
+    assert "int32: rtol 0, atol 0" in facts["tolerances"]
     histogram = task_facts(context(str(RAW / "histogram")))
     assert "int* counts" in histogram["signature"] and "const unsigned char* data" in histogram["signature"]
 
@@ -225,8 +225,7 @@ def test_counting_events_takes_the_lock_that_lanes_take(
     assert taken == [False] and DeviceLock(uuid).try_acquire()
 
 
-@pytest.mark.parametrize("name", ["explain", "plan", "template", "repair"])
-def test_what_a_source_may_write_stands_between_fences(name: str) -> None:
-    text = (Path(prompts.__file__).parent / f"{name}.j2").read_text()
-    logs = [line for line in text.splitlines() if "| scrubbed" in line]
+def test_what_a_source_may_write_stands_between_fences() -> None:
+    texts = [path.read_text() for path in Path(prompts.__file__).parent.glob("*.j2")]
+    logs = [line for text in texts for line in text.splitlines() if "| scrubbed" in line]
     assert logs and all('| scrubbed | fenced("log")' in line for line in logs)
