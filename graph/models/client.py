@@ -42,14 +42,9 @@ from tunesmith.graph.models.calls import (
 )
 from tunesmith.graph.models.recorded import write_recording
 from tunesmith.graph.progress import Listener, Progress
-from tunesmith.graph.settings import METHODS, Method, ModelSettings
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.graph.settings import METHODS, Method, ModelSettings, SettingsError
 
 PACKAGED = Path(__file__).with_name("prices.toml")
-
-
-class PricesError(TunesmithError):
-    """A file of prices cannot be used."""
 
 
 class Price(BaseModel):
@@ -95,14 +90,14 @@ def _read_prices(path: Path) -> Prices:
     try:
         return Prices.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except OSError as error:
-        raise PricesError(f"--prices: {path} cannot be read ({error.strerror}).") from error
+        raise SettingsError(f"--prices: {path} cannot be read ({error.strerror}).") from error
     except ValidationError as error:
-        raise PricesError(
+        raise SettingsError(
             f"{path}: {problem(error.errors(include_url=False)[0])}; write it as [models] and a line such as "
             '"name" = { input = 1.0, output = 4.0 }.'
         ) from error
     except ValueError as error:
-        raise PricesError(f"{path} is not valid TOML in UTF-8: {error}.") from error
+        raise SettingsError(f"{path} is not valid TOML in UTF-8: {error}.") from error
 
 
 class Ledger:

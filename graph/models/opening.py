@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -120,7 +119,8 @@ def destination(settings: ModelSettings) -> str | None:
         return f"answers come from the recording in {settings.folder}; nothing is sent"
     parts = urlsplit(settings.base_url or OPENAI_URL)
     key = f"with the key in {settings.key_env}" if _key(settings) else "without a key"
-    open_line = "" if parts.scheme == "https" or _is_loopback(parts.hostname or "") else "; the line is not encrypted"
+    private = parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1")
+    open_line = "" if private else "; the line is not encrypted"
     return f"{facts} go to {parts.netloc} ({', '.join(settings.names)}), {key}{open_line}"
 
 
@@ -135,10 +135,3 @@ def models_summary(settings: ModelSettings, journal: Journal) -> ModelsUsage | N
 
 def _key(settings: ModelSettings) -> str | None:
     return os.environ.get(settings.key_env, "").strip() or None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

@@ -29,15 +29,11 @@ MAX_SHOWN = 70
 """Characters of a line that differs, in a note."""
 
 
-class BatchFileError(TunesmithError):
-    """A file of requests or answers cannot be read."""
+class AnswersError(TunesmithError):
+    """A file of requests or answers cannot be used, or lacks an answer."""
 
 
-class ReplayError(TunesmithError):
-    """The recording lacks what the run asks for."""
-
-
-class NotRecorded(ReplayError):
+class NotRecorded(AnswersError):
     """The run asks for more than was recorded, such as another round."""
 
 
@@ -77,7 +73,7 @@ def read_requests(path: Path) -> dict[str, dict[str, Any]]:
     bodies = {}
     for place, line in _lines(path):
         if not isinstance(line.get("body"), dict) or not isinstance(line["body"].get("messages"), list):
-            raise BatchFileError(f"{place}: a request needs a body with messages: {REMEDY}.")
+            raise AnswersError(f"{place}: a request needs a body with messages: {REMEDY}.")
         bodies[line["custom_id"]] = line["body"]
     return bodies
 
@@ -94,7 +90,7 @@ def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise BatchFileError(f"{path} cannot be read ({error.strerror}).") from error
+        raise AnswersError(f"{path} cannot be read ({error.strerror}).") from error
     for number, raw in enumerate(lines, 1):
         if not raw.strip():
             continue
@@ -104,24 +100,24 @@ def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             cut = number == len(lines)
             why = "the line is cut short: copy the file again" if cut else f"it is not valid JSON ({error}): {REMEDY}"
-            raise BatchFileError(f"{place}: {why}.") from error
+            raise AnswersError(f"{place}: {why}.") from error
         if not isinstance(line, dict) or not isinstance(line.get("custom_id"), str):
-            raise BatchFileError(f"{place}: it is not a JSON object with a custom_id: {REMEDY}.")
+            raise AnswersError(f"{place}: it is not a JSON object with a custom_id: {REMEDY}.")
         yield place, line
 
 
 def _outcome(place: str, line: Mapping[str, Any]) -> Outcome:
     response, error = line.get("response") or {}, line.get("error")
     if not isinstance(response, dict):
-        raise BatchFileError(f"{place}: response must be an object with status_code and body: {REMEDY}.")
+        raise AnswersError(f"{place}: response must be an object with status_code and body: {REMEDY}.")
     if error is None and not response:
-        raise BatchFileError(f"{place}: it has neither a response nor an error: {REMEDY}.")
+        raise AnswersError(f"{place}: it has neither a response nor an error: {REMEDY}.")
     code, body = response.get("status_code", 200), response.get("body")
     if error is not None or code != 200:
         # OpenAI puts an error of the endpoint into the body; vLLM puts it under "error", as the endpoint sent it.
         return _failure(body if error is None else error, code)
     if (wrong := completion_error(body)) is not None:
-        raise BatchFileError(f"{place}: response.body is not a chat completion ({wrong}): {REMEDY}.")
+        raise AnswersError(f"{place}: response.body is not a chat completion ({wrong}): {REMEDY}.")
     assert isinstance(body, dict)
     return body
 
@@ -175,7 +171,7 @@ class BatchModels:
                 unanswered = {name: body for name, body in wanted.items() if name not in self._answers}
                 _write_requests(self._requests, unanswered)
         except OSError as error:
-            raise BatchFileError(
+            raise AnswersError(
                 f"{self._requests} cannot be written ({error.strerror}); choose another folder for --model batch:DIR."
             ) from error
 
@@ -187,7 +183,7 @@ class ReplayModels:
     def __init__(self, folder: Path, *, exact: bool) -> None:
         places = [place for place in (folder, folder / "transcripts") if (place / ANSWERS).exists()]
         if not places:
-            raise ReplayError(
+            raise AnswersError(
                 f"--model replay: {folder} has no recording ({ANSWERS}); give a run's folder, or one with its "
                 "transcripts."
             )
@@ -205,7 +201,7 @@ class ReplayModels:
         return None
 
     def find(self, question: Question) -> Outcome:
-        """The recorded outcome of a question. Raises `ReplayError` where there is none."""
+        """The recorded outcome of a question. Raises `AnswersError` where there is none."""
         request_id = question.call.request_id
         recorded, name = self._recorded(request_id), _call_name(request_id)
         if recorded is None:
@@ -215,7 +211,7 @@ class ReplayModels:
             difference = _difference(self._requests.get(recorded), question.body)
             question.note = f"{name} was recorded with another prompt: {difference}"
             if self._exact:
-                raise ReplayError(f"{question.note}. Leave --replay-exact out to take its answer all the same.")
+                raise AnswersError(f"{question.note}. Leave --replay-exact out to take its answer all the same.")
         return self._answers[recorded]
 
     def _recorded(self, request_id: str) -> str | None:

@@ -164,6 +164,8 @@ def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path:
     (second,) = models.asked("plan", "round-2")
     assert "Templates that never worked" in second.messages[1].content
     assert "out[5] is 1, expected 2" in second.messages[1].content
+    explained = models.asked("explain", "round-1")[0].messages[1].content
+    assert "Nothing is right on every workload." in explained and "measured again in this round" not in explained
     assert result.valid, "the second round makes up for the first"
     assert result.summary["evaluations"] <= 12
 
@@ -293,16 +295,11 @@ def test_the_next_plan_reads_what_the_rounds_before_showed(tmp_path: Path) -> No
 
 
 def test_a_round_without_a_test_is_not_explained_as_one_without_a_right_result(tmp_path: Path) -> None:
-    def explained(folder: Path, script: Any, **settings: Any) -> list[str]:
-        _, models = run(folder, script, rounds=2, **settings)
-        return [call.messages[1].content for call in models.asked("explain")]
-
     # An arm of ablations tests once, in the end.
-    first, second = explained(tmp_path / "arm", good, arm="template")
+    _, models = run(tmp_path / "run", good, rounds=2, arm="template")
+    first, second = (call.messages[1].content for call in models.asked("explain"))
     assert "Nothing was measured again in this round." in first and "Nothing is right" not in first
     assert "The general configuration" in second
-    for text in explained(tmp_path / "wrong", after(marked("WRONG")), repairs=0):
-        assert "Nothing is right on every workload." in text and "measured again in this round" not in text
 
 
 def test_with_a_model_a_run_does_not_end_because_one_space_is_exhausted(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from opened_models import Move, Opened, call, kinds
 
 from tunesmith.graph.models import Waiting, recorded
 from tunesmith.graph.models.calls import read_answer
-from tunesmith.graph.models.recorded import BatchFileError, BatchModels, read_answers
+from tunesmith.graph.models.recorded import AnswersError, BatchModels, read_answers
 
 CALLS = [call("a", "1"), call("b", "2"), call("c", "3")]
 
@@ -177,7 +177,7 @@ def test_a_broken_line_is_named(tmp_path: Path, text: str, said: str) -> None:
     write_answer(tmp_path, "good")
     good = path.read_bytes()
     path.write_bytes(good + text.encode("latin-1"))
-    with pytest.raises(BatchFileError) as raised:
+    with pytest.raises(AnswersError) as raised:
         read_answers(path)
     assert f"answers.jsonl, line 2: {said}" in str(raised.value) and str(raised.value).endswith(".")
     assert any(remedy in str(raised.value) for remedy in ("fix the line, or take it out", "copy the file again"))
@@ -215,5 +215,5 @@ def test_no_line_is_a_crash(tmp_path: Path, line: dict[str, Any], rest: bytes) -
         (found,) = read_answers(path).values()
         if isinstance(found, dict):
             read_answer(found, Move)
-    except BatchFileError as error:
+    except AnswersError as error:
         assert "line " in str(error)

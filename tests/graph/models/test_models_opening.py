@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tunesmith.graph.models.chat import limit_field
-from tunesmith.graph.models.client import PACKAGED, PricesError, load_prices
+from tunesmith.graph.models.client import PACKAGED, load_prices
 from tunesmith.graph.models.opening import check_models, destination
-from tunesmith.graph.settings import Settings, make_settings
+from tunesmith.graph.settings import Settings, SettingsError, make_settings
 from tunesmith.hw.errors import TunesmithError
 
 
@@ -132,6 +132,6 @@ def test_a_dated_version_costs_what_its_name_does() -> None:
 def test_a_file_of_prices_that_makes_no_sense(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "prices.toml"
     path.write_text(text)
-    with pytest.raises(PricesError, match=said) as raised:
+    with pytest.raises(SettingsError, match=said) as raised:
         load_prices(str(path))
     assert str(path) in str(raised.value) and str(raised.value).endswith(".")

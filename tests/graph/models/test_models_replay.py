@@ -10,7 +10,7 @@ import pytest
 from fake_openai import FakeOpenAI, status
 from opened_models import Move, Opened, call, kinds
 
-from tunesmith.graph.models.recorded import ReplayError
+from tunesmith.graph.models.recorded import AnswersError
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def test_another_measurement_gets_the_same_answer_and_a_note(replay: Any) -> Non
     (event,) = run.events("model_call")
     difference = "message 2 (user), line 1: 'The baseline takes 12.5 us.' there, 'The baseline takes 13.1 us.'"
     assert difference in event["note"] and event["note"] in run.said
-    with pytest.raises(ReplayError, match=r"no answer to round-1\.plan\.other; it has: .*plan\.moves"):
+    with pytest.raises(AnswersError, match=r"no answer to round-1\.plan\.other; it has: .*plan\.moves"):
         run.ask(call("other"))
 
 
 def test_exactly_means_exactly(replay: Any) -> None:
     with pytest.raises(
-        ReplayError, match=r"round-1\.plan\.moves was recorded with another prompt: .* line 1: .*--replay-exact"
+        AnswersError, match=r"round-1\.plan\.moves was recorded with another prompt: .* line 1: .*--replay-exact"
     ):
         replay(replay_exact=True).ask(call("moves", "The baseline takes 13.1 us.\nWhat next?"))
 
