@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from filelock import FileLock
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tunesmith.graph.models.client import Question
 
 REQUESTS, ANSWERS = "requests.jsonl", "answers.jsonl"
-REMEDY = "fix the line, or take it out"
 MAX_SHOWN = 70
 """Characters of a line that differs, in a note."""
+T = TypeVar("T")
 
 
 class AnswersError(TunesmithError):
@@ -61,63 +61,62 @@ def _write(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     """At once: a reader sees the old file or the new one, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    with scratch.open("w", encoding="utf-8") as file:
-        file.writelines(f"{json.dumps(line)}\n" for line in lines)
-        file.flush()
-        os.fsync(file.fileno())
+    scratch.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     scratch.replace(path)
 
 
 def read_requests(path: Path) -> dict[str, dict[str, Any]]:
     """Bodies by custom_id, in the file's order; none where the file does not exist."""
-    bodies = {}
-    for place, line in _lines(path):
-        if not isinstance(line.get("body"), dict) or not isinstance(line["body"].get("messages"), list):
-            raise AnswersError(f"{place}: a request needs a body with messages: {REMEDY}.")
-        bodies[line["custom_id"]] = line["body"]
-    return bodies
+
+    def body(line: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(found := line.get("body"), dict) and isinstance(found.get("messages"), list):
+            return found
+        raise AnswersError("a request needs a body with messages")
+
+    return _read(path, body)
 
 
 def read_answers(path: Path) -> dict[str, Outcome]:
     """By custom_id; of two answers to one request the later counts; none where the file does not exist."""
-    return {line["custom_id"]: _outcome(place, line) for place, line in _lines(path)}
+    return _read(path, _outcome)
 
 
-def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Place and object of each line."""
+def _read(path: Path, parse: Callable[[dict[str, Any]], T]) -> dict[str, T]:
+    """What `parse` makes of each line, by custom_id."""
+    found: dict[str, T] = {}
     try:
-        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    except FileNotFoundError:
-        return
+        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n") if path.exists() else []
     except OSError as error:
         raise AnswersError(f"{path} cannot be read ({error.strerror}).") from error
     for number, raw in enumerate(lines, 1):
         if not raw.strip():
             continue
-        place = f"{path}, line {number}"
         try:
             line = json.loads(raw.decode("utf-8"))
+            if not isinstance(line, dict) or not isinstance(line.get("custom_id"), str):
+                raise AnswersError("it is not a JSON object with a custom_id")
+            found[line["custom_id"]] = parse(line)
+        except AnswersError as error:
+            raise AnswersError(f"{path}, line {number}: {error}: fix the line, or take it out.") from error
         except (ValueError, RecursionError) as error:
-            cut = number == len(lines)
-            why = "the line is cut short: copy the file again" if cut else f"it is not valid JSON ({error}): {REMEDY}"
-            raise AnswersError(f"{place}: {why}.") from error
-        if not isinstance(line, dict) or not isinstance(line.get("custom_id"), str):
-            raise AnswersError(f"{place}: it is not a JSON object with a custom_id: {REMEDY}.")
-        yield place, line
+            why = f"it is not valid JSON ({error}): fix the line, or take it out"
+            why = "the line is cut short: copy the file again" if number == len(lines) else why
+            raise AnswersError(f"{path}, line {number}: {why}.") from error
+    return found
 
 
-def _outcome(place: str, line: Mapping[str, Any]) -> Outcome:
+def _outcome(line: Mapping[str, Any]) -> Outcome:
     response, error = line.get("response") or {}, line.get("error")
     if not isinstance(response, dict):
-        raise AnswersError(f"{place}: response must be an object with status_code and body: {REMEDY}.")
+        raise AnswersError("response must be an object with status_code and body")
     if error is None and not response:
-        raise AnswersError(f"{place}: it has neither a response nor an error: {REMEDY}.")
+        raise AnswersError("it has neither a response nor an error")
     code, body = response.get("status_code", 200), response.get("body")
     if error is not None or code != 200:
         # OpenAI puts an error of the endpoint into the body; vLLM puts it under "error", as the endpoint sent it.
         return _failure(body if error is None else error, code)
     if (wrong := completion_error(body)) is not None:
-        raise AnswersError(f"{place}: response.body is not a chat completion ({wrong}): {REMEDY}.")
+        raise AnswersError(f"response.body is not a chat completion ({wrong})")
     assert isinstance(body, dict)
     return body
 
