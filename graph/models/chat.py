@@ -62,7 +62,7 @@ class ChatModels:
             self._limiter.available_tokens = 1.0  # the first call need not wait
         self._http = _JournallingClient(base_url, self._key, settings.model_timeout, sends=find is None)
         # For calls that block, of which there are none; LangChain would make one for each chat model.
-        self._unused_http = openai.DefaultHttpxClient(verify=False)
+        self._unused_http = openai.DefaultHttpxClient(verify=False, trust_env=False)
 
     async def answer(self, question: Question) -> None:
         """Has a question answered, by as many attempts as it takes."""
@@ -105,6 +105,7 @@ class ChatModels:
             "extra_body": {limit_field(self._url): self._settings.answer_tokens, **self._settings.model_option},
             "http_client": self._unused_http,
             "http_async_client": self._http,
+            "openai_proxy": None,  # OPENAI_PROXY would be refused beside a client, which knows HTTPS_PROXY
         }
         if version := parse_qs(parts.query).get("api-version"):
             # Azure before its v1 endpoint: the model is a deployment, part of the path.
@@ -129,8 +130,9 @@ class _JournallingClient(openai.DefaultAsyncHttpxClient):
     """key: hidden in whatever the server says; timeout: seconds for one answer; sends: else attempts are only begun."""
 
     def __init__(self, base_url: str, key: str, timeout: float, *, sends: bool) -> None:
-        # Prompts go to no other host than the one the user was told. Where nothing is sent, no certificate is needed.
-        super().__init__(follow_redirects=False, verify=sends)
+        # Prompts go to no other host than the one the user was told. Where nothing is sent, neither certificates nor
+        # proxies are looked for.
+        super().__init__(follow_redirects=False, verify=sends, trust_env=sends)
         self._host, self._seconds, self._sends = urlsplit(base_url).netloc, timeout, sends
         self._key = key if len(key) >= MIN_SECRET_LENGTH else None
 

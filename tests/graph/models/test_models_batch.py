@@ -55,7 +55,9 @@ def write_answer(air: Path, custom_id: str, text: str = '{"name": "a", "factor":
         file.write(json.dumps(whole | {"error": None} | line) + "\n")
 
 
-def test_requests_have_the_format_of_the_batch_api(batch: Any, air: Path) -> None:
+def test_requests_have_the_format_of_the_batch_api(batch: Any, air: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")  # nothing is sent, so that no proxy matters
+    monkeypatch.setenv("OPENAI_PROXY", "http://127.0.0.1:9")
     with pytest.raises(Waiting) as waiting:
         batch(batch_model="gpt-5", model_for={"template": "gpt-5-mini"}).ask(call(), call(role="template"))
     told = str(waiting.value)
