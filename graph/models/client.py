@@ -237,7 +237,7 @@ class Question:
         client, ledger, request_id = self._client, self._client.ledger, self.call.request_id
         if isinstance(self.outcome, ModelFailed):
             client.say(f"{self.call.custom_id}: {self.outcome.detail} Trying again.")
-            await self.close(final=False)
+            self.close(final=False)
         self.body, bound = body, client.bound(body)
         if request_id not in ledger.under_way:  # else of an earlier session
             if (refusal := await client.refusal(bound)) is not None:
@@ -254,7 +254,7 @@ class Question:
             self.seconds, self.served = time.monotonic() - self._started, served or isinstance(outcome, dict)
         self.outcome, self.under_way, self.transient, self.rejected = outcome, False, transient, rejected
 
-    async def close(self, *, final: bool) -> ModelCalled:
+    def close(self, *, final: bool) -> ModelCalled:
         """Journals the end of the attempt, or why none was made. final: no other one follows."""
         client, completion = self._client, self.outcome if isinstance(self.outcome, dict) else None
         read = Completion.model_validate(completion) if completion else None
@@ -274,7 +274,7 @@ class Question:
             note=self.note,
         )
         self.outcome, self.served, self.seconds = None, False, 0.0
-        await client.write_end(event, self.call.stage)
+        client.write(event, self.call.stage)
         return event
 
     def _about(self) -> dict[str, Any]:
@@ -319,7 +319,7 @@ class ModelClient:
         """The server failed a call to the end, and has not answered since: it is not pressed by retries."""
         # Answers from files come in the order of the calls.
         self._slots = asyncio.Semaphore(settings.model_concurrency if self._live else 1)
-        self._attempt_ended = asyncio.Condition()
+        self._written = asyncio.Event()
 
     def ask_all(self, calls: Sequence[ModelCall]) -> list[Reply | ModelFailed]:
         """See `Models`."""
@@ -353,9 +353,9 @@ class ModelClient:
     async def refusal(self, bound: Tokens) -> ModelFailed | None:
         """Why an attempt must not be made; None if it may. The one place where caps are checked: a call that they do
         not allow waits for those under way, which may turn out cheaper."""
-        async with self._attempt_ended:
-            while self._live and self.ledger.under_way and self.ledger.cap_reached(self._settings, bound) is not None:
-                await self._attempt_ended.wait()
+        while self._live and self.ledger.under_way and self.ledger.cap_reached(self._settings, bound) is not None:
+            self._written.clear()
+            await self._written.wait()
         reason = self.ledger.cap_reached(self._settings, bound)
         if reason is not None and self._settings.transport != "replay":
             return ModelFailed("capped", reason)
@@ -364,17 +364,12 @@ class ModelClient:
         return self._closed
 
     def write(self, event: ModelAsked | ModelCalled, stage: str) -> None:
-        """Journals an event."""
+        """Journals an event; the last one of a question also enters the recording."""
         self._journal.append(event, stage)
         self.ledger.add(event)
-
-    async def write_end(self, event: ModelCalled, stage: str) -> None:
-        """Journals the end of an attempt; the last one of a question also enters the recording."""
-        self.write(event, stage)
-        if event.final:
+        self._written.set()
+        if isinstance(event, ModelCalled) and event.final:
             self._write_recording()
-        async with self._attempt_ended:
-            self._attempt_ended.notify_all()
 
     def say(self, message: str) -> None:
         """Tells the user."""
@@ -442,7 +437,7 @@ class ModelClient:
                 await self._run(question)
             if not question.rejected or method == methods[-1]:
                 break
-            await question.close(final=False)
+            question.close(final=False)
         outcome = question.outcome
         if outcome is None:
             return None
@@ -460,7 +455,7 @@ class ModelClient:
         elif self._live and outcome.kind == "unauthorised":
             self._closed = outcome
         self._unreliable |= question.transient
-        return await question.close(final=True)
+        return question.close(final=True)
 
     async def _run(self, question: Question) -> None:
         """Has a question answered, or fail, within the time limit."""
