@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -22,8 +21,9 @@ from langchain_openai import AzureChatOpenAI, ChatOpenAI
 from langsmith import tracing_context
 from pydantic import SecretStr, ValidationError
 
-from tunesmith.graph.models.calls import FailureKind, ModelFailed, Outcome, completion_error
+from tunesmith.graph.models.calls import FailureKind, ModelFailed, completion_error
 from tunesmith.graph.models.client import Question
+from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.settings import ModelSettings
 
 OPENAI_HOSTS = ("openai.com", "openai.azure.com", "services.ai.azure.com", "cognitiveservices.azure.com")
@@ -44,23 +44,18 @@ class NoFurtherAttempt(openai.OpenAIError):
 
 
 class ChatModels:
-    """The models of an OpenAI-compatible server. find: the outcome of a question in files, which stand in for the
-    server; None where it is pending."""
+    """The models of an OpenAI-compatible server, or of files that stand in for it."""
 
     def __init__(
-        self,
-        settings: ModelSettings,
-        base_url: str,
-        key: str | None,
-        find: Callable[[Question], Outcome | None] | None = None,
+        self, settings: ModelSettings, base_url: str, key: str | None, files: BatchModels | ReplayModels | None
     ) -> None:
-        self._settings, self._url, self._key, self._find = settings, base_url, key or NO_KEY, find
+        self._settings, self._url, self._key, self._files = settings, base_url, key or NO_KEY, files
         self._limiter = None
-        if settings.requests_per_minute is not None and find is None:
+        if settings.requests_per_minute is not None and files is None:
             rate = settings.requests_per_minute / 60.0
             self._limiter = InMemoryRateLimiter(requests_per_second=rate, check_every_n_seconds=min(0.1, 0.1 / rate))
             self._limiter.available_tokens = 1.0  # the first call need not wait
-        self._http = _JournallingClient(base_url, self._key, settings.model_timeout, sends=find is None)
+        self._http = _JournallingClient(base_url, self._key, settings.model_timeout, sends=files is None)
         # For calls that block, of which there are none; LangChain would make one for each chat model.
         self._unused_http = openai.DefaultHttpxClient(verify=False, trust_env=False)
 
@@ -89,7 +84,7 @@ class ChatModels:
                 # The question has ended: also with an answer that LangChain makes no message of.
                 if question.under_way:
                     raise
-        if self._find is not None and question.under_way and (found := self._find(question)) is not None:
+        if self._files is not None and question.under_way and (found := self._files.find(question)) is not None:
             question.end(found)
 
     def _chat(self, question: Question) -> BaseChatModel:

@@ -34,13 +34,12 @@ from tunesmith.graph.models.calls import (
     ModelFailed,
     Outcome,
     Reply,
-    Waiting,
     again,
     again_name,
     problem,
     read_answer,
 )
-from tunesmith.graph.models.recorded import write_recording
+from tunesmith.graph.models.recorded import BatchModels, ReplayModels, write_recording
 from tunesmith.graph.progress import Listener, Progress
 from tunesmith.graph.settings import METHODS, Method, ModelSettings, SettingsError
 
@@ -289,26 +288,24 @@ def _failure_of(event: ModelCalled) -> ModelFailed:
 
 
 class ModelClient:
-    """The `Models` of a run. source: has a question answered; one that it leaves without an outcome is pending. folder:
-    of the recording; seconds_left: until the run's time limit; model_of: the model of a request, where that is not the
-    settings' to say; hold: writes pending requests down, bodies by custom_id."""
+    """The `Models` of a run. source: has a question answered; one that it leaves without an outcome is pending. files:
+    those with the answers; None for a server. folder: of the recording; seconds_left: until the run's time limit."""
 
     def __init__(
         self,
         settings: ModelSettings,
         source: Callable[[Question], Awaitable[None]],
+        files: BatchModels | ReplayModels | None,
         journal: Journal,
         prices: Prices,
         folder: Path,
         listener: Listener,
-        seconds_left: Callable[[], float] = lambda: math.inf,
-        model_of: Callable[[str], str | None] = lambda request_id: None,
-        hold: Callable[[Mapping[str, dict[str, Any]]], Waiting] | None = None,
+        seconds_left: Callable[[], float],
     ) -> None:
         self._settings, self._source, self._journal, self._prices = settings, source, journal, prices
-        self._folder, self._listener, self._hold = folder, listener, hold
-        self._seconds_left, self._model_of = seconds_left, model_of
-        self._live, self._auto = settings.transport == "live", settings.model_method == "auto"
+        self._files, self._folder, self._listener = files, folder, listener
+        self._live, self._auto = files is None, settings.model_method == "auto"
+        self._seconds_left = seconds_left if self._live else lambda: math.inf
         self.ledger = Ledger(journal, live=self._live)
         self._write_recording()
         found = RunLog(journal).events(ModelMethodFound)
@@ -357,7 +354,7 @@ class ModelClient:
             self._written.clear()
             await self._written.wait()
         reason = self.ledger.cap_reached(self._settings, bound)
-        if reason is not None and self._settings.transport != "replay":
+        if reason is not None and not isinstance(self._files, ReplayModels):
             return ModelFailed("capped", reason)
         if self._closed is None and self._seconds_left() <= 0:
             return ModelFailed("out_of_time", "The time limit leaves no time to ask the model.")
@@ -394,8 +391,8 @@ class ModelClient:
             for task in tasks:
                 task.cancel()
         if None in results.values():
-            assert self._hold is not None
-            raise self._hold({name: self.ledger.bodies[name] for name in self.ledger.under_way})
+            assert isinstance(self._files, BatchModels)
+            raise self._files.hold({name: self.ledger.bodies[name] for name in self.ledger.under_way})
         return [found for call in calls if (found := results[call.request_id]) is not None]
 
     async def _ask(self, call: ModelCall) -> Reply | ModelFailed | None:
@@ -468,7 +465,8 @@ class ModelClient:
             question.end(ModelFailed("out_of_time", f"{before} The time limit is reached."), served=True)
 
     def _model_for(self, call: ModelCall) -> str:
-        return self._model_of(call.request_id) or self._settings.name_for(call.role)
+        recorded = self._files.model_of(call.request_id) if isinstance(self._files, ReplayModels) else None
+        return recorded or self._settings.name_for(call.role)
 
 
 @functools.cache

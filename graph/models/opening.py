@@ -95,17 +95,14 @@ def open_models(
     # Imported here: it takes a second.
     from tunesmith.graph.models.chat import ChatModels
 
-    run = journal, prices, folder / TRANSCRIPTS, listener
+    files: BatchModels | ReplayModels | None = None
     if settings.transport == "batch":
-        batch = BatchModels(settings.folder, f"tunesmith resume {folder}")
-        chat = ChatModels(settings, OPENAI_URL, None, batch.find)
-        return ModelClient(settings, chat.answer, *run, hold=batch.hold)
-    if settings.transport == "replay":
-        replay = ReplayModels(settings.folder, exact=settings.replay_exact)
-        chat = ChatModels(settings, OPENAI_URL, None, replay.find)
-        return ModelClient(settings, chat.answer, *run, model_of=replay.model_of)
-    chat = ChatModels(settings, settings.base_url or OPENAI_URL, _key(settings))
-    return ModelClient(settings, chat.answer, *run, seconds_left=seconds_left)
+        files = BatchModels(settings.folder, f"tunesmith resume {folder}")
+    elif settings.transport == "replay":
+        files = ReplayModels(settings.folder, exact=settings.replay_exact)
+    url = settings.base_url or OPENAI_URL if files is None else OPENAI_URL
+    source = ChatModels(settings, url, _key(settings), files)
+    return ModelClient(settings, source.answer, files, journal, prices, folder / TRANSCRIPTS, listener, seconds_left)
 
 
 def destination(settings: ModelSettings) -> str | None:
