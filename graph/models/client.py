@@ -90,13 +90,10 @@ def _read_prices(path: Path) -> Prices:
         return Prices.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except OSError as error:
         raise SettingsError(f"--prices: {path} cannot be read ({error.strerror}).") from error
-    except ValidationError as error:
-        raise SettingsError(
-            f"{path}: {problem(error.errors(include_url=False)[0])}; write it as [models] and a line such as "
-            '"name" = { input = 1.0, output = 4.0 }.'
-        ) from error
     except ValueError as error:
-        raise SettingsError(f"{path} is not valid TOML in UTF-8: {error}.") from error
+        why = problem(error.errors(include_url=False)[0]) if isinstance(error, ValidationError) else error
+        form = '[models] and a line such as "name" = { input = 1.0, output = 4.0 }'
+        raise SettingsError(f"--prices: {path}: {why}; write it as TOML with {form}.") from error
 
 
 class Ledger:
@@ -126,17 +123,16 @@ class Ledger:
             self.bodies[event.id] = event.body
         if isinstance(event, ModelAsked):
             self._take_cut_off(event.id)
-            self.attempts[event.id] = event.attempt
-            self.under_way[event.id] = event
+            self.attempts[event.id], self.under_way[event.id] = event.attempt, event
             return
         self._ended.append(event)
-        if event.final:
-            self.ends[event.id] = event
         if event.usage is not None:
             self._spent.append((event, event.usage))
         elif event.served:
             self._take_cut_off(event.id)
         self.under_way.pop(event.id, None)
+        if event.final:
+            self.ends[event.id] = event
 
     def _take_cut_off(self, request_id: str) -> None:
         """The attempt under way, if there is one, ended without an answer that tells its cost."""
