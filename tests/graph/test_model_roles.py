@@ -41,14 +41,14 @@ def seed(*values: int) -> list[dict[str, Any]]:
     return [{"name": name, "value": at} for name, at in zip(("GROUP", "ITEMS", "UNROLL"), values, strict=True)]
 
 
-def after(*templates: dict[str, Any], **other: Any) -> Any:
+def after(*templates: dict[str, Any]) -> Any:
     """A script whose templates come in this order; the last one for ever."""
     left = list(templates)
 
     def script(call: ModelCall) -> Any:
         if call.role == "template":
             return left.pop(0) if len(left) > 1 else left[0]
-        return other.get(call.role) or good(call)
+        return good(call)
 
     return script
 
@@ -205,6 +205,10 @@ def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
     assert lineage == {"made1": "baseline", "made2": "baseline", "made3": "made1"}
     prompt = models.asked("template", "round-3")[0].messages[1].content
     assert "The parent: made1" in prompt and "// round 1" in prompt and "back to the first" in prompt
+    first, second, _ = (call.messages[1].content for call in models.asked("plan"))
+    assert "Sixteen elements a work-item are best." not in first and "Templates so far" not in first
+    for shown in ("Sixteen elements a work-item are best.", "### made1-", "x the baseline's speed", "16384: "):
+        assert shown in second.partition("## Templates so far")[2]
     finalists = {
         entry["template"].split("-")[0]
         for event in entries(tmp_path / "run", "comparison")[-1:]
@@ -284,14 +288,6 @@ def test_when_templater_and_explainer_fail_the_library_takes_the_round(tmp_path:
     assert result.valid and [made["parent"] for made in result.summary["templates"]] == ["library"]
     assert any("takes its place" in note for note in result.summary["notes"])
     assert result.summary["explanations"] == [] and models.paid[-1] == "round-1.explain.explain"
-
-
-def test_the_next_plan_reads_what_the_rounds_before_showed(tmp_path: Path) -> None:
-    _, models = run(tmp_path / "run", after(template(), explain=explain("Wide groups are slow.")), rounds=2)
-    first, second = (call.messages[1].content for call in models.asked("plan"))
-    assert "Wide groups are slow." not in first and "Wide groups are slow." in second
-    assert "Templates so far" not in first and "### runs-" in second and "x the baseline's speed" in second
-    assert "Least microseconds: 16384: " in second
 
 
 def test_a_round_without_a_test_is_not_explained_as_one_without_a_right_result(tmp_path: Path) -> None:

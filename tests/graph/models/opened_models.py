@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.records import ModelsUsage
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models import Message, ModelCall, ModelFailed, Models, Reply
+from tunesmith.graph.models.calls import Message, ModelCall, ModelFailed, Models, Reply
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.settings import Settings
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opened_models import Move, Opened, call, kinds
 
-from tunesmith.graph.models import Waiting, recorded
-from tunesmith.graph.models.calls import read_answer
+from tunesmith.graph.models import recorded
+from tunesmith.graph.models.calls import Waiting, read_answer
 from tunesmith.graph.models.recorded import AnswersError, BatchModels, read_answers
 
 CALLS = [call("a", "1"), call("b", "2"), call("c", "3")]

@@ -17,7 +17,7 @@ from opened_models import Opened, call, kinds
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.models import Waiting
+from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.roles.planner import calls_left
 
 Live = Callable[..., Opened]

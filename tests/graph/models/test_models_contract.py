@@ -9,7 +9,7 @@ import pytest
 from fake_openai import REFUSED, TRUNCATED, Behaviour, FakeOpenAI, answer, serve, status
 from opened_models import Move, Opened, call
 
-from tunesmith.graph.models import ModelCall, ModelFailed, Reply, Waiting
+from tunesmith.graph.models.calls import ModelCall, ModelFailed, Reply, Waiting
 from tunesmith.graph.models.recorded import read_answers, read_requests
 
 Answers = list[Reply | ModelFailed]

@@ -12,7 +12,7 @@ import pytest
 from fake_openai import CLOSED, HANG, METHODS, Behaviour, FakeOpenAI, answer, status
 from opened_models import KEY, Move, Opened, call, kinds
 
-from tunesmith.graph.models import Reply
+from tunesmith.graph.models.calls import Reply
 
 Live = Callable[..., Opened]
 

@@ -22,7 +22,7 @@ from scripted_models import explain, plan, template
 from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING
 from tunesmith.cli.main import main
 from tunesmith.graph import resume, tune
-from tunesmith.graph.models import Waiting
+from tunesmith.graph.models.calls import Waiting
 from tunesmith.hw.errors import TunesmithError
 
 __all__ = ["simulation"]

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from opened_models import Move, Opened, call
 from pydantic import BaseModel, ConfigDict
 
-from tunesmith.graph.models import ModelFailed, Waiting
-from tunesmith.graph.models.calls import Completion, read_answer
+from tunesmith.graph.models.calls import Completion, ModelFailed, Waiting, read_answer
 from tunesmith.graph.prompts.answers import ExplainAnswer, PlanAnswer, TemplateAnswer
 from tunesmith.graph.settings import Method
 
