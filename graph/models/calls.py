@@ -94,6 +94,10 @@ class ModelFailed:
     text: str = ""
 
 
+Outcome = dict[str, Any] | ModelFailed
+"""Of a request: a chat completion, or a failure."""
+
+
 class Waiting(TunesmithError):
     """The run waits for input from outside; `tunesmith resume` continues it. The message says what it waits for, where
     to put it, and how to continue (exit code 4). requests: the file of requests to answer, if answers are awaited."""

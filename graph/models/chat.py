@@ -1,29 +1,32 @@
-"""Live models: LangChain's ChatOpenAI over an HTTP client that journals each attempt of a question.
+"""Questions asked by LangChain's ChatOpenAI, over an HTTP client that journals each attempt.
 
 The HTTP client sees the retries, too, which OpenAI's client makes by itself: each must be allowed by the caps first.
+Where the answers are in files, requests come as far as this client, and nothing is sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import openai
 from langchain_core.language_models import BaseChatModel
 from langchain_core.rate_limiters import InMemoryRateLimiter
 from langchain_openai import AzureChatOpenAI, ChatOpenAI
+from langsmith import tracing_context
 from pydantic import SecretStr, ValidationError
 
-from tunesmith.graph.models.calls import FailureKind, completion_error
+from tunesmith.graph.models.calls import FailureKind, ModelFailed, completion_error
+from tunesmith.graph.models.client import Question
+from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.settings import ModelSettings
 
-if TYPE_CHECKING:
-    from tunesmith.graph.models.client import Question
-
+OPENAI_HOSTS = ("openai.com", "openai.azure.com", "services.ai.azure.com", "cognitiveservices.azure.com")
 CONNECT_SECONDS = 15.0
 GRACE_SECONDS = 10.0
 """After the timeout, until a server that keeps a connection alive without answering is given up."""
@@ -37,32 +40,52 @@ NO_KEY = "not-needed"
 
 
 class NoFurtherAttempt(openai.OpenAIError):
-    """The question has ended; OpenAI's client passes this error on without a retry."""
+    """The question has ended, or is pending; OpenAI's client passes this error on without a retry."""
 
 
-class LiveModels:
-    """The models of an OpenAI-compatible server. fields: further fields of each request's body."""
+class ChatModels:
+    """The models of an OpenAI-compatible server, or of files that stand in for it."""
 
-    def __init__(self, settings: ModelSettings, base_url: str, key: str | None, fields: dict[str, Any]) -> None:
-        self._settings, self._url, self._key, self._fields = settings, base_url, key or NO_KEY, fields
+    def __init__(
+        self, settings: ModelSettings, base_url: str, key: str | None, files: BatchModels | ReplayModels | None
+    ) -> None:
+        self._settings, self._url, self._key, self._files = settings, base_url, key or NO_KEY, files
         self._limiter = None
-        if settings.requests_per_minute is not None:
+        if settings.requests_per_minute is not None and files is None:
             rate = settings.requests_per_minute / 60.0
             self._limiter = InMemoryRateLimiter(requests_per_second=rate, check_every_n_seconds=min(0.1, 0.1 / rate))
             self._limiter.available_tokens = 1.0  # the first call need not wait
-        self._http = _JournallingClient(urlsplit(base_url).netloc, self._key, settings.model_timeout)
+        self._http = _JournallingClient(base_url, self._key, settings.model_timeout, sends=files is None)
         # For calls that block, of which there are none; LangChain would make one for each chat model.
-        self._unused_http = openai.DefaultHttpxClient(follow_redirects=False)
+        self._unused_http = openai.DefaultHttpxClient(verify=False, trust_env=False)
 
     async def answer(self, question: Question) -> None:
-        """Has the server answer a question."""
+        """Has a question answered, by as many attempts as it takes."""
         _QUESTION.set(question)
-        try:
-            await question.ask(self._chat(question))
-        except (openai.OpenAIError, ValidationError):
-            # The question has ended: also with an answer that LangChain makes no message of.
-            if question.under_way:
-                raise
+        model, method = question.call.schema, question.method
+        # OpenAI's strict mode takes closed objects whose properties are all required.
+        strict = model.model_config.get("extra") == "forbid"
+        strict = strict and all(field.is_required() for field in model.model_fields.values())
+        schema = model.model_json_schema() | {"title": re.sub(r"[^A-Za-z0-9_-]", "_", model.__name__)[:64]}
+        messages = [{"role": each.role, "content": each.content} for each in question.call.messages]
+        if method == "json_mode":
+            # It sends the schema in no other way than in words: here behind those of the system.
+            said = f"Answer with one JSON object, and nothing else, that fits this JSON schema:\n{json.dumps(schema)}"
+            if messages[0]["role"] == "system":
+                said = f"{messages.pop(0)['content']}\n\n{said}"
+            messages.insert(0, {"role": "system", "content": said})
+        how: dict[str, Any] = {"method": method, "strict": None if method == "json_mode" else strict}
+        structured = self._chat(question).with_structured_output(schema, include_raw=True, **how)
+        # Tracing, switched on by a variable of the environment, would send the prompt to one more host.
+        with tracing_context(enabled=False), suppress(NoFurtherAttempt):
+            try:
+                await structured.ainvoke(messages)
+            except (openai.OpenAIError, ValidationError):
+                # The question has ended: also with an answer that LangChain makes no message of.
+                if question.under_way:
+                    raise
+        if self._files is not None and question.under_way and (found := self._files.find(question)) is not None:
+            question.end(found)
 
     def _chat(self, question: Question) -> BaseChatModel:
         timeout, parts = self._settings.model_timeout, urlsplit(self._url)
@@ -74,17 +97,24 @@ class LiveModels:
             "rate_limiter": self._limiter,
             "use_responses_api": False,
             "cache": False,
-            "extra_body": self._fields,
+            "extra_body": {limit_field(self._url): self._settings.answer_tokens, **self._settings.model_option},
             "http_client": self._unused_http,
             "http_async_client": self._http,
+            "openai_proxy": None,  # OPENAI_PROXY would be refused beside a client, which knows HTTPS_PROXY
         }
         if version := parse_qs(parts.query).get("api-version"):
             # Azure before its v1 endpoint: the model is a deployment, part of the path.
-            endpoint = f"{parts.scheme}://{parts.netloc}"
-            return AzureChatOpenAI(
-                azure_endpoint=endpoint, azure_deployment=question.model, api_version=version[0], **common
-            )
+            common |= {"azure_endpoint": f"{parts.scheme}://{parts.netloc}", "azure_deployment": question.model}
+            return AzureChatOpenAI(api_version=version[0], **common)
         return ChatOpenAI(base_url=self._url, **common)
+
+
+def limit_field(base_url: str) -> Literal["max_tokens", "max_completion_tokens"]:
+    """The name of the field that limits an answer: OpenAI's reasoning models take only the new one, many other
+    servers know only the old one (Ollama, older llama.cpp) or reject the new (Mistral)."""
+    host = urlsplit(base_url).hostname or ""
+    newer = any(host == known or host.endswith(f".{known}") for known in OPENAI_HOSTS)
+    return "max_completion_tokens" if newer else "max_tokens"
 
 
 _QUESTION: ContextVar[Question] = ContextVar("question")
@@ -92,31 +122,27 @@ _QUESTION: ContextVar[Question] = ContextVar("question")
 
 
 class _JournallingClient(openai.DefaultAsyncHttpxClient):
-    """host: named in failures; key: hidden in whatever the server says; timeout: seconds for one answer."""
+    """key: hidden in whatever the server says; timeout: seconds for one answer; sends: else attempts are only begun."""
 
-    def __init__(self, host: str, key: str, timeout: float) -> None:
-        # Prompts go to no other host than the one the user was told.
-        super().__init__(follow_redirects=False)
-        self._host, self._seconds = host, timeout
+    def __init__(self, base_url: str, key: str, timeout: float, *, sends: bool) -> None:
+        # Prompts go to no other host than the one the user was told. Where nothing is sent, neither certificates nor
+        # proxies are looked for.
+        super().__init__(follow_redirects=False, verify=sends, trust_env=sends)
+        self._host, self._seconds, self._sends = urlsplit(base_url).netloc, timeout, sends
         self._key = key if len(key) >= MIN_SECRET_LENGTH else None
 
     async def send(self, request: Any, **options: Any) -> Any:
         """One attempt: journalled before; its completion, without the key, or its failure noted after."""
         question = _QUESTION.get()
-        if not await question.begin(json.loads(request.content)):
+        if not await question.begin(json.loads(request.content)) or not self._sends:
             raise NoFurtherAttempt
-        patience = self._seconds + GRACE_SECONDS
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(self._seconds + GRACE_SECONDS):
                 response = await super().send(request, **options)
                 await response.aread()
-        except TimeoutError as error:
-            detail = f"the server kept the connection open for {patience:g} s without an answer."
-            question.fail("timeout", detail, served=True, transient=True)
-            raise NoFurtherAttempt from error
         except Exception as error:  # of the HTTP library, which differs between versions of OpenAI's client
             self._note_no_answer(question, error)
-            if question.timeouts >= MAX_TIMEOUTS:
+            if isinstance(error, TimeoutError) or question.timeouts >= MAX_TIMEOUTS:
                 raise NoFurtherAttempt from error
             raise
         if response.status_code >= 300:
@@ -129,25 +155,25 @@ class _JournallingClient(openai.DefaultAsyncHttpxClient):
             problem = f"{type(error).__name__}: {error}"
         if problem is not None:
             detail = f"{self._host} answered with something that is not a chat completion ({problem[:300]})."
-            question.fail("server_error", detail, served=True, transient=True)
+            question.end(ModelFailed("server_error", detail), served=True, transient=True)
             raise NoFurtherAttempt
-        question.answer(completion)
+        question.end(completion)
         return response
 
     def _note_no_answer(self, question: Question, error: Exception) -> None:
-        # By name, as the library's errors have no common class over its versions. Without a connection no server has
-        # worked on the request.
+        # By name, as the library's errors have no common class over its versions.
         name = type(error).__name__
-        if name in ("ReadTimeout", "WriteTimeout"):
+        if name in ("ReadTimeout", "WriteTimeout", "TimeoutError"):
             question.timeouts += 1
             detail = f"{self._host} gave no answer within {self._seconds:g} s."
-            question.fail("timeout", detail, served=True, transient=True)
+            question.end(ModelFailed("timeout", detail), served=True, transient=True)
             return
+        # Without a connection no server has worked on the request.
         served = name not in ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol")
         event = "closed the connection without an answer" if served else "cannot be reached"
         cause = self._redacted(str(error))[:200]
         detail = f"{self._host} {event}{f' ({cause})' if cause else ''}."
-        question.fail("unreachable", detail, served=served, transient=True)
+        question.end(ModelFailed("unreachable", detail), served=served, transient=True)
 
     def _note_refusal(self, question: Question, response: Any) -> None:
         code, message, reason = response.status_code, response.text, ""
@@ -157,18 +183,15 @@ class _JournallingClient(openai.DefaultAsyncHttpxClient):
             message = str(about["message"])
         message = self._redacted(message)[:500].rstrip(". \n")
         detail = f"{self._host} answered {code}: {message}."
+        kind: FailureKind = "rate_limited" if code == 429 else "server_error"
         if code < 400:
             detail = f"{self._host} redirects elsewhere ({code}); give its final --base-url."
         elif code in (401, 403):
-            detail = f"{detail} Check the key."
-        kinds: dict[int, FailureKind] = {401: "unauthorised", 403: "unauthorised", 429: "rate_limited"}
+            kind, detail = "unauthorised", f"{detail} Check the key."
         without_money = reason == "insufficient_quota"
-        question.fail(
-            kinds.get(code, "server_error"),
-            detail,
-            transient=(code in (408, 409, 429) or code >= 500) and not without_money,
-            rejected=code in (400, 422) and reason not in ("context_length_exceeded", "model_not_found"),
-        )
+        transient = (code in (408, 409, 429) or code >= 500) and not without_money
+        rejected = code in (400, 422) and reason not in ("context_length_exceeded", "model_not_found")
+        question.end(ModelFailed(kind, detail), transient=transient, rejected=rejected)
         if without_money:
             raise NoFurtherAttempt
 

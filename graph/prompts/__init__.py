@@ -41,10 +41,8 @@ def _tidied(text: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-def conversation(system: str, *turns: str) -> tuple[Message, ...]:
-    """Messages: the system's, then the user's and the assistant's in turn."""
-    roles = ("user", "assistant")
-    return (Message("system", system), *(Message(roles[i % 2], turn) for i, turn in enumerate(turns)))  # type: ignore[arg-type]
+def conversation(system: str, user: str) -> tuple[Message, ...]:
+    return Message("system", system), Message("user", user)
 
 
 def fenced(text: str, label: str = "") -> str:
@@ -56,9 +54,7 @@ def fenced(text: str, label: str = "") -> str:
 
 def scrubbed(text: str) -> str:
     """`text` without the folders, temporary names and addresses of this machine."""
-    text = _PATH.sub(r"\1", text)
-    text = _TEMPORARY.sub(r"temporary\1", text)
-    return _ADDRESS.sub("(address)", text)
+    return _ADDRESS.sub("(address)", _TEMPORARY.sub(r"temporary\1", _PATH.sub(r"\1", text)))
 
 
 @lru_cache
@@ -71,8 +67,10 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    environment.filters["fenced"] = fenced
-    environment.filters["scrubbed"] = scrubbed
-    environment.filters["us"] = lambda seconds: "not measured" if seconds is None else f"{seconds * 1e6:.2f}"
-    environment.filters["percent"] = lambda share: "unknown" if share is None else f"{share * 100:.0f} %"
+    environment.filters |= {
+        "fenced": fenced,
+        "scrubbed": scrubbed,
+        "us": lambda seconds: "not measured" if seconds is None else f"{seconds * 1e6:.2f}",
+        "percent": lambda share: "unknown" if share is None else f"{share * 100:.0f} %",
+    }
     return environment

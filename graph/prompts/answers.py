@@ -115,7 +115,8 @@ def template_of(answer: TemplateAnswer | RewriteAnswer, task: Task, backend: Bac
     An answer cannot declare `device_globals`: a kernel that keeps state between launches is the user's to allow.
     """
     fields: dict[str, Any] = {
-        "name": _name(answer.name),
+        # Models like to give paths and quotes.
+        "name": re.sub(r"[^A-Za-z0-9_.-]+", "_", answer.name).strip("_")[:40] or "template",
         "description": answer.description[:MAX_TEXT],
         "backend": backend,
         "entry": task.entry,
@@ -125,7 +126,11 @@ def template_of(answer: TemplateAnswer | RewriteAnswer, task: Task, backend: Bac
     }
     if isinstance(answer, TemplateAnswer):
         fields |= {
-            "parameters": [_parameter(parameter, answer.source) for parameter in answer.parameters],
+            # A parameter that the source does not name can only be for the launch.
+            "parameters": [
+                each.model_dump() | {"launch_only": not re.search(rf"\b{re.escape(each.name)}\b", answer.source)}
+                for each in answer.parameters
+            ],
             "constraints": [constraint.model_dump() for constraint in answer.constraints],
             "max_registers": None if answer.max_registers in ("", "0", "None") else answer.max_registers,
             "fast_math": answer.fast_math or "False",
@@ -146,17 +151,6 @@ def template_of(answer: TemplateAnswer | RewriteAnswer, task: Task, backend: Bac
     except TaskError as error:
         raise Unusable(str(error)) from error
     return template
-
-
-def _parameter(answer: ParameterAnswer, source: str) -> dict[str, Any]:
-    """A parameter that the source does not name can only be for the launch."""
-    named = re.search(rf"\b{re.escape(answer.name)}\b", source)
-    return answer.model_dump() | {"launch_only": named is None}
-
-
-def _name(text: str) -> str:
-    """A name that a template may have: models like to give paths and quotes."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_")[:40] or "template"
 
 
 def _problem(error: Any) -> str:

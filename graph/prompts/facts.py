@@ -26,7 +26,7 @@ from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.check.sanitizer import Counters, count_events
 from tunesmith.kernels.outcome import Resources
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import Argument, Geometry, Task, Workload, geometry
+from tunesmith.kernels.spec.task import Argument, Task, Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, Template, assignments, config_key
 
 COMPILE_SECONDS = 60.0
@@ -48,9 +48,7 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
     if not BACKENDS[limits.backend].nvidia_tools:
         return
     source = specialise(template, config, workload.types)
-    profile: Any = Profile()
-    artifact: Any = None
-    counters = Counters(note="its machine code could not be looked at here")
+    profile, artifact, counters = None, None, Counters(note="its machine code could not be looked at here")
     try:
         with Isolated("compile", CompileWorker, limits, index) as compiler:
             profile = compiler.call("profile", COMPILE_SECONDS, source)
@@ -64,13 +62,14 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
         uuid = context.device.uuid
         with nullcontext() if uuid is None else DeviceLock(uuid):
             counters = count_events(candidate, context.task, limits, index, workload, context.settings.seed)
+    known = profile if isinstance(profile, Profile) else Profile()
     event = EvidenceKept(
         which=which,
         config=config_key(config),
         workload=workload.name,
         resources=artifact.resources if isinstance(artifact, Artifact) else None,
-        instructions=profile.sorts if isinstance(profile, Profile) else {},
-        hot_lines=hot_lines(template.source, profile) if isinstance(profile, Profile) else (),
+        instructions=known.sorts,
+        hot_lines=hot_lines(template.source, known),
         counters=counters.values,
         note=counters.note,
     )
@@ -91,53 +90,39 @@ def resource_lines(
     context: Context, template: Template, config: Config, resources: Resources | None, workloads: Sequence[Workload]
 ) -> list[str]:
     """A kernel's registers and memory in a line, then a line for each workload with its launch and its occupancy."""
-    if resources is None or resources.registers is None:
-        lines = ["registers and spills: not known for this device"]
-    else:
+    lines, limits = ["registers and spills: not known for this device"], context.device.limits
+    registers = resources.registers if resources is not None else None
+    if resources is not None and registers is not None:
         lines = [
-            f"{resources.registers} registers a thread, {resources.spills or 0} bytes spilled, {resources.local or 0} "
+            f"{registers} registers a thread, {resources.spills or 0} bytes spilled, {resources.local or 0} "
             f"bytes local memory a thread, {resources.shared or 0} bytes static shared memory a block"
         ]
     for workload in workloads:
         shape = geometry(template, config, workload)
-        dynamic = f", {shape.shared_bytes} bytes dynamic shared memory" if shape.shared_bytes else ""
-        occupied = _occupancy(context, shape, resources)
-        lines.append(f"on {workload.name}: grid {shape.grid}, block {shape.block}{dynamic}{occupied}")
+        line = f"on {workload.name}: grid {shape.grid}, block {shape.block}"
+        line += f", {shape.shared_bytes} bytes dynamic shared memory" if shape.shared_bytes else ""
+        if resources is not None and registers is not None:
+            shared = (resources.shared or 0) + shape.shared_bytes
+            held = occupancy(limits, threads=math.prod(shape.block), registers=registers, shared=shared)
+            each = held.blocks_per_sm
+            if held.fraction is not None:
+                line += f"; occupancy {held.fraction:.0%} ({each} blocks an SM, limited by {held.limiter})"
+                waves = math.prod(shape.grid) / (limits.sm_count * each) if limits.sm_count and each else None
+                line += "" if waves is None else f", {waves:.2f} waves"
+        lines.append(line)
     return lines
-
-
-def _occupancy(context: Context, shape: Geometry, resources: Resources | None) -> str:
-    """As the end of a sentence; empty where it is not known."""
-    if resources is None or resources.registers is None:
-        return ""
-    threads, blocks = math.prod(shape.block), math.prod(shape.grid)
-    shared = (resources.shared or 0) + shape.shared_bytes
-    result = occupancy(context.device.limits, threads=threads, registers=resources.registers, shared=shared)
-    if result.fraction is None:
-        return ""
-    sms = context.device.limits.sm_count
-    waves = f", {blocks / (sms * result.blocks_per_sm):.2f} waves" if sms and result.blocks_per_sm else ""
-    return (
-        f"; occupancy {result.fraction:.0%} ({result.blocks_per_sm} blocks an SM, limited by {result.limiter}){waves}"
-    )
 
 
 def task_facts(context: Context) -> dict[str, Any]:
     """The task as its author described it."""
     task, backend = context.task, context.device.limits.backend
+    c_names = {name: [f"{dtype} ({DTYPES[dtype].c_name(backend)})" for dtype in of] for name, of in task.types.items()}
     return {
-        "name": task.name,
-        "summary": task.summary,
-        "entry": task.entry,
+        **{name: getattr(task, name) for name in ("name", "summary", "bytes", "flops")},
         "signature": signature(task, backend),
-        "arguments": [_argument(task, argument) for argument in task.arguments],
-        "types": {
-            name: [f"{dtype} ({DTYPES[dtype].c_name(backend)})" for dtype in options]
-            for name, options in task.types.items()
-        },
+        "arguments": [_argument(argument) for argument in task.arguments],
+        "types": c_names,
         "tolerances": _tolerances(task),
-        "bytes": task.bytes,
-        "flops": task.flops,
         "reference": cut(task.reference) if task.reference else "(the original kernel)",
         "sizes": sorted(task.size_names),
     }
@@ -154,25 +139,25 @@ def signature(task: Task, backend: BackendName) -> str:
     return f"{traits.kernel_prefix} {task.entry}({', '.join(arguments)})"
 
 
-def _argument(task: Task, argument: Argument) -> dict[str, Any]:
+def _argument(argument: Argument) -> dict[str, Any]:
+    shape, fill = "[" + ", ".join(argument.shape) + "]", argument.fill
+    special = ", ".join(f"{each.value:g} in {each.fraction:.1%}" for each in fill.special)
+    holds: object = f"{fill.described}; {special}" if special else fill.described
     if argument.role == "scalar":
-        return {"name": argument.name, "role": "scalar", "dtype": argument.dtype, "shape": "", "holds": argument.value}
-    fill, holds = argument.fill, "not defined"
-    if argument.role != "out":
-        special = ", ".join(f"{each.value:g} in {each.fraction:.1%}" for each in fill.special)
-        holds = f"{fill.described}; {special}" if special else fill.described
-    shape = "[" + ", ".join(argument.shape) + "]"
+        shape, holds = "", argument.value
+    elif argument.role == "out":
+        holds = "not defined"
     return {"name": argument.name, "role": argument.role, "dtype": argument.dtype, "shape": shape, "holds": holds}
 
 
-def _tolerances(task: Task) -> dict[str, str]:
-    tolerances = {}
+def _tolerances(task: Task) -> list[str]:
+    tolerances = []
     for argument in task.outputs:
         for dtype in task.types.get(argument.dtype, (argument.dtype,)):
             tolerance = task.tolerance_of(dtype, argument.name)
             key = f"{argument.name} ({dtype})" if argument.name in task.tolerance else dtype
-            tolerances[key] = f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
-    return tolerances
+            tolerances.append(f"{key}: rtol {tolerance.rtol:g}, atol {tolerance.atol:g}")
+    return list(dict.fromkeys(tolerances))
 
 
 def device_facts(context: Context) -> dict[str, Any]:
@@ -189,109 +174,83 @@ def device_facts(context: Context) -> dict[str, Any]:
         "shared memory an SM, bytes": limits.shared_per_sm,
         "L2 cache, bytes": limits.l2_bytes,
     }
+    copies = [f"{rate / 1e9:.0f} GB/s moving {size / 2**20:.0f} MiB" for size, rate in roofs.bandwidth] if roofs else []
+    peaks = [f"{dtype} {rate / 1e12:.1f} Tflop/s" for dtype, rate in dict(roofs.peak_flops).items()] if roofs else []
     return {
         "name": context.device.name,
         "backend": limits.backend,
-        "kind": limits.kind,
         "arch": limits.arch if BACKENDS[limits.backend].makes_cubins else "",
-        "limits": {name: value for name, value in bounds.items() if value is not None},
-        "bandwidth": [(size, rate) for size, rate in roofs.bandwidth] if roofs else None,
-        "peaks": dict(roofs.peak_flops) if roofs else None,
+        "findings": {
+            "limits": [f"{name}: {value}" for name, value in bounds.items() if value is not None],
+            "measured copy bandwidth": copies or ["not measured"],
+            "measured arithmetic peaks": peaks,
+        },
     }
 
 
 def workload_facts(context: Context, tree: Tree) -> list[dict[str, Any]]:
     """The tuned workloads with floor, baseline and best known time, in seconds."""
-    baseline = context.log.baseline_seconds or {}
+    baseline, roofs, task = context.log.baseline_seconds or {}, context.log.roofline, context.task
     rows = []
     for workload in context.tuned:
-        floor = known_floor(context, workload)
+        moved, flops = task.bytes_of(workload), task.flops_of(workload)
+        floor = roofs.floor_seconds(moved, flops, task.arithmetic) if roofs is not None else None
         known = [(s, node.id) for node in tree.usable if (s := node.best_seconds.get(workload.name)) is not None]
         seconds, template = min(known, default=(None, None))
-        rows.append(
-            {
-                "name": workload.name,
-                "sizes": workload.sizes,
-                "types": workload.types,
-                "weight": workload.weight,
-                "floor": floor,
-                "baseline": baseline.get(workload.name),
-                "best": seconds,
-                "template": template,
-                "share": floor / seconds if floor and seconds else None,
-            }
-        )
+        row: dict[str, Any] = {name: getattr(workload, name) for name in ("name", "types", "weight")}
+        row["sizes"] = [f"{name}={size}" for name, size in workload.sizes.items()]
+        row |= {"floor": floor, "baseline": baseline.get(workload.name), "best": seconds, "template": template}
+        rows.append(row | {"share": floor / seconds if floor and seconds else None})
     return rows
-
-
-def known_floor(context: Context, workload: Workload) -> float | None:
-    """The floor in seconds from the journal's roofs; None where they are not known."""
-    roofs, task = context.log.roofline, context.task
-    if roofs is None:
-        return None
-    return roofs.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
 
 
 def baseline_facts(context: Context) -> dict[str, Any]:
     """The task's own kernel."""
-    template = context.sources.baseline.template
-    baseline = context.log.baseline
+    source, baseline = context.sources.baseline, context.log.baseline
     resources = baseline.resources if baseline is not None else None
-    facts = kernel_facts(context, "baseline", template, {}, resources)
+    facts = kernel_facts(context, "baseline", source.template, {}, resources)
     # A plain kernel is short enough to see where its work is.
-    return facts | {"hot_lines": (), "label": context.sources.baseline.label}
+    return facts | {"hot_lines": (), "label": source.label}
 
 
 def node_facts(context: Context, node: Node, *, source: bool, machine: bool = True) -> dict[str, Any]:
     """A template of the tree, in short or with its source and its resources at the best configuration. machine: also
     the facts about its machine code and a launch."""
-    short = {
-        "id": node.id,
-        "parent": node.parent,
-        "moves": node.moves,
-        "round": node.round,
+    names, best, ranked = context.tuned_names, node.best_config or {}, node.ranked
+    # The next best and the worst, with their values in the order of the best one's names.
+    shown = ranked[1:] if len(ranked) <= 2 * EXTREMES else (*ranked[1:EXTREMES], *ranked[-EXTREMES:])
+    facts = {
+        **{name: getattr(node, name) for name in ("id", "parent", "moves", "made_by", "vetoed")},
         "measured": len(node.found) + len(node.rejected),
         "speedup": 1 / node.best if node.best else None,
-        "best_config": assignments(node.best_config or {}),
-        "by_workload": _by_workload(context, node),
-        "seconds": {name: seconds for name, seconds in node.best_seconds.items() if name in _names(context)},
+        "best_config": assignments(best),
+        "seconds": [f"{name}: {seconds * 1e6:.2f}" for name, seconds in node.best_seconds.items() if name in names],
         "failures": [(kind, count, example[:400]) for kind, count, example in node.failures],
-        "made_by": node.made_by,
         "shared": [f"{name} = {value} in {n} of {of}" for name, (value, n, of) in node.shared.items()],
-        "ranked": _ranked(node),
+        "findings": {
+            "The next and the worst, as multiples of its time, with values in the same order": [
+                f"{value / (node.best or 1.0):.2f}: {' '.join(map(str, each.config.values()))}".strip()
+                for value, each in shown
+            ],
+            "Alone on one workload another is faster, as a share of its time there": [
+                f"{name} {share:.2f} with {assignments({key: v for key, v in config.items() if v != best[key]})}"
+                for name, (share, config) in node.faster_by_workload.items()
+                if name in names
+            ],
+            "The best sits at the edge of": [f"{name} = {value}" for name, value in node.at_edge.items()],
+            "Slower than the task's own kernel on": context.log.slower_than_baseline(node.id),
+        },
         "effects": [
             f"{name}{' (no difference)' if name in node.without_effect else ''}: "
             + ", ".join(f"{value} {ratio:.2f}" for value, ratio in seen.items())
             for name, seen in node.effects
         ],
-        "at_edge": [f"{name} = {value}" for name, value in node.at_edge.items()],
-        "slower_on": context.log.slower_than_baseline(node.id),
-        "vetoed": node.vetoed,
         "description": node.template.description.strip(),
     }
-    if not source:
-        return short
-    config = node.best_config or node.template.default_config
-    facts = kernel_facts(context, node.id, node.template, config, node.best_resources)
-    return short | facts | ({} if machine else {"instructions": {}, "hot_lines": (), "counters": {}, "note": ""})
-
-
-def _ranked(node: Node) -> list[str]:
-    """The next best and the worst configurations: their times as multiples of the best, and their values in the order
-    of the best one's names."""
-    ranked, best = node.ranked, node.best or 1.0
-    shown = ranked[1:] if len(ranked) <= 2 * EXTREMES else (*ranked[1:EXTREMES], *ranked[-EXTREMES:])
-    return [f"{value / best:.2f}: {' '.join(map(str, each.config.values()))}".strip() for value, each in shown]
-
-
-def _by_workload(context: Context, node: Node) -> list[str]:
-    """The tuned workloads on which another configuration is faster than the best of all, and its differences."""
-    best = node.best_config or {}
-    return [
-        f"{name} {share:.2f} with {assignments({key: value for key, value in config.items() if value != best[key]})}"
-        for name, (share, config) in node.faster_by_workload.items()
-        if name in _names(context)
-    ]
+    if source:
+        config = node.best_config or node.template.default_config
+        facts |= kernel_facts(context, node.id, node.template, config, node.best_resources)
+    return facts if machine else facts | {"instructions": (), "hot_lines": (), "counters": (), "note": ""}
 
 
 def kernel_facts(
@@ -303,16 +262,14 @@ def kernel_facts(
     ordered = sorted(context.tuned, key=context.task.bytes_of)
     extremes = ordered if len(ordered) < 2 else [ordered[0], ordered[-1]]
     return {
+        **{name: getattr(evidence, name) for name in ("hot_lines", "workload", "note")},
+        "instructions": [f"{name}: {count}" for name, count in evidence.instructions.items()][:8],
+        "counters": [f"{name}: {value:g}" for name, value in evidence.counters.items()],
         "source": cut(template.source),
         "choices": choices(template),
         "launch": json.dumps(_launch(template)),
         "values": [f"{p.name} = {config[p.name]}{'  // ' if p.doc else ''}{p.doc}" for p in template.parameters],
         "resources": resource_lines(context, template, config, resources or evidence.resources, extremes),
-        "instructions": evidence.instructions,
-        "hot_lines": evidence.hot_lines,
-        "counters": evidence.counters,
-        "counted_on": evidence.workload,
-        "note": evidence.note,
     }
 
 
@@ -345,7 +302,3 @@ def _launch(template: Template) -> dict[str, Any]:
 
 def cut(text: str) -> str:
     return text if len(text) <= MAX_SOURCE else text[:MAX_SOURCE] + f"\n(cut: {len(text) - MAX_SOURCE} more characters)"
-
-
-def _names(context: Context) -> set[str]:
-    return {workload.name for workload in context.tuned}

@@ -15,16 +15,16 @@ import re
 from typing import Any
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.log import REJECTED, Node, Tree
+from tunesmith.graph.journal.log import REJECTED, Tree
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts import conversation, render, scrubbed
 from tunesmith.graph.prompts.facts import baseline_facts, choices, device_facts, node_facts, task_facts, workload_facts
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
 from tunesmith.kernels.spec.expression import FUNCTIONS
-from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import library_tasks, read_task
-from tunesmith.kernels.spec.template import BACKENDS, BackendName, Template
+from tunesmith.kernels.spec.template import BackendName, Template
 
 _TRAITS = (
     (r"\b(?:__syncthreads|barrier|work_group_barrier)\s*\(", 2, 1),
@@ -40,40 +40,34 @@ MAX_EXAMPLE = 12_000
 """Characters of a template that stands as the example, some 4,000 tokens: longer ones are tricks more than patterns,
 and the example is most of a prompt."""
 
-Features = tuple[float, ...]
 
-
-def features(task: Task, backend: BackendName) -> Features:
-    """The features of `task`, of similar weight: logarithm of arithmetic per byte (a factor of eight counts one),
-    barriers (up to two), shared memory or shuffles, atomics, loops (up to three, a half each), further functions,
-    logarithm of elements written per element read (a factor of eight counts one)."""
+def features(task: Task, backend: BackendName) -> tuple[float, ...]:
+    """The features of `task`, of similar weight: logarithm of arithmetic per byte (a factor of eight counts one), the
+    traits of its source, logarithm of elements written per element read: below 0 for a kernel that reduces."""
     source = _COMMENT.sub(" ", task.sources(backend).baseline.template.source)
     workload = task.workloads[0]
     moved, flops = task.bytes_of(workload), task.flops_of(workload)
-    intensity = math.log(max(flops, 1) / max(moved, 1), 8) if moved and flops else 0.0
-    return (
-        intensity,
-        *(min(most, len(re.findall(pattern, source))) / each for pattern, most, each in _TRAITS),
-        _written_per_read(task, workload),
-    )
-
-
-def _written_per_read(task: Task, workload: Workload) -> float:
-    """As a logarithm, of elements: below 0 for a kernel that reduces, 0 where results are as many as inputs."""
     counts = {"in": 0, "out": 0, "inout": 0}
     for argument in task.arguments:
         if argument.role != "scalar":
             counts[argument.role] += math.prod(task.shape_of(argument, workload))
     read, written = counts["in"] + counts["inout"], counts["out"] + counts["inout"]
-    return math.log(written / read, 8) if read and written else 0.0
+    return (
+        math.log(max(flops, 1) / max(moved, 1), 8) if moved and flops else 0.0,
+        *(min(most, len(re.findall(pattern, source))) / each for pattern, most, each in _TRAITS),
+        math.log(written / read, 8) if read and written else 0.0,
+    )
 
 
-def most_similar(task: Task, backend: BackendName) -> tuple[Task, Template] | None:
+def example(task: Task, backend: BackendName) -> dict[str, Any] | None:
     """The library's task with a template for `backend` of at most `MAX_EXAMPLE` characters that is nearest to `task`,
     of another name, and that template; of equals the first by name."""
     own = features(task, backend)
     others = [pair for pair in _library(backend) if pair[0].name != task.name]
-    return min(others, key=lambda pair: (math.dist(own, features(pair[0], backend)), pair[0].name), default=None)
+    if not others:
+        return None
+    shown, template = min(others, key=lambda pair: (math.dist(own, features(pair[0], backend)), pair[0].name))
+    return {"name": shown.name, "summary": shown.summary, "source": template.source, "choices": choices(template)}
 
 
 @functools.cache
@@ -82,9 +76,7 @@ def _library(backend: BackendName) -> tuple[tuple[Task, Template], ...]:
     pairs = []
     for task in map(read_task, library_tasks().values()):
         templates = task.sources(backend).templates if backend in task.backends else ()
-        short = next((each for each in templates if len(each.source) <= MAX_EXAMPLE), None)
-        if short is not None:
-            pairs.append((task, short))
+        pairs += [(task, each) for each in templates if len(each.source) <= MAX_EXAMPLE][:1]
     return tuple(pairs)
 
 
@@ -103,8 +95,7 @@ def template_messages(
 ) -> tuple[Message, ...]:
     """The prompt of one branch of a round, for a template or, in a rewrite, for a whole kernel."""
     task, device = task_facts(context), device_facts(context)
-    node = tree.node(branch.parent)
-    limits = context.device.limits
+    node, limits = tree.node(branch.parent), context.device.limits
     parameters, anew = branch.kind != "rewrite", branch.kind in ("template", "rewrite")
     # A template of this run shows the form of an answer, and what mattered here besides.
     own = [each for each in tree.ranked if each.template.has_choices]
@@ -112,13 +103,9 @@ def template_messages(
     sibling = own[0] if parameters and own and not shown_by_parent else None
     system = render(
         "template_system",
-        language="a CUDA" if BACKENDS[limits.backend].makes_cubins else "an OpenCL",
-        backend=limits.backend,
-        arch=device["arch"],
-        gpu=limits.kind == "gpu",
-        registers=limits.registers_per_sm,
-        signature=task["signature"],
-        sizes=task["sizes"],
+        task=task,
+        device=device,
+        limits=limits,
         types=sorted(context.task.types),
         headers=sorted(name for name in HEADERS if name not in _RARE_HEADERS),
         folders=HEADER_FOLDERS,
@@ -137,10 +124,8 @@ def template_messages(
         # What keeps the parent's work as it is needs no look at the machine.
         parent=node_facts(context, node, source=True, machine=anew) if node is not None else None,
         sibling=node_facts(context, sibling, source=True) if sibling is not None else None,
-        analysis=plan.analysis,
-        bottleneck=plan.bottleneck,
-        kind=branch.kind,
-        moves=branch.moves,
+        plan=plan,
+        branch=branch,
         objections=objections,
         parameters=parameters,
         history=_history(tree, branch.parent) if anew else [],
@@ -151,9 +136,10 @@ def template_messages(
 def _history(tree: Tree, parent: str) -> list[str]:
     """The results of all kernels and templates so far but the parent, a line each; for an author who organises the work
     anew and should repeat neither a kernel nor a mistake."""
+    failures = {node.id: f"{REJECTED}, {node.rejected[0][1]}" for node in tree.nodes if node.rejected}
     measured = [
         f"round {node.round}, {node.made_by}: {' '.join(node.template.description.split())[:MAX_DESCRIPTION]}: "
-        + _outcome(node)
+        + (f"{1 / node.best:.3f}x the baseline's speed" if node.best else failures.get(node.id, "not measured"))
         for node in tree.nodes
         if node.round and node.id != parent
     ]
@@ -162,18 +148,3 @@ def _history(tree: Tree, parent: str) -> list[str]:
         for each in tree.attempts
     ]
     return [scrubbed(line) for line in measured + failed]
-
-
-def _outcome(node: Node) -> str:
-    if node.best:
-        return f"{1 / node.best:.3f}x the baseline's speed"
-    return f"{REJECTED}, {node.rejected[0][1]}" if node.rejected else "not measured"
-
-
-def example(task: Task, backend: BackendName) -> dict[str, Any] | None:
-    """A template of the library's task that is most like `task`."""
-    found = most_similar(task, backend)
-    if found is None:
-        return None
-    shown, template = found
-    return {"name": shown.name, "summary": shown.summary, "source": template.source, "choices": choices(template)}

@@ -19,7 +19,7 @@ from tunesmith.graph.context import Context, baseline_quantities, baseline_secon
 from tunesmith.graph.journal.events import Planned
 from tunesmith.graph.journal.log import LIBRARY, FailedBranch, Node, Tree, objective, stage_of
 from tunesmith.graph.models.calls import HOPELESS, Message, ModelCall, ModelFailed, Models
-from tunesmith.graph.models.client import read_usage
+from tunesmith.graph.models.client import Ledger
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
@@ -243,7 +243,7 @@ def calls_left(context: Context) -> int | None:
     if cap is None:
         return None
     # Open calls count as they do for the cap: a live run's were under way when it was killed, a batch's are to come.
-    return max(0, cap - read_usage(context.journal, live=False).calls())
+    return max(0, cap - Ledger(context.journal, live=False).calls())
 
 
 def _ranked(tree: Tree, rewards: Mapping[BranchKind, Reward]) -> list[Branch]:

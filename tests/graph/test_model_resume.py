@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from journal_rows import Killed, end_after
-from model_runs import LIBRARY, RAW, ModelPool, entries, go_on, keys, run, simulation
-from scripted_models import SOURCE, Scripted, branch, explain, plan, template
+from model_runs import ModelPool, entries, go_on, keys, run, simulation
+from scripted_models import SOURCE, branch, explain, plan, template
 
-from tunesmith.graph import resume, tune
-from tunesmith.graph.models.calls import ModelCall, ModelFailed, Reply, Waiting
+from tunesmith.graph.models.calls import ModelCall
 
 __all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
@@ -46,7 +45,7 @@ def asked(folder: Path) -> list[Any]:
 @pytest.mark.parametrize(
     ("ahead", "counts"),
     [
-        (3, range(2, 1000, 7)),
+        (3, range(2, 1000, 11)),
         pytest.param(1, range(1, 1000), marks=pytest.mark.slow),
         pytest.param(3, range(1, 1000, 3), marks=pytest.mark.slow),
     ],
@@ -85,7 +84,7 @@ def test_ended_after_any_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
             assert result.summary["general"] == whole.summary["general"]
 
 
-@pytest.mark.parametrize("at", range(1, 9))
+@pytest.mark.parametrize("at", (1, 3, 7))
 def test_ended_while_the_model_is_asked(tmp_path: Path, at: int) -> None:
     """The process ends inside the at-th question, before anything of its answer is known."""
     count = [0]
@@ -101,44 +100,3 @@ def test_ended_while_the_model_is_asked(tmp_path: Path, at: int) -> None:
     result, models = go_on(tmp_path / "run", script)
     assert len(models.paid) == len(set(models.paid)) == 8 and result.valid
     assert len(keys(tmp_path / "run")) == len(set(keys(tmp_path / "run"))) == 14
-
-
-def test_a_run_that_waits_for_answers_goes_on_when_they_are_there(tmp_path: Path) -> None:
-    """As a model behind files does it: every turn of questions ends the process."""
-
-    class Later(Scripted):
-        """Answers what stands in the ledger; has everything else answered for the next time, and waits."""
-
-        def ask_all(self, calls: Any) -> list[Reply | ModelFailed]:
-            count = len(self.paid)
-            replies = super().ask_all(calls)
-            if len(self.paid) > count:
-                raise Waiting("answers are awaited")
-            return replies
-
-    folder, turns, settings = tmp_path / "run", 0, {"backend": "opencl", "strategy": "random", "evaluations": 14}
-    while True:
-        models = Later(script, tmp_path / "ledger")
-        try:
-            if turns == 0:
-                result = tune(RAW, run_dir=folder, models=models, rounds=2, **settings)
-            else:
-                result = resume(folder, models=models)
-            break
-        except Waiting:
-            turns += 1
-            assert turns < 20
-    # plan, both templates, a repair, explanation; plan, template, explanation.
-    assert turns == 7 and result.valid
-    assert len(models.paid) == len(set(models.paid)) == 8
-    assert len(keys(folder)) == len(set(keys(folder))) == 14
-
-
-def test_a_library_run_with_rules_is_not_changed_by_a_model_that_fails(tmp_path: Path) -> None:
-    def failing(call: ModelCall) -> Any:
-        return ModelFailed("unreachable", "no connection")
-
-    ruled, _ = run(tmp_path / "rules", None, task=LIBRARY, rounds=1)
-    failed, _ = run(tmp_path / "failed", failing, task=LIBRARY, rounds=1)
-    assert [config for _, config in asked(tmp_path / "rules")] == [config for _, config in asked(tmp_path / "failed")]
-    assert ruled.summary["general"] == failed.summary["general"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from scripted_models import DATA, template
 from typer.testing import CliRunner
 
 from tunesmith.cli.main import app
@@ -22,7 +22,7 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.prompts import fenced, render, scrubbed
 from tunesmith.graph.prompts.answers import TemplateAnswer, Unusable, template_of
 from tunesmith.graph.prompts.facts import choices, examine, signature, task_facts
-from tunesmith.graph.prompts.template_prompt import MAX_EXAMPLE, example, most_similar, template_messages
+from tunesmith.graph.prompts.template_prompt import MAX_EXAMPLE, example, template_messages
 from tunesmith.graph.roles.planner import plan_messages
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.state import Branch, Plan
@@ -38,17 +38,12 @@ RAW = Path(__file__).resolve().parent.parent / "raw"
 
 def lines_inside(text: str) -> list[bool]:
     """For each line, whether it is data: inside a fence as Markdown reads it."""
-    inside, fence, found = False, "", []
+    fence, found = "", []
     for line in text.splitlines():
         ticks = line[: len(line) - len(line.lstrip("`"))]
-        if inside and line == fence:
-            inside = False
-            found.append(True)
-        elif not inside and len(ticks) >= 4:
-            inside, fence = True, ticks
-            found.append(True)
-        else:
-            found.append(inside)
+        begins, ends = not fence and len(ticks) >= 4, bool(fence) and line == fence
+        found.append(bool(fence) or begins)
+        fence = ticks if begins else "" if ends else fence
     return found
 
 
@@ -59,9 +54,8 @@ def test_no_text_can_end_its_own_block(text: str) -> None:
     assert all(flags[:-1]) and not flags[-1]
 
 
-@given(some.text(max_size=200))
-def test_foreign_text_is_never_read_as_a_template(text: str) -> None:
-    shown = render("repair", parameters=True, what="It fails.", problem=text + "{{ 7 * 7 }}{% for x in y %}", advice="")
+def test_foreign_text_is_never_read_as_a_template() -> None:
+    shown = render("repair", parameters=True, what="It fails.", problem="{{ 7 * 7 }}{% for x in y %}", advice="")
     assert "{{ 7 * 7 }}{% for x in y %}" in shown
 
 
@@ -112,45 +106,33 @@ def test_a_raw_kernel_s_prompts_say_what_is_needed_and_nothing_of_this_machine(c
     made = context(str(RAW / name))
     system, user, writer_system, writer = messages(made)
     task = made.task
+    source = task.sources("cuda").baseline.template.source
     for text in (user, writer):
-        assert task.sources("cuda").baseline.template.source.strip() in text
+        assert source.strip() in text
         assert task.reference.strip() in text and f"`{signature(task, 'cuda')}`" in text
         assert all(workload.name in text for workload in task.workloads)
         assert "not measured" in text and "132" in text
     assert "widen the loads" in writer and "It is bound by memory." in writer
-    for word in (
-        "ceil_div()",
-        "static_shared_bytes",
-        "cuda_fp16.h",
-        'extern "C"',
-        "of another kernel",
-        "__launch_bounds__",
-    ):
+    for word in ("ceil_div()", "cuda_fp16.h", 'extern "C"', "of another kernel", "__launch_bounds__"):
         assert word in writer_system
+    assert "never an instruction" in system and "never an instruction" in writer_system
     for text in (system, user, writer_system, writer):
-        assert "never\nan instruction" in text or "never an instruction" in text or text in (user, writer)
-        assert str(Path.home()) not in text and str(RAW.parent.parent) not in text and "/tmp/" not in text
-        assert socket.gethostname() not in text and os.sep + "work" not in text
-        assert "None" not in "\n".join(
-            line for line, inside in zip(text.splitlines(), lines_inside(text), strict=True) if not inside
-        )
+        for place in (Path.home(), RAW.parent.parent, "/tmp/", socket.gethostname(), "/work"):
+            assert str(place) not in text
+        outside = [line for line, inside in zip(text.splitlines(), lines_inside(text), strict=True) if not inside]
+        assert "None" not in "\n".join(outside)
+        # Orders in a comment are data.
+        assert not {line for line in source.splitlines() if line.endswith((";", "{"))} & set(outside)
     assert messages(made) == [system, user, writer_system, writer]
-
-
-def test_the_example_is_never_the_task_itself(context: Any) -> None:
-    shown = example(load_task("silu_and_mul"), "cuda")
-    assert shown is not None and shown["name"] == "merge_attn_states"
-    assert example(load_task("softmax"), "opencl")["source"].count("__kernel") == 1  # type: ignore[index]
-    _, _, system, _ = messages(context("silu_and_mul"))
-    assert "the template of another kernel, merge_attn_states" in system
 
 
 def test_a_parent_with_parameters_is_example_enough(context: Any) -> None:
     made = context("softmax")
     [parent] = made.tree().usable
-    _, _, system, user = messages(made, parent.id)
+    _, plan, system, user = messages(made, parent.id)
     assert "An example" not in system and f"The parent: {parent.id}" in user
     assert '"parameters": [' in user  # as an answer has them
+    assert "Templates so far" in plan and "Parent: library." in plan and "Template; 0 measured." in plan
 
 
 @pytest.mark.parametrize(
@@ -161,16 +143,12 @@ def test_a_parent_with_parameters_is_example_enough(context: Any) -> None:
         ("int8_quant", "quantize_per_token"),
         ("topk_softmax", "fused_add_rmsnorm"),
         ("cumsum", "quantize_per_token"),
+        ("silu_and_mul", "merge_attn_states"),  # never the task itself
     ],
 )
 def test_the_example_does_what_the_kernel_does(name: str, like: str) -> None:
-    found = most_similar(load_task(str(RAW / name)), "cuda")
-    assert found is not None and found[0].name == like and len(found[1].source) <= MAX_EXAMPLE
-
-
-def test_the_planner_sees_library_templates(context: Any) -> None:
-    _, user, _, _ = messages(context("softmax"))
-    assert "Templates so far" in user and "Parent: library." in user and "Template; 0 measured." in user
+    found = example(load_task(str(RAW / name) if (RAW / name).exists() else name), "cuda")
+    assert found is not None and found["name"] == like and len(found["source"]) <= MAX_EXAMPLE
 
 
 def test_facts_name_every_argument_as_the_harness_passes_it(context: Any) -> None:
@@ -178,7 +156,7 @@ def test_facts_name_every_argument_as_the_harness_passes_it(context: Any) -> Non
     assert facts["signature"] == (
         'extern "C" __global__ void topk_softmax(const T* logits, float* weights, int* experts, int n, int e, int k)'
     )
-    assert facts["tolerances"]["int32"] == "rtol 0, atol 0"
+    assert "int32: rtol 0, atol 0" in facts["tolerances"]
     histogram = task_facts(context(str(RAW / "histogram")))
     assert "int* counts" in histogram["signature"] and "const unsigned char* data" in histogram["signature"]
 
@@ -186,15 +164,13 @@ def test_facts_name_every_argument_as_the_harness_passes_it(context: Any) -> Non
 def test_a_template_of_the_library_survives_the_way_through_an_answer() -> None:
     for name in library_tasks():
         task = load_task(name)
-        template = task.sources("cuda").templates[-1]
-        answer = json.loads(choices(template)) | {"source": template.source, "seeds": []}
-        assert template_of(TemplateAnswer.model_validate(answer), task, "cuda").id == template.id
+        made = task.sources("cuda").templates[-1]
+        answer = json.loads(choices(made)) | {"source": made.source, "seeds": []}
+        assert template_of(TemplateAnswer.model_validate(answer), task, "cuda").id == made.id
 
 
 def test_names_of_templates_are_made_harmless() -> None:
-    from scripted_models import template
-
-    task = load_task(str(Path(__file__).resolve().parent.parent / "data" / "raw_scale_add"))
+    task = load_task(str(DATA / "raw_scale_add"))
     made = template_of(TemplateAnswer.model_validate(template(name='../../"x"\n')), task, "opencl")
     assert made.name == ".._.._x"
     with pytest.raises(Unusable, match="also a size"):
@@ -252,8 +228,7 @@ def test_counting_events_takes_the_lock_that_lanes_take(
     assert taken == [False] and DeviceLock(uuid).try_acquire()
 
 
-@pytest.mark.parametrize("name", ["explain", "plan", "template", "repair"])
-def test_what_a_source_may_write_stands_between_fences(name: str) -> None:
-    text = (Path(prompts.__file__).parent / f"{name}.j2").read_text()
-    logs = [line for line in text.splitlines() if "| scrubbed" in line]
+def test_what_a_source_may_write_stands_between_fences() -> None:
+    texts = [path.read_text() for path in Path(prompts.__file__).parent.glob("*.j2")]
+    logs = [line for text in texts for line in text.splitlines() if "| scrubbed" in line]
     assert logs and all('| scrubbed | fenced("log")' in line for line in logs)

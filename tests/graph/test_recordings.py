@@ -1,5 +1,5 @@
-"""The recorded answers that took the raw kernels of tests/raw from source to tuned kernel: they still become plans and
-templates, which compile; on a GPU they are replayed."""
+"""The recorded answers that took the raw kernels of tests/raw from source to tuned kernel, and those of an ablation on
+twelve of them: they still become plans and templates, which compile; on a GPU they are replayed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.space import compiler_rejection, feasible
-from tunesmith.kernels.spec.task import geometry
+from tunesmith.kernels.spec.task import Task, geometry
 from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Template
 
 RAW = Path(__file__).resolve().parent.parent / "raw"
-NAMES = ("histogram", "int8_quant", "layernorm", "rope", "stencil3x3", "topk_softmax")
-PLAN_OF_ROUND_1, TEMPLATE_OF_ROUND_1 = "round-1.plan.plan", "round-1.template.template-1"
-REWRITE_OF_ROUND_1 = "round-1.template.rewrite-2"
+WHOLE = sorted(f"{path.parent.name}/recording" for path in RAW.glob("*/recording"))
+RECORDINGS = [*WHOLE, *sorted(str(path.relative_to(RAW)) for path in RAW.glob("*/six-calls/*"))]
+FAST = ("rope/recording", "topk_softmax/recording")
+PLAN_OF_ROUND_1 = "round-1.plan.plan"
 
 
 def lines(name: str, file: str) -> list[dict[str, Any]]:
-    text = (RAW / name / "recording" / f"{file}.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in (RAW / name / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def answers(name: str) -> dict[str, str]:
@@ -39,7 +40,20 @@ def answers(name: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", NAMES)
+def read(name: str) -> tuple[Task, dict[str, Template]]:
+    """The task, and its templates and whole kernels by the names of their questions."""
+    task = load_task(str(RAW / Path(name).parts[0]))
+    kinds = {"template": TemplateAnswer, "rewrite": RewriteAnswer}
+    asked = ((question, text, question.split(".")[2].split("-")[0]) for question, text in answers(name).items())
+    found = {question: kinds[kind].model_validate_json(text) for question, text, kind in asked if kind in kinds}
+    return task, {question: template_of(answer, task, "cuda") for question, answer in found.items()}
+
+
+def test_an_ablation_of_twelve_kernels_is_recorded_beside_whole_runs() -> None:
+    assert len(WHOLE) == 6 and len(RECORDINGS) == 6 + 2 * 12
+
+
+@pytest.mark.parametrize("name", WHOLE)
 def test_every_question_has_its_answer_and_plans_are_plans(name: str) -> None:
     asked = [one["custom_id"] for one in lines(name, "requests")]
     assert asked and set(asked) == {one["custom_id"] for one in lines(name, "answers")}
@@ -50,82 +64,44 @@ def test_every_question_has_its_answer_and_plans_are_plans(name: str) -> None:
     assert [branch.parent for branch in plan.branches] == ["baseline"] and plan.branches[0].moves
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_templates_are_feasible_and_compile(name: str) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc")
-    task, limits = load_task(str(RAW / name)), resolve_target("h200")
-    template = template_of(TemplateAnswer.model_validate_json(answers(name)[TEMPLATE_OF_ROUND_1]), task, "cuda")
-    tuned = task.workloads_for("gpu", held_out=False)
-    space = feasible(template, tuned, limits)
-    assert len(space) >= 100 and space.index(template.default_config) is not None
-    compiler = open_compiler(limits, 0)
-    for types in {tuple(sorted(workload.types.items())) for workload in task.workloads}:
-        made = compiler.compile(specialise(template, template.default_config, dict(types)))
-        assert isinstance(made, Artifact), made
-        assert made.resources.spills == 0 and made.globals == ()
-        for workload in tuned:
-            shape = geometry(template, template.default_config, workload)
-            assert compiler_rejection(limits, shape, made.resources) is None
-
-
-TWELVE = tuple(sorted(path.parent.name for path in RAW.glob("*/six-calls")))
-
-
-def answered(name: str, arm: str) -> list[tuple[str, TemplateAnswer | RewriteAnswer]]:
-    """The answers of an arm of the ablation on twelve kernels, with the names of their questions."""
-    found: list[tuple[str, TemplateAnswer | RewriteAnswer]] = []
-    for line in (RAW / name / "six-calls" / arm / "answers.jsonl").read_text(encoding="utf-8").splitlines():
-        one = json.loads(line)
-        question = one["custom_id"].partition("@")[0]
-        content = one["response"]["body"]["choices"][0]["message"]["content"]
-        kind = RewriteAnswer if "rewrite" in question else TemplateAnswer
-        found.append((question, kind.model_validate_json(content)))
-    return found
-
-
-def test_an_ablation_of_twelve_kernels_is_recorded() -> None:
-    assert len(TWELVE) == 12
-
-
-@pytest.mark.parametrize("arm", ["rewrite", "tree"])
-@pytest.mark.parametrize("name", TWELVE)
-def test_its_answers_are_whole_and_feasible(name: str, arm: str) -> None:
-    task, limits = load_task(str(RAW / name)), resolve_target("h200")
-    found = answered(name, arm)
-    assert len(found) == 6
-    if arm == "tree":
-        assert {question for question, _ in found} >= {TEMPLATE_OF_ROUND_1, REWRITE_OF_ROUND_1}
-    for question, answer in found:
-        template = template_of(answer, task, "cuda")
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_answers_are_whole_and_feasible(name: str) -> None:
+    (task, found), limits = read(name), resolve_target("h200")
+    if "six-calls" in name:
+        assert len(found) == 6
+    if name.endswith("tree"):
+        assert found.keys() >= {"round-1.template.template-1", "round-1.template.rewrite-2"}
+    for question, template in found.items():
         assert refuse_text(template.source, "cuda") is None, question
         space = feasible(template, task.workloads_for("gpu", held_out=False), limits)
         assert space.index(template.default_config) is not None, question
+        assert len(space) >= 100 or name not in WHOLE
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TWELVE)
-def test_its_answers_compile(name: str) -> None:
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in RECORDINGS])
+def test_answers_compile(name: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    task, limits = load_task(str(RAW / name)), resolve_target("h200")
+    (task, found), limits = read(name), resolve_target("h200")
     compiler = open_compiler(limits, 0)
-    workload = task.workloads[0]
-    for question, answer in (*answered(name, "rewrite"), *answered(name, "tree")):
-        template = template_of(answer, task, "cuda")
-        made = compiler.compile(specialise(template, template.default_config, dict(workload.types)))
-        assert isinstance(made, Artifact), (question, made)
-        shape = geometry(template, template.default_config, workload)
-        assert compiler_rejection(limits, shape, made.resources) is None, question
+    workloads = task.workloads if name in WHOLE else task.workloads[:1]
+    for question, template in found.items():
+        for types in {tuple(sorted(workload.types.items())) for workload in workloads}:
+            made = compiler.compile(specialise(template, template.default_config, dict(types)))
+            assert isinstance(made, Artifact), (question, made)
+            assert made.globals == () and (made.resources.spills == 0 or name not in WHOLE)
+            for workload in task.workloads_for("gpu", held_out=False):
+                shape = geometry(template, template.default_config, workload)
+                assert compiler_rejection(limits, shape, made.resources) is None, question
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["rope", "histogram"])
 def test_a_recording_replayed_ends_with_a_kernel_that_is_right_and_faster(name: str, tmp_path: Path) -> None:
-    recording = RAW / name / "recording"
     result = tune(
         RAW / name,
         run_dir=tmp_path / "run",
         backend="cuda",
-        model=f"replay:{recording}",
+        model=f"replay:{RAW / name / 'recording'}",
         rounds=1,
         evaluations=12,
         branches=1,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,46 +21,42 @@ from tunesmith.graph.settings import make_settings
 
 @pytest.fixture
 def server() -> Iterator[FakeOpenAI]:
-    with FakeOpenAI(key=KEY) as made:
+    with FakeOpenAI(KEY) as made:
         made.answers = {"Move": {"name": "unroll", "factor": 4}}
         yield made
 
 
-@pytest.fixture
-def open_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opened]]:
-    """Opens the models of the run in a folder, again for the same folder: as `tunesmith resume` does."""
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    journals: list[Journal] = []
 
-    def make(folder: str = "run", **values: Any) -> Opened:
-        settings = make_settings(task="scale_add", **values)
-        journals.append(Journal(tmp_path / folder, create=True))
-        said: list[str] = []
 
-        def listen(progress: Progress) -> None:
-            said.append(progress.message)
+@pytest.fixture
+def open_run(tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    """Opens the models of the run in a folder, again for the same folder: as `tunesmith resume` does."""
+    with ExitStack() as journals:
 
-        journal = journals[-1]
+        def make(folder: str = "run", **values: Any) -> Opened:
+            settings, said = make_settings(task="scale_add", **values), list[str]()
+            journal = journals.enter_context(Journal(tmp_path / folder, create=True))
+            limit = math.inf if settings.time_limit is None else settings.time_limit
 
-        def seconds_left() -> float:
-            limit = settings.time_limit
-            return math.inf if limit is None else limit - journal.seconds_spent()
+            def seconds_left() -> float:
+                return limit - (time.monotonic() - opened)
 
-        models = open_models(settings, journal, tmp_path / folder, listen, seconds_left)
-        assert models is not None
-        return Opened(tmp_path / folder, journal, models, settings, said)
+            def listen(progress: Progress) -> None:
+                said.append(progress.message)
 
-    yield make
-    for journal in journals:
-        journal.close()
+            models = open_models(settings, journal, tmp_path / folder, listen, seconds_left)
+            opened = time.monotonic()
+            assert models is not None
+            return Opened(tmp_path / folder, journal, models, settings, said)
+
+        yield make
 
 
 @pytest.fixture
 def live(open_run: Callable[..., Opened], server: FakeOpenAI) -> Callable[..., Opened]:
     """Opens models that ask the fake server."""
-
-    def make(**values: Any) -> Opened:
-        return open_run(**({"model": "tester", "base_url": server.base_url} | values))
-
-    return make
+    return lambda **values: open_run(**({"model": "tester", "base_url": server.base_url} | values))

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.records import ModelsUsage
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models import Message, ModelCall, ModelFailed, Models, Reply
+from tunesmith.graph.models.calls import Message, ModelCall, ModelFailed, Models, Reply
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.settings import Settings
 
@@ -32,9 +32,13 @@ def call(name: str = "moves", text: str = "What next?", stage: str = "round-1", 
     return ModelCall(role, stage, name, messages, Move)
 
 
+def kinds(answers: list[Reply | ModelFailed]) -> list[str]:
+    return [getattr(answer, "kind", "ok") for answer in answers]
+
+
 @dataclass
 class Opened:
-    """The models of a run in `folder`, and what they said."""
+    """The models of a run in `folder`. said: to the user."""
 
     folder: Path
     journal: Journal
@@ -45,8 +49,8 @@ class Opened:
     def ask(self, *calls: ModelCall) -> list[Reply | ModelFailed]:
         return self.models.ask_all(calls or (call(),))
 
-    def failure(self) -> ModelFailed:
-        (answer,) = self.ask()
+    def failure(self, asked: ModelCall | None = None) -> ModelFailed:
+        (answer,) = self.ask(asked or call())
         assert isinstance(answer, ModelFailed), answer
         return answer
 
@@ -57,9 +61,12 @@ class Opened:
 
     @property
     def account(self) -> ModelsUsage:
-        found = models_summary(self.settings, self.journal)
-        assert found is not None
-        return found
+        return models_summary(self.settings, self.journal)  # type: ignore[return-value]
+
+    def everything(self) -> str:
+        """All that the run wrote and said."""
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        return "\n".join([*(path.read_bytes().decode("latin-1") for path in files), *self.said])
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [entry.event.model_dump() for entry in self.journal.entries(Event) if entry.event.kind == kind]

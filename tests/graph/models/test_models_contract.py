@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from batch_service import serve
-from fake_openai import FakeOpenAI, answer, refusal, status, truncated
-from opened_models import KEY, Move, Opened, call
+from fake_openai import REFUSED, TRUNCATED, Behaviour, FakeOpenAI, answer, serve, status
+from opened_models import Move, Opened, call
 
-from tunesmith.graph.models import ModelCall, ModelFailed, Reply, Waiting
+from tunesmith.graph.models.calls import ModelCall, ModelFailed, Reply, Waiting
 from tunesmith.graph.models.recorded import read_answers, read_requests
 
 Answers = list[Reply | ModelFailed]
@@ -25,12 +24,13 @@ class Way:
         self.last: Opened
 
     def ask(self, *calls: ModelCall) -> Answers:
+        live = {"model": "tester", "base_url": self.server.base_url}
         if self.name == "live":
-            return self._ask("run", {"model": "tester", "base_url": self.server.base_url}, *calls)
+            return self._ask("run", live, *calls)
         if self.name == "replay":
             self._number += 1
             recorded = f"recorded-{self._number}"
-            self._ask(recorded, {"model": "tester", "base_url": self.server.base_url}, *calls)
+            self._ask(recorded, live, *calls)
             before = len(self.server.requests)
             answers = self._ask("run", {"model": f"replay:{self._folder / recorded}"}, *calls)
             assert len(self.server.requests) == before, "a replay asks nobody"
@@ -40,8 +40,7 @@ class Way:
                 return self._ask("run", {"model": f"batch:{self._folder / 'air'}", "batch_model": "tester"}, *calls)
             except Waiting as waiting:
                 assert "tunesmith resume" in str(waiting)
-                style = self.name.removeprefix("batch-")
-                assert serve(self._folder / "air", self.server.base_url, key=KEY, style=style) > 0
+                assert serve(self._folder / "air", self.server, style=self.name.removeprefix("batch-")) > 0
         raise AssertionError("the batch never ends")
 
     def _ask(self, folder: str, settings: dict[str, object], *calls: ModelCall) -> Answers:
@@ -54,62 +53,42 @@ def way(request: pytest.FixtureRequest, open_run: Callable[..., Opened], server:
     return Way(request.param, open_run, server, tmp_path)
 
 
-def test_an_answer_is_a_value_of_the_schema(way: Way) -> None:
-    (reply,) = way.ask(call())
-    assert isinstance(reply, Reply)
-    assert reply.value == Move(name="unroll", factor=4) and reply.model == "tester"
-    assert reply.usage.prompt_tokens > 0 and reply.usage.completion_tokens > 0
-    (ended,) = way.last.events("model_call")
-    assert ended["model"] == "tester" and ended["status"] == "ok" and ended["text"] == reply.text
-
-
-def test_answers_come_in_the_order_of_the_calls(way: Way) -> None:
+def test_answers_are_values_of_the_schema_in_the_order_of_the_calls_and_known_ones_are_not_asked_again(
+    way: Way,
+) -> None:
     way.server.answers = lambda seen: {"name": seen.body["messages"][-1]["content"], "factor": 1}
-    answers = way.ask(*(call(f"moves-{text}", text) for text in "abcdef"))
-    assert [reply.value.name for reply in answers if isinstance(reply, Reply)] == list("abcdef")  # type: ignore[attr-defined]
-
-
-def test_what_is_known_is_not_asked_again(way: Way) -> None:
-    first = way.ask(call())
+    calls = [call(f"moves-{text}", text) for text in "abcd"]
+    replies = way.ask(*calls)
+    assert [reply.value for reply in replies if isinstance(reply, Reply)] == [Move(name=n, factor=1) for n in "abcd"]
+    for reply, ended in zip(replies, way.last.events("model_call"), strict=True):
+        assert isinstance(reply, Reply) and reply.model == ended["model"] == "tester" and ended["status"] == "ok"
+        assert reply.usage.prompt_tokens > 0 and reply.usage.completion_tokens > 0 and reply.usage.cost is None
     count = len(way.server.requests)
-    assert way.last.ask(call(), call()) == first * 2 and len(way.server.requests) == count
-    assert len(way.last.events("model_call")) == 1
+    assert way.last.ask(*calls, calls[0]) == [*replies, replies[0]] and len(way.server.requests) == count
+    assert len(way.last.events("model_call")) == 4
 
 
 @pytest.mark.parametrize(
     ("behaviour", "kind"),
-    [
-        (refusal(), "refused"),
-        (truncated('{"na'), "truncated"),
-        (status(500), "server_error"),
-        (status(429), "rate_limited"),
-    ],
+    [(REFUSED, "refused"), (TRUNCATED, "truncated"), (status(500), "server_error"), (status(429), "rate_limited")],
 )
-def test_failures_keep_their_kind(way: Way, behaviour: object, kind: str) -> None:
-    way.server.next(behaviour)  # type: ignore[arg-type]
+def test_failures_keep_their_kind(way: Way, behaviour: Behaviour, kind: str) -> None:
+    way.server.next(behaviour)
     failed, reply = way.ask(call("first", "1")) + way.ask(call("second", "2"))
     assert isinstance(failed, ModelFailed) and failed.kind == kind, failed
     assert isinstance(reply, Reply)
 
 
-def test_a_wrong_answer_gets_one_more_try(way: Way) -> None:
-    way.server.next(answer("a poem"))
-    (reply,) = way.ask(call())
-    assert isinstance(reply, Reply) and len(way.last.events("model_call")) == 2
-
-
 def test_every_run_leaves_a_recording_that_repeats_it(way: Way, open_run: Callable[..., Opened]) -> None:
-    way.server.next(refusal(), answer("a poem"))
+    """Also of a wrong answer, which gets one more try."""
+    way.server.next(REFUSED, answer("a poem"))
     calls = [call("first", "1"), call("second", "2"), call("third", "3")]
     answers = [way.ask(one)[0] for one in calls]
+    assert [type(each) for each in answers] == [ModelFailed, Reply, Reply]
     count = len(way.server.requests)
     again = open_run("again", model=f"replay:{way.last.folder}", replay_exact=True)
-    assert again.ask(*calls) == answers
-    assert len(way.server.requests) == count
+    assert again.ask(*calls) == answers and len(way.server.requests) == count
     first, second = (folder / "transcripts" for folder in (way.last.folder, again.folder))
     assert read_answers(first / "answers.jsonl") == read_answers(second / "answers.jsonl")
-    asked, repeated = (read_requests(folder / "requests.jsonl") for folder in (first, second))
-    assert asked.keys() == repeated.keys()
-    for name in asked:
-        for part in ("model", "messages"):
-            assert asked[name][part] == repeated[name][part]
+    assert read_requests(first / "requests.jsonl") == read_requests(second / "requests.jsonl") or way.name == "live"
+    assert len(read_requests(second / "requests.jsonl")) == 4

@@ -8,59 +8,44 @@ from typing import Any
 
 import pytest
 from fake_openai import FakeOpenAI, status
-from opened_models import Move, Opened, call
+from opened_models import Move, Opened, call, kinds
 
-from tunesmith.graph.models.recorded import ReplayError
-
-
-@pytest.fixture
-def recorded(live: Callable[..., Opened], server: FakeOpenAI) -> Path:
-    live().ask(call("moves", "The baseline takes 12.5 us.\nWhat next?"), call("seeds", "Seeds?"))
-    server.requests.clear()
-    return live().folder
+from tunesmith.graph.models.recorded import AnswersError
 
 
 @pytest.fixture
-def replay(open_run: Callable[..., Opened], recorded: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Opened]:
+def replay(
+    live: Callable[..., Opened], open_run: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Opened]:
+    """Opens the recording of two calls."""
+    run = live()
+    run.ask(call("moves", "The baseline takes 12.5 us.\nWhat next?"), call("seeds", "Seeds?"))
     monkeypatch.delenv("OPENAI_API_KEY")
-    return lambda **values: open_run("replayed", **({"model": f"replay:{recorded}"} | values))
+    return lambda **values: open_run("replayed", **({"model": f"replay:{run.folder}"} | values))
 
 
-def test_another_measurement_gets_the_same_answer_and_a_note(replay: Any, server: FakeOpenAI) -> None:
-    run = replay()
-    reply = run.reply(call("moves", "The baseline takes 13.1 us.\nWhat next?"))
-    assert reply.value == Move(name="unroll", factor=4)
+def test_another_measurement_gets_the_same_answer_and_a_note(replay: Any) -> None:
+    run, asked = replay(), call("moves", "The baseline takes 13.1 us.\nWhat next?")
+    assert run.reply(asked).value == Move(name="unroll", factor=4)
     (event,) = run.events("model_call")
-    assert (
-        "message 2 (user), line 1: 'The baseline takes 12.5 us.' there, 'The baseline takes 13.1 us.'" in event["note"]
-    )
-    assert event["note"] in run.said
-    assert server.requests == []
+    difference = "message 2 (user), line 1: 'The baseline takes 12.5 us.' there, 'The baseline takes 13.1 us.'"
+    assert difference in event["note"] and event["note"] in run.said
+    with pytest.raises(AnswersError, match=r"no answer to round-1\.plan\.other; it has: .*plan\.moves"):
+        run.ask(call("other"))
 
 
 def test_exactly_means_exactly(replay: Any) -> None:
-    run = replay(replay_exact=True)
     with pytest.raises(
-        ReplayError, match=r"round-1\.plan\.moves was recorded with another prompt: .* line 1: .*--replay-exact"
+        AnswersError, match=r"round-1\.plan\.moves was recorded with another prompt: .* line 1: .*--replay-exact"
     ):
-        run.ask(call("moves", "The baseline takes 13.1 us.\nWhat next?"))
-
-
-def test_a_call_that_was_never_recorded(replay: Any) -> None:
-    with pytest.raises(ReplayError, match=r"no answer to round-1\.plan\.repair; it has: .*round-1\.plan\.moves"):
-        replay().ask(call("repair"))
-
-
-def test_a_folder_without_a_recording(open_run: Any, tmp_path: Path) -> None:
-    with pytest.raises(ReplayError, match="has no recording"):
-        open_run(model=f"replay:{tmp_path}")
+        replay(replay_exact=True).ask(call("moves", "The baseline takes 13.1 us.\nWhat next?"))
 
 
 def test_failures_are_replayed_without_caps_or_waits(live: Any, open_run: Any, server: FakeOpenAI) -> None:
     server.next(status(503), status(503))
     first = live(model_retries=1, max_calls=1)
     answers = [first.ask(call(name))[0] for name in ("a", "b", "c")]
-    assert [getattr(answer, "kind", "ok") for answer in answers] == ["server_error", "ok", "capped"]
+    assert kinds(answers) == ["server_error", "ok", "capped"]
     again = open_run("again", model=f"replay:{first.folder}")
     assert [again.ask(call(name))[0] for name in ("a", "b", "c")] == answers
 
@@ -77,7 +62,7 @@ def test_a_recording_is_whole_after_a_kill(live: Any, open_run: Any) -> None:
     assert len((transcripts / "requests.jsonl").read_text().splitlines()) == 1
 
 
-def test_a_replay_reckons_with_the_recorded_model(open_run: Any, live: Any, server: FakeOpenAI, tmp_path: Path) -> None:
+def test_a_replay_reckons_with_the_recorded_model(open_run: Any, live: Any, tmp_path: Path) -> None:
     prices = tmp_path / "prices.toml"
     prices.write_text("[models]\ntester = { input = 10, output = 20 }\n")
     first = live(prices=str(prices))
