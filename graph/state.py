@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Any, Literal, NotRequired
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -74,21 +74,14 @@ class Plan(BaseModel):
         return branches
 
 
-def merge_drafts(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """How drafts of several nodes come together: by number; an empty update clears them."""
-    return {**known, **new} if new else {}
-
-
 class State(TypedDict):
-    """round counts from 1; plan is a `Plan` as JSON; templates are the ids of the round's templates; drafts: templates
-    that a model is writing, by the number of their branch; done: the reason for the end of the loop, empty while it
-    goes on. turn: how often the round was sent back for other templates; objections: of a role that sends the state
-    back, to the plan or the templates."""
+    """round counts from 1; plan is a `Plan` as JSON; templates are the ids of the round's templates; done: the reason
+    for the end of the loop, empty while it goes on. turn: how often the round was sent back for other templates;
+    objections: of a role that sends the state back, to the plan or the templates."""
 
     round: NotRequired[int]
     plan: NotRequired[dict[str, Any]]
     templates: NotRequired[list[str]]
-    drafts: NotRequired[Annotated[dict[str, Any], merge_drafts]]
     done: NotRequired[Done]
     turn: NotRequired[int]
     objections: NotRequired[list[str]]

@@ -9,12 +9,9 @@ not. Owns the drafts of a model with their repairs; the prompts belong to `graph
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic import BaseModel, ConfigDict
-from typing_extensions import TypedDict
+from typing import Literal
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import (
@@ -27,8 +24,8 @@ from tunesmith.graph.journal.events import (
     TemplateVetoed,
     WritingStarted,
 )
-from tunesmith.graph.journal.log import LIBRARY, stage_of, trial_stage
-from tunesmith.graph.models.calls import FailureKind, Message, ModelCall, ModelFailed
+from tunesmith.graph.journal.log import LIBRARY, Tree, stage_of, trial_stage
+from tunesmith.graph.models.calls import FailureKind, Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
@@ -56,10 +53,6 @@ from tunesmith.kernels.space import EmptySpace, SpaceError, feasible, require_po
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template, config_key
-
-if TYPE_CHECKING:
-    from langgraph.types import Command
-
 
 MAX_LOG = 3000
 """Characters of a compiler's log that go back to an author."""
@@ -107,31 +100,36 @@ def infeasible(template: Template, context: Context) -> Problem | None:
     return None
 
 
+def measured(context: Context, requests: Sequence[EvaluationRequest], stage: str) -> list[Evaluation]:
+    """The evaluations of `requests`, each in the journal's `stage` as soon as it comes."""
+    if requests:
+        context.pool.roofline = context.roofline()
+    for request in requests:
+        context.pool.submit(request)
+    found: list[Evaluation] = []
+    while len(found) < len(requests):
+        for request, evaluation in context.pool.collect():
+            key = config_key(evaluation.config)
+            context.journal.append(Evaluated(number=request.number, key=key, evaluation=evaluation), stage)
+            found.append(evaluation)
+    return found
+
+
+def recorded(context: Context, stage: str) -> dict[str, Evaluation]:
+    """The trials of a round that are in the journal, by template id."""
+    return {evaluation.template: evaluation for evaluation in context.log.evaluations(trial_stage(stage))}
+
+
 def try_templates(
     context: Context, templates: Sequence[Template], stage: str, workloads: Sequence[Workload] = ()
 ) -> dict[str, Evaluation]:
     """Evaluations of the default configurations by template id, measured now or found in the journal; on `workloads`,
     or all of them."""
-    found = recorded(context, stage)
-    wanted = [template for template in templates if template.id not in found]
+    known = recorded(context, stage)
     names = tuple(workload.name for workload in workloads or (*context.tuned, *context.held_out))
-    if wanted:
-        context.pool.roofline = context.roofline()
-    for number, template in enumerate(wanted):
-        context.pool.submit(EvaluationRequest(number, template, template.default_config, names))
-    left = len(wanted)
-    while left:
-        for request, evaluation in context.pool.collect():
-            event = Evaluated(number=len(found), key=config_key(evaluation.config), evaluation=evaluation)
-            context.journal.append(event, trial_stage(stage))
-            found[request.template.id] = evaluation
-            left -= 1
-    return found
-
-
-def recorded(context: Context, stage: str) -> dict[str, Evaluation]:
-    """The trials of a round that are in the journal."""
-    return {evaluation.template: evaluation for evaluation in context.log.evaluations(trial_stage(stage))}
+    wanted = [template for template in templates if template.id not in known]
+    requests = [EvaluationRequest(at, one, one.default_config, names) for at, one in enumerate(wanted, len(known))]
+    return known | {one.template: one for one in measured(context, requests, trial_stage(stage))}
 
 
 def problem_of(evaluation: Evaluation) -> Problem | None:
@@ -213,13 +211,11 @@ UNTRIED = "the budget was spent before it could be tried"
 """Why a branch is given up whose template was not measured."""
 
 
-class TemplateDraft(BaseModel):
-    """The template that a model writes for one branch, on its way. number: of the branch, from 1; answers: their number
-    so far; text: the last answer as written, answer: as read; template: of the answer, if it describes one, with the
-    seeds it proposes; problem: of the last answer; history: all problems; failed: why the branch was given up; taken:
-    whether the template is part of the run."""
-
-    model_config = ConfigDict(frozen=True)
+@dataclass(slots=True)
+class TemplateDraft:
+    """The template that a model writes for one branch. number: of the branch, from 1; answers: their number so far;
+    text: the last answer as written, answer: as read; template: of that answer, if it may be tried, with the seeds it
+    proposes; problem: of that answer; history: all problems; taken: the id of the template that works."""
 
     number: int
     branch: Branch
@@ -229,204 +225,163 @@ class TemplateDraft(BaseModel):
     template: Template | None = None
     seeds: tuple[Config, ...] = ()
     problem: Problem | None = None
-    history: tuple[str, ...] = ()
-    failed: str = ""
-    taken: bool = False
-
-    @property
-    def open(self) -> bool:
-        return not self.taken and not self.failed
-
-    def to_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude_defaults=True)
-
-
-class DraftInput(TypedDict):
-    """What a node of one branch is sent: the number and the JSON of its draft."""
-
-    number: str
-    draft: dict[str, Any]
+    history: list[str] = field(default_factory=list)
+    taken: str = ""
 
 
 class Templater:
     name = "template"
 
-    def __call__(self, state: State, context: Context) -> Finished | Command[Any]:
-        plan = Plan.model_validate(state["plan"])
-        stage, turn = stage_of(plan.round), state.get("turn", 0)
-        chosen = self._search_further(context, plan, stage)
-        drafts = [TemplateDraft.model_validate(draft) for draft in state.get("drafts", {}).values()]
-        if not drafts:
-            drafts = [TemplateDraft(number=at, branch=one) for at, one in enumerate(plan.branches, 1) if one.written]
-        else:
-            drafts = self._judge(context, drafts, stage)
-        if asking := [draft for draft in drafts if draft.open]:
-            objections = state.get("objections", []) if turn else []
-            answered = self._ask(context, plan, asking, turn, objections)
-            drafts = [answered.get(draft.number, draft) for draft in drafts]
-            if sent := [draft for draft in answered.values() if draft.open]:
-                return _fan_out(sent, drafts)
-        chosen += [draft.template.id for draft in drafts if draft.taken and draft.template is not None]
-        chosen = list(dict.fromkeys(chosen)) or self._fallback_templates(context, plan, stage)
-        update: State = {"templates": chosen, "drafts": {}, "objections": []}
-        return Finished(update, TemplatesChosen(turn=turn, ids=tuple(chosen)))
+    def __call__(self, state: State, context: Context) -> Finished:
+        plan, turn = Plan.model_validate(state["plan"]), state.get("turn", 0)
+        chosen = _search_further(context, plan)
+        drafts = [TemplateDraft(number, one) for number, one in enumerate(plan.branches, 1) if one.written]
+        if drafts:
+            _write(context, plan, drafts, turn, state.get("objections", []) if turn else [])
+        chosen += [draft.taken for draft in drafts if draft.taken]
+        chosen = list(dict.fromkeys(chosen)) or _fallback_templates(context, plan)
+        return Finished({"templates": chosen, "objections": []}, TemplatesChosen(turn=turn, ids=tuple(chosen)))
 
-    def _ask(
-        self, context: Context, plan: Plan, drafts: Sequence[TemplateDraft], turn: int, objections: list[str]
-    ) -> dict[int, TemplateDraft]:
-        """The drafts with the model's answers, by number; those without an answer are given up."""
-        if context.models is None:
-            raise RoleError(f"The plan of round {plan.round} wants new templates, and the run has no model.")
-        stage = stage_of(plan.round)
-        # What this very turn adds to the tree must not change its questions when it is begun again.
-        begun = (entry.sequence for entry in context.log.entries(WritingStarted, stage) if entry.event.turn == turn)
-        tree = context.tree(before=next(begun, 0) or context.journal.append(WritingStarted(turn=turn), stage))
-        context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
-        again = f"-turn-{turn + 1}" if turn else ""
-        known = {event.custom_id for event in context.log.events(ModelAsked)}
-        found, asked = dict[int, TemplateDraft](), list[tuple[TemplateDraft, ModelCall]]()
-        for draft in drafts:
-            messages = _with_problem(draft, template_messages(context, plan, draft.branch, tree, objections))
-            repair = f"-repair-{draft.answers}" if draft.answers else ""
-            rewrite = draft.branch.kind == "rewrite"
-            name = f"{'rewrite' if rewrite else 'template'}-{draft.number}{again}{repair}"
-            call = ModelCall(self.name, stage, name, messages, RewriteAnswer if rewrite else TemplateAnswer)
-            # What was paid for is read, even if its own trial took the last of the budget.
-            if call.custom_id in known or (context.evaluations_left() > 0 and context.seconds_left() > 0):
-                asked.append((draft, call))
-            else:
-                found[draft.number] = _failed(context, draft, UNTRIED, stage)
-        replies = context.models.ask_all([call for _, call in asked])
-        for (draft, _), reply in zip(asked, replies, strict=True):
-            if isinstance(reply, ModelFailed):
-                why = f"the model gives no template: {reply.detail}"
-                found[draft.number] = _failed(context, draft, why, stage, reply.kind)
-            else:
-                assert isinstance(reply.value, TemplateAnswer | RewriteAnswer)
-                answered = {"answers": draft.answers + 1, "text": reply.text, "answer": reply.value}
-                read = {"template": None, "seeds": (), "problem": None}
-                found[draft.number] = draft.model_copy(update=answered | read)
-        return found
 
-    def _judge(self, context: Context, drafts: Sequence[TemplateDraft], stage: str) -> list[TemplateDraft]:
-        """The drafts after a trial of the ones just answered: taken, open with a problem, or given up."""
-        known, left = recorded(context, stage), context.evaluations_left()
+def _search_further(context: Context, plan: Plan) -> list[str]:
+    """The known templates that the plan searches as they are, without excluded ones."""
+    tree, chosen, stage = context.tree(), list[str](), stage_of(plan.round)
+    for branch in plan.branches:
+        if branch.written:
+            continue
+        node = tree.node(branch.parent)
+        if node is None:
+            known = ", ".join(one.id for one in tree.nodes) or "none"
+            raise RoleError(f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}.")
+        template, seeds, vetoed = node.template, branch.seeds, context.log.vetoed()
+        if node.round == 0 and template.name == NAME and vetoed.get(template.id, WITHDRAWN) == WITHDRAWN:
+            template = holding(context, template, stage)
+        if template.id in vetoed:
+            continue
+        if node.round == 0:
+            _register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
+        if template.id != node.id:
+            # The searched template is another one than planned, and only its default is known to hold.
+            seeds = ()
+            veto = partial(TemplateVetoed, template=node.id, why=WITHDRAWN)
+            context.once(TemplateVetoed, stage, veto, template=node.id)
+        _register_seeds(context, template.id, seeds, stage)
+        chosen.append(template.id)
+    return chosen
+
+
+def _fallback_templates(context: Context, plan: Plan) -> list[str]:
+    """The template of a round whose planned ones cannot be used: the task's next unused one, else the best known one;
+    none in an arm without a search."""
+    tree, stage = context.tree(), stage_of(plan.round)
+    chosen = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[:1]
+    if not chosen or not searches(context.settings):
+        context.note("template", f"Round {plan.round} has no template to tune.", stage)
+        return []
+    if tree.untried:
+        _register(context, chosen[0].template, Branch(parent=LIBRARY, kind="template"), stage)
+    sentence = f"None of the templates planned for round {plan.round} can be used; {chosen[0].id} takes its place."
+    context.note("template", sentence, stage)
+    return [chosen[0].id]
+
+
+def _write(context: Context, plan: Plan, drafts: Sequence[TemplateDraft], turn: int, objections: Sequence[str]) -> None:
+    """Has the model write all drafts side by side, and repair them until each works or is given up."""
+    stage = stage_of(plan.round)
+    if context.models is None:
+        raise RoleError(f"The plan of round {plan.round} wants new templates, and the run has no model.")
+    # What this very turn adds to the tree must not change its questions when it is begun again.
+    begun = (entry.sequence for entry in context.log.entries(WritingStarted, stage) if entry.event.turn == turn)
+    tree = context.tree(before=next(begun, 0) or context.journal.append(WritingStarted(turn=turn), stage))
+    waiting = list(drafts)
+    while waiting:
+        questions = [_question(context, plan, draft, turn, tree, objections) for draft in waiting]
+        answered = _ask(context, context.models, waiting, questions, stage)
         # The defaults are measured together, as far as the budget allows.
-        wanted: dict[str, Template] = {}
-        for draft in drafts:
-            if draft.open and draft.problem is None:
-                assert draft.template is not None, "a draft without a template has a problem"
-                if draft.template.id not in known and len(wanted) < left and context.seconds_left() > 0:
-                    wanted[draft.template.id] = draft.template
-        trials = try_templates(context, list(wanted.values()), stage)
-        return [self._judged(context, one, trials, stage) if one.open else one for one in drafts]
+        known, left = recorded(context, stage), context.evaluations_left() if context.seconds_left() > 0 else 0
+        read = {draft.template.id: draft.template for draft in answered if draft.template is not None}
+        wanted = [template for name, template in read.items() if name not in known][: max(0, left)]
+        trials = try_templates(context, wanted, stage)
+        waiting = [draft for draft in answered if not _settled(context, draft, trials, stage)]
 
-    def _judged(
-        self, context: Context, draft: TemplateDraft, trials: Mapping[str, Evaluation], stage: str
-    ) -> TemplateDraft:
-        problem, template, branch = draft.problem, draft.template, draft.branch
-        if problem is None:
-            assert template is not None
-            if template.id not in trials:
-                return _failed(context, draft, UNTRIED, stage)
-            problem = problem_of(trials[template.id])
-        if problem is None:
-            assert template is not None
+
+def _question(
+    context: Context, plan: Plan, draft: TemplateDraft, turn: int, tree: Tree, objections: Sequence[str]
+) -> ModelCall:
+    """The next question for a draft; after a problem, with the last answer only: earlier ones are superseded."""
+    messages, problem = template_messages(context, plan, draft.branch, tree, list(objections)), draft.problem
+    whole = draft.branch.kind == "rewrite"
+    if problem is not None:
+        about = {"what": problem.what, "problem": problem.log, "advice": problem.advice}
+        again = render("repair", parameters=not whole, **about)
+        messages = (*messages, Message("assistant", draft.text), Message("user", again))
+    name = f"{'rewrite' if whole else 'template'}-{draft.number}{f'-turn-{turn + 1}' if turn else ''}"
+    name += f"-repair-{draft.answers}" if draft.answers else ""
+    return ModelCall("template", stage_of(plan.round), name, messages, RewriteAnswer if whole else TemplateAnswer)
+
+
+def _ask(
+    context: Context, models: Models, drafts: Sequence[TemplateDraft], questions: Sequence[ModelCall], stage: str
+) -> list[TemplateDraft]:
+    """The drafts that the model answers, with the answer read; the others are given up."""
+    context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
+    known = {event.custom_id for event in context.log.events(ModelAsked)}
+    asked: list[tuple[TemplateDraft, ModelCall]] = []
+    for draft, call in zip(drafts, questions, strict=True):
+        # What was paid for is read, even if its own trial took the last of the budget.
+        if call.custom_id in known or (context.evaluations_left() > 0 and context.seconds_left() > 0):
+            asked.append((draft, call))
+        else:
+            _give_up(context, draft, UNTRIED, stage)
+    answered = []
+    for (draft, _), reply in zip(asked, models.ask_all([call for _, call in asked]), strict=True):
+        if isinstance(reply, ModelFailed):
+            _give_up(context, draft, f"the model gives no template: {reply.detail}", stage, reply.kind)
+        else:
+            assert isinstance(reply.value, TemplateAnswer | RewriteAnswer)
+            draft.answers, draft.text, draft.answer = draft.answers + 1, reply.text, reply.value
+            _read(context, draft, reply.value)
+            answered.append(draft)
+    return answered
+
+
+def _read(context: Context, draft: TemplateDraft, answer: TemplateAnswer | RewriteAnswer) -> None:
+    """Reads an answer: a template that may be tried, or the problem with it."""
+    draft.template, draft.seeds = None, ()
+    try:
+        template = template_of(answer, context.task, context.device.limits.backend)
+        draft.seeds = tuple(map(config_of, answer.seeds)) if isinstance(answer, TemplateAnswer) else ()
+        draft.problem = infeasible(template, context)
+        draft.template = template if draft.problem is None else None
+    except Unusable as error:
+        draft.problem = Problem("schema", "It is not a template that can be used.", str(error))
+
+
+def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evaluation], stage: str) -> bool:
+    """Whether a draft whose answer was read needs no further one: it works, and enters the tree, or is given up."""
+    template, branch = draft.template, draft.branch
+    if template is not None:
+        if template.id not in trials:
+            return _give_up(context, draft, UNTRIED, stage)
+        draft.problem = problem_of(trials[template.id])
+        if draft.problem is None:
             added = [entry for entry in context.log.entries(TemplateAdded) if entry.event.id == template.id]
             mine = (stage, branch.parent, branch.kind)
             if added and (added[0].stage, added[0].event.parent, added[0].event.made_by) != mine:
                 # Another branch of the run has come to the very same template.
-                return _failed(context, draft, f"the answer is {template.id} again", stage)
+                return _give_up(context, draft, f"the answer is {template.id} again", stage)
             _register(context, template, branch, stage, draft.answers)
             _register_seeds(context, template.id, draft.seeds, stage)
             context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
-            return draft.model_copy(update={"taken": True})
-        sentence = problem.in_short
-        context.listener(Progress("template", f"answer {draft.answers} of template {draft.number}: {sentence[:300]}"))
-        history = (*draft.history, f"{problem.kind}: {problem.what} {problem.log[:600]}")
-        draft = draft.model_copy(update={"problem": problem, "history": history})
-        if draft.answers <= context.settings.repairs:
-            return draft
-        return _failed(context, draft, f"it does not work after {draft.answers} answer(s): {sentence[:400]}", stage)
-
-    def _search_further(self, context: Context, plan: Plan, stage: str) -> list[str]:
-        """The known templates that the plan searches as they are, without excluded ones."""
-        tree, chosen = context.tree(), []
-        for branch in plan.branches:
-            if branch.written:
-                continue
-            node = tree.node(branch.parent)
-            if node is None:
-                known = ", ".join(one.id for one in tree.nodes) or "none"
-                raise RoleError(
-                    f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}."
-                )
-            template, seeds, vetoed = node.template, branch.seeds, context.log.vetoed()
-            if node.round == 0 and template.name == NAME and vetoed.get(template.id, WITHDRAWN) == WITHDRAWN:
-                template = holding(context, template, stage)
-            if template.id in vetoed:
-                continue
-            if node.round == 0:
-                _register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
-            if template.id != node.id:
-                # The searched template is another one than planned, and only its default is known to hold.
-                seeds = ()
-                veto = partial(TemplateVetoed, template=node.id, why=WITHDRAWN)
-                context.once(TemplateVetoed, stage, veto, template=node.id)
-            _register_seeds(context, template.id, seeds, stage)
-            chosen.append(template.id)
-        return chosen
-
-    def _fallback_templates(self, context: Context, plan: Plan, stage: str) -> list[str]:
-        """The template of a round whose planned ones cannot be used: the task's next unused one, else the best known
-        one; none in an arm without a search."""
-        tree = context.tree()
-        chosen = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[:1]
-        if not chosen or not searches(context.settings):
-            context.note("template", f"Round {plan.round} has no template to tune.", stage)
-            return []
-        if tree.untried:
-            _register(context, chosen[0].template, Branch(parent=LIBRARY, kind="template"), stage)
-        sentence = f"None of the templates planned for round {plan.round} can be used; {chosen[0].id} takes its place."
-        context.note("template", sentence, stage)
-        return [chosen[0].id]
-
-
-def check_draft(given: DraftInput, context: Context) -> State:
-    """The draft of one branch with its answer read: a template that may be tried, or the problem with it. Needs no
-    device and writes nothing, so that branches may be checked side by side."""
-    draft = TemplateDraft.model_validate(given["draft"])
-    assert draft.answer is not None, "only an answered draft is checked"
-    try:
-        template = template_of(draft.answer, context.task, context.device.limits.backend)
-        seeds = tuple(map(config_of, draft.answer.seeds)) if isinstance(draft.answer, TemplateAnswer) else ()
-        read = {"template": template, "seeds": seeds, "problem": infeasible(template, context)}
-    except Unusable as error:
-        read = {"problem": Problem("schema", "It is not a template that can be used.", str(error))}
-    return {"drafts": {given["number"]: draft.model_copy(update=read).to_json()}}
-
-
-def _fan_out(sent: Sequence[TemplateDraft], drafts: Sequence[TemplateDraft]) -> Command[Any]:
-    """One node for each draft of `sent`."""
-    from langgraph.types import Command, Send
-
-    nodes = [Send("draft", {"number": str(one.number), "draft": one.to_json()}) for one in sent]
-    return Command(goto=nodes, update={"drafts": {str(one.number): one.to_json() for one in drafts}})
-
-
-def _with_problem(draft: TemplateDraft, question: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The question, and after it only the last answer with its problem: earlier ones are superseded."""
-    problem = draft.problem
-    if problem is None:
-        return question
-    text = render(
-        "repair",
-        parameters=draft.branch.kind != "rewrite",
-        what=problem.what,
-        problem=problem.log,
-        advice=problem.advice,
-    )
-    return (*question, Message("assistant", draft.text), Message("user", text))
+            draft.taken = template.id
+            return True
+    assert draft.problem is not None, "without a template there is a problem"
+    problem, sentence = draft.problem, draft.problem.in_short
+    context.listener(Progress("template", f"answer {draft.answers} of template {draft.number}: {sentence[:300]}"))
+    draft.history.append(f"{problem.kind}: {problem.what} {problem.log[:600]}")
+    if draft.answers <= context.settings.repairs:
+        return False
+    return _give_up(context, draft, f"it does not work after {draft.answers} answer(s): {sentence[:400]}", stage)
 
 
 def _register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
@@ -447,10 +402,10 @@ def _register_seeds(context: Context, template: str, seeds: Sequence[Config], st
         context.journal.append(SeedsProposed(template=template, configs=tuple(new.values())), stage)
 
 
-def _failed(
+def _give_up(
     context: Context, draft: TemplateDraft, why: str, stage: str, failure: FailureKind | Literal[""] = ""
-) -> TemplateDraft:
-    """The draft, given up for that reason, which enters the journal. failure: the model's, where that is the reason."""
+) -> bool:
+    """Journals that no template comes of a branch, and why; True. failure: the model's, where that is the reason."""
     branch = draft.branch
     event = BranchAbandoned(
         branch=draft.number,
@@ -463,4 +418,4 @@ def _failed(
     )
     context.once(BranchAbandoned, stage, lambda: event, **dict(event))
     context.note("template", f"Template {draft.number} of the round is given up: {why}", stage, failure)
-    return draft.model_copy(update={"failed": why})
+    return True

@@ -57,7 +57,7 @@ def test_without_a_task_it_is_drawn_and_says_what_it_needs(make_graph: Any) -> N
             return graph.get_graph(), graph.get_input_jsonschema(), graph.get_context_jsonschema()
 
     drawing, state, context = asyncio.run(schemas())
-    assert {*BUILT_IN, "draft"} <= set(drawing.nodes)
+    assert set(BUILT_IN) <= set(drawing.nodes)
     assert state["properties"].keys() >= {"round", "plan", "templates"}
     assert context["properties"].keys() >= {"task", "backend"}
     with pytest.raises(RoleError, match='set "task"'):
@@ -90,7 +90,9 @@ def test_a_plan_that_waits_is_an_interrupt(make_graph: Any) -> None:
     assert len(keys(Path("runs/studio-two"))) == 6
 
 
-def test_each_branch_of_a_plan_is_a_node(make_graph: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_template_is_written_and_repaired_within_its_node(
+    make_graph: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def script(call: ModelCall) -> Any:
         if call.role == "plan":
             return plan(branch(moves=["one"]), branch(moves=["two"]))
@@ -103,5 +105,5 @@ def test_each_branch_of_a_plan_is_a_node(make_graph: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr("tunesmith.graph.run.open_models", lambda *_: models)
     settings = {"task": RAW, "evaluations": 12, "rounds": 1, "model": "batch:answers"}
     nodes, state = invoke(make_graph, InMemorySaver(), {"round": 0}, **settings)
-    assert nodes == ["plan", "template", "draft", "draft", "template", "draft", "template", "tune", "test", "explain"]
-    assert len(state["templates"]) == 2 and state["drafts"] == {}
+    assert nodes == ["plan", "template", "tune", "test", "explain"]
+    assert len(state["templates"]) == 2
