@@ -15,7 +15,7 @@ from tunesmith.graph.journal.log import FailedBranch, Node, Tree
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.prompts.answers import RewriteAnswer
-from tunesmith.graph.roles.planner import _ranked, branch_problems, branch_rewards
+from tunesmith.graph.roles.planner import branch_problems, branch_rewards, ranked_options
 from tunesmith.graph.state import Branch
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.taskfile import load_task
@@ -123,10 +123,10 @@ def test_what_brought_most_is_asked_for_again() -> None:
         bare(node("whole", "rewrite", 3, 0.178)),
     )
     tree = Tree(earlier)
-    ranked = _ranked(tree, branch_rewards([Tree(earlier[:2]), Tree(earlier[:4]), tree]))
+    ranked = ranked_options(tree, branch_rewards([Tree(earlier[:2]), Tree(earlier[:4]), tree]))
     assert [one.kind for one in ranked] == ["expose", "extend", "rewrite", "template"]
     assert [one.parent for one in ranked[:2]] == [earlier[5].id, earlier[2].id]
-    assert ranked[3].moves != _ranked(Tree(()), {})[0].moves, "another organisation than the first"
+    assert ranked[3].moves != ranked_options(Tree(()), {})[0].moves, "another organisation than the first"
 
 
 def searched(sizes: dict[str, tuple[Any, ...]], best: dict[str, Any], *others: tuple[float, dict[str, Any]]) -> Node:
