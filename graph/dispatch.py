@@ -417,16 +417,15 @@ def _measure(context: Context, kernels: Sequence[Winner], shapes: Sequence[tuple
             context.note("dispatch", f"The time limit left no time for {left} of {len(shapes)} shapes.", "")
             return
         context.listener(Progress("dispatch", f"shape {number} of {len(shapes)}: {workload.name}"))
-        finalists = [(one.template, one.config) for one in entrants]
-        found = _compare(context, workload, requests_for(context, finalists, workload))
+        found = _compare(context, workload, requests_for(context, entrants, workload))
         if not any(isinstance(result, Comparison) for result in found.results):
             # Either all are wrong here, or the baseline or the shape is at fault: the baseline against itself tells.
             control = EvaluationRequest(1, context.sources.baseline.template, {}, (workload.name,))
             if not isinstance(_compare(context, workload, [control]).results[0], Comparison):
                 sentence = f"The baseline could not be measured on {workload.name}, which tells nothing on dispatch."
                 context.note("dispatch", sentence, "")
-                finalists, found = [], replace(found, results=(), codes=(), energies=())
-        entries = finalist_results(finalists, found)
+                entrants, found = [], replace(found, results=(), codes=(), energies=())
+        entries = finalist_results(entrants, found)
         event = ShapeCompared(workload=workload, fitted=fitted, entries=entries, compiler=found.compiler)
         context.journal.append(event)
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping, Sequence
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared
@@ -20,7 +19,6 @@ from tunesmith.graph.journal.records import (
     Dispatched,
     Disqualified,
     Figures,
-    FinalistResult,
     FrontPoint,
     OpponentRow,
     Verdict,
@@ -31,7 +29,7 @@ from tunesmith.kernels.outcome import Objective, describe
 from tunesmith.kernels.rewrite.template import NO_GUARD
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Workload
-from tunesmith.kernels.spec.template import Config, Parameter, Template, config_key
+from tunesmith.kernels.spec.template import Config, Parameter, Template
 from tunesmith.kernels.spec.translate import folded
 
 MIN_REJECTED = 2
@@ -98,22 +96,19 @@ def variations(template: Template, rejected: Config, defect: Config) -> list[Con
     return found[:MAX_VARIATIONS]
 
 
-Finalist = tuple[str, Config]
-"""Template id and configuration."""
 Key = tuple[str, str]
-"""Template id and configuration as text."""
+"""Template id and configuration as text (`Winner.key`)."""
 DISPATCH_GAIN = 0.01
 """Minimum saving on a workload, as a share of the general configuration's time, for a kernel of its own."""
 FOR_ALL = "*"
 """In place of a workload: disqualified as the general configuration, and for no shape alone."""
-NOTHING: Mapping[VerifiedKernel, str] = MappingProxyType({})
 
 
 def build_verdict(
     context: Context,
-    comparisons: Sequence[Compared],
-    general: Sequence[Finalist],
-    disqualified: Mapping[VerifiedKernel, str] = NOTHING,
+    comparisons: Iterable[Compared],
+    general: Sequence[Winner],
+    disqualified: Mapping[VerifiedKernel, str],
 ) -> Verdict:
     """The verdict of the comparisons.
 
@@ -124,59 +119,59 @@ def build_verdict(
     there.
     """
     of, met = context.settings.objective, {compared.workload: compared for compared in comparisons}
-    tuned = [workload for workload in context.tuned if workload.name in met]
-    held_out = [workload for workload in context.held_out if workload.name in met]
     measured = {name: _figures(compared) for name, compared in met.items()}
+    quantities: tuple[Objective, ...] = ("time", "energy", of)
+    workloads = [workload for workload in (*context.tuned, *context.held_out) if workload.name in met]
+    finalists = {finalist.key: finalist for finalist in general}
     means: dict[Key, dict[Objective, float | None]] = {}
     out: list[Disqualified] = []
-    for template, config in general:
-        key = _key(template, config)
-        results = [(w.name, _entries(met[w.name]).get(key)) for w in (*tuned, *held_out)]
+    for key, finalist in finalists.items():
         failures = [("all", disqualified[*key, where]) for where in ("", FOR_ALL) if (*key, where) in disqualified]
-        failures += [(name, describe(one.failure)) for name, one in results if one is not None and one.failure]
+        results = [(w.name, entry.failure) for w in workloads for entry in met[w.name].entries if entry.key == key]
+        failures += [(name, describe(failure)) for name, failure in results if failure]
         if failures:
-            out.append(Disqualified(template=template, config=config, workload=failures[0][0], why=failures[0][1]))
+            where, why = failures[0]
+            out.append(Disqualified(template=finalist.template, config=finalist.config, workload=where, why=why))
             continue
-        figures = {w.name: measured[w.name][key] for w in tuned if key in measured[w.name]}
-        quantities: tuple[Objective, ...] = ("time", "energy", of)
+        figures = {w.name: found[key] for w in workloads if not w.held_out and key in (found := measured[w.name])}
         means[key] = {
             quantity: _mean({name: one.quantity(quantity) for name, one in figures.items()}, context.weights)
             for quantity in quantities
         }
-    configs = {_key(*finalist): Winner(template=finalist[0], config=finalist[1]) for finalist in general}
     # A finalist whose energy could not be measured wins only without a competitor; the fastest of them does.
-    winner = min(means, key=lambda key: (*_least(means[key][of], means[key]["time"]), key), default=None)
-    chosen = None if winner is None else configs[winner]
-    ratio, energy = (None, None) if winner is None else (means[winner]["time"], means[winner]["energy"])
-    rows, held_out_rows = (
-        [_row(context, workload, met[workload.name], winner, disqualified) for workload in workloads]
-        for workloads in (tuned, held_out)
-    )
-    own = [dispatched(row, chosen, of) for row in rows]
-    rows = [_marked(row, used) for row, used in zip(rows, own, strict=True)]
-    held_out_rows = [
-        _marked(row, chosen if row.general is not None and row.general.gains(of) else None) for row in held_out_rows
-    ]
+    best = min(means, key=lambda key: (*_least(means[key][of], means[key]["time"]), key), default=None)
+    chosen = None if best is None else finalists[best]
+    ratio, energy = (None, None) if best is None else (means[best]["time"], means[best]["energy"])
+    rows: dict[bool, list[WorkloadRow]] = {False: [], True: []}
+    dispatch: list[Dispatched] = []
+    for workload in workloads:
+        row = _row(context, workload, met[workload.name], measured[workload.name], best, disqualified)
+        used: Winner | None = chosen if row.general is not None and row.general.gains(of) else None
+        if not workload.held_out:
+            used = own = dispatched(row, chosen, of)
+            dispatch += [] if own is None else [own]
+        exported = row.best is not None and used is not None and row.best.key == used.key
+        rows[workload.held_out].append(row.model_copy(update={"best_exported": exported}))
     unexamined = sum(one.why.startswith(NOT_EXAMINED) for one in out)
     failed = f"; {len(out)} finalist(s) failed the final check" if out else ""
     if ratio is None:
         sentence = _nothing(len(out), unexamined)
     elif of == "time":
-        sentence = _sentence(ratio, rows, held_out_rows, failed)
+        sentence = _sentence(ratio, rows[False], rows[True], failed)
     else:
-        sentence = _energy_sentence(of, ratio, energy, rows, failed)
+        sentence = _energy_sentence(of, ratio, energy, rows[False], failed)
     return Verdict(
         general=chosen,
         ratio=ratio,
-        tuned=tuple(rows),
-        held_out=tuple(held_out_rows),
+        tuned=tuple(rows[False]),
+        held_out=tuple(rows[True]),
         disqualified=tuple(out),
-        dispatch=tuple(used for used in own if used is not None),
+        dispatch=tuple(dispatch),
         sentence=sentence + _only_where(context, chosen),
         unexamined=unexamined,
         objective=of,
         energy_ratio=energy,
-        front=_front({key: (found["time"], found["energy"]) for key, found in means.items()}, configs),
+        front=_front({key: (found["time"], found["energy"]) for key, found in means.items()}, finalists),
     )
 
 
@@ -203,19 +198,11 @@ def least_seconds(verdict: Verdict) -> dict[str, float]:
     return found
 
 
-def _key(template: str, config: Config) -> Key:
-    return template, config_key(config)
-
-
-def _entries(compared: Compared) -> dict[Key, FinalistResult]:
-    return {_key(entry.template, entry.config): entry for entry in compared.entries}
-
-
 def _figures(compared: Compared) -> dict[Key, Figures]:
     """The figures of the finalists that did not fail."""
     return {
-        key: Figures.of(entry.comparison, entry.energy, compared.baseline_energy)
-        for key, entry in _entries(compared).items()
+        entry.key: Figures.of(entry.comparison, entry.energy, compared.baseline_energy)
+        for entry in compared.entries
         if entry.comparison is not None
     }
 
@@ -264,13 +251,6 @@ def dispatched(row: WorkloadRow, general: Winner | None, of: Objective = "time")
     )
 
 
-def _marked(row: WorkloadRow, used: Winner | None) -> WorkloadRow:
-    """The row, which says whether its best configuration is what serves the workload."""
-    best = row.best
-    exported = best is not None and used is not None and (best.template, best.config) == (used.template, used.config)
-    return row.model_copy(update={"best_exported": exported})
-
-
 def _is_near(best: Figures, general: Figures, of: Objective) -> bool:
     """Whether the best for a workload is not worth a kernel of its own there."""
     if of == "time":
@@ -283,20 +263,20 @@ def _row(
     context: Context,
     workload: Workload,
     compared: Compared,
+    figures: Mapping[Key, Figures],
     winner: Key | None,
     disqualified: Mapping[VerifiedKernel, str],
 ) -> WorkloadRow:
     """The results on one workload; which kernel serves it is not decided yet."""
-    of, entries, floor = context.settings.objective, _entries(compared), context.floor(workload)
+    of, floor = context.settings.objective, context.floor(workload)
     measured = {
-        key: figures
-        for key, figures in _figures(compared).items()
-        if not {(*key, workload.name), (*key, "")} & disqualified.keys()
+        key: found for key, found in figures.items() if not {(*key, workload.name), (*key, "")} & disqualified.keys()
     }
     best = None
     if measured:
         key = min(measured, key=lambda key: _least(measured[key].quantity(of), measured[key].ratio))
-        best = BestHere(template=key[0], config=entries[key].config, **measured[key].model_dump())
+        config = next(entry.config for entry in compared.entries if entry.key == key)
+        best = BestHere(template=key[0], config=config, **measured[key].model_dump())
     general = measured.get(winner) if winner is not None else None
     mine, least = (None if one is None else one.quantity(of) for one in (general, best))
     baseline = next((entry.comparison.baseline for entry in compared.entries if entry.comparison is not None), None)
@@ -318,7 +298,7 @@ def _row(
 
 def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...]:
     """The opponents of a comparison, beside the general configuration."""
-    keys = list(_entries(compared))
+    keys = [entry.key for entry in compared.entries]
     at = keys.index(winner) if winner in keys else len(keys)
     rows = []
     for one in compared.opponents:
