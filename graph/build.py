@@ -17,8 +17,10 @@ the journal, and calls only the role that was interrupted.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
 from langgraph.graph import END, START, StateGraph
@@ -30,15 +32,61 @@ from tunesmith.graph.journal.events import Planned, StepTaken
 from tunesmith.graph.journal.log import RunLog, stage_of
 from tunesmith.graph.models.recorded import NotRecorded
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles import BUILT_IN, Finished, Role, RoleError, load_roles
+from tunesmith.graph.roles import REGISTERED, Finished, Role, RoleError
+from tunesmith.graph.roles.approval import Approver, Explainer
+from tunesmith.graph.roles.planner import Planner, searches
+from tunesmith.graph.roles.templater import Templater
+from tunesmith.graph.roles.tester import Tester
+from tunesmith.graph.roles.tuner import Tuner
 from tunesmith.graph.settings import Placement, Settings
 from tunesmith.graph.state import State
 
+BUILT_IN: dict[str, Callable[[], Role]] = {
+    one.name: one for one in (Planner, Approver, Templater, Tuner, Tester, Explainer)
+}
+"""Our own roles by name, in the order of their work. Without a model they work by rules, or not at all."""
 BACK = ("plan", "template")
 """Where a further role may send the state back to."""
 BEFORE_SEARCH = ("plan", "approve", "template")
 
 OpenContext = Callable[[], Context]
+
+
+@cache
+def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """The roles of other packages on `path`, where Python looks for them: reading what all packages say of themselves
+    takes a tenth of a second."""
+    return tuple(entry_points(group="tunesmith.roles"))
+
+
+def load_roles() -> dict[str, Role]:
+    """One role for each name: a registered one goes before a role of another package, and that before a built-in
+    one."""
+    roles = {name: make() for name, make in BUILT_IN.items()}
+    for point in _installed(tuple(sys.path)):
+        try:
+            roles[point.name] = point.load()()
+        except (ImportError, AttributeError, TypeError) as error:
+            package = point.dist.name if point.dist else "another package"
+            raise RoleError(
+                f"The role {point.name} of {package} cannot be loaded from {point.value}: {error}. "
+                "Fix it, or uninstall the package."
+            ) from error
+    return roles | {name: make() for name, make in REGISTERED.items()}
+
+
+def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
+    """The roles of a run by name, without built-in ones that have nothing to do in it or in its arm."""
+    roles = load_roles()
+    if settings.approve == "none" and isinstance(roles["approve"], Approver):
+        del roles["approve"]
+    # Rules do not read what a model says of a round.
+    explained = with_model and settings.explain and settings.planner == "model" and settings.arm != "rewrite"
+    if not explained and isinstance(roles["explain"], Explainer):
+        del roles["explain"]
+    if not searches(settings):
+        del roles["tune"]
+    return roles
 
 
 def build_graph(

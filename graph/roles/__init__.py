@@ -6,12 +6,8 @@ with the name of a role of ours replaces it; any other stands where the run's se
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tunesmith.graph.context import Context
@@ -50,17 +46,8 @@ class Role(Protocol):
     def __call__(self, state: State, context: Context) -> State | Finished | Command[Any]: ...
 
 
-BUILT_IN = {
-    "plan": "tunesmith.graph.roles.planner:Planner",
-    "approve": "tunesmith.graph.roles.approval:Approver",
-    "template": "tunesmith.graph.roles.templater:Templater",
-    "tune": "tunesmith.graph.roles.tuner:Tuner",
-    "test": "tunesmith.graph.roles.tester:Tester",
-    "explain": "tunesmith.graph.roles.approval:Explainer",
-}
-"""Our own roles in the order of their work: name -> "module:class".
-Without a model they work by rules, or not at all."""
-_registered: dict[str, Callable[[], Role]] = {}
+REGISTERED: dict[str, Callable[[], Role]] = {}
+"""The roles that this process registered, by name."""
 Made = TypeVar("Made", bound=type)
 
 
@@ -69,34 +56,8 @@ def register(role: Made) -> Made:
     name = getattr(role, "name", None)
     if not isinstance(name, str) or not name:
         raise RoleError(f'The role {role.__name__} has no `name`: give the class one, such as name = "reviewer".')
-    _registered[name] = role
+    REGISTERED[name] = role
     return role
-
-
-@cache
-def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """The roles of other packages on `path`, where Python looks for them: reading what all packages say of themselves
-    takes a tenth of a second."""
-    return tuple(entry_points(group="tunesmith.roles"))
-
-
-def load_roles() -> dict[str, Role]:
-    """One role for each name: a registered one goes before a role of another package, and that before a built-in
-    one."""
-    roles: dict[str, Role] = {}
-    for name, target in BUILT_IN.items():
-        module, _, attribute = target.partition(":")
-        roles[name] = getattr(import_module(module), attribute)()
-    for point in _installed(tuple(sys.path)):
-        try:
-            roles[point.name] = point.load()()
-        except (ImportError, AttributeError, TypeError) as error:
-            package = point.dist.name if point.dist else "another package"
-            raise RoleError(
-                f"The role {point.name} of {package} cannot be loaded from {point.value}: {error}. "
-                "Fix it, or uninstall the package."
-            ) from error
-    return roles | {name: make() for name, make in _registered.items()}
 
 
 def veto(context: Context, state: State, template: str, why: str) -> list[str]:

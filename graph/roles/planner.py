@@ -277,7 +277,17 @@ KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
     "template": ("template",),
     "rewrite": ("rewrite",),
 }
-"""What the model may plan in each arm of an ablation; a run of a user's is of the arm "tree"."""
+"""What the model may plan in each arm of an ablation, which shows what each stage is worth; a user's run is of the arm
+"tree". All arms have the same caps on evaluations and calls, and go on after an answer that cannot be used.
+
+- tree: templates and rewrites are nodes of one tree, and each is made of the other.
+- template+search: templates only, each searched.
+- template: templates only; each counts with its default configuration, and that time is what the model learns.
+- rewrite: no model's plan, no parameters and no repairs: each call gives one whole kernel, made from the best one so
+  far and all earlier times and failures, as agents do that rewrite directly.
+
+Arms without a search test once, at the end of their last round.
+"""
 
 
 def searches(settings: Settings) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from langgraph.types import Command
@@ -15,9 +16,9 @@ from model_runs import LIBRARY, RAW, entries, run, simulation
 from scripted_models import SOURCE, branch, explain, plan, template
 
 from tunesmith.cli.main import main
-from tunesmith.graph.build import place
+from tunesmith.graph.build import BUILT_IN, load_roles, place
 from tunesmith.graph.models.calls import ModelCall
-from tunesmith.graph.roles import BUILT_IN, RoleError, load_roles, register
+from tunesmith.graph.roles import REGISTERED, RoleError, register
 from tunesmith.graph.settings import Placement
 
 __all__ = ["simulation"]
@@ -118,8 +119,9 @@ class TestReviewer:
     roles = {"reviewer": {"after": "template"}}  # noqa: RUF012
 
     @pytest.fixture(autouse=True)
-    def no_other_roles(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tunesmith.graph.roles._registered", {})
+    def no_other_roles(self) -> Iterator[None]:
+        with patch.dict(REGISTERED, clear=True):
+            yield
 
     def test_a_vetoed_template_is_not_tuned_and_the_next_plan_knows(self, installed: Path, tmp_path: Path) -> None:
         def script(call: ModelCall) -> Any:

@@ -14,8 +14,9 @@ from langgraph.types import Command
 from model_runs import LIBRARY, RAW, keys, simulation
 from scripted_models import SOURCE, Scripted, branch, explain, plan, template
 
+from tunesmith.graph.build import BUILT_IN
 from tunesmith.graph.models.calls import ModelCall
-from tunesmith.graph.roles import BUILT_IN, RoleError
+from tunesmith.graph.roles import RoleError
 
 __all__ = ["simulation"]
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
