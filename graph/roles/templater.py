@@ -36,18 +36,7 @@ from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.outcome import (
-    CompileFailed,
-    Crashed,
-    Evaluation,
-    Failure,
-    Implausible,
-    LaunchFailed,
-    Rejected,
-    TimedOut,
-    WrongResult,
-    describe,
-)
+from tunesmith.kernels.outcome import CompileFailed, Evaluation, Implausible, describe
 from tunesmith.kernels.rewrite.template import NAME, rewrite
 from tunesmith.kernels.space import EmptySpace, SpaceError, feasible, require_points
 from tunesmith.kernels.spec.expression import ExpressionError
@@ -58,22 +47,57 @@ MAX_LOG = 3000
 """Characters of a compiler's log that go back to an author."""
 
 
+_PROBLEMS = {
+    "schema": ("It is not a template that can be used.", ""),
+    "forbidden_source": (
+        "The source is refused before compiling.",
+        "Sources may include only the listed headers, and may not name files.",
+    ),
+    "infeasible": (
+        "The default configuration is not feasible with these parameters, constraints and launch.",
+        "Choose a default that meets the constraints and the device's limits.",
+    ),
+    "compile_failed": ("It does not compile with its default configuration.", "Line numbers refer to your source."),
+    "wrong_result": (
+        "Its result is wrong with its default configuration on the workload {where}.",
+        "Check tails, sizes that nothing divides, alignment of vector accesses, barriers, and every type.",
+    ),
+    "launch_failed": (
+        "It cannot be launched, or faults, with its default configuration on the workload {where}.",
+        "Look for accesses out of bounds or not aligned, and for a launch the device cannot take.",
+    ),
+    "timed_out": (
+        "It does not end in time with its default configuration on the workload {where}.",
+        "Look for loops that never end and barriers that not all threads reach.",
+    ),
+    "crashed": (
+        "The process that ran it died with its default configuration on the workload {where}.",
+        "Look for accesses out of bounds.",
+    ),
+    "implausible": ("Its time is impossible with its default configuration on the workload {where}.", ""),
+    "rejected": ("Its default configuration was refused on the workload {where}.", ""),
+}
+"""Sentence and advice for the author of a template, by the kind of failure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a template does not work. kind: of failure; what: a sentence; log: the compiler's or checker's output, in
-    full; advice: the usual causes; first: the most telling line of the log, where that is not its first."""
+    """Why a template does not work. kind: of failure; log: the compiler's or checker's output, in full; where: the
+    workload; first: the most telling line of the log, where that is not its first."""
 
     kind: str
-    what: str
-    log: str = ""
-    advice: str = ""
+    log: str
+    where: str = ""
     first: str = ""
+
+    @property
+    def what(self) -> str:
+        return _PROBLEMS[self.kind][0].format(where=self.where)
 
     @property
     def in_short(self) -> str:
         """For people: the sentence, and one line of the log."""
-        lines = self.log.strip().splitlines()
-        return f"{self.what} {self.first or (lines[0] if lines else '')}".strip()
+        return f"{self.what} {self.first or self.log.strip().partition(chr(10))[0]}".strip()
 
 
 def infeasible(template: Template, context: Context) -> Problem | None:
@@ -83,21 +107,26 @@ def infeasible(template: Template, context: Context) -> Problem | None:
             source = specialise(template, template.default_config, workload.types)
             geometry(template, template.default_config, workload)
             if (refused := refuse(source)) is not None:
-                advice = "Sources may include only the listed headers, and may not name files."
-                return Problem("forbidden_source", "The source is refused before compiling.", refused.detail, advice)
+                return Problem("forbidden_source", refused.detail)
         for limits in context.limits:
             space = feasible(template, context.tuned, limits)
             require_points(space, template)
             if (reason := space.reject(template.default_config)) is not None:
-                return Problem(
-                    "infeasible",
-                    "The default configuration is not feasible.",
-                    reason.detail,
-                    "Choose a default that meets the constraints and the device's limits.",
-                )
+                return Problem("infeasible", reason.detail)
     except (ExpressionError, EmptySpace, SpaceError) as error:
-        return Problem("infeasible", "The parameters, constraints and launch do not fit together.", str(error))
+        return Problem("infeasible", str(error))
     return None
+
+
+def problem_of(evaluation: Evaluation) -> Problem | None:
+    """The problem that a failed trial shows its author; None for a trial without a failure."""
+    failure = evaluation.failure
+    if failure is None:
+        return None
+    if isinstance(failure, CompileFailed):
+        return Problem(failure.kind, failure.log[:MAX_LOG] or failure.first_error, first=failure.first_error)
+    where = next((name for name, outcome in evaluation.outcomes.items() if outcome is failure), "")
+    return Problem(failure.kind, describe(failure), where)
 
 
 def measured(context: Context, requests: Sequence[EvaluationRequest], stage: str) -> list[Evaluation]:
@@ -132,37 +161,6 @@ def try_templates(
     return known | {one.template: one for one in measured(context, requests, trial_stage(stage))}
 
 
-def problem_of(evaluation: Evaluation) -> Problem | None:
-    """The problem that a failed trial shows its author; None for a trial without a failure."""
-    failure = evaluation.failure
-    if failure is None:
-        return None
-    if isinstance(failure, CompileFailed):
-        sentence, log = "It does not compile with its default configuration.", failure.log[:MAX_LOG]
-        advice = "Line numbers refer to your source."
-        return Problem(failure.kind, sentence, log or failure.first_error, advice, failure.first_error)
-    where = next((name for name, outcome in evaluation.outcomes.items() if outcome is failure), "")
-    sentence, advice = _FAILURES[type(failure)]
-    sentence = f"{sentence} with its default configuration on the workload {where}."
-    return Problem(failure.kind, sentence, describe(failure), advice)
-
-
-_FAILURES: dict[type[Failure], tuple[str, str]] = {
-    WrongResult: (
-        "Its result is wrong",
-        "Check tails, sizes that nothing divides, alignment of vector accesses, barriers, and every type.",
-    ),
-    LaunchFailed: (
-        "It cannot be launched, or faults,",
-        "Look for accesses out of bounds or not aligned, and for a launch the device cannot take.",
-    ),
-    TimedOut: ("It does not end in time", "Look for loops that never end and barriers that not all threads reach."),
-    Crashed: ("The process that ran it died", "Look for accesses out of bounds."),
-    Implausible: ("Its time is impossible", ""),
-    Rejected: ("It was refused", ""),
-}
-"""Sentence and advice for the author of a template, by the failure of its trial."""
-
 WITHDRAWN = "Rules of it were withdrawn; another template, of fewer, has its place."
 """Why the tree leaves out the template that did not hold."""
 
@@ -170,41 +168,38 @@ WITHDRAWN = "Rules of it were withdrawn; another template, of fewer, has its pla
 def holding(context: Context, template: Template, stage: str) -> Template:
     """`template`, made by rules, or one of fewer rules whose default configuration holds on all tuned workloads. The
     notes say why each of the others was withdrawn; the trials are in the journal, and are found there again."""
-    withdrawn: dict[str, str] = {}
-    backend = context.device.limits.backend
-    problem = _problem(context, template, stage)
-    if problem is None:
+    task, backend, withdrawn = context.task, context.device.limits.backend, dict[str, str]()
+
+    def problem_with(tried: Template) -> Problem | None:
+        """None also where the budget does not allow to find out."""
+        if (problem := infeasible(tried, context)) is not None:
+            return problem
+        if context.evaluations_left() <= 0 or context.seconds_left() <= 0:
+            return None
+        evaluation = try_templates(context, [tried], stage, context.tuned)[tried.id]
+        # An impossible time says nothing of the code.
+        return None if isinstance(evaluation.failure, Implausible) else problem_of(evaluation)
+
+    if (problem := problem_with(template)) is None:
         return template
-    rules = rewrite(context.task, backend, None).rules
+    rules = rewrite(task, backend).rules
     while problem is not None and rules:
         # A beginning of the list that holds, and the next longer one, which does not: its last rule is at fault.
         holds, fails = 0, len(rules)
         while fails - holds > 1:
             middle = (holds + fails) // 2
-            tried = rewrite(context.task, backend, rules[:middle]).template
-            found = None if tried is None else _problem(context, tried, stage)
+            tried = rewrite(task, backend, rules[:middle]).template
+            found = None if tried is None else problem_with(tried)
             holds, fails = (middle, fails) if found is None else (holds, middle)
             problem = found or problem
         withdrawn[rules[fails - 1]] = problem.in_short
-        rules = rewrite(context.task, backend, [one for one in rules if one not in withdrawn]).rules
+        fewer = rewrite(task, backend, [one for one in rules if one not in withdrawn])
         plain = {"name": NAME, "description": "The kernel as it came: no rule fits it."}
-        made = rewrite(context.task, backend, rules).template
-        template = made or context.sources.baseline.template.model_copy(update=plain)
-        problem = _problem(context, template, stage)
+        template, rules = fewer.template or context.sources.baseline.template.model_copy(update=plain), fewer.rules
+        problem = problem_with(template)
     for rule, why in withdrawn.items():
         context.note("template", f"The rule {rule} is withdrawn, as the kernel that it makes fails: {why}", stage)
     return template
-
-
-def _problem(context: Context, template: Template, stage: str) -> Problem | None:
-    """What is wrong with its default configuration; None also where the budget does not allow to find out."""
-    if (problem := infeasible(template, context)) is not None:
-        return problem
-    if context.evaluations_left() <= 0 or context.seconds_left() <= 0:
-        return None
-    evaluation = try_templates(context, [template], stage, context.tuned)[template.id]
-    # An impossible time says nothing of the code.
-    return None if isinstance(evaluation.failure, Implausible) else problem_of(evaluation)
 
 
 UNTRIED = "the budget was spent before it could be tried"
@@ -312,7 +307,7 @@ def _question(
     messages, problem = template_messages(context, plan, draft.branch, tree, list(objections)), draft.problem
     whole = draft.branch.kind == "rewrite"
     if problem is not None:
-        about = {"what": problem.what, "problem": problem.log, "advice": problem.advice}
+        about = {"what": problem.what, "problem": problem.log, "advice": _PROBLEMS[problem.kind][1]}
         again = render("repair", parameters=not whole, **about)
         messages = (*messages, Message("assistant", draft.text), Message("user", again))
     name = f"{'rewrite' if whole else 'template'}-{draft.number}{f'-turn-{turn + 1}' if turn else ''}"
@@ -354,7 +349,7 @@ def _read(context: Context, draft: TemplateDraft, answer: TemplateAnswer | Rewri
         draft.problem = infeasible(template, context)
         draft.template = template if draft.problem is None else None
     except Unusable as error:
-        draft.problem = Problem("schema", "It is not a template that can be used.", str(error))
+        draft.problem = Problem("schema", str(error))
 
 
 def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evaluation], stage: str) -> bool:
