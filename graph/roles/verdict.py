@@ -189,22 +189,21 @@ def _only_where(context: Context, general: Winner | None) -> str:
 
 def least_seconds(verdict: Verdict) -> dict[str, float]:
     """The shortest time that any kernel of the verdict took, by workload."""
-    found = {}
-    for row in (*verdict.tuned, *verdict.held_out):
-        figures = (row.general, row.best)
-        taken = [row.baseline_seconds, *(one.seconds for one in figures if one is not None)]
-        if known := [seconds for seconds in taken if seconds is not None]:
-            found[row.workload] = min(known)
-    return found
-
-
-def _figures(compared: Compared) -> dict[Key, Figures]:
-    """The figures of the finalists that did not fail."""
     return {
-        entry.key: Figures.of(entry.comparison, entry.energy, compared.baseline_energy)
-        for entry in compared.entries
-        if entry.comparison is not None
+        row.workload: min([row.baseline_seconds, *(one.seconds for one in (row.general, row.best) if one is not None)])
+        for row in verdict.rows
+        if row.baseline_seconds is not None
     }
+
+
+def _figures(compared: Compared) -> dict[Key, BestHere]:
+    """The finalists that did not fail, with their figures."""
+    found = {}
+    for entry in compared.entries:
+        if entry.comparison is not None:
+            figures = Figures.of(entry.comparison, entry.energy, compared.baseline_energy)
+            found[entry.key] = BestHere(template=entry.template, config=entry.config, **dict(figures))
+    return found
 
 
 def _mean(values: Mapping[str, float | None], weights: Mapping[str, float]) -> float | None:
@@ -236,19 +235,10 @@ def dispatched(row: WorkloadRow, general: Winner | None, of: Objective = "time")
     configuration, and their intervals are apart. None where nothing is shown to be better than the baseline."""
     if row.best is None or not row.best.gains(of):
         return None
-    used: Winner = row.best
-    figures: Figures = row.best
-    mine = row.general
+    mine, used = row.general, dict(row.best)
     if general is not None and mine is not None and mine.gains(of) and _is_near(row.best, mine, of):
-        used, figures = general, mine
-    return Dispatched(
-        template=used.template,
-        config=used.config,
-        workload=row.workload,
-        sizes=row.sizes,
-        types=row.types,
-        **figures.model_dump(include=set(Figures.model_fields)),
-    )
+        used = {**dict(mine), **dict(general)}
+    return Dispatched(**used, workload=row.workload, sizes=row.sizes, types=row.types)
 
 
 def _is_near(best: Figures, general: Figures, of: Objective) -> bool:
@@ -263,7 +253,7 @@ def _row(
     context: Context,
     workload: Workload,
     compared: Compared,
-    figures: Mapping[Key, Figures],
+    figures: Mapping[Key, BestHere],
     winner: Key | None,
     disqualified: Mapping[VerifiedKernel, str],
 ) -> WorkloadRow:
@@ -272,12 +262,8 @@ def _row(
     measured = {
         key: found for key, found in figures.items() if not {(*key, workload.name), (*key, "")} & disqualified.keys()
     }
-    best = None
-    if measured:
-        key = min(measured, key=lambda key: _least(measured[key].quantity(of), measured[key].ratio))
-        config = next(entry.config for entry in compared.entries if entry.key == key)
-        best = BestHere(template=key[0], config=config, **measured[key].model_dump())
-    general = measured.get(winner) if winner is not None else None
+    best = min(measured.values(), key=lambda one: _least(one.quantity(of), one.ratio), default=None)
+    general = None if winner is None else measured.get(winner)
     mine, least = (None if one is None else one.quantity(of) for one in (general, best))
     baseline = next((entry.comparison.baseline for entry in compared.entries if entry.comparison is not None), None)
     energy = compared.baseline_energy
