@@ -117,7 +117,7 @@ def build_graph(
 def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> list[str]:
     """The names of all roles in the order of their work. Raises `RoleError` where a placement makes no sense."""
     chain, left = list(BUILT_IN), dict(placements)
-    for name, placement in placements.items():
+    for name in placements:
         if name in BUILT_IN:
             raise RoleError(f"[roles.{name}]: {name} has its place already; only further roles are placed.")
         if name not in roles:
@@ -126,16 +126,13 @@ def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> lis
                 f"[roles.{name}]: no role of this name is registered; registered are: {names}. Install the "
                 "package that brings it, or correct the name."
             )
-        if placement.after not in (known := sorted({*BUILT_IN, *placements})):
-            after = f'[roles.{name}]: after = "{placement.after}"'
-            raise RoleError(f"{after} names no role; it may be one of {', '.join(known)}.")
     while left:
         ready = [name for name, placement in left.items() if placement.after in chain]
         if not ready:
-            places = ", ".join(BUILT_IN)
+            name, placement = next(iter(left.items()))
             raise RoleError(
-                f"The roles {', '.join(left)} stand in a circle, each after another of them; place one of them after "
-                f"{places}."
+                f'[roles.{name}]: after = "{placement.after}" leads to no role that has a place: name one of '
+                f"{', '.join(chain)}."
             )
         # Of several behind the same role, the first that is listed comes first.
         for name in reversed(ready):
