@@ -3,20 +3,20 @@
 - Rules without a model: each template of the task is first tuned on all workloads together. Then, round by round, the
   workload with the largest possible gain is tuned on its own, in the template that is best there and from its best
   configurations; when each has had its round, all are tuned together again, and so on.
-- Rules that plan for a model that writes: the kinds of branches whose calls have gained most come first.
+- Rules that plan for a model that writes: the kinds of branches take turns.
 - A model plans: it is asked with all that the journal knows; where its plan cannot be used, the rules plan.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import get_args
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
 from tunesmith.graph.journal.events import Planned
-from tunesmith.graph.journal.log import LIBRARY, FailedBranch, Node, Tree, objective, stage_of
+from tunesmith.graph.journal.log import FailedBranch, Node, Tree, objective, stage_of
 from tunesmith.graph.models.calls import HOPELESS, Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.models.client import read_usage
 from tunesmith.graph.progress import Progress
@@ -167,9 +167,6 @@ def _us(seconds: float) -> str:
     return f"{value:.0f} us" if value >= 100 else f"{value:.3g} us"
 
 
-EXPLORATION_WEIGHT = 0.05
-"""Of UCB1, in the size of a reward: on twelve kernels a call of the second and third round gained 0.015 to 0.043 in the
-mean, by its kind."""
 MAX_EXPOSED_TIME_RATIO = 1.1
 """Largest time of a rewrite, as a factor of the best kernel's, for which it is worth parameters."""
 
@@ -182,9 +179,7 @@ def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
     seconds = {name: known.get(name, baseline) for name, baseline in baseline_seconds(context).items()}
     if (calls := calls_left(context)) is not None:
         wanted = min(wanted, calls)
-    ends = [entry.sequence for entry in context.log.entries(Planned) if entry.event.plan.round > 1]
-    options = ranked_options(tree, branch_rewards([*map(context.tree, ends), tree]))
-    written = [branch for branch in options if branch.kind in kinds]
+    written = [branch for branch in options_of(tree) if branch.kind in kinds]
     # What is searched further beside them costs no call: the task's next template, or the best one.
     searched = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[: "search" in kinds]
     branches = [*(Branch(parent=node.id, kind="search") for node in searched), *written[:wanted]]
@@ -192,32 +187,6 @@ def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
         branches = [Branch(parent=BASELINE, kind=kinds[0], moves=_MOVES[kinds[0]])]
     analysis = f"The most is left on {_most_to_gain(context, context.tuned, seconds).name}."
     return _plan(context, number, context.tuned, seconds, branches, analysis)
-
-
-Reward = tuple[int, float]
-"""Of a kind of branch since the first round: the answers that were paid for, and the sum, over its kernels, of the
-logarithm of the speed-up of the best kernel by each."""
-
-
-def branch_rewards(trees: Sequence[Tree]) -> dict[BranchKind, Reward]:
-    """What each kind has brought. trees: as the end of each round left them, the first round's first.
-
-    A kernel counts in the round that wrote it, as that left it, against the best of the rounds before: what a later
-    search of it finds is not the gain of the call. One that was vetoed or found wrong since gains nothing.
-    """
-    rewards: dict[BranchKind, Reward] = {}
-    good = {node.id for node in trees[-1].ranked}
-    for number, (before, after) in enumerate(pairwise(trees), 2):
-        best = next((node.best for node in before.best(1)), None)
-        made: list[Node | FailedBranch] = [*after.nodes, *after.attempts]
-        for one in made:
-            if best is None or one.round != number or one.parent == LIBRARY:
-                continue
-            answers, gain = rewards.get(one.made_by, (0, 0.0))
-            if isinstance(one, Node) and one.best is not None and one.id in good:
-                gain += max(0.0, math.log(min(best, 1.0) / one.best))
-            rewards[one.made_by] = answers + one.answers, gain
-    return rewards
 
 
 def calls_left(context: Context) -> int | None:
@@ -236,25 +205,21 @@ _MOVES: dict[BranchKind, tuple[str, ...]] = {
 _ANEW = "organise the work in another way than was tried, for what bounds it, and expose every choice of it"
 
 
-def ranked_options(tree: Tree, rewards: Mapping[BranchKind, Reward]) -> list[Branch]:
-    """What the tree allows to be written next, one branch of each kind: untried kinds in their order, then the most
-    promising (UCB1)."""
-    total = max(2, sum(calls for calls, _ in rewards.values()))
-
-    def promise(branch: Branch) -> float:
-        calls, gain = rewards.get(branch.kind, (0, 0.0))
-        return gain / calls + EXPLORATION_WEIGHT * math.sqrt(2 * math.log(total) / calls) if calls else math.inf
-
-    return sorted(_options(tree), key=promise, reverse=True)
+def options_of(tree: Tree) -> list[Branch]:
+    """What the tree allows to be written next, one branch of each kind: the kinds with the fewest answers since the
+    first round come first, and of several the one that has gained most a call on the kernels that we measured."""
+    made: list[Node | FailedBranch] = [*tree.nodes, *tree.attempts]
+    answers = Counter[BranchKind]()
+    for one in made:
+        answers[one.made_by] += one.answers if one.round > 1 else 0
+    return sorted(_options(tree, {(one.parent, one.made_by) for one in made}), key=lambda branch: answers[branch.kind])
 
 
-def _options(tree: Tree) -> Iterator[Branch]:
+def _options(tree: Tree, children: Container[tuple[str, BranchKind]]) -> Iterator[Branch]:
     if not (best := tree.best(2)):
         yield from (Branch(parent=BASELINE, kind=kind, moves=_MOVES[kind]) for kind in ("template", "rewrite"))
         return
     top = best[0]
-    made: list[Node | FailedBranch] = [*tree.nodes, *tree.attempts]
-    children = {(one.parent, one.made_by) for one in made}
     near = MAX_EXPOSED_TIME_RATIO * (top.best or math.inf)
     whole = (node for node in tree.ranked if not node.template.has_choices and (node.best or math.inf) < near)
     if node := next((node for node in whole if (node.id, "expose") not in children), None):
@@ -423,11 +388,6 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
     problems += [f"There are no branches of the kind {one.kind} here." for one in branches if one.kind not in kinds]
     if problems:
         raise Unusable("\n".join(problems))
-    distinct: dict[tuple[str, BranchKind, tuple[str, ...]], Branch] = {}
-    for one in branches:
-        key = one.parent, one.kind, one.moves
-        before = distinct[key].seeds if key in distinct else ()
-        distinct[key] = one.model_copy(update={"seeds": (*before, *one.seeds)})
     return Plan(
         round=number,
         bottleneck=answer.bottleneck,
@@ -435,7 +395,8 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
         workloads=workloads,
         evaluations=share(context, number),
         expected=answer.expected.strip()[:MAX_TEXT],
-        branches=tuple(distinct.values()),
+        # The same question is not asked twice.
+        branches=tuple(one for at, one in enumerate(branches) if one not in branches[:at]),
         analysis=answer.analysis.strip()[:MAX_TEXT],
     )
 

@@ -288,8 +288,6 @@ def _distinct(entrants: Iterable[Winner]) -> list[Winner]:
     return list({entrant.key: entrant for entrant in entrants}.values())
 
 
-# Examinations
-
 Examinee = tuple[Winner, str]
 """A kernel and the workload to examine it for: empty for all."""
 
@@ -351,7 +349,12 @@ def _examine(context: Context, waiting: Sequence[Examinee]) -> None:
         try:
             found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left, deadlines=deadlines)
             if isinstance(found, list):
-                results = [_fields(verdict) for verdict in found]
+                same = ("verdict", "reason", "detail", "steps", "notes", "artifacts")
+                results = [
+                    {name: getattr(one, name) for name in same}
+                    | {"unexecuted": tuple(map(str, one.unexecuted)), "unreached": any(x.lines for x in one.unexecuted)}
+                    for one in found
+                ]
                 for note in dict.fromkeys(verdict.baseline_note for verdict in found if verdict.baseline_note):
                     context.note("test", note, "")
             elif not isinstance(found, TimedOut) or context.seconds_left() >= MIN_EXAMINATION_SECONDS:
@@ -364,12 +367,6 @@ def _examine(context: Context, waiting: Sequence[Examinee]) -> None:
     for (one, workload), fields in zip(waiting, results, strict=True):
         about: dict[str, Any] = {"template": one.template, "config": one.config, "workload": workload, "seconds": share}
         context.journal.append(Examined(examination=Verification(**about, **fields)))
-
-
-def _fields(found: judge.CandidateVerdict) -> dict[str, Any]:
-    fields = {name: getattr(found, name) for name in ("verdict", "reason", "detail", "steps", "notes", "artifacts")}
-    unreached = any(part.lines for part in found.unexecuted)
-    return fields | {"unexecuted": tuple(map(str, found.unexecuted)), "unreached": unreached}
 
 
 def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
@@ -394,19 +391,22 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
     return rows
 
 
-# The end of the run
-
-
 def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
     """Why the run ends with this round; empty where another follows."""
-    if number >= context.settings.rounds:
-        return _last_search_ended_by(context, number)
+    settings, stage = context.settings, stage_of(number)
+    if number >= settings.rounds:
+        searched, plan = context.log.searched(stage), context.log.plan(stage)
+        # With a model, a further round might have brought another template.
+        if context.models is not None or searched is None or plan is None or searched.asked >= plan.evaluations:
+            return "rounds"
+        # Its time or its space ended the last round's search, where it did not spend all its evaluations.
+        return "exhausted" if searched.exhausted else "time" if settings.time_limit is not None else "rounds"
     # What is left may only do for a comparison: a further round would have nothing to compare.
     if context.search_seconds_left() <= 0:
         return "time"
     if context.evaluations_left() <= 0:
         return "evaluations"
-    if verdict and context.settings.objective == "time":
+    if verdict and settings.objective == "time":
         shares = [row.share_of_floor or 0.0 for row in verdict.tuned]
         if all(MIN_FLOOR_SHARE <= share <= MAX_ROOFLINE_SHARE for share in shares):
             return "floor"
@@ -415,21 +415,8 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
         return "exhausted"
     # Without a search a run cannot go on when no model will answer. After an answer that cannot be used, or after a
     # failure of the server, the next round asks again.
-    hopeless = any(note.failure in HOPELESS for note in context.log.notes(stage_of(number)))
-    return "no model" if hopeless and not searches(context.settings) else ""
-
-
-def _last_search_ended_by(context: Context, number: int) -> Done:
-    """The reason for the end of the last round's search: its time or its space, where it did not spend all its
-    evaluations."""
-    stage = stage_of(number)
-    searched, plan = context.log.searched(stage), context.log.plan(stage)
-    # With a model, a further round might have brought another template.
-    if context.models is not None or searched is None or plan is None or searched.asked >= plan.evaluations:
-        return "rounds"
-    if searched.exhausted:
-        return "exhausted"
-    return "rounds" if context.settings.time_limit is None else "time"
+    hopeless = any(note.failure in HOPELESS for note in context.log.notes(stage))
+    return "no model" if hopeless and not searches(settings) else ""
 
 
 def _exhausted(context: Context, number: int) -> bool:

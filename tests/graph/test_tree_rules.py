@@ -1,4 +1,4 @@
-"""Rules that plan on the tree of templates and rewrites: every call is for code, and goes where calls brought most."""
+"""Rules that plan on the tree of templates and rewrites: every call is for code, and its kinds take turns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunesmith.graph.journal.log import FailedBranch, Node, Tree
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.prompts.answers import RewriteAnswer
-from tunesmith.graph.roles.planner import branch_problems, branch_rewards, ranked_options
+from tunesmith.graph.roles.planner import branch_problems, options_of
 from tunesmith.graph.state import Branch
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.taskfile import load_task
@@ -75,58 +75,22 @@ def node(name: str, made_by: Any, round_: int, best: float, answers: int = 1, pa
     return Node(made, parent, ("a move",), round_, ranked=ranked, made_by=made_by, answers=answers)
 
 
-def test_a_kernel_counts_against_the_best_of_earlier_rounds() -> None:
-    nodes = (
-        node("a", "template", 1, 0.5, answers=2),
-        node("b", "rewrite", 1, 0.25),
-        node("c", "rewrite", 2, 0.125),
-        node("d", "expose", 2, 0.3),
-        node("given", "template", 1, 0.01, parent="library"),
-    )
-    first = FailedBranch(1, "baseline", ("x",), "why", "template", answers=1)
-    one = Tree(nodes[:2], (first,))
-    two = Tree(nodes[:4], (first, FailedBranch(2, "baseline", ("x",), "why", "extend", answers=3)))
-    found = branch_rewards([one, two])
-    assert found["rewrite"] == (1, pytest.approx(0.6931, abs=1e-3))
-    assert found["expose"] == (1, 0.0) and found["extend"] == (3, 0.0)
-    assert "template" not in found, "the first round's gains are over the task's own kernel"
-    assert branch_rewards([Tree((nodes[4],)), Tree((nodes[4],))]) == {}, "what the task brings cost no call"
-
-
-def test_a_call_is_worth_what_its_own_round_found() -> None:
-    """Not what a later search of its kernel finds, and nothing where the kernel turned out to be no good."""
-    a, b = node("a", "template", 1, 0.8), node("b", "rewrite", 2, 0.7)
-    searched_later = node("a", "template", 1, 0.6)
-    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((searched_later, b))])["rewrite"][1] == pytest.approx(
-        0.1335, abs=1e-3
-    )
-    vetoed = replace(b, vetoed="writes where it should not")
-    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, vetoed))])["rewrite"] == (1, 0.0)
-    wrong = replace(b, ranked=())
-    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, wrong))])["rewrite"] == (1, 0.0)
-    unanswered = FailedBranch(2, "baseline", ("x",), "no answer", "extend", answers=0)
-    assert branch_rewards([Tree((a,)), Tree((a,), (unanswered,))])["extend"][0] == 0
-
-
-def bare(known: Node) -> Node:
-    return replace(known, template=known.template.model_copy(update={"parameters": (), "constraints": ()}))
-
-
-def test_what_brought_most_is_asked_for_again() -> None:
-    """Also where the first round brought far more than any later one can."""
-    earlier = (
-        node("first", "template", 1, 0.2),
-        node("other", "rewrite", 1, 0.3),
-        node("opened", "expose", 2, 0.18, parent="other"),
-        node("wider", "extend", 2, 0.19, parent="first"),
-        node("anew", "template", 3, 0.185),
-        bare(node("whole", "rewrite", 3, 0.178)),
-    )
-    tree = Tree(earlier)
-    ranked = ranked_options(tree, branch_rewards([Tree(earlier[:2]), Tree(earlier[:4]), tree]))
-    assert [one.kind for one in ranked] == ["expose", "extend", "rewrite", "template"]
-    assert [one.parent for one in ranked[:2]] == [earlier[5].id, earlier[2].id]
-    assert ranked[3].moves != ranked_options(Tree(()), {})[0].moves, "another organisation than the first"
+def test_the_kinds_that_the_tree_allows_take_turns() -> None:
+    first = node("first", "template", 1, 0.2)
+    whole = node("whole", "rewrite", 1, 0.21)
+    whole = replace(whole, template=whole.template.model_copy(update={"parameters": (), "constraints": ()}))
+    assert [one.kind for one in options_of(Tree(()))] == ["template", "rewrite"]
+    kinds = ["expose", "extend", "rewrite", "template"]
+    found = options_of(Tree((first, whole)))
+    assert [one.kind for one in found] == kinds and [one.parent for one in found[:2]] == [whole.id, first.id]
+    assert found[3].moves != options_of(Tree(()))[0].moves, "another organisation than the first"
+    failed = FailedBranch(2, whole.id, ("x",), "why", "expose", answers=2)
+    wider = node("wider", "extend", 2, 0.19, parent=first.id)
+    later = options_of(Tree((first, whole, wider), (failed,)))
+    assert [one.kind for one in later] == ["rewrite", "template", "extend"], "the kernel is not exposed again"
+    assert later[2].parent == wider.id
+    unanswered = FailedBranch(2, "baseline", ("x",), "no answer", "rewrite", answers=0)
+    assert [one.kind for one in options_of(Tree((first, whole), (unanswered,)))] == kinds
 
 
 def searched(sizes: dict[str, tuple[Any, ...]], best: dict[str, Any], *others: tuple[float, dict[str, Any]]) -> Node:
@@ -164,7 +128,8 @@ def test_what_one_configuration_for_all_workloads_costs_is_known() -> None:
 
 def test_kinds_that_do_not_fit_their_parent_are_named() -> None:
     tuned = node("a", "template", 1, 0.5)
-    whole = bare(node("b", "rewrite", 1, 0.5))
+    whole = node("b", "rewrite", 1, 0.5)
+    whole = replace(whole, template=whole.template.model_copy(update={"parameters": (), "constraints": ()}))
     tree = Tree((tuned, whole))
     wrong = [
         Branch(parent="baseline", kind="search"),
