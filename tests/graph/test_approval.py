@@ -53,19 +53,15 @@ def test_without_a_terminal_every_plan_waits_in_a_file(tmp_path: Path) -> None:
     assert len(entries(folder, "approved")) == 2
 
 
-def test_an_edited_plan_is_what_is_carried_out(tmp_path: Path) -> None:
+def test_an_edited_plan_is_what_is_carried_out_and_explained(tmp_path: Path) -> None:
     folder = waiting(tmp_path)
     branches = [{"parent": "baseline", "kind": "template", "moves": ["greedy"], "seeds": []}]
-    edit(folder / "plan-1.json", evaluations=4, branches=branches)
-    result, _ = go_on(folder, script)
+    words = {"bottleneck": "compute", "analysis": "A person knows better."}
+    edit(folder / "plan-1.json", evaluations=4, branches=branches, **words)
+    result, models = go_on(folder, script)
     assert result.valid and result.summary["evaluations"] == 4
     assert result.summary["templates"][0]["moves"] == ["greedy"]
-
-
-def test_a_round_is_explained_by_the_plan_that_was_carried_out(tmp_path: Path) -> None:
-    folder = waiting(tmp_path)
-    edit(folder / "plan-1.json", bottleneck="compute", analysis="A person knows better.")
-    (call,) = go_on(folder, script)[1].asked("explain")
+    (call,) = models.asked("explain")
     assert "Planned: bound by compute. A person knows better." in call.messages[1].content
 
 
