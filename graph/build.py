@@ -32,7 +32,7 @@ from tunesmith.graph.journal.events import Planned, StepTaken
 from tunesmith.graph.journal.log import RunLog, stage_of
 from tunesmith.graph.models.recorded import NotRecorded
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles import REGISTERED, Finished, Role, RoleError
+from tunesmith.graph.roles import REGISTERED, Role, RoleError
 from tunesmith.graph.roles.approval import Approver, Explainer
 from tunesmith.graph.roles.planner import Planner, searches
 from tunesmith.graph.roles.templater import Templater
@@ -186,7 +186,7 @@ def _take_step(
             raise
         context.note(role.name, f"{error} The run ends with its earlier results.", stage)
         result = {"done": "recording"}
-    event, result = (result.event, result.update) if isinstance(result, Finished) else (None, result)
+    result, event = result if isinstance(result, tuple) else (result, None)
     command: Command[Any] = result if isinstance(result, Command) else Command(update=result)
     update = cast(State, dict(cast(Mapping[str, Any], command.update or {})))
     if unknown := set(update) - set(State.__annotations__):

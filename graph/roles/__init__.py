@@ -7,7 +7,6 @@ with the name of a role of ours replaces it; any other stands where the run's se
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tunesmith.graph.context import Context
@@ -24,18 +23,10 @@ class RoleError(TunesmithError):
     """A role cannot be loaded or placed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The update of a role whose result is an event as well: both enter the journal in one transaction, so that a role
-    is either finished or called again."""
-
-    update: State
-    event: Event
-
-
 class Role(Protocol):
-    """Reads the state and the journal, acts through the pool, and returns the changes of the state; a further role may
-    send it back by LangGraph's `Command(goto="template", update=...)`.
+    """Reads the state and the journal, acts through the pool, and returns the changes of the state, with an event where
+    its result is one as well: both enter the journal in one transaction. A further role may send the state back by
+    LangGraph's `Command(goto="template", update=...)`.
 
     A role that was interrupted is called again with the same state, a finished role is not, so it does not look for its
     own result in the journal. Work that must not be done twice it does by `Context.once`.
@@ -43,7 +34,7 @@ class Role(Protocol):
 
     name: str
 
-    def __call__(self, state: State, context: Context) -> State | Finished | Command[Any]: ...
+    def __call__(self, state: State, context: Context) -> State | tuple[State, Event] | Command[Any]: ...
 
 
 REGISTERED: dict[str, Callable[[], Role]] = {}

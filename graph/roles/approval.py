@@ -23,7 +23,6 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import ExplainAnswer
 from tunesmith.graph.prompts.facts import node_facts
-from tunesmith.graph.roles import Finished
 from tunesmith.graph.roles.planner import branch_problems
 from tunesmith.graph.state import Plan, State
 from tunesmith.hw.errors import TunesmithError
@@ -37,7 +36,7 @@ Ask = Callable[[Plan, Path, Callable[[], Plan]], Plan]
 class Approver:
     name = "approve"
 
-    def __call__(self, state: State, context: Context) -> Finished:
+    def __call__(self, state: State, context: Context) -> tuple[State, PlanApproved]:
         from langgraph.types import interrupt
 
         planned = Plan.model_validate(state["plan"])
@@ -47,7 +46,7 @@ class Approver:
         plan = check_plan(data, planned, context, f"The plan of round {planned.round}")
         changed = "" if plan == planned else ", changed"
         context.listener(Progress(self.name, f"the plan of round {plan.round} is approved{changed}"))
-        return Finished({"plan": plan.model_dump(mode="json")}, PlanApproved(plan=plan))
+        return {"plan": plan.model_dump(mode="json")}, PlanApproved(plan=plan)
 
 
 class PlanError(TunesmithError):
@@ -115,7 +114,7 @@ MAX_LINES, MAX_LINE = 5, 400
 class Explainer:
     name = "explain"
 
-    def __call__(self, state: State, context: Context) -> State | Finished:
+    def __call__(self, state: State, context: Context) -> State | tuple[State, Explained]:
         stage = stage_of(state["round"])
         if context.models is None or context.log.plan(stage) is None:
             return {}
@@ -146,4 +145,4 @@ class Explainer:
         lines = [line.strip()[:MAX_LINE] for line in reply.value.lines if line.strip()][:MAX_LINES]
         for line in lines:
             context.listener(Progress(self.name, line))
-        return Finished({}, Explained(lines=tuple(lines)))
+        return {}, Explained(lines=tuple(lines))

@@ -23,7 +23,6 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
 from tunesmith.graph.prompts.facts import baseline_facts, device_facts, examine, node_facts, task_facts, workload_facts
-from tunesmith.graph.roles import Finished
 from tunesmith.graph.settings import Arm, Settings
 from tunesmith.graph.state import BASELINE, Bottleneck, Branch, BranchKind, Plan, State
 from tunesmith.hw.errors import TunesmithError
@@ -273,15 +272,14 @@ class NoTemplate(TunesmithError):
 class Planner:
     name = "plan"
 
-    def __call__(self, state: State, context: Context) -> State | Finished:
+    def __call__(self, state: State, context: Context) -> State | tuple[State, Planned]:
         number = state.get("round", 0) + 1
         plan = self._decide(context, number, state.get("objections", []))
         if plan is None:
             context.note("plan", no_template(context), stage_of(number))
             return {"round": number, "templates": [], "objections": [], "done": "no template"}
         context.listener(Progress("plan", describe(plan)))
-        update: State = {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}
-        return Finished(update, Planned(plan=plan))
+        return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}, Planned(plan=plan)
 
     def _decide(self, context: Context, number: int, objections: list[str]) -> Plan | None:
         """The plan of the model or of the rules; None without a template. Raises `NoTemplate` where the task cannot get

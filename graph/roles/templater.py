@@ -30,7 +30,7 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
-from tunesmith.graph.roles import Finished, RoleError
+from tunesmith.graph.roles import RoleError
 from tunesmith.graph.roles.planner import searches
 from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.kernels.build.artifact import EvaluationRequest
@@ -227,7 +227,7 @@ class TemplateDraft:
 class Templater:
     name = "template"
 
-    def __call__(self, state: State, context: Context) -> Finished:
+    def __call__(self, state: State, context: Context) -> tuple[State, TemplatesChosen]:
         plan, turn = Plan.model_validate(state["plan"]), state.get("turn", 0)
         chosen = _search_further(context, plan)
         drafts = [TemplateDraft(number, one) for number, one in enumerate(plan.branches, 1) if one.written]
@@ -235,7 +235,7 @@ class Templater:
             _write(context, plan, drafts, turn, state.get("objections", []) if turn else [])
         chosen += [draft.taken for draft in drafts if draft.taken]
         chosen = list(dict.fromkeys(chosen)) or _fallback_templates(context, plan)
-        return Finished({"templates": chosen, "objections": []}, TemplatesChosen(turn=turn, ids=tuple(chosen)))
+        return {"templates": chosen, "objections": []}, TemplatesChosen(turn=turn, ids=tuple(chosen))
 
 
 def _search_further(context: Context, plan: Plan) -> list[str]:

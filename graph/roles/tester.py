@@ -21,7 +21,6 @@ from tunesmith.graph.journal.log import VerifiedKernel, objective, quantities_of
 from tunesmith.graph.journal.records import ExaminationRow, FinalistResult, Verdict, Verification, Winner
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles import Finished
 from tunesmith.graph.roles.planner import broken_rule, plan_by_rules, searches
 from tunesmith.graph.roles.templater import measured
 from tunesmith.graph.roles.verdict import (
@@ -65,7 +64,7 @@ FRESH_SEED = 1_000_003
 class Tester:
     name = "test"
 
-    def __call__(self, state: State, context: Context) -> State | Finished:
+    def __call__(self, state: State, context: Context) -> State | tuple[State, VerdictReached]:
         number = state["round"]
         done = _done(context, number, None)
         if not done and not searches(context.settings):
@@ -93,7 +92,7 @@ class Tester:
             # What the run ends with is what gets exported: only that is worth an examination.
             verdict = test.examined()
         context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
-        return Finished({"done": done}, VerdictReached(verdict=verdict))
+        return {"done": done}, VerdictReached(verdict=verdict)
 
 
 class _Test:

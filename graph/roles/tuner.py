@@ -25,7 +25,6 @@ from tunesmith.graph.journal.events import Asked, Evaluated, Searched, SearchSta
 from tunesmith.graph.journal.log import failures_by_kind, observation, racing, stage_of, weighted_geomean
 from tunesmith.graph.journal.records import RefusedSeed, TemplateAccount
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles import Finished
 from tunesmith.graph.roles.templater import recorded
 from tunesmith.graph.roles.verdict import defects, has
 from tunesmith.graph.state import Plan, State
@@ -93,7 +92,7 @@ SHOW_SECONDS = 0.1
 class Tuner:
     name = "tune"
 
-    def __call__(self, state: State, context: Context) -> State | Finished:
+    def __call__(self, state: State, context: Context) -> State | tuple[State, Searched]:
         plan = Plan.model_validate(state["plan"])
         # A model's kernel without parameters was measured in its trial; a kernel of the task was not.
         templates = [
@@ -101,7 +100,7 @@ class Tuner:
             for one in state.get("templates", [])
             if context.template(one).has_choices or not context.log.evaluations_of(one)
         ]
-        return Finished({}, _Round(context, plan, templates).run()) if templates else {}
+        return ({}, _Round(context, plan, templates).run()) if templates else {}
 
 
 class _Round:

@@ -153,9 +153,10 @@ def build_verdict(
         exported = row.best is not None and used is not None and row.best.key == used.key
         rows[workload.held_out].append(row.model_copy(update={"best_exported": exported}))
     unexamined = sum(one.why.startswith(NOT_EXAMINED) for one in out)
-    failed = f"; {len(out)} finalist(s) failed the final check" if out else ""
+    left = f", {unexamined} of which could not be examined (see --allow-unexamined)" if unexamined else ""
+    failed = f"; {len(out)} finalist(s) failed the final check{left}" if out else ""
     if ratio is None:
-        sentence = _nothing(len(out), unexamined)
+        sentence = f"No configuration is right on every workload{failed}: keep the baseline."
     elif of == "time":
         sentence = _sentence(ratio, rows[False], rows[True], failed)
     else:
@@ -301,18 +302,6 @@ def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...
             )
         )
     return tuple(rows)
-
-
-def _nothing(disqualified: int, unexamined: int) -> str:
-    """The verdict without a configuration for all workloads."""
-    if unexamined and unexamined == disqualified:
-        return (
-            f"None of {unexamined} finalist(s) could be examined, and nothing is exported unexamined: keep the "
-            "baseline, or see --allow-unexamined."
-        )
-    left = f", {unexamined} of which could not be examined" if unexamined else ""
-    out = f"; {disqualified} finalist(s) failed the final check{left}" if disqualified else ""
-    return f"No configuration is right on every workload{out}: keep the baseline."
 
 
 def _sentence(ratio: float, rows: Sequence[WorkloadRow], held_out: Sequence[WorkloadRow], out: str) -> str:
