@@ -9,7 +9,7 @@ not. Owns the drafts of a model with their repairs; the prompts belong to `graph
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -24,7 +24,7 @@ from tunesmith.graph.journal.events import (
     TemplateVetoed,
     WritingStarted,
 )
-from tunesmith.graph.journal.log import LIBRARY, Tree, stage_of, trial_stage
+from tunesmith.graph.journal.log import LIBRARY, stage_of, trial_stage
 from tunesmith.graph.models.calls import FailureKind, Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
@@ -208,12 +208,14 @@ UNTRIED = "the budget was spent before it could be tried"
 
 @dataclass(slots=True)
 class TemplateDraft:
-    """The template that a model writes for one branch. number: of the branch, from 1; answers: their number so far;
-    text: the last answer as written, answer: as read; template: of that answer, if it may be tried, with the seeds it
-    proposes; problem: of that answer; history: all problems; taken: the id of the template that works."""
+    """The template that a model writes for one branch. number: of the branch, from 1; question: the first one; answers:
+    their number so far; text: the last answer as written, answer: as read; template: of that answer, if it may be
+    tried, with the seeds it proposes; problem: of that answer; history: all problems; taken: the id of the template
+    that works."""
 
     number: int
     branch: Branch
+    question: ModelCall
     answers: int = 0
     text: str = ""
     answer: TemplateAnswer | RewriteAnswer | None = None
@@ -223,6 +225,17 @@ class TemplateDraft:
     history: list[str] = field(default_factory=list)
     taken: str = ""
 
+    @property
+    def next_question(self) -> ModelCall:
+        """After a problem with the last answer only: earlier ones are superseded."""
+        if (problem := self.problem) is None:
+            return self.question
+        about = {"what": problem.what, "problem": problem.log, "advice": _PROBLEMS[problem.kind][1]}
+        again = render("repair", parameters=self.branch.kind != "rewrite", **about)
+        repair = (Message("assistant", self.text), Message("user", again))
+        name = f"{self.question.name}-repair-{self.answers}"
+        return replace(self.question, name=name, messages=(*self.question.messages, *repair))
+
 
 class Templater:
     name = "template"
@@ -230,10 +243,8 @@ class Templater:
     def __call__(self, state: State, context: Context) -> tuple[State, TemplatesChosen]:
         plan, turn = Plan.model_validate(state["plan"]), state.get("turn", 0)
         chosen = _search_further(context, plan)
-        drafts = [TemplateDraft(number, one) for number, one in enumerate(plan.branches, 1) if one.written]
-        if drafts:
-            _write(context, plan, drafts, turn, state.get("objections", []) if turn else [])
-        chosen += [draft.taken for draft in drafts if draft.taken]
+        if any(branch.written for branch in plan.branches):
+            chosen += _written(context, plan, turn, state.get("objections", []) if turn else [])
         chosen = list(dict.fromkeys(chosen)) or _fallback_templates(context, plan)
         return {"templates": chosen, "objections": []}, TemplatesChosen(turn=turn, ids=tuple(chosen))
 
@@ -280,51 +291,42 @@ def _fallback_templates(context: Context, plan: Plan) -> list[str]:
     return [chosen[0].id]
 
 
-def _write(context: Context, plan: Plan, drafts: Sequence[TemplateDraft], turn: int, objections: Sequence[str]) -> None:
-    """Has the model write all drafts side by side, and repair them until each works or is given up."""
-    stage = stage_of(plan.round)
+def _written(context: Context, plan: Plan, turn: int, objections: list[str]) -> list[str]:
+    """The templates that a model writes for the plan, side by side, and repairs until each works or is given up."""
+    stage, again = stage_of(plan.round), f"-turn-{turn + 1}" if turn else ""
     if context.models is None:
         raise RoleError(f"The plan of round {plan.round} wants new templates, and the run has no model.")
     # What this very turn adds to the tree must not change its questions when it is begun again.
     begun = (entry.sequence for entry in context.log.entries(WritingStarted, stage) if entry.event.turn == turn)
     tree = context.tree(before=next(begun, 0) or context.journal.append(WritingStarted(turn=turn), stage))
-    waiting = list(drafts)
+    drafts = []
+    for number, branch in enumerate(plan.branches, 1):
+        if branch.written:
+            kind, schema = ("rewrite", RewriteAnswer) if branch.kind == "rewrite" else ("template", TemplateAnswer)
+            messages = template_messages(context, plan, branch, tree, objections)
+            question = ModelCall("template", stage, f"{kind}-{number}{again}", messages, schema)
+            drafts.append(TemplateDraft(number, branch, question))
+    waiting = drafts
     while waiting:
-        questions = [_question(context, plan, draft, turn, tree, objections) for draft in waiting]
-        answered = _ask(context, context.models, waiting, questions, stage)
+        answered = _ask(context, context.models, waiting, stage)
         # The defaults are measured together, as far as the budget allows.
         known, left = recorded(context, stage), context.evaluations_left() if context.seconds_left() > 0 else 0
         read = {draft.template.id: draft.template for draft in answered if draft.template is not None}
         wanted = [template for name, template in read.items() if name not in known][: max(0, left)]
         trials = try_templates(context, wanted, stage)
         waiting = [draft for draft in answered if not _settled(context, draft, trials, stage)]
+    return [draft.taken for draft in drafts if draft.taken]
 
 
-def _question(
-    context: Context, plan: Plan, draft: TemplateDraft, turn: int, tree: Tree, objections: Sequence[str]
-) -> ModelCall:
-    """The next question for a draft; after a problem, with the last answer only: earlier ones are superseded."""
-    messages, problem = template_messages(context, plan, draft.branch, tree, list(objections)), draft.problem
-    whole = draft.branch.kind == "rewrite"
-    if problem is not None:
-        about = {"what": problem.what, "problem": problem.log, "advice": _PROBLEMS[problem.kind][1]}
-        again = render("repair", parameters=not whole, **about)
-        messages = (*messages, Message("assistant", draft.text), Message("user", again))
-    name = f"{'rewrite' if whole else 'template'}-{draft.number}{f'-turn-{turn + 1}' if turn else ''}"
-    name += f"-repair-{draft.answers}" if draft.answers else ""
-    return ModelCall("template", stage_of(plan.round), name, messages, RewriteAnswer if whole else TemplateAnswer)
-
-
-def _ask(
-    context: Context, models: Models, drafts: Sequence[TemplateDraft], questions: Sequence[ModelCall], stage: str
-) -> list[TemplateDraft]:
+def _ask(context: Context, models: Models, drafts: Sequence[TemplateDraft], stage: str) -> list[TemplateDraft]:
     """The drafts that the model answers, with the answer read; the others are given up."""
     context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
     known = {event.custom_id for event in context.log.events(ModelAsked)}
     asked: list[tuple[TemplateDraft, ModelCall]] = []
-    for draft, call in zip(drafts, questions, strict=True):
+    for draft in drafts:
         # What was paid for is read, even if its own trial took the last of the budget.
-        if call.custom_id in known or (context.evaluations_left() > 0 and context.seconds_left() > 0):
+        may_be_tried = context.evaluations_left() > 0 and context.seconds_left() > 0
+        if (call := draft.next_question).custom_id in known or may_be_tried:
             asked.append((draft, call))
         else:
             _give_up(context, draft, UNTRIED, stage)
@@ -332,24 +334,19 @@ def _ask(
     for (draft, _), reply in zip(asked, models.ask_all([call for _, call in asked]), strict=True):
         if isinstance(reply, ModelFailed):
             _give_up(context, draft, f"the model gives no template: {reply.detail}", stage, reply.kind)
-        else:
-            assert isinstance(reply.value, TemplateAnswer | RewriteAnswer)
-            draft.answers, draft.text, draft.answer = draft.answers + 1, reply.text, reply.value
-            _read(context, draft, reply.value)
-            answered.append(draft)
+            continue
+        answer = reply.value
+        assert isinstance(answer, TemplateAnswer | RewriteAnswer)
+        draft.answers, draft.text, draft.answer, draft.template = draft.answers + 1, reply.text, answer, None
+        try:
+            template = template_of(answer, context.task, context.device.limits.backend)
+            draft.seeds = tuple(map(config_of, answer.seeds)) if isinstance(answer, TemplateAnswer) else ()
+            draft.problem = infeasible(template, context)
+            draft.template = template if draft.problem is None else None
+        except Unusable as error:
+            draft.problem = Problem("schema", str(error))
+        answered.append(draft)
     return answered
-
-
-def _read(context: Context, draft: TemplateDraft, answer: TemplateAnswer | RewriteAnswer) -> None:
-    """Reads an answer: a template that may be tried, or the problem with it."""
-    draft.template, draft.seeds = None, ()
-    try:
-        template = template_of(answer, context.task, context.device.limits.backend)
-        draft.seeds = tuple(map(config_of, answer.seeds)) if isinstance(answer, TemplateAnswer) else ()
-        draft.problem = infeasible(template, context)
-        draft.template = template if draft.problem is None else None
-    except Unusable as error:
-        draft.problem = Problem("schema", str(error))
 
 
 def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evaluation], stage: str) -> bool:
