@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 # LangGraph's Studio has pydantic make a schema of the state, which takes no other TypedDict before Python 3.12.
 from typing_extensions import TypedDict
@@ -12,16 +12,7 @@ from typing_extensions import TypedDict
 from tunesmith.kernels.spec.template import Config
 
 Done = Literal[
-    "",
-    "evaluations",
-    "time",
-    "rounds",
-    "floor",
-    "nothing valid",
-    "exhausted",
-    "no template",
-    "no model",
-    "recording",
+    "", "evaluations", "time", "rounds", "floor", "nothing valid", "exhausted", "no template", "no model", "recording"
 ]
 Bottleneck = Literal["memory", "compute", "latency", "unknown"]
 BASELINE = "baseline"
@@ -62,16 +53,9 @@ class Plan(BaseModel):
     scope: Literal["general", "workload"]
     workloads: tuple[str, ...]
     evaluations: int
-    branches: tuple[Branch, ...]
+    branches: tuple[Branch, ...] = Field(min_length=1)
     expected: str = ""
     analysis: str = ""
-
-    @field_validator("branches")
-    @classmethod
-    def _require_a_branch(cls, branches: tuple[Branch, ...]) -> tuple[Branch, ...]:
-        if not branches:
-            raise ValueError("a plan needs at least one branch")
-        return branches
 
 
 class State(TypedDict):

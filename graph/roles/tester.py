@@ -247,20 +247,15 @@ def finalists(
     wrong = context.log.rejected(before=began[0].sequence if began else None)
     names, weights, of = context.tuned_names, context.weights, context.settings.objective
     had, templates = {one.key for one in after}, {one.template for one in after}
-    ranked: list[tuple[Any, Winner]] = []
-    single: dict[str, list[tuple[Any, Winner]]] = {name: [] for name in names}
-    for evaluation in context.log.evaluations():
-        if evaluation.failure is not None or evaluation.template in vetoed:
-            continue
-        entrant = Winner(template=evaluation.template, config=evaluation.config)
-        if entrant.key in wrong:
-            continue
-        if (value := objective(evaluation, names, baseline, weights, of)) is not None:
-            ranked.append(((evaluation.template in templates, value), entrant))
-        for name, quantity in quantities_of(evaluation, of).items():
-            if name in single:
-                single[name].append((quantity, entrant))
-    in_order = _best_first(ranked)
+    right = [
+        (Winner(template=one.template, config=one.config), one)
+        for one in context.log.evaluations()
+        if one.failure is None and one.template not in vetoed and (one.template, config_key(one.config)) not in wrong
+    ]
+    values = ((objective(one, names, baseline, weights, of), entrant) for entrant, one in right)
+    in_order = _best_first(((one.template in templates, value), one) for value, one in values if value is not None)
+    quantities = [(quantities_of(one, of), entrant) for entrant, one in right]
+    single = {name: _best_first((found[name], one) for found, one in quantities if name in found) for name in names}
     serving = (one for one in in_order if one.key not in had and not _broken(context, one, context.held_out))
     general = list(islice(serving, context.settings.finalists))
     if in_order and not general and not after:
@@ -270,14 +265,14 @@ def finalists(
             f"there is no general one. Of the best: {reason} Relax the constraint, or measure more configurations."
         )
         context.note("test", sentence, "")
-    return general, {name: _best_first(found)[:FINALISTS_PER_SHAPE] for name, found in single.items()}
+    return general, {name: found[:FINALISTS_PER_SHAPE] for name, found in single.items()}
 
 
 def _broken(context: Context, one: Winner, workloads: Sequence[Workload]) -> str:
     return broken_rule(context, context.template(one.template), one.config, workloads)
 
 
-def _best_first(found: list[tuple[Any, Winner]]) -> list[Winner]:
+def _best_first(found: Iterable[tuple[Any, Winner]]) -> list[Winner]:
     """The finalists by their values. What several rounds measured, such as one workload's own and one of all, takes
     one place."""
     return _distinct(entrant for _, entrant in sorted(found, key=lambda pair: pair[0]))

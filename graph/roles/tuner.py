@@ -2,13 +2,9 @@
 
 Each template has a strategy of its own. They share the round's evaluations by sequential halving (Karnin, Koren,
 Somekh, "Almost optimal exploration in multi-armed bandits", ICML 2013), without its barriers: the budget has
-ceil(log2 n) + 1 equal rungs; in each the evaluations go in turn to the templates that survive, and after each the worse
-half is out. A template's rank is by its best objective so far. A search's best falls fast at first and slowly later, so
-a quarter of the budget tells a hopeless template from a good one, while two good ones survive to the end of their rung.
-A template that is out comes back when a late result makes it better.
-
-Every choice is a function of how often each template was asked and of the best values known, so that a run that is
-resumed from its journal makes the same choices.
+ceil(log2 n) + 1 equal rungs; in each the evaluations go in turn to the templates that survive, and after each the half
+with the worse best objective is out, until a late result makes a template better. Every choice is a function of how
+often each template was asked and of the best values known, so that a resumed run makes the same choices.
 """
 
 from __future__ import annotations
