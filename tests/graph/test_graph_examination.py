@@ -1,4 +1,4 @@
-"""Winners are examined before a run ends: what is found wrong wins nothing, and nothing is examined twice."""
+"""Winners are examined before a run ends: a wrong one wins nothing, and what rejected ones have in common is avoided."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from simulated_pool import SimulatedPool, seconds, simulate_device
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Context
+from tunesmith.graph.roles.verdict import MAX_VARIATIONS, common_defect, has, variations
 from tunesmith.graph.run import RunResult
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Parameter
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
 
@@ -98,8 +101,8 @@ def test_where_all_finalists_are_wrong_the_next_take_their_place(
     assert sum(wrong[0] in one for one in compared) == workloads
 
 
-def test_nothing_wins_where_all_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SimulatedPool, "wrong", _Having("GROUP", *range(100)))
+def test_nothing_wins_where_all_are_wrong(tmp_path: Path) -> None:
+    SimulatedPool.wrong.extend(SPACE)
     result = run(tmp_path / "run", rounds=1)
     assert not result.valid and result.summary["general"] is None and result.summary["dispatch"] == []
 
@@ -140,11 +143,9 @@ def test_what_the_time_limit_leaves_no_time_for_is_examined_when_there_is_more(
     assert again.summary["examined"][0]["verdict"] == "accepted" and SimulatedPool.examined
 
 
-def test_what_shares_the_defect_of_rejected_configurations_is_not_examined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_shares_the_defect_of_rejected_configurations_is_not_examined(tmp_path: Path) -> None:
     group = RANKED[0]["GROUP"]
-    monkeypatch.setattr(SimulatedPool, "wrong", _Having("GROUP", group))
+    SimulatedPool.wrong.extend(one for one in SPACE if one["GROUP"] == group)
     result = run(tmp_path / "run", **EXHAUSTIVE)
     assert result.valid and result.summary["general"]["config"]["GROUP"] != group
     rejected = [one for one in SimulatedPool.examined if f"GROUP={group}" in one]
@@ -152,22 +153,44 @@ def test_what_shares_the_defect_of_rejected_configurations_is_not_examined(
     assert any(f"it shares GROUP={group}" in one.why for one in result.summary.disqualified)
 
 
-def test_in_place_of_rejected_finalists_one_with_a_value_changed_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_place_of_rejected_finalists_one_with_a_value_changed_is_measured(tmp_path: Path) -> None:
     # The search measures one configuration, and that is wrong.
-    monkeypatch.setattr(SimulatedPool, "wrong", _Having("GROUP", 16))
+    SimulatedPool.wrong.extend(one for one in SPACE if one["GROUP"] == 16)
     result = run(tmp_path / "run", rounds=1, evaluations=1)
     measured = [row.data["evaluation"]["config"] for row in rows(tmp_path / "run", "evaluation")]
     assert len(measured) > 1 and measured[0]["GROUP"] == 16
     assert result.valid and result.summary["general"]["config"]["GROUP"] != 16
 
 
-class _Having:
-    """All configurations with one of these values."""
+FAST = {"FAST_MATH": True, "VEC": 4, "BLOCK": 128}
 
-    def __init__(self, name: str, *values: object) -> None:
-        self.name, self.values = name, values
 
-    def __contains__(self, config: Any) -> bool:
-        return config[self.name] in self.values
+@pytest.mark.parametrize(
+    ("rejected", "accepted", "measured", "wanted"),
+    [
+        ([FAST], [], [FAST | {"VEC": 2}], {}),
+        ([FAST, FAST | {"BLOCK": 64}], [], [FAST | {"FAST_MATH": False, "VEC": 2}], {"FAST_MATH": True}),
+        ([FAST, FAST | {"BLOCK": 64}], [FAST | {"BLOCK": 32, "VEC": 1}], [FAST | {"VEC": 2}], {"VEC": 4}),
+        ([FAST, FAST | {"BLOCK": 64}], [], [FAST], {}),
+        ([FAST, {"FAST_MATH": False, "VEC": 2, "BLOCK": 64}], [], [FAST | {"VEC": 2}], {}),
+    ],
+)
+def test_a_defect_is_shared_by_all_rejected_and_by_no_accepted(
+    rejected: list[Any], accepted: list[Any], measured: list[Any], wanted: dict[str, Any]
+) -> None:
+    assert common_defect(rejected, accepted, measured) == wanted
+
+
+def test_relaxed_arithmetic_is_changed_first() -> None:
+    template = load_task("silu_and_mul").sources("cuda").templates[0]
+    parameters = (
+        Parameter(name="VEC", values=(1, 2, 4)),
+        Parameter(name="STAGED", values=(False, True)),
+        Parameter(name="FAST_MATH", values=(False, True)),
+    )
+    template = template.model_copy(update={"parameters": parameters})
+    rejected = {"VEC": 4, "STAGED": True, "FAST_MATH": True}
+    found = variations(template, rejected, {"VEC": 4})
+    assert found[0] == rejected | {"FAST_MATH": False} and found[1] == rejected | {"VEC": 2}
+    assert rejected | {"STAGED": False} in found and len(found) <= MAX_VARIATIONS
+    assert not has(rejected, {}) and has(rejected, {"VEC": 4})

@@ -7,24 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_runs import RAW, code, entries, plans_of, run, simulation
-from scripted_models import SOURCE, template
+from model_runs import RAW, ModelPool, code, entries, plans_of, run, simulation
+from scripted_models import SOURCE, branch, plan, rewrite, template
+from simulated_pool import changed
 
 from tunesmith.graph.journal.events import TemplateAdded
 from tunesmith.graph.journal.log import FailedBranch, Node, Tree
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models.calls import ModelCall
+from tunesmith.graph.models.calls import ModelCall, ModelFailed
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.roles.planner import branch_problems, options_of
 from tunesmith.graph.state import Branch
-from tunesmith.kernels.outcome import Evaluation, Measured
+from tunesmith.kernels.outcome import Evaluation, Measured, WrongResult
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Parameter, Template
 
 __all__ = ["simulation"]
+pytestmark = pytest.mark.usefixtures("simulation")
+WRONG = WrongResult("mismatch", "out", "it is wrong on fresh contents")
 
 
-def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path, simulation: list[Any]) -> None:
+def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path) -> None:
     result, models = run(tmp_path / "run", code, rounds=3, evaluations=30, planner="rules")
     assert result.valid and models is not None
     assert all(".template." in name for name in models.paid), "none is for a plan or an explanation"
@@ -50,7 +53,7 @@ def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path, simulatio
     assert "round 1, rewrite: Sixteen elements a work-item.: " in later[0]
 
 
-def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path, simulation: list[Any]) -> None:
+def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path) -> None:
     def only_rewrites(call: ModelCall) -> Any:
         return code(call) if call.schema is RewriteAnswer else template(source="// DOES_NOT_COMPILE\n" + SOURCE)
 
@@ -61,11 +64,97 @@ def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path, simu
     assert given_up.data["made_by"] == "template"
 
 
-def test_no_more_is_asked_than_the_cap_on_calls_allows(tmp_path: Path, simulation: list[Any]) -> None:
+def test_no_more_is_asked_than_the_cap_on_calls_allows(tmp_path: Path) -> None:
     # The scripted model keeps no account, so the cap stands in the plan alone.
     run(tmp_path / "run", code, rounds=1, planner="rules", max_calls=1)
     (plan,) = plans_of(tmp_path / "run")
     assert [one.kind for one in plan.branches] == ["template"]
+
+
+def test_rules_search_a_template_where_a_rewrite_is_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ModelPool._evaluate
+
+    def evaluate(self: ModelPool, request: Any) -> Evaluation:
+        factor = 1.3 if request.config else 1.0
+        return changed(whole(self, request), lambda _, one: replace(one, seconds=one.seconds * factor))
+
+    def script(call: ModelCall) -> Any:
+        if call.role == "template":
+            return rewrite("LIKE 16 16 1") if call.schema is RewriteAnswer else template()
+        if call.stage == "round-1" and call.role == "plan":
+            return plan(branch(kind="template"), branch(kind="rewrite"))
+        return ModelFailed("capped", "the cap is reached")
+
+    monkeypatch.setattr(ModelPool, "_evaluate", evaluate)
+    result, _ = run(tmp_path / "run", script, rounds=5, evaluations=60)
+    searched = [one for later in plans_of(tmp_path / "run")[1:] for one in later.branches]
+    assert searched and all("whole-" not in one.parent for one in searched)
+    assert result.summary.evaluations == 29, "the template's 28 points, and the rewrite"
+
+
+def test_what_a_last_check_found_wrong_is_built_on_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ModelPool.compare
+
+    def compare(self: ModelPool, baseline: Any, candidates: Any, workload: str, **more: Any) -> Any:
+        found = whole(self, baseline, candidates, workload, **more)
+        results = (
+            WRONG if not one.template.parameters and one.template.name == "whole" else result
+            for one, result in zip(candidates, found.results, strict=True)
+        )
+        return replace(found, results=tuple(results))
+
+    monkeypatch.setattr(ModelPool, "compare", compare)
+    result, models = run(tmp_path / "run", code, rounds=3, evaluations=24, planner="rules")
+    later = [one for later in plans_of(tmp_path / "run")[1:] for one in later.branches]
+    assert result.valid and later and all("whole-" not in one.parent for one in later)
+    history = [call.messages[1].content for call in models.asked() if call.stage != "round-1"]
+    assert any("round 1, rewrite: Sixteen elements a work-item.: wrong in the last check" in one for one in history)
+
+
+@pytest.mark.parametrize(("kind", "valid"), [("unstructured", True), ("capped", False)])
+def test_code_is_asked_for_where_only_the_plan_failed(tmp_path: Path, kind: Any, valid: bool) -> None:
+    """Of a task that brings no template: rules alone would have nothing to plan."""
+
+    def script(call: ModelCall) -> Any:
+        if call.role == "plan":
+            return ModelFailed(kind, "no plan")
+        return rewrite("LIKE 16 4 0") if call.schema is RewriteAnswer else template()
+
+    result, _ = run(tmp_path / "run", script, rounds=1, evaluations=9, explain=False)
+    assert result.valid == valid and (result.summary.ended_by == "no template") == (not valid)
+
+
+def test_nothing_is_repaired_that_could_not_be_tried(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def script(call: ModelCall) -> Any:
+        asked.append(call.name)
+        if call.role == "plan":
+            return plan(branch(moves=["a"]), branch(moves=["b"]))
+        if call.name.startswith("template-2"):
+            return template(source="// DOES_NOT_COMPILE\n" + SOURCE)
+        return template()
+
+    run(tmp_path / "run", script, rounds=1, evaluations=2, explain=False)
+    assert asked == ["plan", "template-1", "template-2"]
+
+
+def test_an_answer_that_the_run_has_already_is_a_call_without_gain(tmp_path: Path) -> None:
+    def script(call: ModelCall) -> Any:
+        return rewrite("LIKE 16 16 0") if call.schema is RewriteAnswer else template()
+
+    run(tmp_path / "run", script, rounds=4, evaluations=40, planner="rules")
+    with Journal(tmp_path / "run", create=False) as journal:
+        added = [entry.event.made_by for entry in journal.entries(TemplateAdded)]
+    assert added == ["template", "rewrite"]
+    exposed = [one for later in plans_of(tmp_path / "run") for one in later.branches if one.kind == "expose"]
+    assert len({one.parent for one in exposed}) == len(exposed), "the same question is not asked twice"
+
+
+def test_an_arm_plans_its_own_kinds_only(tmp_path: Path) -> None:
+    run(tmp_path / "run", code, rounds=2, evaluations=20, planner="rules", arm="template+search")
+    kinds = {one.kind for each in plans_of(tmp_path / "run") for one in each.branches}
+    assert kinds == {"template", "extend", "search"}
 
 
 def node(name: str, made_by: Any, round_: int, best: float, answers: int = 1, parent: str = "baseline") -> Node:
