@@ -80,12 +80,10 @@ class TestPlacing:
         with pytest.raises(RoleError, match=sentence):
             names(chain)
 
-    def test_a_role_nobody_registered(self, here: Any, tmp_path: Path) -> None:
-        settings = tmp_path / "run.toml"
-        settings.write_text('[roles.ghost]\nafter = "test"\n')
-        done = here("tune", LIBRARY, "--settings", settings, "--run-dir", tmp_path / "run")
-        assert done.returncode == 2 and "no role of this name is registered" in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1 and not (tmp_path / "run").exists()
+    def test_a_role_nobody_registered(self, tmp_path: Path) -> None:
+        with pytest.raises(RoleError, match="no role of this name is registered"):
+            run(tmp_path / "run", None, task=LIBRARY, roles={"ghost": {"after": "test"}})
+        assert not (tmp_path / "run").exists()
 
     def test_a_package_that_is_broken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         info = tmp_path / "broken-1.dist-info"

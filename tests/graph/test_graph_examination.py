@@ -1,4 +1,4 @@
-"""Winners are examined before a run ends: a wrong one wins nothing, and what rejected ones have in common is avoided."""
+"""Winners are examined before a run ends: a wrong one wins nothing, and what rejected ones share is avoided."""
 
 from __future__ import annotations
 

@@ -269,15 +269,13 @@ def test_when_only_the_templater_fails_the_library_takes_the_round(tmp_path: Pat
     assert any("takes its place" in note for note in result.summary["notes"])
 
 
-def test_a_failing_explainer_fails_nothing_and_can_be_left_out(tmp_path: Path) -> None:
+def test_a_failing_explainer_fails_nothing(tmp_path: Path) -> None:
     def script(call: ModelCall) -> Any:
         return ModelFailed("timeout", "no answer") if call.role == "explain" else good(call)
 
     result, models = run(tmp_path / "a", script, rounds=2)
     assert result.valid and result.summary["explanations"] == []
     assert sum("explain" in paid for paid in models.paid) == 2
-    _, models = run(tmp_path / "b", script, rounds=2, explain=False)
-    assert not any("explain" in paid for paid in models.paid)
 
 
 def test_the_next_plan_reads_what_the_rounds_before_showed(tmp_path: Path) -> None:
