@@ -172,7 +172,7 @@ def build_verdict(
         unexamined=unexamined,
         objective=of,
         energy_ratio=energy,
-        front=_front({key: (found["time"], found["energy"]) for key, found in means.items()}, finalists),
+        front=_front(means, finalists),
     )
 
 
@@ -220,10 +220,11 @@ def _least(value: float | None, time: float | None) -> tuple[float, float]:
 
 
 def _front(
-    means: Mapping[Key, tuple[float | None, float | None]], configs: Mapping[Key, Winner]
+    means: Mapping[Key, Mapping[Objective, float | None]], configs: Mapping[Key, Winner]
 ) -> tuple[FrontPoint, ...]:
     """The finalists by time and energy, the fastest first."""
-    known = {key: (time, energy) for key, (time, energy) in means.items() if time is not None and energy is not None}
+    both = {key: (found["time"], found["energy"]) for key, found in means.items()}
+    known = {key: (time, energy) for key, (time, energy) in both.items() if time is not None and energy is not None}
     points = []
     for key, (time, energy) in known.items():
         beaten = any(one != (time, energy) and one[0] <= time and one[1] <= energy for one in known.values())
@@ -289,18 +290,12 @@ def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...
     at = keys.index(winner) if winner in keys else len(keys)
     rows = []
     for one in compared.opponents:
-        over_baseline = None if one.comparison is None else Figures.of(one.comparison)
+        over = None if one.comparison is None else Figures.of(one.comparison)
         against = one.against[at] if at < len(one.against) else None
-        rows.append(
-            OpponentRow(
-                name=one.name,
-                label=one.label,
-                seconds=None if over_baseline is None else over_baseline.seconds,
-                why=one.why,
-                over_baseline=over_baseline,
-                **({} if against is None else {name: getattr(against, name) for name in ("ratio", "low", "high")}),
-            )
-        )
+        ratio = {} if against is None else {name: getattr(against, name) for name in ("ratio", "low", "high")}
+        seconds = None if over is None else over.seconds
+        row = OpponentRow(name=one.name, label=one.label, why=one.why, seconds=seconds, over_baseline=over, **ratio)
+        rows.append(row)
     return tuple(rows)
 
 
