@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
@@ -183,7 +183,7 @@ def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
     searched = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[: "search" in kinds]
     branches = [*(Branch(parent=node.id, kind="search") for node in searched), *written[:wanted]]
     if not branches:
-        branches = [Branch(parent=BASELINE, kind=kinds[0], moves=_MOVES[kinds[0]])]
+        branches = [_branch(BASELINE, kinds[0])]
     analysis = f"The most is left on {_most_to_gain(context, context.tuned, seconds).name}."
     return _plan(context, number, context.tuned, seconds, branches, analysis)
 
@@ -195,11 +195,11 @@ def calls_left(context: Context) -> int | None:
     return None if cap is None else max(0, cap - read_usage(context.journal, live=False).calls())
 
 
-_MOVES: dict[BranchKind, tuple[str, ...]] = {
-    "template": ("organise the work for what bounds it, and expose every choice of that organisation",),
-    "rewrite": ("make it faster over all workloads, above all where the most is left",),
-    "expose": ("expose the constants of the kernel as parameters",),
-    "extend": ("parameters for choices that are fixed now: how work is divided, staged, or kept",),
+_MOVES: dict[BranchKind, str] = {
+    "template": "organise the work for what bounds it, and expose every choice of that organisation",
+    "rewrite": "make it faster over all workloads, above all where the most is left",
+    "expose": "expose the constants of the kernel as parameters",
+    "extend": "parameters for choices that are fixed now: how work is divided, staged, or kept",
 }
 _ANEW = "organise the work in another way than was tried, for what bounds it, and expose every choice of it"
 
@@ -207,22 +207,17 @@ _ANEW = "organise the work in another way than was tried, for what bounds it, an
 def options_of(tree: Tree) -> list[Branch]:
     """What the tree allows to be written next, one branch of each kind: the kinds with the fewest answers since the
     first round come first, and of several the one that has gained most a call on the kernels that we measured."""
+    if not (best := tree.best(2)):
+        return [_branch(BASELINE, "template"), _branch(BASELINE, "rewrite")]
     made: list[Node | FailedBranch] = [*tree.nodes, *tree.attempts]
-    answers = Counter[BranchKind]()
+    children, answers = {(one.parent, one.made_by) for one in made}, Counter[BranchKind]()
     for one in made:
         answers[one.made_by] += one.answers if one.round > 1 else 0
-    return sorted(_options(tree, {(one.parent, one.made_by) for one in made}), key=lambda branch: answers[branch.kind])
-
-
-def _options(tree: Tree, children: Container[tuple[str, BranchKind]]) -> Iterator[Branch]:
-    if not (best := tree.best(2)):
-        yield from (Branch(parent=BASELINE, kind=kind, moves=_MOVES[kind]) for kind in ("template", "rewrite"))
-        return
-    top = best[0]
+    top, found = best[0], list[Branch]()
     near = MAX_EXPOSED_TIME_RATIO * (top.best or math.inf)
     whole = (node for node in tree.ranked if not node.template.has_choices and (node.best or math.inf) < near)
     if node := next((node for node in whole if (node.id, "expose") not in children), None):
-        yield Branch(parent=node.id, kind="expose", moves=_MOVES["expose"])
+        found.append(_branch(node.id, "expose"))
     wider = (node for node in best if node.template.has_choices and (node.id, "extend") not in children)
     if node := next(wider, None):
         # Where its search came to an end stands first.
@@ -230,9 +225,13 @@ def _options(tree: Tree, children: Container[tuple[str, BranchKind]]) -> Iterato
         dead = ", ".join(node.without_effect)
         stuck = [f"more values of {edges}"] if edges else []
         stuck += [f"another choice in the place of {dead}, without effect"] if dead else []
-        yield Branch(parent=node.id, kind="extend", moves=(*stuck, *_MOVES["extend"]))
-    yield Branch(parent=top.id, kind="rewrite", moves=_MOVES["rewrite"])
-    yield Branch(parent=top.id, kind="template", moves=(_ANEW,))
+        found.append(_branch(node.id, "extend", *stuck, _MOVES["extend"]))
+    found += [_branch(top.id, "rewrite"), _branch(top.id, "template", _ANEW)]
+    return sorted(found, key=lambda branch: answers[branch.kind])
+
+
+def _branch(parent: str, kind: BranchKind, *moves: str) -> Branch:
+    return Branch(parent=parent, kind=kind, moves=moves or (_MOVES[kind],))
 
 
 KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
