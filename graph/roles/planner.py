@@ -25,10 +25,9 @@ from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, conf
 from tunesmith.graph.prompts.facts import baseline_facts, device_facts, examine, node_facts, task_facts, workload_facts
 from tunesmith.graph.settings import Arm, Settings
 from tunesmith.graph.state import BASELINE, Bottleneck, Branch, BranchKind, Plan, State
-from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.rewrite.template import starts, with_rules
-from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.task import TaskError, Workload
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
 FIRST_SHARE = 0.6
@@ -264,10 +263,6 @@ PLAN_RETRIES = 1
 """Retries after a plan that cannot be carried out."""
 
 
-class NoTemplate(TunesmithError):
-    """There is nothing to tune."""
-
-
 class Planner:
     name = "plan"
 
@@ -281,14 +276,14 @@ class Planner:
         return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}, Planned(plan=plan)
 
     def _decide(self, context: Context, number: int, objections: list[str]) -> Plan | None:
-        """The plan of the model or of the rules; None without a template. Raises `NoTemplate` where the task cannot get
+        """The plan of the model or of the rules; None without a template. Raises `TaskError` where the task cannot get
         one."""
         if (models := context.models) is None:
             if not context.sources.templates:
                 backend = context.device.backend
                 _, reasons = with_rules(context.task, backend)
                 why = f", and the rules make none ({'; '.join(reasons)})" if reasons else ""
-                raise NoTemplate(
+                raise TaskError(
                     f"The task {context.task.name} has no {backend} template{why}: add one to `templates` under "
                     f"[backends.{backend}] of its task.toml, or name a model that writes one (--model)."
                 )

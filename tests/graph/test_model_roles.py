@@ -12,9 +12,9 @@ from scripted_models import DATA, SOURCE, branch, explain, plan, template
 
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.results.summary import read_summary
-from tunesmith.graph.roles.planner import NoTemplate
 from tunesmith.graph.roles.templater import problem_of
 from tunesmith.kernels.outcome import CompileFailed, Evaluation
+from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.template import Template
 
 __all__ = ["simulation"]
@@ -86,7 +86,7 @@ def test_without_a_model_a_kernel_that_no_rule_fits_has_nothing_to_tune(tmp_path
     source = tmp_path / "scale_add" / "baseline.cl"
     source.write_text(source.read_text().replace("get_global_id(0)", "(get_global_id(0) % get_global_size(0))"))
     with pytest.raises(
-        NoTemplate, match=r"has no opencl template, and the rules make none .it asks for the size"
+        TaskError, match=r"has no opencl template, and the rules make none .it asks for the size"
     ) as error:
         run(tmp_path / "run", None, task=str(tmp_path / "raw_scale_add" / "task.toml"))
     assert not hasattr(error.value, "__notes__"), "a traceback ends in the sentence"
