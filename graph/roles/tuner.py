@@ -64,14 +64,13 @@ def max_evaluations(count: int, total: int) -> int:
 
 @dataclass(slots=True)
 class TemplateSearch:
-    """The search of one template in one round. defect: the values that its rejected configurations have in common;
-    known: points of the space that earlier rounds, or the template's trial, measured on the round's workloads: the
-    search knows them and does not measure them again; asked: configurations so far."""
+    """The search of one template in one round. known: points of the space that earlier rounds, or the template's trial,
+    measured on the round's workloads: the search knows them and does not measure them again; asked: configurations so
+    far."""
 
     template: Template
     space: Space
     strategy: Strategy
-    defect: Config
     known: set[int] = field(default_factory=set)
     asked: int = 0
 
@@ -110,7 +109,7 @@ class _Round:
         # What the trials of this round's templates took is part of its share.
         self.total = max(0, plan.evaluations - len(recorded(context, self.stage)))
         self.workloads = [context.task.workload(name) for name in plan.workloads]
-        self.baseline = baseline_quantities(context)
+        self.baseline, self.defects = baseline_quantities(context), defects(context.log)
         budget = max(1, max_evaluations(len(templates), self.total))
         begun = context.once(SearchStarted, self.stage, lambda: SearchStarted(workers=context.pool.max_in_flight))
         self.searches = [self._search(context.template(one), budget, begun.workers) for one in templates]
@@ -148,7 +147,7 @@ class _Round:
             seeds=self._seeds(template, space),
             prior=prior_of(context.log, template, space),
         )
-        search = TemplateSearch(template, space, strategy, defects(context.log).get(template.id, {}))
+        search = TemplateSearch(template, space, strategy)
         for entry in context.log.evaluations_of(template.id):
             evaluation = entry.event.evaluation
             known = set(self.plan.workloads) <= set(evaluation.outcomes) or evaluation.failure is not None
@@ -256,7 +255,7 @@ class _Round:
     def _tell(self, search: TemplateSearch, evaluation: Evaluation) -> None:
         settings, weights = self.context.settings, self.context.weights
         seen = observation(evaluation, self.plan.workloads, self.baseline, weights, settings.objective)
-        if has(evaluation.config, search.defect):
+        if has(evaluation.config, self.defects.get(search.template.id, {})):
             # A configuration with the defect of rejected winners must not attract the search.
             seen = Observation(None, failure="wrong_result")
         search.strategy.tell(evaluation.config, seen)
@@ -281,22 +280,23 @@ class _Round:
     def _account(self) -> Searched:
         """What the searches did: their sum and each of them."""
         found = list(self.results.values())
-        each = []
-        for search in self.searches:
-            own = [one for one in found if one.template == search.template.id]
-            each.append(
-                TemplateAccount(
-                    template=search.template.id,
-                    strategy=search.strategy.describe(),
-                    points=len(search.space),
-                    cartesian=search.space.cartesian,
-                    asked=search.asked,
-                    exhausted=search.strategy.exhausted,
-                    rng=search.strategy.random_state(),
-                    failures=failures_by_kind(own),
-                    racing=racing(own),
-                )
+        own = {search.template.id: list[Evaluation]() for search in self.searches}
+        for one in found:
+            own[one.template].append(one)
+        each = tuple(
+            TemplateAccount(
+                template=search.template.id,
+                strategy=search.strategy.describe(),
+                points=len(search.space),
+                cartesian=search.space.cartesian,
+                asked=search.asked,
+                exhausted=search.strategy.exhausted,
+                rng=search.strategy.random_state(),
+                failures=failures_by_kind(own[search.template.id]),
+                racing=racing(own[search.template.id]),
             )
+            for search in self.searches
+        )
         return Searched(
             strategy=" | ".join(one.strategy for one in each),
             points=sum(len(search.space) for search in self.searches),
@@ -305,5 +305,5 @@ class _Round:
             exhausted=all(one.exhausted for one in each),
             failures=dict(self.failures),
             racing=racing(found),
-            templates=tuple(each),
+            templates=each,
         )
