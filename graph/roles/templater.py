@@ -100,6 +100,15 @@ class Problem:
         return f"{self.what} {self.first or self.log.strip().partition(chr(10))[0]}".strip()
 
 
+def read_answer(answer: TemplateAnswer | RewriteAnswer, context: Context) -> Template | Problem:
+    """The template of an answer, if it may be tried. Needs no device."""
+    try:
+        template = template_of(answer, context.task, context.device.limits.backend)
+    except Unusable as error:
+        return Problem("schema", str(error))
+    return infeasible(template, context) or template
+
+
 def infeasible(template: Template, context: Context) -> Problem | None:
     """Why the template cannot be tried at all, or None. Needs no device."""
     try:
@@ -337,14 +346,10 @@ def _ask(context: Context, models: Models, drafts: Sequence[TemplateDraft], stag
             continue
         answer = reply.value
         assert isinstance(answer, TemplateAnswer | RewriteAnswer)
-        draft.answers, draft.text, draft.answer, draft.template = draft.answers + 1, reply.text, answer, None
-        try:
-            template = template_of(answer, context.task, context.device.limits.backend)
-            draft.seeds = tuple(map(config_of, answer.seeds)) if isinstance(answer, TemplateAnswer) else ()
-            draft.problem = infeasible(template, context)
-            draft.template = template if draft.problem is None else None
-        except Unusable as error:
-            draft.problem = Problem("schema", str(error))
+        draft.answers, draft.text, draft.answer = draft.answers + 1, reply.text, answer
+        draft.seeds = tuple(map(config_of, answer.seeds)) if isinstance(answer, TemplateAnswer) else ()
+        read = read_answer(answer, context)
+        draft.template, draft.problem = (None, read) if isinstance(read, Problem) else (read, None)
         answered.append(draft)
     return answered
 

@@ -112,34 +112,35 @@ def test_what_does_not_work_goes_back_with_the_reason_and_is_taken_when_it_does(
     assert event.data["answers"] == 3
 
 
-BAD: list[tuple[dict[str, Any], str]] = [
-    (template(source='#include "/etc/passwd"\n' + SOURCE), "#include of passwd"),
-    (template(grid=["import os"]), "expression"),
-    (template(grid=["ceil_div(n, WIDTH)"]), "WIDTH"),
-    (template(parameters=[], constraints=[], grid=["n"], block=["1"]), "nothing to search"),
-    (
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "an include of a file": (template(source='#include "/etc/passwd"\n' + SOURCE), "#include of passwd"),
+    "an expression that is none": (template(grid=["import os"]), "expression"),
+    "a name that does not exist": (template(grid=["ceil_div(n, WIDTH)"]), "WIDTH"),
+    "no parameters": (template(parameters=[], constraints=[], grid=["n"], block=["1"]), "nothing to search"),
+    "a parameter that nothing uses": (
         template(parameters=[*template()["parameters"], {"name": "IDLE", "values": [1, 2], "default": 1, "doc": ""}]),
         "IDLE",
     ),
-    (template(constraints=[{"expression": "GROUP > 64", "because": ""}]), "no feasible"),
-    (template(constraints=[{"expression": "ITEMS > 1", "because": "The default."}]), "ITEMS > 1"),
-    (template(parameters=[{"name": "A", "values": [1, 4], "default": 3, "doc": ""}]), "default"),
-    (template(grid=["n // (GROUP - GROUP)"]), "zero"),
-    (template(grid=["n / 7.5"]), "whole number"),
-    (template(source="// nothing"), "nor the launch uses the parameter UNROLL"),
-]
-"""Answers that cannot be used, and why."""
+    "no feasible point": (template(constraints=[{"expression": "GROUP > 64", "because": ""}]), "no feasible"),
+    "an infeasible default": (template(constraints=[{"expression": "ITEMS > 1", "because": ""}]), "ITEMS > 1"),
+    "a foreign default": (template(parameters=[{"name": "A", "values": [1, 4], "default": 3, "doc": ""}]), "default"),
+    "a division by zero": (template(grid=["n // (GROUP - GROUP)"]), "zero"),
+    "a geometry that is not a whole number": (template(grid=["n / 7.5"]), "whole number"),
+    "a source that says nothing": (template(source="// nothing"), "nor the launch uses the parameter UNROLL"),
+}
 
 
-def test_a_template_that_cannot_be_used_never_reaches_the_device(tmp_path: Path, simulation: list[Any]) -> None:
-    answers, reasons = zip(*BAD, strict=True)
-    result, models = run(tmp_path / "run", after(*answers), rounds=1, repairs=len(BAD))
+@pytest.mark.parametrize("what", sorted(BAD))
+def test_a_template_that_cannot_be_used_never_reaches_the_device(
+    tmp_path: Path, simulation: list[Any], what: str
+) -> None:
+    answer, reason = BAD[what]
+    result, models = run(tmp_path / "run", after(answer), rounds=1, repairs=1)
     assert simulation == [] and not result.valid
-    asked = [call.messages[-1].content for call in models.asked("template")[1:]]
-    assert len(asked) == len(BAD)
-    assert all(reason in text for reason, text in zip(reasons, asked, strict=True))
+    assert [call.name for call in models.asked("template")] == ["template-1", "template-1-repair-1"]
+    assert reason in models.asked("template")[1].messages[-1].content
     assert result.summary["sentence"] == "no configuration was measured."
-    assert any(f"given up: it does not work after {len(BAD) + 1} answer(s)" in one for one in result.summary["notes"])
+    assert any("given up: it does not work after 2 answer(s)" in note for note in result.summary["notes"])
 
 
 def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path: Path) -> None:
@@ -232,7 +233,7 @@ def test_a_plan_that_names_what_is_not_there_goes_back_once(tmp_path: Path) -> N
     assert result.valid
 
 
-@pytest.mark.parametrize("kind", ["unauthorised", "timeout"])
+@pytest.mark.parametrize("kind", ["unauthorised", "unstructured", "timeout"])
 def test_when_the_planner_fails_rules_take_the_library(tmp_path: Path, kind: Any) -> None:
     def script(call: ModelCall) -> Any:
         return ModelFailed(kind, f"the server answers with {kind}")
@@ -269,13 +270,15 @@ def test_when_only_the_templater_fails_the_library_takes_the_round(tmp_path: Pat
     assert any("takes its place" in note for note in result.summary["notes"])
 
 
-def test_a_failing_explainer_fails_nothing(tmp_path: Path) -> None:
+def test_a_failing_explainer_fails_nothing_and_can_be_left_out(tmp_path: Path) -> None:
     def script(call: ModelCall) -> Any:
         return ModelFailed("timeout", "no answer") if call.role == "explain" else good(call)
 
     result, models = run(tmp_path / "a", script, rounds=2)
     assert result.valid and result.summary["explanations"] == []
     assert sum("explain" in paid for paid in models.paid) == 2
+    _, models = run(tmp_path / "b", script, rounds=2, explain=False)
+    assert not any("explain" in paid for paid in models.paid)
 
 
 def test_the_next_plan_reads_what_the_rounds_before_showed(tmp_path: Path) -> None:
