@@ -4,8 +4,8 @@ Read this file to know who decides what, and when:
 
 1. plan names the bottleneck and what the round tunes (`roles/planner.py`).
 2. approve, where the run asks for it, lets a person see and change the plan (`roles/approval.py`).
-3. template provides the sources with their parameters (`roles/templater.py`). Templates that a model writes
-   are drafts, one for each branch of the plan: a fan-out of `draft` nodes, which come back to template to be tried.
+3. template provides the sources with their parameters: known ones, or new ones, which a model writes and repairs until
+   they work (`roles/templater.py`).
 4. tune searches the feasible spaces and journals every measurement (`roles/tuner.py`).
 5. test re-measures the best and gives the verdict (`roles/tester.py`); `done` ends the loop, else back to plan.
 6. explain, where a model does it, sums up what the round showed, for the next plan (`roles/approval.py`).
@@ -17,31 +17,76 @@ the journal, and calls only the role that was interrupted.
 
 from __future__ import annotations
 
-import threading
+import sys
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
-from langgraph.types import Command, Send
+from langgraph.types import Command
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Planned, StepTaken
 from tunesmith.graph.journal.log import RunLog, stage_of
 from tunesmith.graph.models.recorded import NotRecorded
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles import BUILT_IN, Finished, Role, RoleError, load_roles
-from tunesmith.graph.roles.templater import DraftInput, Templater, check_draft
+from tunesmith.graph.roles import REGISTERED, Role, RoleError
+from tunesmith.graph.roles.approval import Approver, Explainer
+from tunesmith.graph.roles.planner import Planner, searches
+from tunesmith.graph.roles.templater import Templater
+from tunesmith.graph.roles.tester import Tester
+from tunesmith.graph.roles.tuner import Tuner
 from tunesmith.graph.settings import Placement, Settings
 from tunesmith.graph.state import State
 
+BUILT_IN: dict[str, Callable[[], Role]] = {
+    one.name: one for one in (Planner, Approver, Templater, Tuner, Tester, Explainer)
+}
+"""Our own roles by name, in the order of their work. Without a model they work by rules, or not at all."""
 BACK = ("plan", "template")
 """Where a further role may send the state back to."""
-DRAFT = "draft"
 BEFORE_SEARCH = ("plan", "approve", "template")
 
 OpenContext = Callable[[], Context]
+
+
+@cache
+def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """The roles of other packages on `path`, where Python looks for them: reading what all packages say of themselves
+    takes a tenth of a second."""
+    return tuple(entry_points(group="tunesmith.roles"))
+
+
+def load_roles() -> dict[str, Role]:
+    """One role for each name: a registered one goes before a role of another package, and that before a built-in
+    one."""
+    roles = {name: make() for name, make in BUILT_IN.items()}
+    for point in _installed(tuple(sys.path)):
+        try:
+            roles[point.name] = point.load()()
+        except (ImportError, AttributeError, TypeError) as error:
+            package = point.dist.name if point.dist else "another package"
+            raise RoleError(
+                f"The role {point.name} of {package} cannot be loaded from {point.value}: {error}. "
+                "Fix it, or uninstall the package."
+            ) from error
+    return roles | {name: make() for name, make in REGISTERED.items()}
+
+
+def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
+    """The roles of a run by name, without built-in ones that have nothing to do in it or in its arm."""
+    roles = load_roles()
+    if settings.approve == "none" and isinstance(roles["approve"], Approver):
+        del roles["approve"]
+    # Rules do not read what a model says of a round.
+    explained = with_model and settings.explain and settings.planner == "model" and settings.arm != "rewrite"
+    if not explained and isinstance(roles["explain"], Explainer):
+        del roles["explain"]
+    if not searches(settings):
+        del roles["tune"]
+    return roles
 
 
 def build_graph(
@@ -60,14 +105,11 @@ def build_graph(
     for position, (name, following) in enumerate(zip(chain, [*chain[1:], chain[0]], strict=True)):
         # Once something was measured, a round goes on to its verdict and what follows it; before, `done` ends it.
         may_end = position < searching or position + 1 == len(chain)
-        back = BACK if name not in BUILT_IN else (DRAFT,) if isinstance(roles[name], Templater) else ()
+        back = () if name in BUILT_IN else BACK
         targets = dict.fromkeys([following, *back, *([END] if may_end else ())])
         # Of a function LangGraph reads the bytecode, in search of subgraphs: 5 ms at each start, none for a partial.
         step = partial(_take_step, roles[name], following, may_end, open_context)
         graph.add_node(name, step, destinations=tuple(targets))
-    if isinstance(roles.get("template"), Templater):
-        graph.add_node(DRAFT, partial(_check_draft, open_context), input_schema=DraftInput)
-        graph.add_edge(DRAFT, "template")
     graph.add_edge(START, chain[0])
     return graph
 
@@ -75,7 +117,7 @@ def build_graph(
 def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> list[str]:
     """The names of all roles in the order of their work. Raises `RoleError` where a placement makes no sense."""
     chain, left = list(BUILT_IN), dict(placements)
-    for name, placement in placements.items():
+    for name in placements:
         if name in BUILT_IN:
             raise RoleError(f"[roles.{name}]: {name} has its place already; only further roles are placed.")
         if name not in roles:
@@ -84,16 +126,13 @@ def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> lis
                 f"[roles.{name}]: no role of this name is registered; registered are: {names}. Install the "
                 "package that brings it, or correct the name."
             )
-        if placement.after not in (known := sorted({*BUILT_IN, *placements})):
-            after = f'[roles.{name}]: after = "{placement.after}"'
-            raise RoleError(f"{after} names no role; it may be one of {', '.join(known)}.")
     while left:
         ready = [name for name, placement in left.items() if placement.after in chain]
         if not ready:
-            places = ", ".join(BUILT_IN)
+            name, placement = next(iter(left.items()))
             raise RoleError(
-                f"The roles {', '.join(left)} stand in a circle, each after another of them; place one of them after "
-                f"{places}."
+                f'[roles.{name}]: after = "{placement.after}" leads to no role that has a place: name one of '
+                f"{', '.join(chain)}."
             )
         # Of several behind the same role, the first that is listed comes first.
         for name in reversed(ready):
@@ -108,8 +147,7 @@ def draw(placements: Mapping[str, Placement] | None = None) -> str:
 
 def steps_at_most(settings: Settings) -> int:
     """A bound on the steps of a run, for LangGraph's guard against graphs that never end."""
-    turn = len(BUILT_IN) + len(settings.roles) + 2 * (settings.repairs + 1)
-    return turn * (settings.repairs + 2) * settings.rounds + 50
+    return (len(BUILT_IN) + len(settings.roles)) * (settings.repairs + 2) * settings.rounds + 50
 
 
 def start_of(log: RunLog) -> State:
@@ -148,11 +186,8 @@ def _take_step(
             raise
         context.note(role.name, f"{error} The run ends with its earlier results.", stage)
         result = {"done": "recording"}
-    event, result = (result.event, result.update) if isinstance(result, Finished) else (None, result)
+    result, event = result if isinstance(result, tuple) else (result, None)
     command: Command[Any] = result if isinstance(result, Command) else Command(update=result)
-    if isinstance(command.goto, list) and any(isinstance(target, Send) for target in command.goto):
-        # A fan-out: the role is called again with what its branches bring back, and has not finished before.
-        return command
     update = cast(State, dict(cast(Mapping[str, Any], command.update or {})))
     if unknown := set(update) - set(State.__annotations__):
         raise RoleError(
@@ -160,7 +195,7 @@ def _take_step(
             'it back, return Command(goto="template", update=...).'
         )
     if role.name == "plan":
-        update |= {"turn": 0, "drafts": {}}
+        update |= {"turn": 0}
     goto = _sent_back(role.name, command.goto, state, update, context) if command.goto else ""
     done = update.get("done", state.get("done", ""))
     goto = goto or (END if may_end and done else following)
@@ -169,16 +204,6 @@ def _take_step(
     last = [] if event is None else [(event, stage_of(update.get("round", state.get("round", 0))))]
     context.journal.append_all([*last, (taken, stage)])
     return Command(goto=goto, update=update)
-
-
-# Branches come in threads of LangGraph's. Reading them takes milliseconds and parses expressions, which two threads
-# must not do at once in some releases of Python 3.11 ("AST constructor recursion depth mismatch").
-_PARSING = threading.Lock()
-
-
-def _check_draft(open_context: OpenContext | None, state: DraftInput, runtime: Runtime[Context]) -> State:
-    with _PARSING:
-        return check_draft(state, runtime.context if open_context is None else open_context())
 
 
 def _finished_step(context: Context, role: str, turn: int, stage: str, following: str) -> Command[Any] | None:

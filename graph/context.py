@@ -103,16 +103,15 @@ class Context:
 
     def roofline(self) -> Roofline:
         """The best roofs ever measured on the device; measured anew once in a run."""
-        roofline = self.log.roofline
-        if roofline is None:
-            self.listener(Progress("plan", "measuring the device's roofs"))
-            roofline, said = self.best_roofs(self.pool.calibrate())
-            for sentence in said:
-                self.note("plan", sentence, "")
-            self.journal.append(RooflineMeasured(roofline=roofline))
-            self.drop_beaten_roofs("the baseline", self.log.baseline_seconds or {})
-            roofline = self.log.roofline or roofline
-        return roofline
+        if (known := self.log.roofline) is not None:
+            return known
+        self.listener(Progress("plan", "measuring the device's roofs"))
+        roofline, said = self.best_roofs(self.pool.calibrate())
+        for sentence in said:
+            self.note("plan", sentence, "")
+        self.journal.append(RooflineMeasured(roofline=roofline))
+        self.drop_beaten_roofs("the baseline", self.log.baseline_seconds or {})
+        return self.log.roofline or roofline
 
     def drop_beaten_roofs(self, kernel: str, seconds: Mapping[str, float]) -> bool:
         """Leaves out the roofs that `kernel` beats, given its seconds by workload, and reports them. True where there
@@ -151,13 +150,12 @@ class Context:
         fields that distinguish the entry from others of its kind in the stage.
         """
         if isinstance(kind, str):
-            kept = (one.data for one in self.log.events(RoleKept, stage) if one.name == kind)
-            for data in kept:
-                if all(data.get(field) == value for field, value in key.items()):
-                    return data
-            data = {**key, **make()}
-            self.journal.append(RoleKept(name=kind, data=data), stage)
-            return data
+            known = [one.data for one in self.log.events(RoleKept, stage) if one.name == kind]
+            found = next((data for data in known if key.items() <= data.items()), None)
+            if found is None:
+                found = {**key, **make()}
+                self.journal.append(RoleKept(name=kind, data=found), stage)
+            return found
         for event in self.log.events(kind, stage):
             if all(getattr(event, field) == value for field, value in key.items()):
                 return event
@@ -210,11 +208,9 @@ def baseline_seconds(context: Context) -> dict[str, float]:
         context.journal.append(BaselineMeasured(evaluation=evaluation))
     for name, outcome in evaluation.outcomes.items():
         if not isinstance(outcome, Measured):
-            text = describe(outcome).rstrip(".")
-            clause = text if text.startswith(("does", "cannot")) else f"gives this: {text}"
             raise BaselineError(
-                f"The {context.device.backend} baseline of {context.task.name} fails on the workload {name}: it "
-                f"{clause}. Fix its source, its launch or the reference."
+                f"The {context.device.backend} baseline of {context.task.name} fails on the workload {name} "
+                f"({describe(outcome).rstrip('.')}): fix its source, its launch or the reference."
             )
     return seconds_of(evaluation)
 

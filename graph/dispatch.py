@@ -376,9 +376,8 @@ def _measure(context: Context, kernels: Sequence[Winner], shapes: Sequence[tuple
             context.note("dispatch", f"The time limit left no time for {left} of {len(shapes)} shapes.", "")
             return
         context.listener(Progress("dispatch", f"shape {number} of {len(shapes)}: {workload.name}"))
-        finalists = [(one.template, one.config) for one in entrants]
-        found = _compare(context, workload, requests_for(context, finalists, workload))
-        entries = finalist_results(finalists, found)
+        found = _compare(context, workload, requests_for(context, entrants, workload))
+        entries = finalist_results(entrants, found)
         if not any(isinstance(result, Comparison) for result in found.results):
             # Either all are wrong here, or the baseline or the shape is at fault: the baseline against itself tells.
             control = EvaluationRequest(1, context.sources.baseline.template, {}, (workload.name,))

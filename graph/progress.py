@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -45,19 +46,12 @@ class Progress:
             parts.append(f"best {self.best_seconds * 1e6:.1f} us{share}")
         if self.failures:
             parts.append("failed: " + ", ".join(f"{kind} {count}" for kind, count in sorted(self.failures.items())))
-        if lanes := _lanes(self.lanes):
-            parts.append(lanes)
+        states = Counter(lane.state for lane in self.lanes)
+        if len(self.lanes) > 1:
+            parts.append(f"lanes: {', '.join(f'{count} {state}' for state, count in sorted(states.items()))}")
+        elif waits := states.keys() - {"busy", "idle"}:
+            parts.append(f"device {waits.pop()}")
         return "; ".join(parts)
-
-
-def _lanes(lanes: Sequence[LaneStatus]) -> str:
-    """The states of lanes: of a single one where it waits for something, of several by a letter each (B busy, i idle, w
-    waiting, s starting)."""
-    if len(lanes) <= 1:
-        return "".join(f"device {lane.state}" for lane in lanes if lane.state not in ("busy", "idle"))
-    letters = "".join(lane.state[0].upper() if lane.state == "busy" else lane.state[0] for lane in lanes)
-    served = [lane.served for lane in lanes]
-    return f"{len(lanes)} lanes [{letters}], {min(served)} to {max(served)} visits each"
 
 
 Listener = Callable[[Progress], None]

@@ -191,8 +191,7 @@ def begun(
     """A new run in `folder`, of the task that the settings name, once all preconditions hold. in_memory: the task,
     where it has no file. Raises `TunesmithError`."""
     if settings.roles:
-        from tunesmith.graph.build import place
-        from tunesmith.graph.roles import load_roles
+        from tunesmith.graph.build import load_roles, place
 
         place(load_roles(), settings.roles)
     task = in_memory or load_task(settings.task)
@@ -369,9 +368,8 @@ def _invoke(context: Context, folder: Path, ask: Ask | None) -> None:
     from langgraph.checkpoint.memory import InMemorySaver
     from langgraph.types import Command
 
-    from tunesmith.graph.build import build_graph, start_of, steps_at_most
+    from tunesmith.graph.build import build_graph, roles_of, start_of, steps_at_most
     from tunesmith.graph.roles.approval import decide
-    from tunesmith.graph.roles.arms import roles_of
 
     settings = context.settings
     graph = build_graph(roles_of(settings, context.models is not None), settings.roles)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 # LangGraph's Studio has pydantic make a schema of the state, which takes no other TypedDict before Python 3.12.
 from typing_extensions import TypedDict
@@ -12,16 +12,7 @@ from typing_extensions import TypedDict
 from tunesmith.kernels.spec.template import Config
 
 Done = Literal[
-    "",
-    "evaluations",
-    "time",
-    "rounds",
-    "floor",
-    "nothing valid",
-    "exhausted",
-    "no template",
-    "no model",
-    "recording",
+    "", "evaluations", "time", "rounds", "floor", "nothing valid", "exhausted", "no template", "no model", "recording"
 ]
 Bottleneck = Literal["memory", "compute", "latency", "unknown"]
 BASELINE = "baseline"
@@ -62,33 +53,19 @@ class Plan(BaseModel):
     scope: Literal["general", "workload"]
     workloads: tuple[str, ...]
     evaluations: int
-    branches: tuple[Branch, ...]
+    branches: tuple[Branch, ...] = Field(min_length=1)
     expected: str = ""
     analysis: str = ""
 
-    @field_validator("branches")
-    @classmethod
-    def _require_a_branch(cls, branches: tuple[Branch, ...]) -> tuple[Branch, ...]:
-        if not branches:
-            raise ValueError("a plan needs at least one branch")
-        return branches
-
-
-def merge_drafts(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """How drafts of several nodes come together: by number; an empty update clears them."""
-    return {**known, **new} if new else {}
-
 
 class State(TypedDict):
-    """round counts from 1; plan is a `Plan` as JSON; templates are the ids of the round's templates; drafts: templates
-    that a model is writing, by the number of their branch; done: the reason for the end of the loop, empty while it
-    goes on. turn: how often the round was sent back for other templates; objections: of a role that sends the state
-    back, to the plan or the templates."""
+    """round counts from 1; plan is a `Plan` as JSON; templates are the ids of the round's templates; done: the reason
+    for the end of the loop, empty while it goes on. turn: how often the round was sent back for other templates;
+    objections: of a role that sends the state back, to the plan or the templates."""
 
     round: NotRequired[int]
     plan: NotRequired[dict[str, Any]]
     templates: NotRequired[list[str]]
-    drafts: NotRequired[Annotated[dict[str, Any], merge_drafts]]
     done: NotRequired[Done]
     turn: NotRequired[int]
     objections: NotRequired[list[str]]

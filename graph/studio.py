@@ -16,10 +16,9 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunesmith.graph.build import build_graph, ended_by, steps_at_most
+from tunesmith.graph.build import build_graph, ended_by, roles_of, steps_at_most
 from tunesmith.graph.context import Context
 from tunesmith.graph.roles import RoleError
-from tunesmith.graph.roles.arms import roles_of
 from tunesmith.graph.run import begun, connect_models, finish, resumed
 from tunesmith.graph.settings import Settings, make_settings
 from tunesmith.graph.state import Configurable

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import AnyOutcome, Energy, Objective
-from tunesmith.kernels.spec.template import Config
+from tunesmith.kernels.spec.template import Config, config_key
 
 ENERGY_MARGIN = 0.03
 """Share by which energies must differ before one is said to be less: windows are known to about one or two per cent."""
@@ -49,6 +49,11 @@ class Winner(ResultRecord):
 
     template: str
     config: Config
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Template id and configuration as text, by which kernels are told apart."""
+        return self.template, config_key(self.config)
 
 
 class Figures(ResultRecord):

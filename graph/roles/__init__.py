@@ -6,12 +6,7 @@ with the name of a role of ours replaces it; any other stands where the run's se
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tunesmith.graph.context import Context
@@ -28,18 +23,10 @@ class RoleError(TunesmithError):
     """A role cannot be loaded or placed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The update of a role whose result is an event as well: both enter the journal in one transaction, so that a role
-    is either finished or called again."""
-
-    update: State
-    event: Event
-
-
 class Role(Protocol):
-    """Reads the state and the journal, acts through the pool, and returns the changes of the state; a further role may
-    send it back by LangGraph's `Command(goto="template", update=...)`.
+    """Reads the state and the journal, acts through the pool, and returns the changes of the state, with an event where
+    its result is one as well: both enter the journal in one transaction. A further role may send the state back by
+    LangGraph's `Command(goto="template", update=...)`.
 
     A role that was interrupted is called again with the same state, a finished role is not, so it does not look for its
     own result in the journal. Work that must not be done twice it does by `Context.once`.
@@ -47,20 +34,11 @@ class Role(Protocol):
 
     name: str
 
-    def __call__(self, state: State, context: Context) -> State | Finished | Command[Any]: ...
+    def __call__(self, state: State, context: Context) -> State | tuple[State, Event] | Command[Any]: ...
 
 
-BUILT_IN = {
-    "plan": "tunesmith.graph.roles.planner:Planner",
-    "approve": "tunesmith.graph.roles.approval:Approver",
-    "template": "tunesmith.graph.roles.templater:Templater",
-    "tune": "tunesmith.graph.roles.tuner:Tuner",
-    "test": "tunesmith.graph.roles.tester:Tester",
-    "explain": "tunesmith.graph.roles.approval:Explainer",
-}
-"""Our own roles in the order of their work: name -> "module:class".
-Without a model they work by rules, or not at all."""
-_registered: dict[str, Callable[[], Role]] = {}
+REGISTERED: dict[str, Callable[[], Role]] = {}
+"""The roles that this process registered, by name."""
 Made = TypeVar("Made", bound=type)
 
 
@@ -69,34 +47,8 @@ def register(role: Made) -> Made:
     name = getattr(role, "name", None)
     if not isinstance(name, str) or not name:
         raise RoleError(f'The role {role.__name__} has no `name`: give the class one, such as name = "reviewer".')
-    _registered[name] = role
+    REGISTERED[name] = role
     return role
-
-
-@cache
-def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """The roles of other packages on `path`, where Python looks for them: reading what all packages say of themselves
-    takes a tenth of a second."""
-    return tuple(entry_points(group="tunesmith.roles"))
-
-
-def load_roles() -> dict[str, Role]:
-    """One role for each name: a registered one goes before a role of another package, and that before a built-in
-    one."""
-    roles: dict[str, Role] = {}
-    for name, target in BUILT_IN.items():
-        module, _, attribute = target.partition(":")
-        roles[name] = getattr(import_module(module), attribute)()
-    for point in _installed(tuple(sys.path)):
-        try:
-            roles[point.name] = point.load()()
-        except (ImportError, AttributeError, TypeError) as error:
-            package = point.dist.name if point.dist else "another package"
-            raise RoleError(
-                f"The role {point.name} of {package} cannot be loaded from {point.value}: {error}. "
-                "Fix it, or uninstall the package."
-            ) from error
-    return roles | {name: make() for name, make in _registered.items()}
 
 
 def veto(context: Context, state: State, template: str, why: str) -> list[str]:

@@ -18,12 +18,11 @@ from pydantic import ValidationError
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import ApprovalAwaited, Asked, Explained, PlanApproved
 from tunesmith.graph.journal.log import stage_of
-from tunesmith.graph.models.calls import Message, ModelCall, ModelFailed, Waiting
+from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import ExplainAnswer
 from tunesmith.graph.prompts.facts import node_facts
-from tunesmith.graph.roles import Finished
 from tunesmith.graph.roles.planner import branch_problems
 from tunesmith.graph.state import Plan, State
 from tunesmith.hw.errors import TunesmithError
@@ -37,7 +36,7 @@ Ask = Callable[[Plan, Path, Callable[[], Plan]], Plan]
 class Approver:
     name = "approve"
 
-    def __call__(self, state: State, context: Context) -> Finished:
+    def __call__(self, state: State, context: Context) -> tuple[State, PlanApproved]:
         from langgraph.types import interrupt
 
         planned = Plan.model_validate(state["plan"])
@@ -47,7 +46,7 @@ class Approver:
         plan = check_plan(data, planned, context, f"The plan of round {planned.round}")
         changed = "" if plan == planned else ", changed"
         context.listener(Progress(self.name, f"the plan of round {plan.round} is approved{changed}"))
-        return Finished({"plan": plan.model_dump(mode="json")}, PlanApproved(plan=plan))
+        return {"plan": plan.model_dump(mode="json")}, PlanApproved(plan=plan)
 
 
 class PlanError(TunesmithError):
@@ -89,18 +88,17 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
     except ValidationError as error:
         why = explain(error, Plan, data)
         raise PlanError(f"{where}: {why}{'' if why.endswith('?') else '; fix it and resume.'}") from error
-    problems = []
-    names = context.tuned_names
-    if plan.round != planned.round:
-        problems.append(f"round is {plan.round}, but the run is in round {planned.round}")
-    if unknown := [name for name in plan.workloads if name not in names]:
-        problems.append(f"workloads: there is no {', '.join(unknown)}; tuned are {', '.join(names)}")
-    if not plan.workloads:
-        problems.append(f"workloads: name at least one of {', '.join(names)}")
-    if not 1 <= plan.evaluations <= context.evaluations_left():
-        problems.append(f"evaluations: give 1 to {context.evaluations_left()}, what is left of the budget")
-    if any(branch.written for branch in plan.branches) and context.models is None:
-        problems.append("branches: only a search needs no model, and the run has none")
+    names, left = context.tuned_names, context.evaluations_left()
+    unknown = [name for name in plan.workloads if name not in names]
+    written = any(branch.written for branch in plan.branches)
+    checks = (
+        (plan.round != planned.round, f"round is {plan.round}, but the run is in round {planned.round}"),
+        (unknown, f"workloads: there is no {', '.join(unknown)}; tuned are {', '.join(names)}"),
+        (not plan.workloads, f"workloads: name at least one of {', '.join(names)}"),
+        (not 1 <= plan.evaluations <= left, f"evaluations: give 1 to {left}, what is left of the budget"),
+        (written and context.models is None, "branches: only a search needs no model, and the run has none"),
+    )
+    problems = [sentence for wrong, sentence in checks if wrong]
     problems += [f"branches: {problem}" for problem in branch_problems(list(plan.branches), context.tree())]
     if problems:
         raise PlanError(f"{where}: {problems[0].rstrip('.')}; fix it and resume.")
@@ -116,14 +114,28 @@ MAX_LINES, MAX_LINE = 5, 400
 class Explainer:
     name = "explain"
 
-    def __call__(self, state: State, context: Context) -> State | Finished:
+    def __call__(self, state: State, context: Context) -> State | tuple[State, Explained]:
         stage = stage_of(state["round"])
         if context.models is None or context.log.plan(stage) is None:
             return {}
         if done := state.get("done", ""):
             # The answer may take days, or never come.
             context.write_results(done)
-        question = ModelCall(self.name, stage, "explain", explain_messages(context, state), ExplainAnswer)
+        tree = context.tree()
+        ids = {event.template for event in context.log.events(Asked, stage)} | set(state.get("templates", []))
+        user = render(
+            "explain",
+            round=state["round"],
+            plan=context.log.plan(stage),
+            nodes=[node_facts(context, node, source=False) for node in tree.nodes if node.id in ids],
+            attempts=[attempt for attempt in tree.attempts if attempt.round == state["round"]],
+            verdict=context.log.verdict(stage),
+            # Without a verdict either nothing was right in the search, or the test is left to a later round.
+            right=any(node.best_seconds for node in tree.usable),
+            tuned=context.tuned_names,
+        )
+        messages = conversation(render("explain_system"), user)
+        question = ModelCall(self.name, stage, "explain", messages, ExplainAnswer)
         (reply,) = context.models.ask_all([question])
         if isinstance(reply, ModelFailed):
             sentence = f"The model does not explain round {state['round']}: {reply.detail}"
@@ -133,24 +145,4 @@ class Explainer:
         lines = [line.strip()[:MAX_LINE] for line in reply.value.lines if line.strip()][:MAX_LINES]
         for line in lines:
             context.listener(Progress(self.name, line))
-        return Finished({}, Explained(lines=tuple(lines)))
-
-
-def explain_messages(context: Context, state: State) -> tuple[Message, ...]:
-    """The explainer's prompt for the round of `state`; a function of the journal."""
-    number = state["round"]
-    stage = stage_of(number)
-    tree = context.tree()
-    ids = {event.template for event in context.log.events(Asked, stage)} | set(state.get("templates", []))
-    user = render(
-        "explain",
-        round=number,
-        plan=context.log.plan(stage),
-        nodes=[node_facts(context, node, source=False) for node in tree.nodes if node.id in ids],
-        attempts=[attempt for attempt in tree.attempts if attempt.round == number],
-        verdict=context.log.verdict(stage),
-        # Without a verdict either nothing was right in the search, or the test is left to a later round.
-        right=any(node.best_seconds for node in tree.usable),
-        tuned=context.tuned_names,
-    )
-    return conversation(render("explain_system"), user)
+        return {}, Explained(lines=tuple(lines))

@@ -9,12 +9,9 @@ not. Owns the drafts of a model with their repairs; the prompts belong to `graph
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic import BaseModel, ConfigDict
-from typing_extensions import TypedDict
+from typing import Literal
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import (
@@ -28,59 +25,88 @@ from tunesmith.graph.journal.events import (
     WritingStarted,
 )
 from tunesmith.graph.journal.log import LIBRARY, stage_of, trial_stage
-from tunesmith.graph.models.calls import FailureKind, Message, ModelCall, ModelFailed
+from tunesmith.graph.models.calls import FailureKind, Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
-from tunesmith.graph.roles import Finished, RoleError
+from tunesmith.graph.roles import RoleError
 from tunesmith.graph.roles.planner import searches
 from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.outcome import (
-    CompileFailed,
-    Crashed,
-    Evaluation,
-    Failure,
-    Implausible,
-    LaunchFailed,
-    Rejected,
-    TimedOut,
-    WrongResult,
-    describe,
-)
+from tunesmith.kernels.outcome import CompileFailed, Evaluation, Implausible, describe
 from tunesmith.kernels.rewrite.template import NAME, rewrite
 from tunesmith.kernels.space import EmptySpace, SpaceError, feasible, require_points
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
-if TYPE_CHECKING:
-    from langgraph.types import Command
-
-
 MAX_LOG = 3000
 """Characters of a compiler's log that go back to an author."""
 
 
+_PROBLEMS = {
+    "schema": ("It is not a template that can be used.", ""),
+    "forbidden_source": (
+        "The source is refused before compiling.",
+        "Sources may include only the listed headers, and may not name files.",
+    ),
+    "infeasible": (
+        "The default configuration is not feasible with these parameters, constraints and launch.",
+        "Choose a default that meets the constraints and the device's limits.",
+    ),
+    "compile_failed": ("It does not compile with its default configuration.", "Line numbers refer to your source."),
+    "wrong_result": (
+        "Its result is wrong with its default configuration on the workload {where}.",
+        "Check tails, sizes that nothing divides, alignment of vector accesses, barriers, and every type.",
+    ),
+    "launch_failed": (
+        "It cannot be launched, or faults, with its default configuration on the workload {where}.",
+        "Look for accesses out of bounds or not aligned, and for a launch the device cannot take.",
+    ),
+    "timed_out": (
+        "It does not end in time with its default configuration on the workload {where}.",
+        "Look for loops that never end and barriers that not all threads reach.",
+    ),
+    "crashed": (
+        "The process that ran it died with its default configuration on the workload {where}.",
+        "Look for accesses out of bounds.",
+    ),
+    "implausible": ("Its time is impossible with its default configuration on the workload {where}.", ""),
+    "rejected": ("Its default configuration was refused on the workload {where}.", ""),
+}
+"""Sentence and advice for the author of a template, by the kind of failure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a template does not work. kind: of failure; what: a sentence; log: the compiler's or checker's output, in
-    full; advice: the usual causes; first: the most telling line of the log, where that is not its first."""
+    """Why a template does not work. kind: of failure; log: the compiler's or checker's output, in full; where: the
+    workload; first: the most telling line of the log, where that is not its first."""
 
     kind: str
-    what: str
-    log: str = ""
-    advice: str = ""
+    log: str
+    where: str = ""
     first: str = ""
+
+    @property
+    def what(self) -> str:
+        return _PROBLEMS[self.kind][0].format(where=self.where)
 
     @property
     def in_short(self) -> str:
         """For people: the sentence, and one line of the log."""
-        lines = self.log.strip().splitlines()
-        return f"{self.what} {self.first or (lines[0] if lines else '')}".strip()
+        return f"{self.what} {self.first or self.log.strip().partition(chr(10))[0]}".strip()
+
+
+def read_answer(answer: TemplateAnswer | RewriteAnswer, context: Context) -> Template | Problem:
+    """The template of an answer, if it may be tried. Needs no device."""
+    try:
+        template = template_of(answer, context.task, context.device.limits.backend)
+    except Unusable as error:
+        return Problem("schema", str(error))
+    return infeasible(template, context) or template
 
 
 def infeasible(template: Template, context: Context) -> Problem | None:
@@ -90,48 +116,15 @@ def infeasible(template: Template, context: Context) -> Problem | None:
             source = specialise(template, template.default_config, workload.types)
             geometry(template, template.default_config, workload)
             if (refused := refuse(source)) is not None:
-                advice = "Sources may include only the listed headers, and may not name files."
-                return Problem("forbidden_source", "The source is refused before compiling.", refused.detail, advice)
+                return Problem("forbidden_source", refused.detail)
         for limits in context.limits:
             space = feasible(template, context.tuned, limits)
             require_points(space, template)
             if (reason := space.reject(template.default_config)) is not None:
-                return Problem(
-                    "infeasible",
-                    "The default configuration is not feasible.",
-                    reason.detail,
-                    "Choose a default that meets the constraints and the device's limits.",
-                )
+                return Problem("infeasible", reason.detail)
     except (ExpressionError, EmptySpace, SpaceError) as error:
-        return Problem("infeasible", "The parameters, constraints and launch do not fit together.", str(error))
+        return Problem("infeasible", str(error))
     return None
-
-
-def try_templates(
-    context: Context, templates: Sequence[Template], stage: str, workloads: Sequence[Workload] = ()
-) -> dict[str, Evaluation]:
-    """Evaluations of the default configurations by template id, measured now or found in the journal; on `workloads`,
-    or all of them."""
-    found = recorded(context, stage)
-    wanted = [template for template in templates if template.id not in found]
-    names = tuple(workload.name for workload in workloads or (*context.tuned, *context.held_out))
-    if wanted:
-        context.pool.roofline = context.roofline()
-    for number, template in enumerate(wanted):
-        context.pool.submit(EvaluationRequest(number, template, template.default_config, names))
-    left = len(wanted)
-    while left:
-        for request, evaluation in context.pool.collect():
-            event = Evaluated(number=len(found), key=config_key(evaluation.config), evaluation=evaluation)
-            context.journal.append(event, trial_stage(stage))
-            found[request.template.id] = evaluation
-            left -= 1
-    return found
-
-
-def recorded(context: Context, stage: str) -> dict[str, Evaluation]:
-    """The trials of a round that are in the journal."""
-    return {evaluation.template: evaluation for evaluation in context.log.evaluations(trial_stage(stage))}
 
 
 def problem_of(evaluation: Evaluation) -> Problem | None:
@@ -140,30 +133,42 @@ def problem_of(evaluation: Evaluation) -> Problem | None:
     if failure is None:
         return None
     if isinstance(failure, CompileFailed):
-        sentence, log = "It does not compile with its default configuration.", failure.log[:MAX_LOG]
-        advice = "Line numbers refer to your source."
-        return Problem(failure.kind, sentence, log or failure.first_error, advice, failure.first_error)
+        return Problem(failure.kind, failure.log[:MAX_LOG] or failure.first_error, first=failure.first_error)
     where = next((name for name, outcome in evaluation.outcomes.items() if outcome is failure), "")
-    sentence, advice = _FAILURES[type(failure)]
-    sentence = f"{sentence} with its default configuration on the workload {where}."
-    return Problem(failure.kind, sentence, describe(failure), advice)
+    return Problem(failure.kind, describe(failure), where)
 
 
-_FAILURES: dict[type[Failure], tuple[str, str]] = {
-    WrongResult: (
-        "Its result is wrong",
-        "Check tails, sizes that nothing divides, alignment of vector accesses, barriers, and every type.",
-    ),
-    LaunchFailed: (
-        "It cannot be launched, or faults,",
-        "Look for accesses out of bounds or not aligned, and for a launch the device cannot take.",
-    ),
-    TimedOut: ("It does not end in time", "Look for loops that never end and barriers that not all threads reach."),
-    Crashed: ("The process that ran it died", "Look for accesses out of bounds."),
-    Implausible: ("Its time is impossible", ""),
-    Rejected: ("It was refused", ""),
-}
-"""Sentence and advice for the author of a template, by the failure of its trial."""
+def measured(context: Context, requests: Sequence[EvaluationRequest], stage: str) -> list[Evaluation]:
+    """The evaluations of `requests`, each in the journal's `stage` as soon as it comes."""
+    if requests:
+        context.pool.roofline = context.roofline()
+    for request in requests:
+        context.pool.submit(request)
+    found: list[Evaluation] = []
+    while len(found) < len(requests):
+        for request, evaluation in context.pool.collect():
+            key = config_key(evaluation.config)
+            context.journal.append(Evaluated(number=request.number, key=key, evaluation=evaluation), stage)
+            found.append(evaluation)
+    return found
+
+
+def recorded(context: Context, stage: str) -> dict[str, Evaluation]:
+    """The trials of a round that are in the journal, by template id."""
+    return {evaluation.template: evaluation for evaluation in context.log.evaluations(trial_stage(stage))}
+
+
+def try_templates(
+    context: Context, templates: Sequence[Template], stage: str, workloads: Sequence[Workload] = ()
+) -> dict[str, Evaluation]:
+    """Evaluations of the default configurations by template id, measured now or found in the journal; on `workloads`,
+    or all of them."""
+    known = recorded(context, stage)
+    names = tuple(workload.name for workload in workloads or (*context.tuned, *context.held_out))
+    wanted = [template for template in templates if template.id not in known]
+    requests = [EvaluationRequest(at, one, one.default_config, names) for at, one in enumerate(wanted, len(known))]
+    return known | {one.template: one for one in measured(context, requests, trial_stage(stage))}
+
 
 WITHDRAWN = "Rules of it were withdrawn; another template, of fewer, has its place."
 """Why the tree leaves out the template that did not hold."""
@@ -172,261 +177,208 @@ WITHDRAWN = "Rules of it were withdrawn; another template, of fewer, has its pla
 def holding(context: Context, template: Template, stage: str) -> Template:
     """`template`, made by rules, or one of fewer rules whose default configuration holds on all tuned workloads. The
     notes say why each of the others was withdrawn; the trials are in the journal, and are found there again."""
-    withdrawn: dict[str, str] = {}
-    backend = context.device.limits.backend
-    problem = _problem(context, template, stage)
-    if problem is None:
+    task, backend, withdrawn = context.task, context.device.limits.backend, dict[str, str]()
+
+    def problem_with(tried: Template) -> Problem | None:
+        """None also where the budget does not allow to find out."""
+        if (problem := infeasible(tried, context)) is not None:
+            return problem
+        if context.evaluations_left() <= 0 or context.seconds_left() <= 0:
+            return None
+        evaluation = try_templates(context, [tried], stage, context.tuned)[tried.id]
+        # An impossible time says nothing of the code.
+        return None if isinstance(evaluation.failure, Implausible) else problem_of(evaluation)
+
+    if (problem := problem_with(template)) is None:
         return template
-    rules = rewrite(context.task, backend, None).rules
+    rules = rewrite(task, backend).rules
     while problem is not None and rules:
         # A beginning of the list that holds, and the next longer one, which does not: its last rule is at fault.
         holds, fails = 0, len(rules)
         while fails - holds > 1:
             middle = (holds + fails) // 2
-            tried = rewrite(context.task, backend, rules[:middle]).template
-            found = None if tried is None else _problem(context, tried, stage)
+            tried = rewrite(task, backend, rules[:middle]).template
+            found = None if tried is None else problem_with(tried)
             holds, fails = (middle, fails) if found is None else (holds, middle)
             problem = found or problem
         withdrawn[rules[fails - 1]] = problem.in_short
-        rules = rewrite(context.task, backend, [one for one in rules if one not in withdrawn]).rules
+        fewer = rewrite(task, backend, [one for one in rules if one not in withdrawn])
         plain = {"name": NAME, "description": "The kernel as it came: no rule fits it."}
-        made = rewrite(context.task, backend, rules).template
-        template = made or context.sources.baseline.template.model_copy(update=plain)
-        problem = _problem(context, template, stage)
+        template, rules = fewer.template or context.sources.baseline.template.model_copy(update=plain), fewer.rules
+        problem = problem_with(template)
     for rule, why in withdrawn.items():
         context.note("template", f"The rule {rule} is withdrawn, as the kernel that it makes fails: {why}", stage)
     return template
-
-
-def _problem(context: Context, template: Template, stage: str) -> Problem | None:
-    """What is wrong with its default configuration; None also where the budget does not allow to find out."""
-    if (problem := infeasible(template, context)) is not None:
-        return problem
-    if context.evaluations_left() <= 0 or context.seconds_left() <= 0:
-        return None
-    evaluation = try_templates(context, [template], stage, context.tuned)[template.id]
-    # An impossible time says nothing of the code.
-    return None if isinstance(evaluation.failure, Implausible) else problem_of(evaluation)
 
 
 UNTRIED = "the budget was spent before it could be tried"
 """Why a branch is given up whose template was not measured."""
 
 
-class TemplateDraft(BaseModel):
-    """The template that a model writes for one branch, on its way. number: of the branch, from 1; answers: their number
-    so far; text: the last answer as written, answer: as read; template: of the answer, if it describes one, with the
-    seeds it proposes; problem: of the last answer; history: all problems; failed: why the branch was given up; taken:
-    whether the template is part of the run."""
-
-    model_config = ConfigDict(frozen=True)
+@dataclass(slots=True)
+class TemplateDraft:
+    """The template that a model writes for one branch. number: of the branch, from 1; question: the first one; answers:
+    their number so far; text: the last answer as written, answer: as read; template: of that answer, if it may be
+    tried, with the seeds it proposes; problem: of that answer; history: all problems; taken: the id of the template
+    that works."""
 
     number: int
     branch: Branch
+    question: ModelCall
     answers: int = 0
     text: str = ""
     answer: TemplateAnswer | RewriteAnswer | None = None
     template: Template | None = None
     seeds: tuple[Config, ...] = ()
     problem: Problem | None = None
-    history: tuple[str, ...] = ()
-    failed: str = ""
-    taken: bool = False
+    history: list[str] = field(default_factory=list)
+    taken: str = ""
 
     @property
-    def open(self) -> bool:
-        return not self.taken and not self.failed
-
-    def to_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude_defaults=True)
-
-
-class DraftInput(TypedDict):
-    """What a node of one branch is sent: the number and the JSON of its draft."""
-
-    number: str
-    draft: dict[str, Any]
+    def next_question(self) -> ModelCall:
+        """After a problem with the last answer only: earlier ones are superseded."""
+        if (problem := self.problem) is None:
+            return self.question
+        about = {"what": problem.what, "problem": problem.log, "advice": _PROBLEMS[problem.kind][1]}
+        again = render("repair", parameters=self.branch.kind != "rewrite", **about)
+        repair = (Message("assistant", self.text), Message("user", again))
+        name = f"{self.question.name}-repair-{self.answers}"
+        return replace(self.question, name=name, messages=(*self.question.messages, *repair))
 
 
 class Templater:
     name = "template"
 
-    def __call__(self, state: State, context: Context) -> Finished | Command[Any]:
-        plan = Plan.model_validate(state["plan"])
-        stage, turn = stage_of(plan.round), state.get("turn", 0)
-        chosen = self._search_further(context, plan, stage)
-        drafts = [TemplateDraft.model_validate(draft) for draft in state.get("drafts", {}).values()]
-        if not drafts:
-            drafts = [TemplateDraft(number=at, branch=one) for at, one in enumerate(plan.branches, 1) if one.written]
-        else:
-            drafts = self._judge(context, drafts, stage)
-        if asking := [draft for draft in drafts if draft.open]:
-            objections = state.get("objections", []) if turn else []
-            answered = self._ask(context, plan, asking, turn, objections)
-            drafts = [answered.get(draft.number, draft) for draft in drafts]
-            if sent := [draft for draft in answered.values() if draft.open]:
-                return _fan_out(sent, drafts)
-        chosen += [draft.template.id for draft in drafts if draft.taken and draft.template is not None]
-        chosen = list(dict.fromkeys(chosen)) or self._fallback_templates(context, plan, stage)
-        update: State = {"templates": chosen, "drafts": {}, "objections": []}
-        return Finished(update, TemplatesChosen(turn=turn, ids=tuple(chosen)))
+    def __call__(self, state: State, context: Context) -> tuple[State, TemplatesChosen]:
+        plan, turn = Plan.model_validate(state["plan"]), state.get("turn", 0)
+        chosen = _search_further(context, plan)
+        if any(branch.written for branch in plan.branches):
+            chosen += _written(context, plan, turn, state.get("objections", []) if turn else [])
+        chosen = list(dict.fromkeys(chosen)) or _fallback_templates(context, plan)
+        return {"templates": chosen, "objections": []}, TemplatesChosen(turn=turn, ids=tuple(chosen))
 
-    def _ask(
-        self, context: Context, plan: Plan, drafts: Sequence[TemplateDraft], turn: int, objections: list[str]
-    ) -> dict[int, TemplateDraft]:
-        """The drafts with the model's answers, by number; those without an answer are given up."""
-        if context.models is None:
-            raise RoleError(f"The plan of round {plan.round} wants new templates, and the run has no model.")
-        stage = stage_of(plan.round)
-        # What this very turn adds to the tree must not change its questions when it is begun again.
-        begun = (entry.sequence for entry in context.log.entries(WritingStarted, stage) if entry.event.turn == turn)
-        tree = context.tree(before=next(begun, 0) or context.journal.append(WritingStarted(turn=turn), stage))
-        context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
-        again = f"-turn-{turn + 1}" if turn else ""
-        known = {event.custom_id for event in context.log.events(ModelAsked)}
-        found, asked = dict[int, TemplateDraft](), list[tuple[TemplateDraft, ModelCall]]()
-        for draft in drafts:
-            messages = _with_problem(draft, template_messages(context, plan, draft.branch, tree, objections))
-            repair = f"-repair-{draft.answers}" if draft.answers else ""
-            rewrite = draft.branch.kind == "rewrite"
-            name = f"{'rewrite' if rewrite else 'template'}-{draft.number}{again}{repair}"
-            call = ModelCall(self.name, stage, name, messages, RewriteAnswer if rewrite else TemplateAnswer)
-            # What was paid for is read, even if its own trial took the last of the budget.
-            if call.custom_id in known or (context.evaluations_left() > 0 and context.seconds_left() > 0):
-                asked.append((draft, call))
-            else:
-                found[draft.number] = _failed(context, draft, UNTRIED, stage)
-        replies = context.models.ask_all([call for _, call in asked])
-        for (draft, _), reply in zip(asked, replies, strict=True):
-            if isinstance(reply, ModelFailed):
-                why = f"the model gives no template: {reply.detail}"
-                found[draft.number] = _failed(context, draft, why, stage, reply.kind)
-            else:
-                assert isinstance(reply.value, TemplateAnswer | RewriteAnswer)
-                answered = {"answers": draft.answers + 1, "text": reply.text, "answer": reply.value}
-                read = {"template": None, "seeds": (), "problem": None}
-                found[draft.number] = draft.model_copy(update=answered | read)
-        return found
 
-    def _judge(self, context: Context, drafts: Sequence[TemplateDraft], stage: str) -> list[TemplateDraft]:
-        """The drafts after a trial of the ones just answered: taken, open with a problem, or given up."""
-        known, left = recorded(context, stage), context.evaluations_left()
+def _search_further(context: Context, plan: Plan) -> list[str]:
+    """The known templates that the plan searches as they are, without excluded ones."""
+    tree, chosen, stage = context.tree(), list[str](), stage_of(plan.round)
+    for branch in plan.branches:
+        if branch.written:
+            continue
+        node = tree.node(branch.parent)
+        if node is None:
+            known = ", ".join(one.id for one in tree.nodes) or "none"
+            raise RoleError(f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}.")
+        template, seeds, vetoed = node.template, branch.seeds, context.log.vetoed()
+        if node.round == 0 and template.name == NAME and vetoed.get(template.id, WITHDRAWN) == WITHDRAWN:
+            template = holding(context, template, stage)
+        if template.id in vetoed:
+            continue
+        if node.round == 0:
+            _register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
+        if template.id != node.id:
+            # The searched template is another one than planned, and only its default is known to hold.
+            seeds = ()
+            veto = partial(TemplateVetoed, template=node.id, why=WITHDRAWN)
+            context.once(TemplateVetoed, stage, veto, template=node.id)
+        _register_seeds(context, template.id, seeds, stage)
+        chosen.append(template.id)
+    return chosen
+
+
+def _fallback_templates(context: Context, plan: Plan) -> list[str]:
+    """The template of a round whose planned ones cannot be used: the task's next unused one, else the best known one;
+    none in an arm without a search."""
+    tree, stage = context.tree(), stage_of(plan.round)
+    chosen = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[:1]
+    if not chosen or not searches(context.settings):
+        context.note("template", f"Round {plan.round} has no template to tune.", stage)
+        return []
+    if tree.untried:
+        _register(context, chosen[0].template, Branch(parent=LIBRARY, kind="template"), stage)
+    sentence = f"None of the templates planned for round {plan.round} can be used; {chosen[0].id} takes its place."
+    context.note("template", sentence, stage)
+    return [chosen[0].id]
+
+
+def _written(context: Context, plan: Plan, turn: int, objections: list[str]) -> list[str]:
+    """The templates that a model writes for the plan, side by side, and repairs until each works or is given up."""
+    stage, again = stage_of(plan.round), f"-turn-{turn + 1}" if turn else ""
+    if context.models is None:
+        raise RoleError(f"The plan of round {plan.round} wants new templates, and the run has no model.")
+    # What this very turn adds to the tree must not change its questions when it is begun again.
+    begun = (entry.sequence for entry in context.log.entries(WritingStarted, stage) if entry.event.turn == turn)
+    tree = context.tree(before=next(begun, 0) or context.journal.append(WritingStarted(turn=turn), stage))
+    drafts = []
+    for number, branch in enumerate(plan.branches, 1):
+        if branch.written:
+            kind, schema = ("rewrite", RewriteAnswer) if branch.kind == "rewrite" else ("template", TemplateAnswer)
+            messages = template_messages(context, plan, branch, tree, objections)
+            question = ModelCall("template", stage, f"{kind}-{number}{again}", messages, schema)
+            drafts.append(TemplateDraft(number, branch, question))
+    waiting = drafts
+    while waiting:
+        answered = _ask(context, context.models, waiting, stage)
         # The defaults are measured together, as far as the budget allows.
-        wanted: dict[str, Template] = {}
-        for draft in drafts:
-            if draft.open and draft.problem is None:
-                assert draft.template is not None, "a draft without a template has a problem"
-                if draft.template.id not in known and len(wanted) < left and context.seconds_left() > 0:
-                    wanted[draft.template.id] = draft.template
-        trials = try_templates(context, list(wanted.values()), stage)
-        return [self._judged(context, one, trials, stage) if one.open else one for one in drafts]
+        known, left = recorded(context, stage), context.evaluations_left() if context.seconds_left() > 0 else 0
+        read = {draft.template.id: draft.template for draft in answered if draft.template is not None}
+        wanted = [template for name, template in read.items() if name not in known][: max(0, left)]
+        trials = try_templates(context, wanted, stage)
+        waiting = [draft for draft in answered if not _settled(context, draft, trials, stage)]
+    return [draft.taken for draft in drafts if draft.taken]
 
-    def _judged(
-        self, context: Context, draft: TemplateDraft, trials: Mapping[str, Evaluation], stage: str
-    ) -> TemplateDraft:
-        problem, template, branch = draft.problem, draft.template, draft.branch
-        if problem is None:
-            assert template is not None
-            if template.id not in trials:
-                return _failed(context, draft, UNTRIED, stage)
-            problem = problem_of(trials[template.id])
-        if problem is None:
-            assert template is not None
+
+def _ask(context: Context, models: Models, drafts: Sequence[TemplateDraft], stage: str) -> list[TemplateDraft]:
+    """The drafts that the model answers, with the answer read; the others are given up."""
+    context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
+    known = {event.custom_id for event in context.log.events(ModelAsked)}
+    asked: list[tuple[TemplateDraft, ModelCall]] = []
+    for draft in drafts:
+        # What was paid for is read, even if its own trial took the last of the budget.
+        may_be_tried = context.evaluations_left() > 0 and context.seconds_left() > 0
+        if (call := draft.next_question).custom_id in known or may_be_tried:
+            asked.append((draft, call))
+        else:
+            _give_up(context, draft, UNTRIED, stage)
+    answered = []
+    for (draft, _), reply in zip(asked, models.ask_all([call for _, call in asked]), strict=True):
+        if isinstance(reply, ModelFailed):
+            _give_up(context, draft, f"the model gives no template: {reply.detail}", stage, reply.kind)
+            continue
+        answer = reply.value
+        assert isinstance(answer, TemplateAnswer | RewriteAnswer)
+        draft.answers, draft.text, draft.answer = draft.answers + 1, reply.text, answer
+        draft.seeds = tuple(map(config_of, answer.seeds)) if isinstance(answer, TemplateAnswer) else ()
+        read = read_answer(answer, context)
+        draft.template, draft.problem = (None, read) if isinstance(read, Problem) else (read, None)
+        answered.append(draft)
+    return answered
+
+
+def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evaluation], stage: str) -> bool:
+    """Whether a draft whose answer was read needs no further one: it works, and enters the tree, or is given up."""
+    template, branch = draft.template, draft.branch
+    if template is not None:
+        if template.id not in trials:
+            return _give_up(context, draft, UNTRIED, stage)
+        draft.problem = problem_of(trials[template.id])
+        if draft.problem is None:
             added = [entry for entry in context.log.entries(TemplateAdded) if entry.event.id == template.id]
             mine = (stage, branch.parent, branch.kind)
             if added and (added[0].stage, added[0].event.parent, added[0].event.made_by) != mine:
                 # Another branch of the run has come to the very same template.
-                return _failed(context, draft, f"the answer is {template.id} again", stage)
+                return _give_up(context, draft, f"the answer is {template.id} again", stage)
             _register(context, template, branch, stage, draft.answers)
             _register_seeds(context, template.id, draft.seeds, stage)
             context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
-            return draft.model_copy(update={"taken": True})
-        sentence = problem.in_short
-        context.listener(Progress("template", f"answer {draft.answers} of template {draft.number}: {sentence[:300]}"))
-        history = (*draft.history, f"{problem.kind}: {problem.what} {problem.log[:600]}")
-        draft = draft.model_copy(update={"problem": problem, "history": history})
-        if draft.answers <= context.settings.repairs:
-            return draft
-        return _failed(context, draft, f"it does not work after {draft.answers} answer(s): {sentence[:400]}", stage)
-
-    def _search_further(self, context: Context, plan: Plan, stage: str) -> list[str]:
-        """The known templates that the plan searches as they are, without excluded ones."""
-        tree, chosen = context.tree(), []
-        for branch in plan.branches:
-            if branch.written:
-                continue
-            node = tree.node(branch.parent)
-            if node is None:
-                known = ", ".join(one.id for one in tree.nodes) or "none"
-                raise RoleError(
-                    f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}."
-                )
-            template, seeds, vetoed = node.template, branch.seeds, context.log.vetoed()
-            if node.round == 0 and template.name == NAME and vetoed.get(template.id, WITHDRAWN) == WITHDRAWN:
-                template = holding(context, template, stage)
-            if template.id in vetoed:
-                continue
-            if node.round == 0:
-                _register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
-            if template.id != node.id:
-                # The searched template is another one than planned, and only its default is known to hold.
-                seeds = ()
-                veto = partial(TemplateVetoed, template=node.id, why=WITHDRAWN)
-                context.once(TemplateVetoed, stage, veto, template=node.id)
-            _register_seeds(context, template.id, seeds, stage)
-            chosen.append(template.id)
-        return chosen
-
-    def _fallback_templates(self, context: Context, plan: Plan, stage: str) -> list[str]:
-        """The template of a round whose planned ones cannot be used: the task's next unused one, else the best known
-        one; none in an arm without a search."""
-        tree = context.tree()
-        chosen = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[:1]
-        if not chosen or not searches(context.settings):
-            context.note("template", f"Round {plan.round} has no template to tune.", stage)
-            return []
-        if tree.untried:
-            _register(context, chosen[0].template, Branch(parent=LIBRARY, kind="template"), stage)
-        sentence = f"None of the templates planned for round {plan.round} can be used; {chosen[0].id} takes its place."
-        context.note("template", sentence, stage)
-        return [chosen[0].id]
-
-
-def check_draft(given: DraftInput, context: Context) -> State:
-    """The draft of one branch with its answer read: a template that may be tried, or the problem with it. Needs no
-    device and writes nothing, so that branches may be checked side by side."""
-    draft = TemplateDraft.model_validate(given["draft"])
-    assert draft.answer is not None, "only an answered draft is checked"
-    try:
-        template = template_of(draft.answer, context.task, context.device.limits.backend)
-        seeds = tuple(map(config_of, draft.answer.seeds)) if isinstance(draft.answer, TemplateAnswer) else ()
-        read = {"template": template, "seeds": seeds, "problem": infeasible(template, context)}
-    except Unusable as error:
-        read = {"problem": Problem("schema", "It is not a template that can be used.", str(error))}
-    return {"drafts": {given["number"]: draft.model_copy(update=read).to_json()}}
-
-
-def _fan_out(sent: Sequence[TemplateDraft], drafts: Sequence[TemplateDraft]) -> Command[Any]:
-    """One node for each draft of `sent`."""
-    from langgraph.types import Command, Send
-
-    nodes = [Send("draft", {"number": str(one.number), "draft": one.to_json()}) for one in sent]
-    return Command(goto=nodes, update={"drafts": {str(one.number): one.to_json() for one in drafts}})
-
-
-def _with_problem(draft: TemplateDraft, question: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The question, and after it only the last answer with its problem: earlier ones are superseded."""
-    problem = draft.problem
-    if problem is None:
-        return question
-    text = render(
-        "repair",
-        parameters=draft.branch.kind != "rewrite",
-        what=problem.what,
-        problem=problem.log,
-        advice=problem.advice,
-    )
-    return (*question, Message("assistant", draft.text), Message("user", text))
+            draft.taken = template.id
+            return True
+    assert draft.problem is not None, "without a template there is a problem"
+    problem, sentence = draft.problem, draft.problem.in_short
+    context.listener(Progress("template", f"answer {draft.answers} of template {draft.number}: {sentence[:300]}"))
+    draft.history.append(f"{problem.kind}: {problem.what} {problem.log[:600]}")
+    if draft.answers <= context.settings.repairs:
+        return False
+    return _give_up(context, draft, f"it does not work after {draft.answers} answer(s): {sentence[:400]}", stage)
 
 
 def _register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
@@ -447,10 +399,10 @@ def _register_seeds(context: Context, template: str, seeds: Sequence[Config], st
         context.journal.append(SeedsProposed(template=template, configs=tuple(new.values())), stage)
 
 
-def _failed(
+def _give_up(
     context: Context, draft: TemplateDraft, why: str, stage: str, failure: FailureKind | Literal[""] = ""
-) -> TemplateDraft:
-    """The draft, given up for that reason, which enters the journal. failure: the model's, where that is the reason."""
+) -> bool:
+    """Journals that no template comes of a branch, and why; True. failure: the model's, where that is the reason."""
     branch = draft.branch
     event = BranchAbandoned(
         branch=draft.number,
@@ -463,4 +415,4 @@ def _failed(
     )
     context.once(BranchAbandoned, stage, lambda: event, **dict(event))
     context.note("template", f"Template {draft.number} of the round is given up: {why}", stage, failure)
-    return draft.model_copy(update={"failed": why})
+    return True

@@ -4,29 +4,28 @@ Finalists are measured in a fresh process, on fresh contents and held-out shapes
 but on the tuned workloads and the task's own contents only; winners must also be right on odd shapes and other
 contents, be as accurate as the baseline, and pass compute-sanitizer where there is one: the full verdict of
 `tunesmith check`.
-The arithmetic of the verdict belongs to `verdict`, the common values of rejected configurations to `rejections`.
+The arithmetic of the verdict, and the common values of rejected configurations, belong to `verdict`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
 from tunesmith.actors.judging import judge
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
-from tunesmith.graph.journal.events import Compared, Evaluated, Examined, VerdictReached
+from tunesmith.graph.journal.events import Compared, Examined, VerdictReached
 from tunesmith.graph.journal.log import RunLog, VerifiedKernel, objective, quantities_of, repair_stage, stage_of
 from tunesmith.graph.journal.records import ExaminationRow, FinalistResult, Verdict, Verification, Winner
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles import Finished
-from tunesmith.graph.roles.planner import plan_by_rules, searches
+from tunesmith.graph.roles.planner import broken_rule, plan_by_rules, searches
+from tunesmith.graph.roles.templater import measured
 from tunesmith.graph.roles.verdict import (
     FOR_ALL,
     NOT_EXAMINED,
-    Finalist,
     build_verdict,
     defects,
     has,
@@ -37,12 +36,12 @@ from tunesmith.graph.state import Done, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE
 from tunesmith.kernels.build.artifact import EvaluationRequest
-from tunesmith.kernels.check.verify import Passed, Skipped, infeasible_on
+from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import TimedOut, describe
 from tunesmith.kernels.spec.task import AnyOpponent, Workload
-from tunesmith.kernels.spec.template import Config, assignments, config_key
+from tunesmith.kernels.spec.template import assignments, config_key
 
 MIN_EXAMINATION_SECONDS = 2.0
 """Seconds of the time limit that must be left for an examination to begin."""
@@ -65,139 +64,176 @@ FRESH_SEED = 1_000_003
 class Tester:
     name = "test"
 
-    def __call__(self, state: State, context: Context) -> State | Finished:
+    def __call__(self, state: State, context: Context) -> State | tuple[State, VerdictReached]:
         number = state["round"]
         done = _done(context, number, None)
         if not done and not searches(context.settings):
             # Without a search, only the run's end is worth a test.
             return {"done": ""}
-        general, per_shape = finalists(context, stage_of(number))
-        if not general and not any(per_shape.values()):
+        test = _Test(context, number)
+        if not test.general and not any(test.per_shape.values()):
             nothing_left = context.models is None and not context.tree().untried
             return {"done": done or ("nothing valid" if nothing_left else "")}
-        searched = context.log.searched(stage_of(number))
+        searched = context.log.searched(test.stage)
         nothing_new = context.models is None and searched is not None and searched.asked == 0
         if nothing_new and context.log.verdict() is not None and not done:
             # All configurations of the search had been measured already, and the earlier verdict holds.
             return {"done": ""}
         # Opponents cost time, and only what the run ends with is put beside them.
-        beside = context.opponents if done else ()
-        comparisons = _compared(context, number, general, per_shape, beside)
-        verdict = build_verdict(context, comparisons, general, disqualified(context))
+        test.compare(context.opponents if done else ())
+        verdict, was_last = test.verdict(), bool(done)
         if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
-            verdict = build_verdict(context, comparisons, general, disqualified(context))
+            verdict = test.verdict()
         done = _done(context, number, verdict)
-        if done and len(beside) < len(context.opponents) and context.seconds_left() > 0:
+        if done and not was_last and context.seconds_left() > 0:
             # That it is the last could not be known before, as where the limit of the device is reached.
-            comparisons = _compared(context, number, general, per_shape, context.opponents)
+            test.compare(context.opponents)
         if done:
             # What the run ends with is what gets exported: only that is worth an examination.
-            verdict = _examined(context, number, general, per_shape, comparisons)
+            verdict = test.examined()
         context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
-        return Finished({"done": done}, VerdictReached(verdict=verdict))
+        return {"done": done}, VerdictReached(verdict=verdict)
 
 
-def _examined(
-    context: Context,
-    number: int,
-    general: list[Finalist],
-    per_shape: Mapping[str, list[Finalist]],
-    comparisons: list[Compared],
-) -> Verdict:
-    """The verdict whose winners are all examined: the general configuration on everything, the others on the workload
-    they won. Where one is rejected, or cannot be examined, the next best is a winner and is examined in turn. As long
-    as none serves all workloads and time is left, other configurations are compared in place of the rejected ones."""
-    given_up: set[VerifiedKernel] = set()
-    while True:
-        verdict = build_verdict(context, comparisons, general, disqualified(context, given_up))
-        if waiting := _unexamined(context, _winners(verdict), given_up):
-            _examine(context, waiting)
-            given_up |= {_key(*kernel) for kernel in _unexamined(context, waiting)}
-        elif verdict.general is not None or context.seconds_left() <= 0:
-            return _with_examination(context, verdict)
-        elif more := _replacements(context, stage_of(number), general):
-            general = [*general, *more]
-            comparisons = _compared(context, number, general, per_shape, context.opponents)
+class _Test:
+    """The test of one round. general: finalists for all workloads; per_shape: further ones, by workload."""
+
+    def __init__(self, context: Context, number: int) -> None:
+        self.context, self.number, self.stage = context, number, stage_of(number)
+        self.general, self.per_shape = finalists(context, self.stage)
+
+    def verdict(self, attempted: Collection[VerifiedKernel] = ()) -> Verdict:
+        """The verdict of the comparisons so far. attempted: as of `disqualified`."""
+        compared = self.context.log.comparisons(self.stage).values()
+        return build_verdict(self.context, compared, self.general, disqualified(self.context, attempted))
+
+    def examined(self) -> Verdict:
+        """The verdict whose winners are all examined: the general configuration on everything, the others on the
+        workload they won. Where one is rejected, or cannot be examined, the next best is a winner and is examined in
+        turn. As long as none serves all workloads and time is left, other configurations are compared in place of the
+        rejected ones."""
+        context, attempted = self.context, set[VerifiedKernel]()
+        while True:
+            verdict = self.verdict(attempted)
+            waiting = [one for one in _unexamined(context, _winners(verdict)) if _key(one) not in attempted]
+            if waiting:
+                _examine(context, waiting)
+                attempted.update(map(_key, waiting))
+            elif verdict.general is None and context.seconds_left() > 0 and (others := self._replacements()):
+                self.general += others
+                self.compare(context.opponents)
+            else:
+                break
+        if verdict.general is None:
+            return verdict
+        known = context.log.examinations().get((*verdict.general.key, ""))
+        if known is None or known.verdict == "not examined":
+            more = "The general configuration was not examined."
+        elif known.verdict == "partial":
+            more = f"It is right where it can be launched, but {known.detail}; best/ has the baseline for other shapes."
         else:
             return verdict
+        return verdict.model_copy(update={"sentence": f"{verdict.sentence} {more}"})
+
+    def compare(self, beside: Sequence[AnyOpponent]) -> None:
+        """Journals the finalists on every workload, `beside` these opponents; without comparisons that the journal
+        has."""
+        context, wanted = self.context, list[tuple[Workload, list[Winner]]]()
+        known, opponents = context.log.comparisons(self.stage), {opponent.name for opponent in beside}
+        for workload in (*context.tuned, *context.held_out):
+            entrants = _distinct([*self.general, *self.per_shape.get(workload.name, [])])
+            event = known.get(workload.name)
+            if event is not None and opponents <= {opponent.name for opponent in event.opponents}:
+                met = {entry.key for entry in event.entries}
+                entrants = [entrant for entrant in entrants if entrant.key not in met]
+            if entrants:
+                wanted.append((workload, entrants))
+        for position, (workload, entrants) in enumerate(wanted):
+            # A verdict needs the tuned workloads; the held-out ones come after all of them.
+            if workload.held_out and context.seconds_left() <= 0:
+                if left := ", ".join(later.name for later, _ in wanted[position:] if later.name not in known):
+                    sentence = f"The time limit left no time for the held-out workloads {left}."
+                    context.note("test", sentence, self.stage)
+                break
+            context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
+            # Of the time that is left for this comparison, half goes into samples.
+            share = max(0.0, context.seconds_left()) / (len(wanted) - position)
+            each = share / (2 * (1 + len(entrants) + len(beside)))
+            found = context.pool.compare(
+                baseline_request(context, [workload]),
+                requests_for(context, entrants, workload),
+                workload.name,
+                seed=context.settings.seed + self.number * FRESH_SEED,
+                rounds=ROUNDS,
+                budget_seconds=min(SECONDS, max(MIN_SAMPLING_SECONDS, each)),
+                opponents=beside,
+            )
+            event = Compared(
+                workload=workload.name,
+                entries=finalist_results(entrants, found),
+                baseline_code=found.codes[0] if found.codes else "",
+                compiler=found.compiler,
+                opponents=found.opponents,
+                baseline_energy=found.energies[0] if found.energies else None,
+            )
+            context.journal.append(event, self.stage)
+
+    def _replacements(self) -> list[Winner]:
+        """The next configurations after all finalists were rejected: the fastest rejected of each template with one
+        value changed, and the templates' defaults, as far as they are right, measured now where they were not; else the
+        next best measured ones without a known defect."""
+        context = self.context
+        rejected = {kernel.template for kernel in context.log.examinations().values() if kernel.verdict == "rejected"}
+        common, wanted, fastest = defects(context.log), list[Winner](), dict[str, Winner]()
+        for tried in self.general:
+            fastest.setdefault(tried.template, tried)
+        for name, tried in fastest.items():
+            if name in rejected:
+                template, defect = context.template(name), common.get(name, {})
+                changed = [one for one in variations(template, tried.config, defect) if not has(one, defect)]
+                wanted += [Winner(template=name, config=one) for one in (*changed, template.default_config)]
+        known, everywhere = {one.key for one in self.general}, (*context.tuned, *context.held_out)
+        wanted = [one for one in _distinct(wanted) if one.key not in known and not _broken(context, one, everywhere)]
+        found = {(one.template, config_key(one.config)): one for one in context.log.evaluations()}
+        requests = [
+            EvaluationRequest(number, context.template(one.template), one.config, tuple(context.tuned_names))
+            for number, one in enumerate(wanted)
+            if one.key not in found
+        ]
+        if requests:
+            about = f"measuring {len(requests)} configurations in place of rejected ones"
+            context.listener(Progress("test", about))
+        for made in measured(context, requests, repair_stage(self.stage)):
+            found[made.template, config_key(made.config)] = made
+        out = disqualified(context)
+        return [one for one in wanted if found[one.key].failure is None] or [
+            one for one in finalists(context, self.stage, after=self.general)[0] if (*one.key, "") not in out
+        ]
 
 
-def _compared(
-    context: Context,
-    number: int,
-    general: Sequence[Finalist],
-    per_shape: Mapping[str, list[Finalist]],
-    beside: Sequence[AnyOpponent],
-) -> list[Compared]:
-    """The finalists on every workload, `beside` these opponents; without comparisons that the journal has."""
-    stage = stage_of(number)
-    known, opponents = context.log.comparisons(stage), {opponent.name for opponent in beside}
-    wanted: list[tuple[Workload, list[Finalist]]] = []
-    for workload in (*context.tuned, *context.held_out):
-        entrants = _distinct([*general, *per_shape.get(workload.name, [])])
-        event = known.get(workload.name)
-        if event is not None and opponents <= {opponent.name for opponent in event.opponents}:
-            met = {(entry.template, config_key(entry.config)) for entry in event.entries}
-            entrants = [entrant for entrant in entrants if _kernel(entrant) not in met]
-        if entrants:
-            wanted.append((workload, entrants))
-    for position, (workload, entrants) in enumerate(wanted):
-        # A verdict needs the tuned workloads; the held-out ones come after all of them.
-        if workload.held_out and context.seconds_left() <= 0:
-            if left := ", ".join(later.name for later, _ in wanted[position:] if later.name not in known):
-                context.note("test", f"The time limit left no time for the held-out workloads {left}.", stage)
-            break
-        context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
-        # Of the time that is left for this comparison, half goes into samples.
-        share = max(0.0, context.seconds_left()) / (len(wanted) - position)
-        each = share / (2 * (1 + len(entrants) + len(beside)))
-        found = context.pool.compare(
-            baseline_request(context, [workload]),
-            requests_for(context, entrants, workload),
-            workload.name,
-            seed=context.settings.seed + number * FRESH_SEED,
-            rounds=ROUNDS,
-            budget_seconds=min(SECONDS, max(MIN_SAMPLING_SECONDS, each)),
-            opponents=beside,
-        )
-        event = Compared(
-            workload=workload.name,
-            entries=finalist_results(entrants, found),
-            baseline_code=found.codes[0] if found.codes else "",
-            compiler=found.compiler,
-            opponents=found.opponents,
-            baseline_energy=found.energies[0] if found.energies else None,
-        )
-        context.journal.append(event, stage)
-    return list(context.log.comparisons(stage).values())
-
-
-def requests_for(context: Context, entrants: Sequence[Finalist], workload: Workload) -> list[EvaluationRequest]:
+def requests_for(context: Context, entrants: Sequence[Winner], workload: Workload) -> list[EvaluationRequest]:
     """Finalists as requests for the pool, numbered from 1."""
     return [
-        EvaluationRequest(number, context.template(template), config, (workload.name,))
-        for number, (template, config) in enumerate(entrants, 1)
+        EvaluationRequest(number, context.template(one.template), one.config, (workload.name,))
+        for number, one in enumerate(entrants, 1)
     ]
 
 
-def finalist_results(entrants: Sequence[Finalist], found: WorkloadComparison) -> tuple[FinalistResult, ...]:
+def finalist_results(entrants: Sequence[Winner], found: WorkloadComparison) -> tuple[FinalistResult, ...]:
     """The comparisons of finalists, in their order."""
     codes = found.codes[1:] or ("",) * len(entrants)
     energies = found.energies[1:] or (None,) * len(entrants)
     return tuple(
-        FinalistResult(template=template, config=config, comparison=result, code=code, energy=energy)
+        FinalistResult(template=one.template, config=one.config, comparison=result, code=code, energy=energy)
         if isinstance(result, Comparison)
-        else FinalistResult(template=template, config=config, failure=result, code=code)
-        for (template, config), result, code, energy in zip(entrants, found.results, codes, energies, strict=True)
+        else FinalistResult(template=one.template, config=one.config, failure=result, code=code)
+        for one, result, code, energy in zip(entrants, found.results, codes, energies, strict=True)
     )
 
 
-# Finalists
-
-
 def finalists(
-    context: Context, stage: str, after: Sequence[Finalist] = ()
-) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
+    context: Context, stage: str, after: Sequence[Winner] = ()
+) -> tuple[list[Winner], dict[str, list[Winner]]]:
     """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload, without
     those found wrong before the test of this round began.
 
@@ -210,23 +246,18 @@ def finalists(
     began = context.log.entries(Compared, stage)
     wrong = (RunLog(context.journal, began[0].sequence) if began else context.log).rejected()
     names, weights, of = context.tuned_names, context.weights, context.settings.objective
-    had, templates = {_kernel(entrant) for entrant in after}, {template for template, _ in after}
-    ranked: list[tuple[tuple[bool, float], Finalist]] = []
-    single: dict[str, list[tuple[float, Finalist]]] = {name: [] for name in names}
-    for evaluation in context.log.evaluations():
-        entrant = (evaluation.template, evaluation.config)
-        if evaluation.failure is not None or evaluation.template in vetoed or _kernel(entrant) in wrong:
-            continue
-        if (value := objective(evaluation, names, baseline, weights, of)) is not None:
-            ranked.append(((evaluation.template in templates, value), entrant))
-        for name, quantity in quantities_of(evaluation, of).items():
-            if name in single:
-                single[name].append((quantity, entrant))
-    in_order = _best_first(ranked)
-    feasible_everywhere = (
-        one for one in in_order if _kernel(one) not in had and not _broken(context, one, context.held_out)
-    )
-    general = list(islice(feasible_everywhere, context.settings.finalists))
+    had, templates = {one.key for one in after}, {one.template for one in after}
+    right = [
+        (Winner(template=one.template, config=one.config), one)
+        for one in context.log.evaluations()
+        if one.failure is None and one.template not in vetoed and (one.template, config_key(one.config)) not in wrong
+    ]
+    values = ((objective(one, names, baseline, weights, of), entrant) for entrant, one in right)
+    in_order = _best_first(((one.template in templates, value), one) for value, one in values if value is not None)
+    quantities = [(quantities_of(one, of), entrant) for entrant, one in right]
+    single = {name: _best_first((found[name], one) for found, one in quantities if name in found) for name in names}
+    serving = (one for one in in_order if one.key not in had and not _broken(context, one, context.held_out))
+    general = list(islice(serving, context.settings.finalists))
     if in_order and not general and not after:
         reason = _broken(context, in_order[0], context.held_out)
         sentence = (
@@ -234,85 +265,45 @@ def finalists(
             f"there is no general one. Of the best: {reason} Relax the constraint, or measure more configurations."
         )
         context.note("test", sentence, "")
-    return general, {name: _best_first(found)[:FINALISTS_PER_SHAPE] for name, found in single.items()}
+    return general, {name: found[:FINALISTS_PER_SHAPE] for name, found in single.items()}
 
 
-def _replacements(context: Context, stage: str, tried: Sequence[Finalist]) -> list[Finalist]:
-    """The next configurations after all of `tried` were rejected: the fastest rejected of each template with one value
-    changed, and the templates' defaults, as far as they are right, measured now where they were not; else the next best
-    measured ones without a known defect."""
-    rejected = {kernel.template for kernel in context.log.examinations().values() if kernel.verdict == "rejected"}
-    common, wanted = defects(context.log), list[Finalist]()
-    for template_id, config in reversed({one[0]: one for one in reversed(tried)}.values()):
-        if template_id in rejected:
-            template, defect = context.template(template_id), common.get(template_id, {})
-            changed = [one for one in variations(template, config, defect) if not has(one, defect)]
-            wanted += [(template_id, one) for one in (*changed, template.default_config)]
-    known, everywhere = {_kernel(one) for one in tried}, (*context.tuned, *context.held_out)
-    wanted = [one for one in _distinct(wanted) if _kernel(one) not in known and not _broken(context, one, everywhere)]
-    found = {(one.template, config_key(one.config)): one for one in context.log.evaluations()}
-    requests = [
-        EvaluationRequest(number, context.template(template), config, tuple(context.tuned_names))
-        for number, (template, config) in enumerate(wanted)
-        if _kernel((template, config)) not in found
-    ]
-    if requests:
-        context.listener(Progress("test", f"measuring {len(requests)} configurations in place of rejected ones"))
-        context.pool.roofline = context.roofline()
-        for request, evaluation in zip(requests, context.pool.evaluate(requests), strict=True):
-            key = config_key(evaluation.config)
-            event = Evaluated(number=request.number, key=key, evaluation=evaluation)
-            context.journal.append(event, repair_stage(stage))
-            found[evaluation.template, key] = evaluation
-    out = disqualified(context)
-    return [one for one in wanted if found[_kernel(one)].failure is None] or [
-        one for one in finalists(context, stage, after=tried)[0] if (*_kernel(one), "") not in out
-    ]
+def _broken(context: Context, one: Winner, workloads: Sequence[Workload]) -> str:
+    return broken_rule(context, context.template(one.template), one.config, workloads)
 
 
-def _broken(context: Context, finalist: Finalist, workloads: Sequence[Workload]) -> str:
-    """The rule that a finalist breaks on one of `workloads`, here or on the target; empty if none."""
-    template, config = context.template(finalist[0]), finalist[1]
-    places = ((workload, limits) for limits in context.limits for workload in workloads)
-    reasons = (infeasible_on(template, config, workload, limits) for workload, limits in places)
-    return next((reason.detail for reason in reasons if reason is not None), "")
-
-
-def _kernel(finalist: Finalist) -> tuple[str, str]:
-    """What tells finalists apart: template id, and configuration as text."""
-    return finalist[0], config_key(finalist[1])
-
-
-def _distinct(entrants: Iterable[Finalist]) -> list[Finalist]:
-    return list({_kernel(entrant): entrant for entrant in entrants}.values())
-
-
-def _best_first(found: list[tuple[Any, Finalist]]) -> list[Finalist]:
+def _best_first(found: Iterable[tuple[Any, Winner]]) -> list[Winner]:
     """The finalists by their values. What several rounds measured, such as one workload's own and one of all, takes
     one place."""
     return _distinct(entrant for _, entrant in sorted(found, key=lambda pair: pair[0]))
 
 
-# Examinations
+def _distinct(entrants: Iterable[Winner]) -> list[Winner]:
+    return list({entrant.key: entrant for entrant in entrants}.values())
 
 
-def disqualified(context: Context, given_up: Collection[VerifiedKernel] = ()) -> dict[VerifiedKernel, str]:
+Examinee = tuple[Winner, str]
+"""A kernel and the workload to examine it for: empty for all."""
+
+
+def disqualified(context: Context, attempted: Collection[VerifiedKernel] = ()) -> dict[VerifiedKernel, str]:
     """The finalists that may not win, and why: rejected by examinations of this run, with the common defect of rejected
-    ones, or, unless the settings allow it, with lines that never ran. given_up: kernels that could not be examined in
-    this session, which count unless the settings allow it (for all workloads together: `FOR_ALL`)."""
+    ones, or, unless the settings allow it, with lines that never ran. attempted: kernels whose examination this session
+    began; without a result they count, unless the settings allow it (for all workloads together: `FOR_ALL`)."""
     settings, found = context.settings, dict[VerifiedKernel, str]()
     known = context.log.examinations()
     for key, kernel in known.items():
         if kernel.verdict == "rejected":
             found[key] = kernel.detail
-        elif kernel.verdict == "not examined" and key in given_up and not settings.allow_unexamined:
+        elif kernel.verdict == "not examined" and key in attempted and not settings.allow_unexamined:
             found[key[0], key[1], kernel.workload or FOR_ALL] = f"{NOT_EXAMINED}: {kernel.detail}"
         elif kernel.unreached and not settings.allow_unexecuted:
             found[key] = f"some of its lines ran in no check: {'; '.join(kernel.unexecuted)}"
     for template, defect in defects(context.log).items():
         for entry in context.log.evaluations_of(template):
-            key = _key(template, entry.event.evaluation.config, "")
-            if key not in known and has(entry.event.evaluation.config, defect):
+            config = entry.event.evaluation.config
+            key = template, config_key(config), ""
+            if key not in known and has(config, defect):
                 found[key] = f"it shares {assignments(defect)} with all rejected configurations of its template"
     return found
 
@@ -320,20 +311,24 @@ def disqualified(context: Context, given_up: Collection[VerifiedKernel] = ()) ->
 def examine_everywhere(context: Context, kernels: Sequence[Winner]) -> None:
     """Examines on everything the kernels that were examined for single workloads alone: a dispatch rule uses them for
     further shapes. A kernel that is rejected then is `disqualified` for all workloads."""
-    if waiting := _unexamined(context, [(kernel.template, kernel.config, "") for kernel in kernels]):
+    if waiting := _unexamined(context, [(kernel, "") for kernel in kernels]):
         _examine(context, waiting)
 
 
-Examinee = tuple[str, Config, str]
-"""Template id, configuration, and the workload to examine it for: empty for all."""
-
-
-def _unexamined(
-    context: Context, kernels: Sequence[Examinee], given_up: Collection[VerifiedKernel] = ()
-) -> list[Examinee]:
+def _unexamined(context: Context, kernels: Iterable[Examinee]) -> list[Examinee]:
     """The kernels without an examination. An earlier session of the run may have had no time for it."""
     done = {key for key, kernel in context.log.examinations().items() if kernel.verdict != "not examined"}
-    return [kernel for kernel in kernels if (key := _key(*kernel)) not in done and key not in given_up]
+    return [kernel for kernel in kernels if _key(kernel) not in done]
+
+
+def _key(one: Examinee) -> VerifiedKernel:
+    return *one[0].key, one[1]
+
+
+def _winners(verdict: Verdict) -> list[Examinee]:
+    """The general configuration, for all workloads, and other kernels for single ones."""
+    general = [] if verdict.general is None else [(verdict.general, "")]
+    return [*general, *((row, row.workload) for row in verdict.special)]
 
 
 def _examine(context: Context, waiting: Sequence[Examinee]) -> None:
@@ -343,12 +338,17 @@ def _examine(context: Context, waiting: Sequence[Examinee]) -> None:
     results: list[dict[str, Any]] = []
     failure = NO_TIME
     if left >= MIN_EXAMINATION_SECONDS:
-        jobs = [(context.template(template), config, workload or None) for template, config, workload in waiting]
+        jobs = [(context.template(one.template), one.config, workload or None) for one, workload in waiting]
         deadlines = judge.Limits(prepare=settings.reference_deadline, check=settings.check_time)
         try:
             found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left, deadlines=deadlines)
             if isinstance(found, list):
-                results = [_fields(verdict) for verdict in found]
+                same = ("verdict", "reason", "detail", "steps", "notes", "artifacts")
+                results = [
+                    {name: getattr(one, name) for name in same}
+                    | {"unexecuted": tuple(map(str, one.unexecuted)), "unreached": any(x.lines for x in one.unexecuted)}
+                    for one in found
+                ]
                 for note in dict.fromkeys(verdict.baseline_note for verdict in found if verdict.baseline_note):
                     context.note("test", note, "")
             elif not isinstance(found, TimedOut) or context.seconds_left() >= MIN_EXAMINATION_SECONDS:
@@ -358,22 +358,16 @@ def _examine(context: Context, waiting: Sequence[Examinee]) -> None:
             failure = str(error)
     share = round((time.monotonic() - begun) / len(waiting), 3)
     results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
-    for (template, config, workload), fields in zip(waiting, results, strict=True):
-        about: dict[str, Any] = {"template": template, "config": config, "workload": workload, "seconds": share}
+    for (one, workload), fields in zip(waiting, results, strict=True):
+        about: dict[str, Any] = {"template": one.template, "config": one.config, "workload": workload, "seconds": share}
         context.journal.append(Examined(examination=Verification(**about, **fields)))
-
-
-def _fields(found: judge.CandidateVerdict) -> dict[str, Any]:
-    fields = {name: getattr(found, name) for name in ("verdict", "reason", "detail", "steps", "notes", "artifacts")}
-    unreached = any(part.lines for part in found.unexecuted)
-    return fields | {"unexecuted": tuple(map(str, found.unexecuted)), "unreached": unreached}
 
 
 def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
     """The examinations of the winners of `verdict`, as the summary shows them."""
     known, winners = context.log.examinations(), _winners(verdict)
     # Kernels that a dispatch rule may use were examined on everything as well.
-    keys = dict.fromkeys(_key(*one) for one in [*winners, *((template, config, "") for template, config, _ in winners)])
+    keys = dict.fromkeys(map(_key, [*winners, *((one, "") for one, _ in winners)]))
     shared = set(ExaminationRow.model_fields) & set(Verification.model_fields)
     rows = []
     for kernel in [known[key] for key in keys if key in known]:
@@ -391,47 +385,22 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
     return rows
 
 
-def _winners(verdict: Verdict) -> list[Examinee]:
-    """The general configuration, for all workloads, and other kernels for single ones."""
-    used = [(row.template, row.config, row.workload) for row in verdict.dispatch]
-    if (general := verdict.general) is None:
-        return used
-    for_all = (general.template, general.config, "")
-    return [for_all, *(kernel for kernel in used if kernel[:2] != for_all[:2])]
-
-
-def _key(template: str, config: Config, workload: str) -> VerifiedKernel:
-    return template, config_key(config), workload
-
-
-def _with_examination(context: Context, verdict: Verdict) -> Verdict:
-    """`verdict`, whose sentence says where the general configuration was examined on few sizes, or not at all, which
-    the settings allow."""
-    if verdict.general is None:
-        return verdict
-    known = context.log.examinations().get(_key(verdict.general.template, verdict.general.config, ""))
-    if known is None or known.verdict == "not examined":
-        more = "The general configuration was not examined."
-    elif known.verdict == "partial":
-        more = f"It is right where it can be launched, but {known.detail}; best/ has the baseline for other shapes."
-    else:
-        return verdict
-    return verdict.model_copy(update={"sentence": f"{verdict.sentence} {more}"})
-
-
-# The end of the run
-
-
 def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
     """Why the run ends with this round; empty where another follows."""
-    if number >= context.settings.rounds:
-        return _last_search_ended_by(context, number)
+    settings, stage = context.settings, stage_of(number)
+    if number >= settings.rounds:
+        searched, plan = context.log.searched(stage), context.log.plan(stage)
+        # With a model, a further round might have brought another template.
+        if context.models is not None or searched is None or plan is None or searched.asked >= plan.evaluations:
+            return "rounds"
+        # Its time or its space ended the last round's search, where it did not spend all its evaluations.
+        return "exhausted" if searched.exhausted else "time" if settings.time_limit is not None else "rounds"
     # What is left may only do for a comparison: a further round would have nothing to compare.
     if context.search_seconds_left() <= 0:
         return "time"
     if context.evaluations_left() <= 0:
         return "evaluations"
-    if verdict and context.settings.objective == "time":
+    if verdict and settings.objective == "time":
         shares = [row.share_of_floor or 0.0 for row in verdict.tuned]
         if all(MIN_FLOOR_SHARE <= share <= MAX_ROOFLINE_SHARE for share in shares):
             return "floor"
@@ -440,21 +409,8 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
         return "exhausted"
     # Without a search a run cannot go on when no model will answer. After an answer that cannot be used, or after a
     # failure of the server, the next round asks again.
-    hopeless = any(note.failure in HOPELESS for note in context.log.notes(stage_of(number)))
-    return "no model" if hopeless and not searches(context.settings) else ""
-
-
-def _last_search_ended_by(context: Context, number: int) -> Done:
-    """The reason for the end of the last round's search: its time or its space, where it did not spend all its
-    evaluations."""
-    stage = stage_of(number)
-    searched, plan = context.log.searched(stage), context.log.plan(stage)
-    # With a model, a further round might have brought another template.
-    if context.models is not None or searched is None or plan is None or searched.asked >= plan.evaluations:
-        return "rounds"
-    if searched.exhausted:
-        return "exhausted"
-    return "rounds" if context.settings.time_limit is None else "time"
+    hopeless = any(note.failure in HOPELESS for note in context.log.notes(stage))
+    return "no model" if hopeless and not searches(settings) else ""
 
 
 def _exhausted(context: Context, number: int) -> bool:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping, Sequence
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared
@@ -20,7 +19,6 @@ from tunesmith.graph.journal.records import (
     Dispatched,
     Disqualified,
     Figures,
-    FinalistResult,
     FrontPoint,
     OpponentRow,
     Verdict,
@@ -31,7 +29,7 @@ from tunesmith.kernels.outcome import Objective, describe
 from tunesmith.kernels.rewrite.template import NO_GUARD
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Workload
-from tunesmith.kernels.spec.template import Config, Parameter, Template, config_key
+from tunesmith.kernels.spec.template import Config, Parameter, Template
 from tunesmith.kernels.spec.translate import folded
 
 MIN_REJECTED = 2
@@ -98,22 +96,19 @@ def variations(template: Template, rejected: Config, defect: Config) -> list[Con
     return found[:MAX_VARIATIONS]
 
 
-Finalist = tuple[str, Config]
-"""Template id and configuration."""
 Key = tuple[str, str]
-"""Template id and configuration as text."""
+"""Template id and configuration as text (`Winner.key`)."""
 DISPATCH_GAIN = 0.01
 """Minimum saving on a workload, as a share of the general configuration's time, for a kernel of its own."""
 FOR_ALL = "*"
 """In place of a workload: disqualified as the general configuration, and for no shape alone."""
-NOTHING: Mapping[VerifiedKernel, str] = MappingProxyType({})
 
 
 def build_verdict(
     context: Context,
-    comparisons: Sequence[Compared],
-    general: Sequence[Finalist],
-    disqualified: Mapping[VerifiedKernel, str] = NOTHING,
+    comparisons: Iterable[Compared],
+    general: Sequence[Winner],
+    disqualified: Mapping[VerifiedKernel, str],
 ) -> Verdict:
     """The verdict of the comparisons.
 
@@ -124,59 +119,60 @@ def build_verdict(
     there.
     """
     of, met = context.settings.objective, {compared.workload: compared for compared in comparisons}
-    tuned = [workload for workload in context.tuned if workload.name in met]
-    held_out = [workload for workload in context.held_out if workload.name in met]
     measured = {name: _figures(compared) for name, compared in met.items()}
+    quantities: tuple[Objective, ...] = ("time", "energy", of)
+    workloads = [workload for workload in (*context.tuned, *context.held_out) if workload.name in met]
+    finalists = {finalist.key: finalist for finalist in general}
     means: dict[Key, dict[Objective, float | None]] = {}
     out: list[Disqualified] = []
-    for template, config in general:
-        key = _key(template, config)
-        results = [(w.name, _entries(met[w.name]).get(key)) for w in (*tuned, *held_out)]
+    for key, finalist in finalists.items():
         failures = [("all", disqualified[*key, where]) for where in ("", FOR_ALL) if (*key, where) in disqualified]
-        failures += [(name, describe(one.failure)) for name, one in results if one is not None and one.failure]
+        results = [(w.name, entry.failure) for w in workloads for entry in met[w.name].entries if entry.key == key]
+        failures += [(name, describe(failure)) for name, failure in results if failure]
         if failures:
-            out.append(Disqualified(template=template, config=config, workload=failures[0][0], why=failures[0][1]))
+            where, why = failures[0]
+            out.append(Disqualified(template=finalist.template, config=finalist.config, workload=where, why=why))
             continue
-        figures = {w.name: measured[w.name][key] for w in tuned if key in measured[w.name]}
-        quantities: tuple[Objective, ...] = ("time", "energy", of)
+        figures = {w.name: found[key] for w in workloads if not w.held_out and key in (found := measured[w.name])}
         means[key] = {
             quantity: _mean({name: one.quantity(quantity) for name, one in figures.items()}, context.weights)
             for quantity in quantities
         }
-    configs = {_key(*finalist): Winner(template=finalist[0], config=finalist[1]) for finalist in general}
     # A finalist whose energy could not be measured wins only without a competitor; the fastest of them does.
-    winner = min(means, key=lambda key: (*_least(means[key][of], means[key]["time"]), key), default=None)
-    chosen = None if winner is None else configs[winner]
-    ratio, energy = (None, None) if winner is None else (means[winner]["time"], means[winner]["energy"])
-    rows, held_out_rows = (
-        [_row(context, workload, met[workload.name], winner, disqualified) for workload in workloads]
-        for workloads in (tuned, held_out)
-    )
-    own = [dispatched(row, chosen, of) for row in rows]
-    rows = [_marked(row, used) for row, used in zip(rows, own, strict=True)]
-    held_out_rows = [
-        _marked(row, chosen if row.general is not None and row.general.gains(of) else None) for row in held_out_rows
-    ]
+    best = min(means, key=lambda key: (*_least(means[key][of], means[key]["time"]), key), default=None)
+    chosen = None if best is None else finalists[best]
+    ratio, energy = (None, None) if best is None else (means[best]["time"], means[best]["energy"])
+    rows: dict[bool, list[WorkloadRow]] = {False: [], True: []}
+    dispatch: list[Dispatched] = []
+    for workload in workloads:
+        row = _row(context, workload, met[workload.name], measured[workload.name], best, disqualified)
+        used: Winner | None = chosen if row.general is not None and row.general.gains(of) else None
+        if not workload.held_out:
+            used = own = dispatched(row, chosen, of)
+            dispatch += [] if own is None else [own]
+        exported = row.best is not None and used is not None and row.best.key == used.key
+        rows[workload.held_out].append(row.model_copy(update={"best_exported": exported}))
     unexamined = sum(one.why.startswith(NOT_EXAMINED) for one in out)
-    failed = f"; {len(out)} finalist(s) failed the final check" if out else ""
+    left = f", {unexamined} of which could not be examined (see --allow-unexamined)" if unexamined else ""
+    failed = f"; {len(out)} finalist(s) failed the final check{left}" if out else ""
     if ratio is None:
-        sentence = _nothing(len(out), unexamined)
+        sentence = f"No configuration is right on every workload{failed}: keep the baseline."
     elif of == "time":
-        sentence = _sentence(ratio, rows, held_out_rows, failed)
+        sentence = _sentence(ratio, rows[False], rows[True], failed)
     else:
-        sentence = _energy_sentence(of, ratio, energy, rows, failed)
+        sentence = _energy_sentence(of, ratio, energy, rows[False], failed)
     return Verdict(
         general=chosen,
         ratio=ratio,
-        tuned=tuple(rows),
-        held_out=tuple(held_out_rows),
+        tuned=tuple(rows[False]),
+        held_out=tuple(rows[True]),
         disqualified=tuple(out),
-        dispatch=tuple(used for used in own if used is not None),
+        dispatch=tuple(dispatch),
         sentence=sentence + _only_where(context, chosen),
         unexamined=unexamined,
         objective=of,
         energy_ratio=energy,
-        front=_front({key: (found["time"], found["energy"]) for key, found in means.items()}, configs),
+        front=_front(means, finalists),
     )
 
 
@@ -194,30 +190,21 @@ def _only_where(context: Context, general: Winner | None) -> str:
 
 def least_seconds(verdict: Verdict) -> dict[str, float]:
     """The shortest time that any kernel of the verdict took, by workload."""
-    found = {}
-    for row in (*verdict.tuned, *verdict.held_out):
-        figures = (row.general, row.best)
-        taken = [row.baseline_seconds, *(one.seconds for one in figures if one is not None)]
-        if known := [seconds for seconds in taken if seconds is not None]:
-            found[row.workload] = min(known)
-    return found
-
-
-def _key(template: str, config: Config) -> Key:
-    return template, config_key(config)
-
-
-def _entries(compared: Compared) -> dict[Key, FinalistResult]:
-    return {_key(entry.template, entry.config): entry for entry in compared.entries}
-
-
-def _figures(compared: Compared) -> dict[Key, Figures]:
-    """The figures of the finalists that did not fail."""
     return {
-        key: Figures.of(entry.comparison, entry.energy, compared.baseline_energy)
-        for key, entry in _entries(compared).items()
-        if entry.comparison is not None
+        row.workload: min([row.baseline_seconds, *(one.seconds for one in (row.general, row.best) if one is not None)])
+        for row in verdict.rows
+        if row.baseline_seconds is not None
     }
+
+
+def _figures(compared: Compared) -> dict[Key, BestHere]:
+    """The finalists that did not fail, with their figures."""
+    found = {}
+    for entry in compared.entries:
+        if entry.comparison is not None:
+            figures = Figures.of(entry.comparison, entry.energy, compared.baseline_energy)
+            found[entry.key] = BestHere(template=entry.template, config=entry.config, **dict(figures))
+    return found
 
 
 def _mean(values: Mapping[str, float | None], weights: Mapping[str, float]) -> float | None:
@@ -233,10 +220,11 @@ def _least(value: float | None, time: float | None) -> tuple[float, float]:
 
 
 def _front(
-    means: Mapping[Key, tuple[float | None, float | None]], configs: Mapping[Key, Winner]
+    means: Mapping[Key, Mapping[Objective, float | None]], configs: Mapping[Key, Winner]
 ) -> tuple[FrontPoint, ...]:
     """The finalists by time and energy, the fastest first."""
-    known = {key: (time, energy) for key, (time, energy) in means.items() if time is not None and energy is not None}
+    both = {key: (found["time"], found["energy"]) for key, found in means.items()}
+    known = {key: (time, energy) for key, (time, energy) in both.items() if time is not None and energy is not None}
     points = []
     for key, (time, energy) in known.items():
         beaten = any(one != (time, energy) and one[0] <= time and one[1] <= energy for one in known.values())
@@ -249,26 +237,10 @@ def dispatched(row: WorkloadRow, general: Winner | None, of: Objective = "time")
     configuration, and their intervals are apart. None where nothing is shown to be better than the baseline."""
     if row.best is None or not row.best.gains(of):
         return None
-    used: Winner = row.best
-    figures: Figures = row.best
-    mine = row.general
+    mine, used = row.general, dict(row.best)
     if general is not None and mine is not None and mine.gains(of) and _is_near(row.best, mine, of):
-        used, figures = general, mine
-    return Dispatched(
-        template=used.template,
-        config=used.config,
-        workload=row.workload,
-        sizes=row.sizes,
-        types=row.types,
-        **figures.model_dump(include=set(Figures.model_fields)),
-    )
-
-
-def _marked(row: WorkloadRow, used: Winner | None) -> WorkloadRow:
-    """The row, which says whether its best configuration is what serves the workload."""
-    best = row.best
-    exported = best is not None and used is not None and (best.template, best.config) == (used.template, used.config)
-    return row.model_copy(update={"best_exported": exported})
+        used = {**dict(mine), **dict(general)}
+    return Dispatched(**used, workload=row.workload, sizes=row.sizes, types=row.types)
 
 
 def _is_near(best: Figures, general: Figures, of: Objective) -> bool:
@@ -283,21 +255,17 @@ def _row(
     context: Context,
     workload: Workload,
     compared: Compared,
+    figures: Mapping[Key, BestHere],
     winner: Key | None,
     disqualified: Mapping[VerifiedKernel, str],
 ) -> WorkloadRow:
     """The results on one workload; which kernel serves it is not decided yet."""
-    of, entries, floor = context.settings.objective, _entries(compared), context.floor(workload)
+    of, floor = context.settings.objective, context.floor(workload)
     measured = {
-        key: figures
-        for key, figures in _figures(compared).items()
-        if not {(*key, workload.name), (*key, "")} & disqualified.keys()
+        key: found for key, found in figures.items() if not {(*key, workload.name), (*key, "")} & disqualified.keys()
     }
-    best = None
-    if measured:
-        key = min(measured, key=lambda key: _least(measured[key].quantity(of), measured[key].ratio))
-        best = BestHere(template=key[0], config=entries[key].config, **measured[key].model_dump())
-    general = measured.get(winner) if winner is not None else None
+    best = min(measured.values(), key=lambda one: _least(one.quantity(of), one.ratio), default=None)
+    general = None if winner is None else measured.get(winner)
     mine, least = (None if one is None else one.quantity(of) for one in (general, best))
     baseline = next((entry.comparison.baseline for entry in compared.entries if entry.comparison is not None), None)
     energy = compared.baseline_energy
@@ -318,35 +286,17 @@ def _row(
 
 def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...]:
     """The opponents of a comparison, beside the general configuration."""
-    keys = list(_entries(compared))
+    keys = [entry.key for entry in compared.entries]
     at = keys.index(winner) if winner in keys else len(keys)
     rows = []
     for one in compared.opponents:
-        over_baseline = None if one.comparison is None else Figures.of(one.comparison)
+        over = None if one.comparison is None else Figures.of(one.comparison)
         against = one.against[at] if at < len(one.against) else None
-        rows.append(
-            OpponentRow(
-                name=one.name,
-                label=one.label,
-                seconds=None if over_baseline is None else over_baseline.seconds,
-                why=one.why,
-                over_baseline=over_baseline,
-                **({} if against is None else {name: getattr(against, name) for name in ("ratio", "low", "high")}),
-            )
-        )
+        ratio = {} if against is None else {name: getattr(against, name) for name in ("ratio", "low", "high")}
+        seconds = None if over is None else over.seconds
+        row = OpponentRow(name=one.name, label=one.label, why=one.why, seconds=seconds, over_baseline=over, **ratio)
+        rows.append(row)
     return tuple(rows)
-
-
-def _nothing(disqualified: int, unexamined: int) -> str:
-    """The verdict without a configuration for all workloads."""
-    if unexamined and unexamined == disqualified:
-        return (
-            f"None of {unexamined} finalist(s) could be examined, and nothing is exported unexamined: keep the "
-            "baseline, or see --allow-unexamined."
-        )
-    left = f", {unexamined} of which could not be examined" if unexamined else ""
-    out = f"; {disqualified} finalist(s) failed the final check{left}" if disqualified else ""
-    return f"No configuration is right on every workload{out}: keep the baseline."
 
 
 def _sentence(ratio: float, rows: Sequence[WorkloadRow], held_out: Sequence[WorkloadRow], out: str) -> str:

@@ -1,7 +1,7 @@
 """An ablation: the same task by several arms of the graph, each several times, with equal caps, and what that shows.
 
 Owns the runs of an ablation (each is an ordinary run in a folder of its own, so that an interruption loses nothing) and
-the arithmetic over them. What an arm does is `tunesmith.graph.roles.arms`.
+the arithmetic over them. What an arm does: `tunesmith.graph.roles.planner`.
 """
 
 from __future__ import annotations

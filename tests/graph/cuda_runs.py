@@ -14,7 +14,7 @@ import pytest
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared, RooflineMeasured, RunStarted, TemplateAdded, VerdictReached
-from tunesmith.graph.journal.records import FinalistResult, Origin
+from tunesmith.graph.journal.records import FinalistResult, Origin, Winner
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.best import export_best
 from tunesmith.graph.results.package import Package
@@ -65,7 +65,7 @@ def write_cuda_run(folder: Path, task_name: str, ratios: Mapping[str, float], mo
         found = [compared(context, one.name, ratios.get(one.name, 0.9) * 2e-6) for one in on_gpu]
         context.journal.append(RooflineMeasured(roofline=Roofline()))
         template = context.task.sources("cuda").templates[0]
-        verdict = build_verdict(context, found, [(template.id, template.default_config)])
+        verdict = build_verdict(context, found, [Winner(template=template.id, config=template.default_config)], {})
         context.journal.append(VerdictReached(verdict=verdict), "round-1")
         export_best(context, folder / "best", verdict)
     return Package(folder)

@@ -187,5 +187,5 @@ def test_what_two_rounds_measured_takes_one_place_of_a_shape(tmp_path: Path) -> 
         again = Evaluated(number=99, key=config_key(best.config), evaluation=best)
         context.journal.append(again, "round-2")
         general, per_shape = finalists(context, "round-2")
-    assert [config for _, config in per_shape["16384"]] == [best.config, second.config]
-    assert len({config_key(config) for _, config in general}) == len(general) == context.settings.finalists
+    assert [one.config for one in per_shape["16384"]] == [best.config, second.config]
+    assert len({one.key for one in general}) == len(general) == context.settings.finalists

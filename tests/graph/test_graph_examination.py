@@ -1,9 +1,8 @@
-"""Winners are examined before a run ends: what is found wrong wins nothing, and nothing is examined twice."""
+"""Winners are examined before a run ends: a wrong one wins nothing, and what rejected ones share is avoided."""
 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,11 @@ from simulated_pool import SimulatedPool, seconds, simulate_device
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Context
+from tunesmith.graph.roles.verdict import MAX_VARIATIONS, common_defect, has, variations
 from tunesmith.graph.run import RunResult
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Parameter
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
 
@@ -29,27 +31,45 @@ def run(folder: Path, **settings: Any) -> RunResult:
     return tune(TASK, run_dir=folder, **({"backend": "opencl", "strategy": "random", "evaluations": 8} | settings))
 
 
-def test_winners_are_examined_once_at_the_end(tmp_path: Path) -> None:
+SPACE = [
+    {"GROUP": group, "ITEMS": items, "UNROLL": unroll}
+    for group in (4, 16, 64)
+    for items in (1, 4, 16, 64)
+    for unroll in (0, 1)
+    if items > 1 or unroll == 0
+]
+"""The points that compile."""
+RANKED = sorted(SPACE, key=lambda config: seconds(config, "16384"))
+EXHAUSTIVE: dict[str, Any] = {"rounds": 1, "strategy": "exhaustive", "evaluations": 30}
+
+
+def test_winners_are_examined_once_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examine = SimulatedPool.examine
+
+    def surplus(self: SimulatedPool, jobs: Any, **more: Any) -> Any:
+        return [replace(one, baseline_note="The grid is too large.") for one in examine(self, jobs, **more)]
+
+    monkeypatch.setattr(SimulatedPool, "examine", surplus)
     result = run(tmp_path / "run", rounds=2)
     general = result.summary["examined"][0]
     assert general["verdict"] == "accepted" and general["workload"] == ""
     assert general["config"] == result.summary["general"]["config"]
     assert len(SimulatedPool.examined) == len(result.summary["examined"])
+    assert result.summary.notes.count("The grid is too large.") == 1
     resume(tmp_path / "run")
     assert len(SimulatedPool.examined) == len(result.summary["examined"])
 
 
 def test_what_an_examination_rejects_wins_nothing(tmp_path: Path) -> None:
-    best = run(tmp_path / "a", rounds=1).summary["general"]["config"]
-    SimulatedPool.examined.clear()
+    best = RANKED[0]
     SimulatedPool.wrong.append(best)
-    result = run(tmp_path / "b", rounds=1)
+    result = run(tmp_path / "run", **EXHAUSTIVE)
     assert result.valid and result.summary["general"]["config"] != best
     assert all(row["best"] is None or row["best"]["config"] != best for row in result.summary["tuned"])
     assert [one["why"] for one in result.summary["disqualified"]] == ["it is wrong on odd sizes"]
     assert "failed the final check" in result.summary["sentence"]
     assert len(SimulatedPool.examined) == len(set(SimulatedPool.examined)) >= 2
-    page = (tmp_path / "b" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
     assert "it is wrong on odd sizes" in page and "Examination of the winners" in page
 
 
@@ -57,40 +77,32 @@ def test_what_an_examination_rejects_wins_nothing(tmp_path: Path) -> None:
 def test_where_all_finalists_are_wrong_the_next_take_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
-    settings = {"rounds": 1, "finalists": 2, "strategy": "exhaustive", "evaluations": 30}
-    everything = run(tmp_path / "a", **settings)
-    found = [row.data["evaluation"]["config"] for row in rows(tmp_path / "a", "evaluation")]
-    ranked = sorted(
-        (one for one in found if one["GROUP"] != 1),
-        key=lambda one: math.prod(seconds(one, row["workload"]) for row in everything.summary["tuned"]),
-    )
-    wrong = ranked[:3]
+    wrong, workloads = RANKED[:3], 2
     monkeypatch.setattr(SimulatedPool, "wrong", wrong)
     compared: list[list[Any]] = []
     compare = SimulatedPool.compare
 
     def counted(self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **more: Any) -> Any:
         compared.append([one.config for one in candidates])
-        if killed and len(compared) == len(everything.summary["tuned"]) + len(everything.summary["held_out"]) + 2:
+        if killed and len(compared) == workloads + 2:
             raise KeyboardInterrupt
         return compare(self, baseline, candidates, workload, **more)
 
     monkeypatch.setattr(SimulatedPool, "compare", counted)
     try:
-        result = run(tmp_path / "b", **settings)
+        result = run(tmp_path / "run", finalists=2, **EXHAUSTIVE)
     except KeyboardInterrupt:
         killed = False
-        result = resume(tmp_path / "b")
+        result = resume(tmp_path / "run")
     assert result.valid and result.summary["general"]["config"] not in wrong
     out = [one["config"] for one in result.summary["disqualified"] if "shares" not in one["why"]]
-    assert all(one in wrong for one in out) and all(one in out for one in ranked[:2])
+    assert all(one in wrong for one in out) and all(one in out for one in wrong[:2])
     # Nobody meets the baseline twice on a workload, but for the comparison that was interrupted.
-    first = [one for one in compared if ranked[0] in one]
-    assert len(first) == len(everything.summary["tuned"]) + len(everything.summary["held_out"])
+    assert sum(wrong[0] in one for one in compared) == workloads
 
 
-def test_nothing_wins_where_all_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SimulatedPool, "wrong", _Having("GROUP", *range(100)))
+def test_nothing_wins_where_all_are_wrong(tmp_path: Path) -> None:
+    SimulatedPool.wrong.extend(SPACE)
     result = run(tmp_path / "run", rounds=1)
     assert not result.valid and result.summary["general"] is None and result.summary["dispatch"] == []
 
@@ -102,7 +114,7 @@ def test_a_fault_of_the_task_is_told_and_ends_nothing(tmp_path: Path, monkeypatc
     monkeypatch.setattr(SimulatedPool, "examine", fault)
     result = run(tmp_path / "run", rounds=1)
     # Nothing is exported unexamined: the plain kernel stays.
-    assert not result.valid and result.summary.unexamined and "could be examined" in result.summary.sentence
+    assert not result.valid and result.summary.unexamined and "could not be examined" in result.summary.sentence
     assert [one.name for one in sorted((tmp_path / "run" / "best").iterdir()) if one.is_dir()] == ["baseline"]
     assert "its baseline is not right" in (tmp_path / "run" / "report.html").read_text()
     allowed = run(tmp_path / "allowed", rounds=1, allow_unexamined=True)
@@ -110,18 +122,6 @@ def test_a_fault_of_the_task_is_told_and_ends_nothing(tmp_path: Path, monkeypatc
     assert {one["verdict"] for one in allowed.summary["examined"]} == {"not examined"}
     launch = json.loads((tmp_path / "allowed" / "best" / "general" / "launch.json").read_text())
     assert launch["examined"] == "not examined"
-
-
-def test_what_an_examination_finds_of_the_baselines_launch_is_a_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    examine = SimulatedPool.examine
-
-    def surplus(self: SimulatedPool, jobs: Any, **more: Any) -> Any:
-        return [replace(one, baseline_note="The grid is too large.") for one in examine(self, jobs, **more)]
-
-    monkeypatch.setattr(SimulatedPool, "examine", surplus)
-    assert run(tmp_path / "run", rounds=1).summary.notes.count("The grid is too large.") == 1
 
 
 def test_what_the_time_limit_leaves_no_time_for_is_examined_when_there_is_more(
@@ -143,37 +143,54 @@ def test_what_the_time_limit_leaves_no_time_for_is_examined_when_there_is_more(
     assert again.summary["examined"][0]["verdict"] == "accepted" and SimulatedPool.examined
 
 
-def test_what_shares_the_defect_of_rejected_configurations_is_not_examined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = {"rounds": 1, "strategy": "exhaustive", "evaluations": 100}
-    best = run(tmp_path / "a", **settings).summary["general"]["config"]
-    group = best["GROUP"]
-    monkeypatch.setattr(SimulatedPool, "wrong", _Having("GROUP", group))
-    SimulatedPool.examined.clear()
-    result = run(tmp_path / "b", **settings)
+def test_what_shares_the_defect_of_rejected_configurations_is_not_examined(tmp_path: Path) -> None:
+    group = RANKED[0]["GROUP"]
+    SimulatedPool.wrong.extend(one for one in SPACE if one["GROUP"] == group)
+    result = run(tmp_path / "run", **EXHAUSTIVE)
     assert result.valid and result.summary["general"]["config"]["GROUP"] != group
     rejected = [one for one in SimulatedPool.examined if f"GROUP={group}" in one]
     assert 2 <= len(set(rejected)) <= 4
     assert any(f"it shares GROUP={group}" in one.why for one in result.summary.disqualified)
 
 
-def test_in_place_of_rejected_finalists_one_with_a_value_changed_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_place_of_rejected_finalists_one_with_a_value_changed_is_measured(tmp_path: Path) -> None:
     # The search measures one configuration, and that is wrong.
-    monkeypatch.setattr(SimulatedPool, "wrong", _Having("GROUP", 16))
+    SimulatedPool.wrong.extend(one for one in SPACE if one["GROUP"] == 16)
     result = run(tmp_path / "run", rounds=1, evaluations=1)
     measured = [row.data["evaluation"]["config"] for row in rows(tmp_path / "run", "evaluation")]
     assert len(measured) > 1 and measured[0]["GROUP"] == 16
     assert result.valid and result.summary["general"]["config"]["GROUP"] != 16
 
 
-class _Having:
-    """All configurations with one of these values."""
+FAST = {"FAST_MATH": True, "VEC": 4, "BLOCK": 128}
 
-    def __init__(self, name: str, *values: object) -> None:
-        self.name, self.values = name, values
 
-    def __contains__(self, config: Any) -> bool:
-        return config[self.name] in self.values
+@pytest.mark.parametrize(
+    ("rejected", "accepted", "measured", "wanted"),
+    [
+        ([FAST], [], [FAST | {"VEC": 2}], {}),
+        ([FAST, FAST | {"BLOCK": 64}], [], [FAST | {"FAST_MATH": False, "VEC": 2}], {"FAST_MATH": True}),
+        ([FAST, FAST | {"BLOCK": 64}], [FAST | {"BLOCK": 32, "VEC": 1}], [FAST | {"VEC": 2}], {"VEC": 4}),
+        ([FAST, FAST | {"BLOCK": 64}], [], [FAST], {}),
+        ([FAST, {"FAST_MATH": False, "VEC": 2, "BLOCK": 64}], [], [FAST | {"VEC": 2}], {}),
+    ],
+)
+def test_a_defect_is_shared_by_all_rejected_and_by_no_accepted(
+    rejected: list[Any], accepted: list[Any], measured: list[Any], wanted: dict[str, Any]
+) -> None:
+    assert common_defect(rejected, accepted, measured) == wanted
+
+
+def test_relaxed_arithmetic_is_changed_first() -> None:
+    template = load_task("silu_and_mul").sources("cuda").templates[0]
+    parameters = (
+        Parameter(name="VEC", values=(1, 2, 4)),
+        Parameter(name="STAGED", values=(False, True)),
+        Parameter(name="FAST_MATH", values=(False, True)),
+    )
+    template = template.model_copy(update={"parameters": parameters})
+    rejected = {"VEC": 4, "STAGED": True, "FAST_MATH": True}
+    found = variations(template, rejected, {"VEC": 4})
+    assert found[0] == rejected | {"FAST_MATH": False} and found[1] == rejected | {"VEC": 2}
+    assert rejected | {"STAGED": False} in found and len(found) <= MAX_VARIATIONS
+    assert not has(rejected, {}) and has(rejected, {"VEC": 4})

@@ -13,11 +13,11 @@ from scripted_models import DATA, SOURCE, branch, explain, plan, template
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
+from tunesmith.graph.prompts.answers import TemplateAnswer
 from tunesmith.graph.results.summary import read_summary
-from tunesmith.graph.roles.planner import NoTemplate
-from tunesmith.graph.roles.templater import TemplateDraft, check_draft, problem_of
-from tunesmith.graph.state import Branch
+from tunesmith.graph.roles.templater import Problem, problem_of, read_answer
 from tunesmith.kernels.outcome import CompileFailed, Evaluation
+from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
@@ -88,7 +88,7 @@ def test_without_a_model_a_kernel_that_no_rule_fits_has_nothing_to_tune(tmp_path
     source = tmp_path / "scale_add" / "baseline.cl"
     source.write_text(source.read_text().replace("get_global_id(0)", "(get_global_id(0) % get_global_size(0))"))
     with pytest.raises(
-        NoTemplate, match=r"has no opencl template, and the rules make none .it asks for the size"
+        TaskError, match=r"has no opencl template, and the rules make none .it asks for the size"
     ) as error:
         run(tmp_path / "run", None, task=str(tmp_path / "raw_scale_add" / "task.toml"))
     assert not hasattr(error.value, "__notes__"), "a traceback ends in the sentence"
@@ -139,9 +139,8 @@ def test_a_template_that_cannot_be_used_is_a_problem_before_it_is_tried(
     task = load_task(LIBRARY)
     tuned, held_out = (task.workloads_for("cpu", held_out=held) for held in (False, True))
     context = SimpleNamespace(task=task, device=device, limits=(device.limits,), tuned=tuned, held_out=held_out)
-    draft = TemplateDraft(number=1, branch=Branch(parent="baseline", kind="template"), answer=answer)  # type: ignore[arg-type]
-    state = check_draft({"number": "1", "draft": draft.to_json()}, cast(Context, context))
-    assert reason in state["drafts"]["1"]["problem"]["log"]
+    problem = read_answer(TemplateAnswer.model_validate(answer), cast(Context, context))
+    assert isinstance(problem, Problem) and reason in problem.log
 
 
 def test_a_template_with_a_problem_never_reaches_the_device(tmp_path: Path, simulation: list[Any]) -> None:

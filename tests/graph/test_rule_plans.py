@@ -1,57 +1,85 @@
-"""What rounds tune when rules plan them: all workloads, then each by itself, then all again."""
+"""Rounds that rules plan: what they tune and in which order, how the budget is spent, and rules that are withdrawn."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from journal_rows import rows
-from simulated_pool import SimulatedPool, add_templates, add_workload, changed, simulate_device
+from model_runs import RAW, ModelPool, plans_of, run, simulation
+from simulated_pool import add_templates, add_workload, changed
 
-from tunesmith.graph import resume, tune
+from tunesmith.graph import resume
+from tunesmith.graph.journal.events import TemplateAdded
 from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import Winner
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Waiting
-from tunesmith.kernels.outcome import Evaluation
-from tunesmith.kernels.spec.template import config_key
+from tunesmith.graph.roles.verdict import _only_where
+from tunesmith.graph.run import RunResult
+from tunesmith.kernels.outcome import Evaluation, WrongResult
+from tunesmith.kernels.rewrite import template
+from tunesmith.kernels.rewrite.examples import read_signature, task_from
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Rule, Skipped, Subject, rule
+from tunesmith.kernels.spec.template import Parameter, config_key
 
+__all__ = ["simulation"]
+pytestmark = pytest.mark.usefixtures("simulation")
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
-
-
-@pytest.fixture(autouse=True)
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    simulate_device(monkeypatch)
+EVERYTHING = ("16384", "5000", "777")
+WRONG = WrongResult("mismatch", "out", "it is wrong on fresh contents")
 
 
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
+    """scale_add, with one tuned workload."""
+    return Path(shutil.copytree(TASK, tmp_path / "task"))
+
+
+@pytest.fixture
+def wide(task: Path) -> Path:
     """scale_add with three tuned workloads."""
-    folder = tmp_path / "task"
-    shutil.copytree(TASK, folder)
-    add_workload(folder)
-    return folder
+    add_workload(task)
+    return task
 
 
-def plans(folder: Path) -> list[tuple[str, tuple[str, ...]]]:
-    found = [row.data["plan"] for row in rows(folder, "plan")]
-    return [(plan["scope"], tuple(plan["workloads"])) for plan in found]
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "run"
 
 
-def test_after_each_workload_had_a_round_all_are_searched_again(task: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=24, rounds=6, seed=1)
-    everything = ("16384", "5000", "777")
-    found = plans(folder)
-    assert [scope for scope, _ in found] == ["general", "workload", "workload", "workload", "general", "workload"]
-    assert found[0] == found[4] == ("general", everything)
-    assert sorted(names[0] for _, names in found[1:4]) == sorted(everything)
+def tuned(task: Path, folder: Path, **settings: Any) -> RunResult:
+    return run(folder, None, task=str(task), seed=1, **settings)[0]
+
+
+def slower(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    """Evaluations of a template's configurations are what `change` makes of them."""
+    whole = ModelPool._evaluate
+
+    def evaluate(self: ModelPool, request: Any) -> Evaluation:
+        found = whole(self, request)
+        return change(request.template.name, found) if request.config else found
+
+    monkeypatch.setattr(ModelPool, "_evaluate", evaluate)
+
+
+def test_after_each_workload_had_a_round_all_are_searched_again(wide: Path, folder: Path) -> None:
+    tuned(wide, folder, evaluations=14, rounds=3)
+    # A run that goes on takes up where the turns were.
+    resume(folder, more=10, rounds=3)
+    plans = plans_of(folder)
+    assert [plan.scope for plan in plans] == ["general", "workload", "workload", "workload", "general", "workload"]
+    assert plans[0].workloads == plans[4].workloads == EVERYTHING
+    assert sorted(plan.workloads[0] for plan in plans[1:4]) == sorted(EVERYTHING)
     evaluated = rows(folder, "evaluation")
     before = [row.data["evaluation"] | row.data for row in evaluated if row.stage not in ("round-5", "round-6")]
-    again = next(row.data["plan"] for row in rows(folder, "plan") if row.data["plan"]["round"] == 5)
     what = [(row.data["key"], tuple(row.data["evaluation"]["outcomes"])) for row in evaluated]
     assert len(set(what)) == len(what) > 20, "nothing is measured twice on the same workloads"
 
@@ -63,55 +91,39 @@ def test_after_each_workload_had_a_round_all_are_searched_again(task: Path, tmp_
         }
         return min(times, key=lambda key: times[key])
 
-    assert {config_key(one) for one in again["branches"][0]["seeds"]} == {best(name) for name in everything}
-
-
-def test_a_run_that_goes_on_takes_up_where_the_turns_were(task: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=8, rounds=2, seed=1)
-    resume(folder, more=9, rounds=3)
-    assert [scope for scope, _ in plans(folder)] == ["general", "workload", "workload", "workload", "general"]
+    assert set(map(config_key, plans[4].branches[0].seeds)) == {best(name) for name in EVERYTHING}
 
 
 def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most(
-    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
-    described = (task / "task.toml").read_text()
-    (task / "task.toml").write_text(described.replace('templates = ["template.toml"]', ""))
-    folder = tmp_path / "run"
-    tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=6, rounds=1, seed=1)
-    (plan,) = [row.data["plan"] for row in rows(folder, "plan")]
-    (branch,) = plan["branches"]
-    assert branch["parent"].startswith("by-rules") and branch["seeds"], branch
+    run(folder, None, evaluations=6, rounds=1)
+    ((branch,),) = [plan.branches for plan in plans_of(folder)]
+    assert branch.parent.startswith("by-rules") and branch.seeds, branch
     asked = [config_key(row.data["config"]) for row in rows(folder, "asked")]
-    assert asked[: len(branch["seeds"])] == [config_key(one) for one in branch["seeds"]]
+    assert asked[: len(branch.seeds)] == list(map(config_key, branch.seeds))
 
 
 @pytest.mark.parametrize("better", ["runs", "other"])
 def test_a_workload_is_searched_in_the_template_that_was_best_on_it(
-    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, better: str
+    wide: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, better: str
 ) -> None:
-    add_templates(task, "other")
-    whole = SimulatedPool._evaluate
+    add_templates(wide, "other")
 
-    def slower(self: SimulatedPool, request: Any) -> Evaluation:
-        factor = 1.0 if request.template.name == better or not request.config else 3.0
-        return changed(whole(self, request), lambda _, one: replace(one, seconds=factor * one.seconds))
+    def change(name: str, found: Evaluation) -> Evaluation:
+        factor = 1.0 if name == better else 3.0
+        return changed(found, lambda _, one: replace(one, seconds=factor * one.seconds))
 
-    monkeypatch.setattr(SimulatedPool, "_evaluate", slower)
-    folder = tmp_path / "run"
-    tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=24, rounds=4, seed=1)
-    templates = [row.data["plan"]["branches"][0]["parent"].split("-")[0] for row in rows(folder, "plan")]
-    assert templates == ["runs", "other", better, better]
+    slower(monkeypatch, change)
+    tuned(wide, folder, evaluations=24, rounds=4)
+    parents = [plan.branches[0].parent.split("-")[0] for plan in plans_of(folder)]
+    assert parents == ["runs", "other", better, better]
 
 
-def test_later_rounds_go_by_the_plan_as_a_person_changed_it(task: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    names = ("16384", "5000", "777")
-    settings: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 16, "seed": 1}
+def test_later_rounds_go_by_the_plan_as_a_person_changed_it(wide: Path, folder: Path) -> None:
     with pytest.raises(Waiting):
-        tune(task, run_dir=folder, rounds=4, approve="plans", **settings)
+        tuned(wide, folder, evaluations=16, rounds=4, approve="plans")
     first = folder / "plan-1.json"
     changed_plan = {"workloads": ["777", "16384", "5000", "777"], "scope": "workload"}
     first.write_text(json.dumps(json.loads(first.read_text()) | changed_plan))
@@ -119,7 +131,7 @@ def test_later_rounds_go_by_the_plan_as_a_person_changed_it(task: Path, tmp_path
         resume(folder)
     file = folder / "plan-2.json"
     planned = json.loads(file.read_text())
-    other = next(name for name in names if name not in planned["workloads"])
+    other = next(name for name in EVERYTHING if name not in planned["workloads"])
     # The scope follows from the workloads, whatever the file says.
     file.write_text(json.dumps(planned | {"workloads": [other], "scope": "general"}))
     for _ in range(2):
@@ -128,10 +140,110 @@ def test_later_rounds_go_by_the_plan_as_a_person_changed_it(task: Path, tmp_path
     assert resume(folder).valid
     with Journal(folder, create=False) as journal:
         found = RunLog(journal).plans
-    assert [(one.round, one.scope) for one in found] == [(1, "general"), *((n, "workload") for n in (2, 3, 4))]
-    assert (
-        found[0].workloads == names
-        and found[1].workloads == (other,)
-        and {name for one in found[1:] for name in one.workloads} == set(names)
-    )
+    assert [one.scope for one in found] == ["general", "workload", "workload", "workload"]
+    assert found[0].workloads == EVERYTHING and found[1].workloads == (other,)
+    assert {name for one in found[1:] for name in one.workloads} == set(EVERYTHING)
     assert json.loads((folder / "summary.json").read_text())["plans"][1]["workloads"] == [other]
+
+
+def test_every_template_is_searched_before_a_run_is_exhausted(task: Path, folder: Path) -> None:
+    add_templates(task, "second")
+    result = tuned(task, folder, evaluations=200, rounds=4)
+    parents = [one.branches[0].parent.split("-")[0] for one in plans_of(folder)]
+    assert parents[:2] == ["runs", "second"]
+    assert result.summary.ended_by == "exhausted" and result.summary.evaluations == 2 * 28
+
+
+def test_a_search_of_one_workload_exhausts_nothing(wide: Path, folder: Path) -> None:
+    """What was measured on one workload alone can never be the general configuration."""
+    result = tuned(wide, folder, evaluations=90, rounds=9)
+    assert result.summary.ended_by in ("exhausted", "rounds")
+    with Journal(folder, create=False) as journal:
+        found = RunLog(journal).evaluations()
+    for name in EVERYTHING:
+        measured = {str(one.config) for one in found if name in one.outcomes}
+        assert len(measured) >= 21, "all that compiles, on every workload"
+
+
+def test_a_wrong_template_leaves_the_budget_to_the_next(
+    task: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_templates(task, "second")
+
+    def change(name: str, found: Evaluation) -> Evaluation:
+        outcomes = {next(iter(found.outcomes)): WRONG}
+        return replace(found, outcomes=outcomes) if name == "runs" else found
+
+    slower(monkeypatch, change)
+    result = tuned(task, folder, evaluations=20, rounds=2)
+    assert result.valid and result.summary.evaluations == 20
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_a_template_without_choices_is_measured(task: Path, folder: Path, second: bool) -> None:
+    add_templates(task, *(["second"] if second else []))
+    text = (task / "template.toml").read_text()
+    text = text.replace("values = [1, 4, 16, 64]", "values = [16]").replace("values = [0, 1]", "values = [0]")
+    (task / "template.toml").write_text(re.sub(r"default = \d+, ", "", text))
+    result = tuned(task, folder, evaluations=30, rounds=3)
+    assert result.valid and result.summary.evaluations == (1 + 28 if second else 1)
+
+
+SOURCE = """__kernel void scale(__global const float* x, __global float* y) {
+    const int i = get_global_id(0);
+    y[i] = 2.0f * x[i];
+}"""
+INPUTS_AND_OUTPUTS = [{"x": np.ones(4096, np.float32), "y": np.ones(4096, np.float32)}]
+
+
+def planted(name: str, mark: str) -> Rule:
+    """A rule whose code the simulated device takes for wrong, whatever its parameter is."""
+
+    def broken(given: Subject) -> Applied | Skipped:
+        at = given.kernel.body.end_byte - 1
+        return Applied((Parameter(name=name.upper(), values=(0, 1), doc=name),), (Edit(at, at, f"// {mark}\n"),))
+
+    broken.__name__ = name
+    return rule(broken)
+
+
+DOES_NOT_COMPILE, IS_WRONG = planted("unreadable", "DOES_NOT_COMPILE"), planted("wrong", "WRONG")
+
+
+@pytest.mark.parametrize(
+    ("rules", "withdrawn", "left"),
+    [
+        ((DOES_NOT_COMPILE, *template.OPENCL_RULES), ["unreadable"], {"BLOCK", "ITEMS", "BLOCKED"}),
+        ((template.OPENCL_RULES[0], IS_WRONG, DOES_NOT_COMPILE), ["unreadable", "wrong"], {"BLOCK"}),
+        ((IS_WRONG,), ["wrong"], set()),
+    ],
+)
+def test_rules_that_break_a_kernel_are_withdrawn(
+    rules: tuple[Rule, ...],
+    withdrawn: list[str],
+    left: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+) -> None:
+    monkeypatch.setattr(template, "OPENCL_RULES", rules)
+    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
+    result, _ = run(folder, None, task=RAW, evaluations=8, rounds=1)
+    with Journal(folder, create=False, reading=True) as journal:
+        log = RunLog(journal)
+        [searched] = [one.template for one in log.events(TemplateAdded)]
+        notes = " ".join(one.sentence for one in log.notes("round-1"))
+    assert {one.name for one in searched.parameters} == left
+    for name in withdrawn:
+        assert f"The rule {name} is withdrawn" in notes
+    assert result.summary.general is not None and result.summary.general.template == searched.id
+
+
+@pytest.mark.parametrize(("block", "items", "fits_all"), [(0, 1, True), (64, 2, False)])
+def test_a_winner_that_fits_only_some_shapes_is_said_to(block: int, items: int, fits_all: bool) -> None:
+    signature = read_signature(SOURCE, None)
+    task = task_from(signature, SOURCE, ("", "baseline", "numpy"), INPUTS_AND_OUTPUTS, grid=["x_0 // 16"], block=[16])
+    made = template.rewrite(task, "opencl").template
+    assert made is not None and "no guard" in made.description
+    context: Any = SimpleNamespace(template=lambda name: made)
+    said = _only_where(context, Winner(template=made.id, config={"BLOCK": block, "ITEMS": items, "BLOCKED": False}))
+    assert (said == "") == fits_all and ("`x_0 // 16 * 16 % 128 == 0`" in said) != fits_all

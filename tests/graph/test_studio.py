@@ -12,10 +12,10 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from model_runs import LIBRARY, RAW, keys, simulation
-from scripted_models import SOURCE, Scripted, branch, explain, plan, template
+from scripted_models import Scripted, branch, explain, plan, template
 
-from tunesmith.graph.models.calls import ModelCall
-from tunesmith.graph.roles import BUILT_IN, RoleError
+from tunesmith.graph.build import BUILT_IN
+from tunesmith.graph.roles import RoleError
 
 __all__ = ["simulation"]
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -57,7 +57,7 @@ def test_without_a_task_it_is_drawn_and_says_what_it_needs(make_graph: Any) -> N
             return graph.get_graph(), graph.get_input_jsonschema(), graph.get_context_jsonschema()
 
     drawing, state, context = asyncio.run(schemas())
-    assert {*BUILT_IN, "draft"} <= set(drawing.nodes)
+    assert set(BUILT_IN) <= set(drawing.nodes)
     assert state["properties"].keys() >= {"round", "plan", "templates"}
     assert context["properties"].keys() >= {"task", "backend"}
     with pytest.raises(RoleError, match='set "task"'):
@@ -90,18 +90,10 @@ def test_a_plan_that_waits_is_an_interrupt(make_graph: Any) -> None:
     assert len(keys(Path("runs/studio-two"))) == 6
 
 
-def test_each_branch_of_a_plan_is_a_node(make_graph: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def script(call: ModelCall) -> Any:
-        if call.role == "plan":
-            return plan(branch(moves=["one"]), branch(moves=["two"]))
-        if call.role == "template":
-            wrong = call.name == "template-2"
-            return template(name=call.name, source=f"// {'WRONG' if wrong else call.name}\n{SOURCE}")
-        return explain()
-
-    models = Scripted(script, tmp_path / "ledger")
+def test_a_model_writes_and_explains(make_graph: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answers = {"plan": plan(branch(moves=["one"])), "template": template(), "explain": explain()}
+    models = Scripted(lambda call: answers[call.role], tmp_path / "ledger")
     monkeypatch.setattr("tunesmith.graph.run.open_models", lambda *_: models)
-    settings = {"task": RAW, "evaluations": 12, "rounds": 1, "model": "batch:answers"}
+    settings = {"task": RAW, "evaluations": 6, "rounds": 1, "model": "batch:answers"}
     nodes, state = invoke(make_graph, InMemorySaver(), {"round": 0}, **settings)
-    assert nodes == ["plan", "template", "draft", "draft", "template", "draft", "template", "tune", "test", "explain"]
-    assert len(state["templates"]) == 2 and state["drafts"] == {}
+    assert nodes == ["plan", "template", "tune", "test", "explain"] and len(state["templates"]) == 1

@@ -1,29 +1,33 @@
-"""Rules that plan on the tree of templates and rewrites: every call is for code, and goes where calls brought most."""
+"""Rules that plan on the tree of templates and rewrites: every call is for code, and its kinds take turns."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from model_runs import RAW, code, entries, plans_of, run, simulation
-from scripted_models import SOURCE, template
+from model_runs import RAW, ModelPool, code, entries, plans_of, run, simulation
+from scripted_models import SOURCE, branch, plan, rewrite, template
+from simulated_pool import changed
 
 from tunesmith.graph.journal.events import TemplateAdded
 from tunesmith.graph.journal.log import FailedBranch, Node, Tree
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models.calls import ModelCall
+from tunesmith.graph.models.calls import ModelCall, ModelFailed
 from tunesmith.graph.prompts.answers import RewriteAnswer
-from tunesmith.graph.roles.planner import _ranked, branch_problems, branch_rewards
+from tunesmith.graph.roles.planner import branch_problems, options_of
 from tunesmith.graph.state import Branch
-from tunesmith.kernels.outcome import Evaluation, Measured
+from tunesmith.kernels.outcome import Evaluation, Measured, WrongResult
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Parameter, Template
 
 __all__ = ["simulation"]
+pytestmark = pytest.mark.usefixtures("simulation")
+WRONG = WrongResult("mismatch", "out", "it is wrong on fresh contents")
 
 
-def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path, simulation: list[Any]) -> None:
+def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path) -> None:
     result, models = run(tmp_path / "run", code, rounds=3, evaluations=30, planner="rules")
     assert result.valid and models is not None
     assert all(".template." in name for name in models.paid), "none is for a plan or an explanation"
@@ -49,7 +53,7 @@ def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path, simulatio
     assert "round 1, rewrite: Sixteen elements a work-item.: " in later[0]
 
 
-def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path, simulation: list[Any]) -> None:
+def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path) -> None:
     def only_rewrites(call: ModelCall) -> Any:
         return code(call) if call.schema is RewriteAnswer else template(source="// DOES_NOT_COMPILE\n" + SOURCE)
 
@@ -60,11 +64,95 @@ def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path, simu
     assert given_up.data["made_by"] == "template"
 
 
-def test_no_more_is_asked_than_the_cap_on_calls_allows(tmp_path: Path, simulation: list[Any]) -> None:
+def test_no_more_is_asked_than_the_cap_on_calls_allows(tmp_path: Path) -> None:
     # The scripted model keeps no account, so the cap stands in the plan alone.
     run(tmp_path / "run", code, rounds=1, planner="rules", max_calls=1)
     (plan,) = plans_of(tmp_path / "run")
     assert [one.kind for one in plan.branches] == ["template"]
+
+
+def test_rules_search_a_template_where_a_rewrite_is_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ModelPool._evaluate
+
+    def evaluate(self: ModelPool, request: Any) -> Evaluation:
+        factor = 1.3 if request.config else 1.0
+        return changed(whole(self, request), lambda _, one: replace(one, seconds=one.seconds * factor))
+
+    def script(call: ModelCall) -> Any:
+        if call.role == "template":
+            return rewrite("LIKE 16 16 1") if call.schema is RewriteAnswer else template()
+        if call.stage == "round-1" and call.role == "plan":
+            return plan(branch(kind="template"), branch(kind="rewrite"))
+        return ModelFailed("capped", "the cap is reached")
+
+    monkeypatch.setattr(ModelPool, "_evaluate", evaluate)
+    result, _ = run(tmp_path / "run", script, rounds=5, evaluations=60)
+    searched = [one for later in plans_of(tmp_path / "run")[1:] for one in later.branches]
+    assert searched and all("whole-" not in one.parent for one in searched)
+    assert result.summary.evaluations == 29, "the template's 28 points, and the rewrite"
+
+
+def test_what_a_last_check_found_wrong_is_built_on_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ModelPool.compare
+
+    def compare(self: ModelPool, baseline: Any, candidates: Any, workload: str, **more: Any) -> Any:
+        found = whole(self, baseline, candidates, workload, **more)
+        results = (
+            WRONG if not one.template.parameters and one.template.name == "whole" else result
+            for one, result in zip(candidates, found.results, strict=True)
+        )
+        return replace(found, results=tuple(results))
+
+    monkeypatch.setattr(ModelPool, "compare", compare)
+    result, models = run(tmp_path / "run", code, rounds=3, evaluations=24, planner="rules")
+    later = [one for later in plans_of(tmp_path / "run")[1:] for one in later.branches]
+    assert result.valid and later and all("whole-" not in one.parent for one in later)
+    history = [call.messages[1].content for call in models.asked() if call.stage != "round-1"]
+    assert any("round 1, rewrite: Sixteen elements a work-item.: wrong in the last check" in one for one in history)
+
+
+def test_code_is_asked_for_where_only_the_plan_failed(tmp_path: Path) -> None:
+    """Of a task that brings no template: rules alone would have nothing to plan."""
+
+    def script(call: ModelCall) -> Any:
+        if call.role == "plan":
+            return ModelFailed("unstructured", "no plan")
+        return rewrite("LIKE 16 4 0") if call.schema is RewriteAnswer else template()
+
+    assert run(tmp_path / "run", script, rounds=1, evaluations=9, explain=False)[0].valid
+
+
+def test_nothing_is_repaired_that_could_not_be_tried(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def script(call: ModelCall) -> Any:
+        asked.append(call.name)
+        if call.role == "plan":
+            return plan(branch(moves=["a"]), branch(moves=["b"]))
+        if call.name.startswith("template-2"):
+            return template(source="// DOES_NOT_COMPILE\n" + SOURCE)
+        return template()
+
+    run(tmp_path / "run", script, rounds=1, evaluations=2, explain=False)
+    assert asked == ["plan", "template-1", "template-2"]
+
+
+def test_an_answer_that_the_run_has_already_is_a_call_without_gain(tmp_path: Path) -> None:
+    def script(call: ModelCall) -> Any:
+        return rewrite("LIKE 16 16 0") if call.schema is RewriteAnswer else template()
+
+    run(tmp_path / "run", script, rounds=4, evaluations=40, planner="rules")
+    with Journal(tmp_path / "run", create=False) as journal:
+        added = [entry.event.made_by for entry in journal.entries(TemplateAdded)]
+    assert added == ["template", "rewrite"]
+    exposed = [one for later in plans_of(tmp_path / "run") for one in later.branches if one.kind == "expose"]
+    assert len({one.parent for one in exposed}) == len(exposed), "the same question is not asked twice"
+
+
+def test_an_arm_plans_its_own_kinds_only(tmp_path: Path) -> None:
+    run(tmp_path / "run", code, rounds=2, evaluations=20, planner="rules", arm="template+search")
+    kinds = {one.kind for each in plans_of(tmp_path / "run") for one in each.branches}
+    assert kinds == {"template", "extend", "search"}
 
 
 def node(name: str, made_by: Any, round_: int, best: float, answers: int = 1, parent: str = "baseline") -> Node:
@@ -75,64 +163,29 @@ def node(name: str, made_by: Any, round_: int, best: float, answers: int = 1, pa
     return Node(template=made, round=round_, ranked=ranked, **about)
 
 
-def failed(round_: int, made_by: Any, answers: int) -> FailedBranch:
-    about: dict[str, Any] = {"parent": "baseline", "moves": ("x",), "problem": "why"}
-    return FailedBranch(round=round_, branch=0, made_by=made_by, answers=answers, **about)
+def failure(parent: str, kind: Any, answers: int) -> FailedBranch:
+    about: dict[str, Any] = {"parent": parent, "moves": ("x",), "problem": "why"}
+    return FailedBranch(round=2, branch=0, made_by=kind, answers=answers, **about)
 
 
-def test_a_kernel_counts_against_the_best_of_earlier_rounds() -> None:
-    nodes = (
-        node("a", "template", 1, 0.5, answers=2),
-        node("b", "rewrite", 1, 0.25),
-        node("c", "rewrite", 2, 0.125),
-        node("d", "expose", 2, 0.3),
-        node("given", "template", 1, 0.01, parent="library"),
+def test_the_kinds_that_the_tree_allows_take_turns() -> None:
+    first = node("first", "template", 1, 0.2)
+    whole = node("whole", "rewrite", 1, 0.21)
+    whole = whole.model_copy(
+        update={"template": whole.template.model_copy(update={"parameters": (), "constraints": ()})}
     )
-    first = failed(1, "template", 1)
-    one = Tree(nodes[:2], (first,))
-    two = Tree(nodes[:4], (first, failed(2, "extend", 3)))
-    found = branch_rewards([one, two])
-    assert found["rewrite"] == (1, pytest.approx(0.6931, abs=1e-3))
-    assert found["expose"] == (1, 0.0) and found["extend"] == (3, 0.0)
-    assert "template" not in found, "the first round's gains are over the task's own kernel"
-    assert branch_rewards([Tree((nodes[4],)), Tree((nodes[4],))]) == {}, "what the task brings cost no call"
-
-
-def test_a_call_is_worth_what_its_own_round_found() -> None:
-    """Not what a later search of its kernel finds, and nothing where the kernel turned out to be no good."""
-    a, b = node("a", "template", 1, 0.8), node("b", "rewrite", 2, 0.7)
-    searched_later = node("a", "template", 1, 0.6)
-    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((searched_later, b))])["rewrite"][1] == pytest.approx(
-        0.1335, abs=1e-3
-    )
-    vetoed = b.model_copy(update={"vetoed": "writes where it should not"})
-    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, vetoed))])["rewrite"] == (1, 0.0)
-    wrong = b.model_copy(update={"ranked": ()})
-    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, wrong))])["rewrite"] == (1, 0.0)
-    unanswered = failed(2, "extend", 0)
-    assert branch_rewards([Tree((a,)), Tree((a,), (unanswered,))])["extend"][0] == 0
-
-
-def bare(known: Node) -> Node:
-    whole = known.template.model_copy(update={"parameters": (), "constraints": ()})
-    return known.model_copy(update={"template": whole})
-
-
-def test_what_brought_most_is_asked_for_again() -> None:
-    """Also where the first round brought far more than any later one can."""
-    earlier = (
-        node("first", "template", 1, 0.2),
-        node("other", "rewrite", 1, 0.3),
-        node("opened", "expose", 2, 0.18, parent="other"),
-        node("wider", "extend", 2, 0.19, parent="first"),
-        node("anew", "template", 3, 0.185),
-        bare(node("whole", "rewrite", 3, 0.178)),
-    )
-    tree = Tree(earlier)
-    ranked = _ranked(tree, branch_rewards([Tree(earlier[:2]), Tree(earlier[:4]), tree]))
-    assert [one.kind for one in ranked] == ["expose", "extend", "rewrite", "template"]
-    assert [one.parent for one in ranked[:2]] == [earlier[5].id, earlier[2].id]
-    assert ranked[3].moves != _ranked(Tree(()), {})[0].moves, "another organisation than the first"
+    assert [one.kind for one in options_of(Tree(()))] == ["template", "rewrite"]
+    kinds = ["expose", "extend", "rewrite", "template"]
+    found = options_of(Tree((first, whole)))
+    assert [one.kind for one in found] == kinds and [one.parent for one in found[:2]] == [whole.id, first.id]
+    assert found[3].moves != options_of(Tree(()))[0].moves, "another organisation than the first"
+    failed = failure(whole.id, "expose", 2)
+    wider = node("wider", "extend", 2, 0.19, parent=first.id)
+    later = options_of(Tree((first, whole, wider), (failed,)))
+    assert [one.kind for one in later] == ["rewrite", "template", "extend"], "the kernel is not exposed again"
+    assert later[2].parent == wider.id
+    unanswered = failure("baseline", "rewrite", 0)
+    assert [one.kind for one in options_of(Tree((first, whole), (unanswered,)))] == kinds
 
 
 def searched(sizes: dict[str, tuple[Any, ...]], best: dict[str, Any], *others: tuple[float, dict[str, Any]]) -> Node:
@@ -172,7 +225,10 @@ def test_what_one_configuration_for_all_workloads_costs_is_known() -> None:
 
 def test_kinds_that_do_not_fit_their_parent_are_named() -> None:
     tuned = node("a", "template", 1, 0.5)
-    whole = bare(node("b", "rewrite", 1, 0.5))
+    whole = node("b", "rewrite", 1, 0.5)
+    whole = whole.model_copy(
+        update={"template": whole.template.model_copy(update={"parameters": (), "constraints": ()})}
+    )
     tree = Tree((tuned, whole))
     wrong = [
         Branch(parent="baseline", kind="search"),
