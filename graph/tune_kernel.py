@@ -19,17 +19,16 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
-from tunesmith.graph.dispatch import BASELINE
-from tunesmith.graph.journal.records import Winner
 from tunesmith.graph.progress import Listener, silent
+from tunesmith.graph.results.runtime import ARRAY_TYPES, KernelError, Kernels, numpy_type
 from tunesmith.graph.run import RunResult, tune
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.rewrite.examples import Signature, read_signature, task_from
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.task import FunctionOpponent, Task
 from tunesmith.kernels.spec.taskfile import sentence
-from tunesmith.kernels.spec.template import BACKENDS, Config, Template
+from tunesmith.kernels.spec.template import BACKENDS
 
 Framework = Literal["numpy", "torch", "cupy"]
 Example = Any
@@ -39,18 +38,8 @@ import base64
 
 from ray import cloudpickle
 
-_given = cloudpickle.loads(base64.b64decode("{pickled}"))
-
-
-def reference(**given):
-    results = _given({call})
-    if isinstance(results, dict):
-        return results
-    return dict(zip({outputs!r}, results if isinstance(results, (tuple, list)) else [results]))
+reference = cloudpickle.loads(base64.b64decode("{pickled}"))()
 """
-
-
-_COMPILED = "\n\nimport torch\n\n_given = torch.compile(_given)\n"
 
 
 class ExampleError(TunesmithError):
@@ -77,8 +66,7 @@ class TunedKernel:
 
     def __init__(self, result: RunResult, task: Task, signature: Signature) -> None:
         self.result, self.task, self._signature = result, task, signature
-        self._device: Any = None
-        self._loaded: dict[str, Any] = {}
+        self._kernels: Kernels | None = None
 
     @property
     def rows(self) -> tuple[TunedWorkload, ...]:
@@ -115,93 +103,41 @@ class TunedKernel:
     def __call__(self, *arrays: Any, **scalars: Any) -> Any:
         """The output, or a tuple of them, as arrays of the framework of the given ones. Raises `ExampleError`."""
         example = _by_name(self._signature, (*arrays,) if arrays else {}, None, scalars)
-        host = {name: _to_numpy(value) for name, value in example.items()}
-        workload = self._workload(host)
-        outputs = self._launch(workload, host)
+        # Copies, as the launch changes them.
+        given = {name: np.array(_to_numpy(value), order="C", ndmin=1) for name, value in example.items()}
+        given |= {name: given[name].item() for name in self._signature.scalars if name in given}
+        try:
+            outputs = self._launch(given)
+        except (ValueError, KernelError) as error:
+            raise ExampleError(str(error)) from error
         like = next((example[name] for name in self._signature.read), None)
         found = [_like(outputs[name], like) for name in self._signature.written]
         return found[0] if len(found) == 1 else tuple(found)
 
-    def _workload(self, given: Mapping[str, Any]) -> Workload:
-        """The sizes of a call, read from its arrays as the shapes of the task say."""
-        sizes: dict[str, int] = {}
-        for argument in self.task.arguments:
-            if argument.role == "scalar" and argument.name in given and argument.value in self.task.size_names:
-                sizes[str(argument.value)] = int(given[argument.name])
-            elif argument.role != "scalar" and argument.name in given:
-                for dim, extent in zip(argument.shape, np.shape(given[argument.name]), strict=False):
-                    if dim in self.task.size_names:
-                        sizes.setdefault(dim, int(extent))
-        if missing := sorted(self.task.size_names - sizes.keys()):
+    def _launch(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments after a launch on `given` by the kernel that best/ has for their shape."""
+        if self._kernels is None:
+            if not (best := self.result.folder / "best").is_dir():
+                raise ExampleError(f"{self.result.folder} has no kernel to call: {self.result.summary.sentence}")
+            self._kernels = Kernels(best)
+        kernels = self._kernels
+        if missing := [size for size in kernels.explicit if size not in given]:
             raise ExampleError(
                 f"The size {missing[0]} cannot be told from the arrays; give it by name: {missing[0]}=..."
             )
-        known = next((one for one in self.task.workloads if one.sizes == sizes), None)
-        return known or Workload(name="call", sizes=sizes, types={})
-
-    def _launch(self, workload: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
-        from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
-        from tunesmith.kernels.build.artifact import Artifact
-        from tunesmith.kernels.build.source import specialise
-        from tunesmith.kernels.outcome import describe
-        from tunesmith.kernels.spec.task import geometry
-
-        used = self.result.summary.device
-        if self._device is None:
-            self._device = open_device(used.limits, used.index)
-        device = self._device
-        template, config = self._chosen(workload)
-        source = specialise(template, config, workload.types)
-        if source.digest not in self._loaded:
-            made = open_compiler(used.limits, used.index).compile(source)
-            if not isinstance(made, Artifact):
-                raise ExampleError(f"The kernel cannot be compiled again: {describe(made)}")
-            self._loaded[source.digest] = device.load(made)
-        arguments, held = list[Any](), dict[str, Any]()
-        for argument in self.task.arguments:
-            kind = DTYPES[argument.dtype]
-            if argument.role == "scalar":
-                value = given.get(argument.name, self.task.scalar_of(argument, workload))
-                arguments.append(kind.scalar(value))
-                continue
-            shape = self.task.shape_of(argument, workload)
-            buffer = held[argument.name] = device.allocate(math.prod(shape) * kind.size)
-            if argument.role != "out":
-                data = np.ascontiguousarray(given[argument.name])
-                if data.shape != shape or str(data.dtype) != str(kind.storage):
-                    raise ExampleError(
-                        f"The array {argument.name} is {data.dtype}{list(data.shape)}; the kernel takes "
-                        f"{argument.dtype}{list(shape)}."
-                    )
-                device.write(buffer, data.reshape(-1).view(np.uint8))
-            arguments.append(buffer)
-        where = geometry(template, config, workload)
-        device.launch(BoundLaunch(self._loaded[source.digest], where, tuple(arguments)))
-        device.synchronize()
-        return {
-            one.name: device.read(held[one.name])
-            .view(DTYPES[one.dtype].storage)
-            .reshape(self.task.shape_of(one, workload))
-            for one in self.task.outputs
-        }
-
-    def _chosen(self, workload: Workload) -> tuple[Template, Config]:
-        """The kernel for a shape: the best for a tuned shape, elsewhere the dispatch rule's choice, as far as it can
-        be launched on the shape; else the kernel as it came."""
-        summary, sources = self.result.summary, self.task.sources(self._signature.backend)
-        found = summary.dispatching
-        used: Winner | None = None
-        if workload.name in [row.workload for row in summary.tuned]:
-            used = next((row for row in summary.dispatch if row.workload == workload.name), None)
-        elif found is not None and (number := found.rule.kernel(workload)) != BASELINE:
-            used = found.kernels[number]
-        limits = summary.device.limits
-        template = None if used is None else next((one for one in sources.templates if one.id == used.template), None)
-        if used is not None and template is not None and infeasible_on(template, used.config, workload, limits) is None:
-            return template, dict(used.config)
-        if (refused := infeasible_on(sources.baseline.template, {}, workload, limits)) is not None:
-            raise ExampleError(f"The kernel cannot be launched on these sizes: {refused.detail.rstrip('.')}.")
-        return sources.baseline.template, {}
+        read = [given[one["name"]] for one in kernels.given]
+        explicit = [int(given[size]) for size in kernels.explicit]
+        dtypes = [str(one.dtype) for one in read]
+        sizes, types = kernels.read([one.shape for one in read], dtypes, explicit, storage=ARRAY_TYPES)
+        for argument, (_, value) in zip(self.task.arguments, kernels.values(types, sizes, {}), strict=True):
+            name, follows = argument.name, argument.role == "scalar" and parse(argument.value or "0").names
+            if follows and given.get(name, value) != value:
+                raise ExampleError(f"{name} is {given[name]}, but by the shapes of the arrays it is {value}.")
+        made = [one["name"] for one in kernels.arguments if one["role"] == "out"]
+        empty = [np.empty(shape, numpy_type(dtype)) for shape, dtype in kernels.outputs(types, sizes)]
+        passed = {**given, **dict(zip(made, empty, strict=True))}
+        kernels.run(types, sizes, passed, device=self.result.summary.device.index)
+        return passed
 
 
 def tune_kernel(
@@ -270,7 +206,7 @@ def tune_kernel(
         raise ExampleError(": ".join([*option, *map(str, first["loc"]), f"{sentence(first)}."])) from error
     settings.setdefault("backend", signature.backend)
     result = tune(task, run_dir=run_dir, listener=listener, **settings)
-    return TunedKernel(result, _as_run(result, task), signature)
+    return TunedKernel(result, task, signature)
 
 
 def _opponents(
@@ -290,23 +226,6 @@ def _opponents(
         )
         for name, function in (opponents or {}).items()
     )
-
-
-def _as_run(result: RunResult, task: Task) -> Task:
-    """The task as the run has it: with the templates that the rules made, also the templates of fewer rules."""
-    from tunesmith.graph.journal.events import TemplateAdded
-    from tunesmith.graph.journal.log import RunLog
-    from tunesmith.graph.journal.store import Journal
-
-    with Journal(result.folder, create=False, reading=True) as journal:
-        log = RunLog(journal)
-        started, added = log.started, [one.template for one in log.events(TemplateAdded)]
-    if started is None:
-        return task
-    task, backend = started.task, started.device.backend
-    found = {one.id: one for one in (*task.sources(backend).templates, *added)}
-    sources = task.sources(backend).model_copy(update={"templates": tuple(found.values())})
-    return task.model_copy(update={"backends": {**task.backends, backend: sources}})
 
 
 def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:
@@ -407,31 +326,47 @@ def _text(signature: Signature, function: Callable[..., Any], framework: Framewo
     """The source of a module whose function `reference` calls `function`; name: what messages call it."""
     from ray import cloudpickle
 
-    plain = _uncompiled(function)
+    plain, names, read, written = (
+        _uncompiled(function),
+        _names_taken(signature, function),
+        signature.read,
+        signature.written,
+    )
+    is_compiled, takes_cupy = plain is not function, framework == "cupy"
+
+    def make() -> Callable[..., Any]:
+        """Goes to processes without Tunesmith, so it uses no name of this module."""
+        called = plain
+        if is_compiled:
+            import torch
+
+            called = torch.compile(plain)
+
+        def reference(**given: Any) -> dict[str, Any]:
+            on_host = all(not hasattr(value, "get") for value in given.values())
+            if takes_cupy:
+                # A function of CuPy arrays gets them also where the task's own are on the host.
+                import cupy
+
+                given = {key: cupy.asarray(one) if getattr(one, "ndim", 0) else one for key, one in given.items()}
+            if names is None:
+                results = called(*(given[one] for one in read))
+            else:
+                results = called(**{one: given[one] for one in names if one in given})
+            if not isinstance(results, dict):
+                results = dict(zip(written, results if isinstance(results, tuple | list) else [results], strict=False))
+            return {key: one.get() for key, one in results.items()} if takes_cupy and on_host else results
+
+        return reference
+
     try:
-        pickled = base64.b64encode(cloudpickle.dumps(plain)).decode()  # type: ignore[no-untyped-call,unused-ignore]
+        pickled = base64.b64encode(cloudpickle.dumps(make)).decode()  # type: ignore[no-untyped-call,unused-ignore]
     except (TypeError, pickle.PicklingError) as error:
         raise ExampleError(
             f"{name}: the function cannot be sent to another process ({error}); leave out of it what belongs to this "
             "one, such as locks and open files."
         ) from error
-    names = _names_taken(signature, function)
-    call = f"**{{name: given[name] for name in {names!r} if name in given}}"
-    if names is None:
-        call = ", ".join(f"given[{name!r}]" for name in signature.read)
-    text = _REFERENCE.format(pickled=pickled, call=call, outputs=signature.written)
-    if plain is not function:
-        text += _COMPILED
-    if framework != "cupy":
-        return text
-    # A function of CuPy arrays gets them also where the task's own are on the host.
-    return text + (
-        "\n\n_of_cupy = reference\n\n\ndef reference(**given):\n    import cupy\n    import numpy\n\n"
-        "    here = any(isinstance(value, numpy.ndarray) for value in given.values())\n"
-        "    moved = {name: cupy.asarray(value) if getattr(value, 'ndim', 0) else value for name, value in "
-        "given.items()}\n    results = _of_cupy(**moved)\n"
-        "    return {name: value.get() if here else value for name, value in results.items()}\n"
-    )
+    return _REFERENCE.format(pickled=pickled)
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,6 @@ import math
 import os
 import runpy
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
@@ -56,14 +55,12 @@ Types = tuple[str, ...]
 """Data types, in the order of `Kernels.types`."""
 Sizes = tuple[int, ...]
 """Sizes, in the order of `Kernels.sizes`, or the extents of an array."""
+Given = Mapping[str, Any]
+"""Arrays by the arguments' names, and numbers for scalars that are not to have the task's value."""
 
 
-class DriverError(RuntimeError):
-    """The CUDA driver refuses a call, or machine code is damaged; the message says which."""
-
-
-class CompilationError(RuntimeError):
-    """A source does not compile, or there is no NVRTC; the message says which."""
+class KernelError(RuntimeError):
+    """The CUDA driver refuses a call, machine code is damaged, or a source does not compile; the message says which."""
 
 
 class KernelChoice(NamedTuple):
@@ -98,6 +95,7 @@ class Kernels:
         self.sizes, self.types = (
             tuple(one["name"] for one in sources) for sources in (self._size_sources, self._type_sources)
         )
+        self.explicit = [one["name"] for one in self._size_sources if one["argument"] is None]
         self.launches = {
             path.parent.name: json.loads(path.read_text(encoding="utf-8"))
             for path in sorted(self.folder.glob("*/launch.json"))
@@ -185,32 +183,26 @@ class Kernels:
 
     def prepare(self, device: int, types: Types, sizes: Sizes) -> PreparedLaunch:
         """CUDA: the launch for a shape on a device, with the task's scalars; the arrays' addresses are still 0."""
-        return PreparedLaunch(self, device, types, self.choose(types, sizes), self.values(types, sizes))
+        return PreparedLaunch(self, device, types, self.choose(types, sizes), self.values(types, sizes, {}))
 
-    def enqueue(
-        self, queue: Any, types: Types, sizes: Sizes, given: Mapping[str, Any], choice: KernelChoice | None = None
-    ) -> Any:
+    def enqueue(self, queue: Any, types: Types, sizes: Sizes, given: Given, choice: KernelChoice | None = None) -> Any:
         """OpenCL: enqueues the kernel for a shape on a queue of pyopencl, and returns the event.
 
-        given: buffers by the arguments' names, and numbers for scalars that are not to have the task's value; choice:
-        another kernel than that of `choose`. Raises ValueError where there is no kernel for types or sizes, or a buffer
-        is too small.
+        given: buffers for the arrays; choice: another kernel than that of `choose`. Raises ValueError where there is no
+        kernel for types or sizes, or a buffer is too small.
         """
         import pyopencl
 
-        choice, names, arguments = choice or self.choose(types, sizes), self._names(types, sizes), list[Any]()
-        for argument, (dtype, value) in zip(self.arguments, self.values(types, sizes)):
-            name = argument["name"]
-            if argument["role"] == "scalar":
-                arguments.append(numpy_type(dtype).type(given.get(name, value)))
-                continue
-            shape, dtype = self._shape(argument, names), self._dtype(argument, names)
-            needed = math.prod(shape) * ELEMENT_BYTES[dtype]
-            if given[name].size < needed:
-                wanted = f"the shape {shape} of {dtype} takes {needed}"
-                raise ValueError(f"{self.name}: {name} has {given[name].size} bytes, but {wanted}.")
-            arguments.append(given[name])
-        arguments += [pyopencl.LocalMemory(choice.shared_bytes)] * (choice.shared_bytes > 0)
+        choice, names = choice or self.choose(types, sizes), self._names(types, sizes)
+        for one in self.arguments:
+            if one["role"] != "scalar":
+                shape, dtype, size = self._shape(one, names), self._dtype(one, names), given[one["name"]].size
+                if size < (needed := math.prod(shape) * ELEMENT_BYTES[dtype]):
+                    wanted = f"the shape {shape} of {dtype} takes {needed}"
+                    raise ValueError(f"{self.name}: {one['name']} has {size} bytes, but {wanted}.")
+        values = self.values(types, sizes, given)
+        passed = [value if kind == "pointer" else numpy_type(kind).type(value) for kind, value in values]
+        passed += [pyopencl.LocalMemory(choice.shared_bytes)] * (choice.shared_bytes > 0)
         key = queue.context.int_ptr, types, choice.folder
         if key not in self._programs:
             about = self._sources[choice.folder, types]
@@ -220,17 +212,72 @@ class Kernels:
             entry = self.launches[choice.folder]["entry"]
             self._programs[key] = queue.context, pyopencl.Kernel(program, entry)
         kernel = self._programs[key][1]
-        kernel.set_args(*arguments)
+        kernel.set_args(*passed)
         work_items = tuple(many * size for many, size in zip(choice.grid, choice.block))
         return pyopencl.enqueue_nd_range_kernel(queue, kernel, work_items, choice.block)
 
-    def values(self, types: Types, sizes: Sizes) -> list[tuple[str, Any]]:
-        """Type and value of each argument of the kernel: scalars as the task has them, arrays as the address 0."""
-        names = self._names(types, sizes)
-        return [
-            (self._dtype(one, names), evaluate(one["value"], names)) if one["role"] == "scalar" else ("pointer", 0)
-            for one in self.arguments
-        ]
+    def run(
+        self, types: Types, sizes: Sizes, given: Given, choice: KernelChoice | None = None, device: int = 0
+    ) -> float:
+        """Milliseconds of one launch, which changes the given arrays as the kernel does.
+
+        given: contiguous arrays of NumPy; device: of CUDA, which needs CuPy; OpenCL takes the device that was tuned on,
+        or the first.
+        """
+        import numpy
+
+        names = [one["name"] for one in self.arguments if one["role"] != "scalar"]
+        choice, data = choice or self.choose(types, sizes), {name: given[name].view(numpy.uint8) for name in names}
+        if self.backend == "opencl":
+            import pyopencl
+
+            flags = pyopencl.mem_flags.READ_WRITE | pyopencl.mem_flags.COPY_HOST_PTR
+            buffers = {name: pyopencl.Buffer(self._queue.context, flags, hostbuf=one) for name, one in data.items()}
+            event = self.enqueue(self._queue, types, sizes, {**given, **buffers}, choice)
+            for name, host in data.items():
+                pyopencl.enqueue_copy(self._queue, host, buffers[name]).wait()
+            return float((event.profile.end - event.profile.start) * 1e-6)
+        import cupy
+
+        with cupy.cuda.Device(device):
+            held = {name: cupy.asarray(host) for name, host in data.items()}
+            values = self.values(types, sizes, {**given, **{name: one.data.ptr for name, one in held.items()}})
+            launch = PreparedLaunch(self, device, types, choice, values)
+            start, end = cupy.cuda.Event(), cupy.cuda.Event()
+            start.record()
+            launch.start(cupy.cuda.get_current_stream().ptr)
+            end.record()
+            end.synchronize()
+            for name, host in data.items():
+                held[name].get(out=host)
+            return float(cupy.cuda.get_elapsed_time(start, end))
+
+    @cached_property
+    def _queue(self) -> Any:
+        import pyopencl
+
+        devices = [device for platform in pyopencl.get_platforms() for device in platform.get_devices()]
+        device = next((one for one in devices if one.name.strip() == self.device), devices[0])
+        try:
+            # The embedded CPU driver needs help on processors newer than itself; other drivers do not.
+            from tunesmith.kernels.backends.opencl import name_processor
+
+            name_processor(device)
+        except ImportError:
+            pass
+        profiling = pyopencl.command_queue_properties.PROFILING_ENABLE
+        return pyopencl.CommandQueue(pyopencl.Context([device]), properties=profiling)
+
+    def values(self, types: Types, sizes: Sizes, given: Given) -> list[tuple[str, Any]]:
+        """Type and value of each argument of the kernel: an array's is given or 0, a scalar's given or the task's."""
+        names, found = self._names(types, sizes), list[tuple[str, Any]]()
+        for one in self.arguments:
+            if one["role"] != "scalar":
+                found.append(("pointer", given.get(one["name"], 0)))
+            else:
+                value = given[one["name"]] if one["name"] in given else evaluate(one["value"], names)
+                found.append((self._dtype(one, names), value))
+        return found
 
     def load(self, device: int) -> None:
         """CUDA: loads all kernels onto a device, as is needed before a CUDA graph is captured."""
@@ -247,7 +294,7 @@ class Kernels:
                 function = self.driver.load(code, self.launches[folder]["entry"])
                 known = self._functions[device, types, folder] = [function, 0]
             if shared > known[1]:
-                self.driver.allow_shared(known[0], shared)
+                self.driver.call("cuFuncSetAttribute", known[0], MAX_DYNAMIC_SHARED, ctypes.c_int(shared))
                 known[1] = shared
             return known[0]
 
@@ -263,7 +310,7 @@ class Kernels:
         if measured["file"] is not None and measured["architecture"] == arch:
             code: bytes = (self.folder / folder / measured["file"]).read_bytes()
             if hashlib.sha256(code).hexdigest() != measured["sha256"]:
-                raise DriverError(f"{measured['file']} is not the file that was exported: its sha256 differs.")
+                raise KernelError(f"{measured['file']} is not the file that was exported: its sha256 differs.")
             return code
         options = about["fast_math"], about["max_registers"] or 0
         return compile_source(self._text(folder, about), arch, *options, f"{self.name}_tuned")
@@ -320,56 +367,55 @@ class LaunchConfig(ctypes.Structure):
     ]
 
 
-class Driver:
-    """The CUDA driver's library. name: its file."""
+class Library:
+    """A library of CUDA, whose functions return a status. name: its file."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self._library = name, ctypes.CDLL(name)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls a function; raises `KernelError` for any status but 0."""
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            raise KernelError(f"{name} fails with CUDA status {status}.")
+
+    def get(self, kind: Any, name: str, *arguments: Any) -> Any:
+        """Calls a function whose first parameter is the address of its result, and returns that result."""
+        result = kind()
+        self.call(name, ctypes.byref(result), *arguments)
+        return result
+
+
+class Driver(Library):
+    """The CUDA driver."""
 
     def __init__(self, name: str = "libcuda.so.1") -> None:
-        self._library = ctypes.CDLL(name)
+        super().__init__(name)
         # The lock of the interpreter is kept during a launch, which returns at once.
         self.launch = ctypes.PyDLL(name).cuLaunchKernelEx
 
-    def call(self, name: str, *arguments: Any) -> None:
-        """Calls a function of the library; raises `DriverError` for any status but 0."""
-        status = getattr(self._library, name)(*arguments)
-        if status != 0:
-            raise DriverError(f"{name} fails with CUDA status {status}.")
-
     def arch(self, device: int) -> str:
         """Such as "sm_90"."""
-        number, values = ctypes.c_int(), list[int]()
-        self.call("cuDeviceGet", ctypes.byref(number), device)
-        for attribute in (MAJOR, MINOR):
-            value = ctypes.c_int()
-            self.call("cuDeviceGetAttribute", ctypes.byref(value), attribute, number)
-            values.append(value.value)
-        return f"sm_{values[0]}{values[1]}"
+        number = self.get(ctypes.c_int, "cuDeviceGet", device)
+        versions = (self.get(ctypes.c_int, "cuDeviceGetAttribute", which, number).value for which in (MAJOR, MINOR))
+        return "sm_{}{}".format(*versions)
 
     def use(self, device: int) -> None:
         """Makes the primary context, in which PyTorch and CuPy work, current on this thread."""
-        number, context = ctypes.c_int(), ctypes.c_void_p()
-        self.call("cuDeviceGet", ctypes.byref(number), device)
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
-        self.call("cuCtxSetCurrent", context)
+        number = self.get(ctypes.c_int, "cuDeviceGet", device)
+        self.call("cuCtxSetCurrent", self.get(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", number))
 
     def load(self, code: bytes, entry: str) -> Any:
         """The handle of the function `entry` in machine code."""
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        self.call("cuModuleLoadData", ctypes.byref(module), code)
-        self.call("cuModuleGetFunction", ctypes.byref(function), module, entry.encode())
-        return function.value
-
-    def allow_shared(self, function: Any, size: int) -> None:
-        """Lets a function have `size` bytes of dynamic shared memory."""
-        self.call("cuFuncSetAttribute", ctypes.c_void_p(function), MAX_DYNAMIC_SHARED, ctypes.c_int(size))
+        module = self.get(ctypes.c_void_p, "cuModuleLoadData", code)
+        return self.get(ctypes.c_void_p, "cuModuleGetFunction", module, entry.encode())
 
 
 class PreparedLaunch:
-    """One CUDA launch, prepared: only addresses, and scalars that a caller chooses, are still to be set in `slots`.
+    """A CUDA launch: only addresses, and scalars that a caller chooses, are still to be set in `slots`.
 
-    A launch through ctypes takes no longer than one through the bindings if ctypes has nothing to convert: to make the
-    eleven parameters of cuLaunchKernel of Python's numbers costs several times the call itself. So all is prepared,
-    and the driver reads configuration and arguments where they lie. arguments: type ("pointer", or that of a scalar)
-    and value of each, in the kernel's order.
+    ctypes takes several times the launch itself to convert Python's numbers. So all is prepared, and the driver reads
+    configuration and arguments where they lie. arguments: as `Kernels.values` gives them.
     """
 
     __slots__ = ("_config", "_device", "_driver", "_launch", "slots")
@@ -387,12 +433,10 @@ class PreparedLaunch:
         self._driver, self._device = kernels.driver, device
         self._config = LaunchConfig(*choice.grid, *choice.block, choice.shared_bytes)
         function = kernels.function(device, types, choice.folder, choice.shared_bytes)
-        self._launch = partial(
-            self._driver.launch, ctypes.byref(self._config), ctypes.c_void_p(function), ctypes.byref(packed), None
-        )
+        self._launch = partial(self._driver.launch, ctypes.byref(self._config), function, ctypes.byref(packed), None)
 
     def start(self, stream: int) -> None:
-        """Launches on a stream (its handle). Raises `DriverError`."""
+        """Launches on a stream (its handle). Raises `KernelError`."""
         self._config.stream = stream
         status = self._launch()
         if status == INVALID_CONTEXT:
@@ -400,7 +444,7 @@ class PreparedLaunch:
             self._driver.use(self._device)
             status = self._launch()
         if status != 0:
-            raise DriverError(f"The launch fails with CUDA status {status}.")
+            raise KernelError(f"The launch fails with CUDA status {status}.")
 
 
 def compile_source(source: str, arch: str, fast_math: bool, max_registers: int, package: str) -> bytes:
@@ -408,37 +452,36 @@ def compile_source(source: str, arch: str, fast_math: bool, max_registers: int, 
 
     NVRTC comes with PyTorch, with CuPy's wheels (nvidia-cuda-nvrtc) or with a CUDA toolkit. fast_math: relaxed
     arithmetic; max_registers: cap per thread, 0 for none; package: the folder in ~/.cache (XDG_CACHE_HOME) that keeps
-    machine code by the content of source and options. Raises `CompilationError`.
+    machine code by the content of source and options. Raises `KernelError`.
     """
     # From 9.0 on an "a" allows the instructions that only this architecture has.
     target = f"{arch}a" if int("".join(filter(str.isdigit, arch))) >= 90 else arch
     options = [f"--gpu-architecture={target}", "--std=c++17", "--no-source-include"]
     options += ["--use_fast_math"] * fast_math + [f"--maxrregcount={max_registers}"] * (max_registers > 0)
-    library, place = _nvrtc()
-    key = hashlib.sha256("\0".join([source, *options, place]).encode()).hexdigest()
+    library = _nvrtc()
+    key = hashlib.sha256("\0".join([source, *options, library.name]).encode()).hexdigest()
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", package, f"{key}.cubin")
     if path.is_file():
         return path.read_bytes()
     code = _compile(library, source, [*options, *(f"--include-path={folder}" for folder in _headers())])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(code)
-        os.replace(file.name, path)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        unfinished.write_bytes(code)
+        unfinished.replace(path)
     except OSError as error:
         print(f"{package}: the machine code is not kept in {path.parent}: {error.strerror}.", file=sys.stderr)
     return code
 
 
-def _nvrtc() -> tuple[Any, str]:
-    """The library, and where it was found."""
+def _nvrtc() -> Library:
     names = [str(path) for folder in _nvidia("lib") for path in folder.glob("libnvrtc.so.1?")]
     for name in (*names, "libnvrtc.so.13", "libnvrtc.so.12", ctypes.util.find_library("nvrtc") or "libnvrtc.so"):
         try:
-            return ctypes.CDLL(name), name
+            return Library(name)
         except OSError:
             continue
-    raise CompilationError(
+    raise KernelError(
         "NVRTC is not installed, and the machine code here is for another GPU: install nvidia-cuda-nvrtc."
     )
 
@@ -455,47 +498,38 @@ def _nvidia(kind: str) -> list[Path]:
     return [path for root in sys.path for path in sorted(Path(root).glob(f"nvidia/*/{kind}"))]
 
 
-def _compile(library: Any, source: str, options: list[str]) -> bytes:
-    def call(name: str, *arguments: Any) -> None:
-        status = getattr(library, name)(*arguments)
-        if status != 0:
-            raise CompilationError(f"{name} fails with status {status}.")
-
+def _compile(library: Library, source: str, options: list[str]) -> bytes:
     def read(what: str) -> bytes:
         size = ctypes.c_size_t()
-        call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        library.call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
         buffer = ctypes.create_string_buffer(size.value)
-        call(f"nvrtcGet{what}", program, buffer)
+        library.call(f"nvrtcGet{what}", program, buffer)
         return buffer.raw
 
-    program = ctypes.c_void_p()
-    call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
+    program = library.get(ctypes.c_void_p, "nvrtcCreateProgram", source.encode(), b"kernel.cu", 0, None, None)
     try:
         texts = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
-        if library.nvrtcCompileProgram(program, len(options), texts) != 0:
+        try:
+            library.call("nvrtcCompileProgram", program, len(options), texts)
+        except KernelError as error:
             log = read("ProgramLog").rstrip(b"\0").decode(errors="replace")
-            raise CompilationError(f"The source does not compile ({options[0]}):\n{log}")
+            raise KernelError(f"The source does not compile ({options[0]}):\n{log}") from error
         return read("CUBIN")
     finally:
-        call("nvrtcDestroyProgram", ctypes.byref(program))
+        library.call("nvrtcDestroyProgram", ctypes.byref(program))
 
 
 def show_choice(folder: Path, given: Sequence[str]) -> str:
     """What `python dispatch.py n=1000 T=float32` prints: the kernel of a shape, and its launch. Raises SystemExit."""
     kernels = Kernels(folder)
     values, known = dict(item.partition("=")[::2] for item in given), (*kernels.sizes, *kernels.types)
-    wrong = [f"there is no {name}; give {', '.join(known)}" for name in values if name not in known]
-    wrong += [f"{name} is missing" for name in known if name not in values]
-    wrong += [
-        f"{name} is a whole number of at least 1, not {values[name]!r}"
-        for name in kernels.sizes
-        if name in values and not (values[name].isdecimal() and int(values[name]))
-    ]
-    if wrong:
-        examples = (*("16" for _ in kernels.sizes), *kernels.combinations[0])
-        sys.exit(f"{wrong[0]}, as in: python dispatch.py {' '.join(map('='.join, zip(known, examples)))}")
+    sizes = tuple(int(values[name]) for name in kernels.sizes if values.get(name, "").isdecimal())
+    if values.keys() != set(known) or len(sizes) < len(kernels.sizes) or 0 in sizes:
+        examples = " ".join(map("=".join, zip(known, (*("16" for _ in kernels.sizes), *kernels.combinations[0]))))
+        wanted = f"Give {', '.join(known)}, with sizes as whole numbers of at least 1"
+        sys.exit(f"{wanted}, not {' '.join(given) or 'nothing'}, as in: python dispatch.py {examples}")
     try:
-        choice = kernels.choose(_ordered(values, kernels.types), tuple(int(values[name]) for name in kernels.sizes))
+        choice = kernels.choose(_ordered(values, kernels.types), sizes)
     except ValueError as error:
         sys.exit(str(error))
     return "{}: grid {}, block {}, {} bytes of dynamic shared memory".format(*choice)
@@ -512,72 +546,27 @@ def run_workload(folder: Path, given: Sequence[str]) -> int:
     if name not in about["workloads"]:
         sys.exit(f"There is no workload '{name}'; choose one of {', '.join(about['workloads'])}.")
     launch, random = about["workloads"][name], numpy.random.default_rng(0)
-    arrays, read = dict[str, Any](), dict[str, Any]()
+    passed, read = dict[str, Any](), dict[str, Any]()
     for one in launch["arguments"]:
         if one["role"] == "scalar":
-            read[one["name"]] = one["value"]
+            read[one["name"]] = passed[one["name"]] = one["value"]
             continue
-        drawn = random.standard_normal(one["shape"], dtype=numpy.float32).astype(numpy_type(one["dtype"]))
-        arrays[one["name"]] = drawn
+        drawn = random.standard_normal(one["shape"], dtype=numpy.float32)
+        passed[one["name"]] = drawn.astype(numpy_type(one["dtype"]))
         if one["role"] != "out":
-            read[one["name"]] = drawn.astype(numpy.float64)
+            read[one["name"]] = passed[one["name"]].astype(numpy.float64)
     expected = runpy.run_path(str(folder.parent / "reference.py"))[about["reference"]](**read)
     types, sizes = _ordered(launch["types"], kernels.types), _ordered(launch["sizes"], kernels.sizes)
     choice = KernelChoice(folder.name, tuple(launch["grid"]), tuple(launch["block"]), launch["shared_bytes"])
-    run = _run_opencl if kernels.backend == "opencl" else _run_cuda
     try:
-        milliseconds = run(kernels, types, sizes, choice, arrays)
-    except (DriverError, CompilationError) as error:
+        milliseconds = kernels.run(types, sizes, passed, choice)
+    except KernelError as error:
         sys.exit(str(error))
     right = True
     for one in launch["arguments"]:
         if one["role"] in ("out", "inout"):
             want = expected[one["name"]]
-            got = arrays[one["name"]].astype(numpy.float64).reshape(want.shape)
+            got = passed[one["name"]].astype(numpy.float64).reshape(want.shape)
             right &= numpy.allclose(got, want, **one["tolerance"], equal_nan=True)
     print(f"{kernels.name} on {name}: {'right' if right else 'WRONG'}, first launch {milliseconds:.3f} ms")
     return 0 if right else 1
-
-
-def _run_cuda(kernels: Kernels, types: Types, sizes: Sizes, choice: KernelChoice, arrays: dict[str, Any]) -> float:
-    """Milliseconds of a launch, which changes `arrays` as the kernel does."""
-    import cupy
-    import numpy
-
-    held = {name: cupy.asarray(array.view(numpy.uint8)) for name, array in arrays.items()}
-    launch = PreparedLaunch(kernels, cupy.cuda.Device().id, types, choice, kernels.values(types, sizes))
-    for slot, argument in zip(launch.slots, kernels.arguments):
-        if argument["role"] != "scalar":
-            slot.value = held[argument["name"]].data.ptr
-    start, end = cupy.cuda.Event(), cupy.cuda.Event()
-    start.record()
-    launch.start(cupy.cuda.get_current_stream().ptr)
-    end.record()
-    end.synchronize()
-    arrays.update({name: array.get().view(arrays[name].dtype) for name, array in held.items()})
-    return float(cupy.cuda.get_elapsed_time(start, end))
-
-
-def _run_opencl(kernels: Kernels, types: Types, sizes: Sizes, choice: KernelChoice, arrays: dict[str, Any]) -> float:
-    """As `_run_cuda`, on the device that was tuned on, or the first."""
-    import numpy
-    import pyopencl
-
-    devices = [device for platform in pyopencl.get_platforms() for device in platform.get_devices()]
-    device = next((one for one in devices if one.name.strip() == kernels.device), devices[0])
-    try:
-        # The embedded CPU driver needs help on processors newer than itself; other drivers do not.
-        from tunesmith.kernels.backends.opencl import name_processor
-
-        name_processor(device)
-    except ImportError:
-        pass
-    profiling = pyopencl.command_queue_properties.PROFILING_ENABLE
-    queue = pyopencl.CommandQueue(pyopencl.Context([device]), properties=profiling)
-    flags = pyopencl.mem_flags.READ_WRITE | pyopencl.mem_flags.COPY_HOST_PTR
-    held = {name: pyopencl.Buffer(queue.context, flags, hostbuf=one.view(numpy.uint8)) for name, one in arrays.items()}
-    event = kernels.enqueue(queue, types, sizes, held, choice)
-    event.wait()
-    for name, array in arrays.items():
-        pyopencl.enqueue_copy(queue, array.view(numpy.uint8), held[name]).wait()
-    return float((event.profile.end - event.profile.start) * 1e-6)

@@ -31,9 +31,8 @@ from tunesmith.graph.results.package import ExportError, Package
 from tunesmith.graph.results.runtime import (
     ELEMENT_BYTES,
     STORAGE_TYPES,
-    CompilationError,
     Driver,
-    DriverError,
+    KernelError,
     Kernels,
     compile_source,
     evaluate,
@@ -143,10 +142,10 @@ def test_the_machine_code_is_loaded_if_it_is_whole_and_compiled_once_for_another
     made = [kernels.machine_code("general", types, "sm_80") for _ in range(2)]
     assert made[0] == made[1] != file.read_bytes() and made[0].startswith(b"\x7fELF")
     assert len(list((tmp_path / "cache").rglob("*.cubin"))) == 1
-    with pytest.raises(CompilationError, match=r"does not compile[\s\S]*error"):
+    with pytest.raises(KernelError, match=r"does not compile[\s\S]*error"):
         compile_source("nonsense", "sm_80", False, 0, "p")
     file.write_bytes(b"\x7fELF")
-    with pytest.raises(DriverError, match="is not the file that was exported"):
+    with pytest.raises(KernelError, match="is not the file that was exported"):
         kernels.machine_code("general", types, "sm_90")
 
 
