@@ -6,17 +6,15 @@
 
 from __future__ import annotations
 
-import json
 import keyword
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from tunesmith import __version__
 from tunesmith.graph.journal.events import RunStarted
@@ -32,6 +30,7 @@ from tunesmith.kernels.spec.translate import folded
 
 SCALARS = frozenset(name for name in DTYPES if name in ("float64", "float32") or not DTYPES[name].is_float)
 """The data types of scalars that a caller may pass."""
+M = TypeVar("M", bound=BaseModel)
 Types = dict[str, str]
 """A data type for each of the task's type names."""
 _DATA_TYPES = {name: name for name in DTYPES}
@@ -46,27 +45,33 @@ class ExportError(TunesmithError):
     """A run cannot be exported in a form."""
 
 
-class _BestFile(BaseModel):
-    """A part of a file of best/. Further keys are for people, and are kept."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-
-class FolderRule(_BestFile):
-    """The end of a rule."""
-
-    folder: str
+def _expression(text: str) -> str:
+    try:
+        folded(text, _DATA_TYPES)
+    except ExpressionError as error:
+        raise ValueError(f"{text!r:.80} is not an expression") from error
+    return text
 
 
-class TestRule(_BestFile):
-    """A condition over sizes and types, with the rules for both answers."""
-
-    test: str
-    yes: FolderRule | TestRule
-    no: FolderRule | TestRule
+Expression = Annotated[str, AfterValidator(_expression)]
+"""An expression over sizes and types, or also over a configuration."""
 
 
-class MeasuredShape(_BestFile):
+class Rule(BaseModel):
+    """A folder, or a condition over sizes and types with the rules for both answers."""
+
+    folder: str = ""
+    test: Expression = "True"
+    yes: Rule | None = None
+    no: Rule | None = None
+
+    @property
+    def folders(self) -> set[str]:
+        """All folders that it may give."""
+        return {self.folder} if self.yes is None or self.no is None else self.yes.folders | self.no.folders
+
+
+class MeasuredShape(BaseModel):
     """A measured shape, the folder it uses, and that kernel's time over the baseline's, with its interval where there
     is one. general: the same figures of the general configuration."""
 
@@ -82,7 +87,7 @@ class MeasuredShape(_BestFile):
     general: dict[str, Any] | None
 
 
-class DispatchFile(_BestFile):
+class DispatchFile(BaseModel):
     """dispatch.json."""
 
     device: str
@@ -90,13 +95,13 @@ class DispatchFile(_BestFile):
     driver: str
     verdict: str
     compiler: str
-    rule: FolderRule | TestRule
+    rule: Rule
     shapes: list[MeasuredShape]
     policies: list[dict[str, Any]]
     signature: dict[str, Any]
 
 
-class MachineCode(_BestFile):
+class MachineCode(BaseModel):
     """The machine code of a source; file: None where there is none."""
 
     file: str | None = None
@@ -104,7 +109,7 @@ class MachineCode(_BestFile):
     measured: bool = False
 
 
-class SourceFile(_BestFile):
+class SourceFile(BaseModel):
     """A kernel for one combination of types."""
 
     types: Types
@@ -114,29 +119,26 @@ class SourceFile(_BestFile):
     machine_code: MachineCode = MachineCode()
 
 
-class LaunchExpressions(_BestFile):
+class LaunchExpressions(BaseModel):
     """Expressions over sizes, types and the configuration."""
 
-    grid: list[str]
-    block: list[str]
-    shared_bytes: str
+    grid: list[Expression]
+    block: list[Expression]
+    shared_bytes: Expression
 
 
-class LaunchFile(_BestFile):
+class LaunchFile(BaseModel):
     """launch.json."""
 
     template: str
     config: dict[str, bool | int | float | str]
     launch: LaunchExpressions
-    requires: list[str]
+    requires: list[Expression]
     sources: list[SourceFile] = Field(min_length=1)
 
     def text(self, expression: str, types: Types) -> str:
         """An expression over sizes alone: configuration and types written in."""
         return folded(expression, {**_DATA_TYPES, **types, **self.config})
-
-
-M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,16 +188,13 @@ class Package:
             begun = journal.last(RunStarted)
         if begun is None:
             raise ExportError(f"{folder} has a journal without a beginning; tune again.")
-        self.task, self._begun = begun.event.task, begun
-        self.name = self.task.name
+        self.task, self._begun, self.name = begun.event.task, begun, begun.event.task.name
         self.sizes = tuple(self.task.workloads[0].sizes)
         self._require_known(launches)
-        used = {BASELINE, *_folders(self.dispatch.rule), *(row.folder for row in self.dispatch.shapes)}
-        order = sorted(used, key=lambda name: (name != BASELINE, name))
-        for name in order:
-            if name not in launches:
-                raise self._damaged("dispatch.json", f"there is no folder {name!r} with a launch.json")
-        self.kernels = {name: launches[name] for name in order}
+        used = {*self.dispatch.rule.folders, *(row.folder for row in self.dispatch.shapes)} - {BASELINE}
+        if missing := sorted({BASELINE, *used} - launches.keys()):
+            raise self._damaged("dispatch.json", f"there is no folder {missing[0]!r} with a launch.json")
+        self.kernels = {name: launches[name] for name in (BASELINE, *sorted(used))}
         self.combinations = [source.types for source in self.kernels[BASELINE].sources]
         self.arguments = [self._binding(position, one) for position, one in enumerate(self.task.arguments)]
         self.arrays = [one for one in self.arguments if one.role != "scalar"]
@@ -220,27 +219,16 @@ class Package:
         """That all files name what is there, and what the task has."""
         if self.dispatch.signature != call_signature(self.task):
             raise self._damaged("dispatch.json", "its signature is not that of the task")
-        known = {one.name for one in self.task.workloads}
+        known, types = {one.name for one in self.task.workloads}, {*self.task.types}
         for row in self.dispatch.shapes:
-            if row.workload not in known or {*row.sizes} != {*self.sizes} or {*row.types} != {*self.task.types}:
+            if row.workload not in known or {*row.sizes} != {*self.sizes} or {*row.types} != types:
                 raise self._damaged("dispatch.json", f"the task has no workload like {row.workload!r}")
-        self._require_expressions("dispatch.json", _tests(self.dispatch.rule))
-        for name, about in launches.items():
-            file, launch = f"{name}/launch.json", about.launch
-            self._require_expressions(file, [*launch.grid, *launch.block, launch.shared_bytes, *about.requires])
-            for source in about.sources:
-                for other in filter(None, (source.source, source.machine_code.file)):
-                    if Path(other).name != other or not (self.best / name / other).is_file():
-                        raise self._damaged(file, f"there is no file {other!r} beside it")
-                if {*source.types} != {*self.task.types}:
-                    raise self._damaged(file, "its types are not the types of the task")
-
-    def _require_expressions(self, file: str, texts: Iterable[str]) -> None:
-        for text in texts:
-            try:
-                folded(text, _DATA_TYPES)
-            except ExpressionError as error:
-                raise self._damaged(file, f"{json.dumps(text)[:80]} is not an expression") from error
+        for name, source in ((name, source) for name, about in launches.items() for source in about.sources):
+            for other in filter(None, (source.source, source.machine_code.file)):
+                if Path(other).name != other or not (self.best / name / other).is_file():
+                    raise self._damaged(f"{name}/launch.json", f"there is no file {other!r} beside it")
+            if {*source.types} != types:
+                raise self._damaged(f"{name}/launch.json", "its types are not the types of the task")
 
     def _binding(self, position: int, one: Argument) -> Binding:
         default, types = None, one.dtype
@@ -253,18 +241,15 @@ class Package:
         shape, value = ", ".join(one.shape), one.value or ""
         return Binding(identifier(one.name), position, one.role, shape, one.dtype, types, value, default)
 
-    def rule(self, types: Types) -> dict[str, Any]:
+    def rule(self, types: Types, node: Rule | None = None) -> dict[str, Any]:
         """The rule for one combination of types: {"use": folder} or {"test", "yes", "no"}, over sizes alone."""
-
-        def written(node: FolderRule | TestRule) -> dict[str, Any]:
-            if isinstance(node, FolderRule):
-                return {"use": node.folder}
-            test = folded(node.test, {**_DATA_TYPES, **types})
-            if test in ("True", "False"):
-                return written(node.yes if test == "True" else node.no)
-            return {"test": test, "yes": written(node.yes), "no": written(node.no)}
-
-        return written(self.dispatch.rule)
+        node = node or self.dispatch.rule
+        if node.yes is None or node.no is None:
+            return {"use": node.folder}
+        test = folded(node.test, {**_DATA_TYPES, **types})
+        if test in ("True", "False"):
+            return self.rule(types, node.yes if test == "True" else node.no)
+        return {"test": test, "yes": self.rule(types, node.yes), "no": self.rule(types, node.no)}
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
@@ -292,14 +277,6 @@ class Package:
             "shapes": [shape.model_dump() for shape in self.dispatch.shapes],
             "policies": self.dispatch.policies,
         }
-
-
-def _folders(rule: FolderRule | TestRule) -> list[str]:
-    return [rule.folder] if isinstance(rule, FolderRule) else [*_folders(rule.yes), *_folders(rule.no)]
-
-
-def _tests(rule: FolderRule | TestRule) -> list[str]:
-    return [] if isinstance(rule, FolderRule) else [rule.test, *_tests(rule.yes), *_tests(rule.no)]
 
 
 def identifier(text: str) -> str:
