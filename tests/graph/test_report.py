@@ -22,7 +22,7 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Figures, OpponentRow
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results import report
-from tunesmith.graph.results.report import render_markdown, render_report
+from tunesmith.graph.results.report import Report, render_markdown, render_report
 from tunesmith.graph.results.summary import Summary, read_summary
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.template import assignments
@@ -68,7 +68,7 @@ def test_the_page_begins_with_what_matters(found: Found) -> None:
 
 def test_every_configuration_is_in_the_chart(found: Found) -> None:
     log, summary, _ = found
-    (chart,) = report.search_charts(log, summary)
+    (chart,) = Report(log, summary).search_charts()
     evaluations = log.evaluations()
     assert [text.split(":")[0] for *_, text in chart.marks] == [f"number {at + 1}" for at in range(len(evaluations))]
     failed = [text for _, _, kind, text in chart.marks if kind == "failed"]
@@ -92,7 +92,7 @@ def test_a_long_run_stays_a_small_page(found: Found, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         RunLog, "entries", lambda self, kind, stage=None: many if kind is Evaluated else whole(self, kind)
     )
-    (chart,) = report.search_charts(log, summary)
+    (chart,) = Report(log, summary).search_charts()
     bests = sum(kind == "newbest" for _, _, kind, _ in chart.marks)
     assert bests == len(chart.lines[-1][1]) // 2
     assert len(many) == 3_000 and len(chart.marks) <= report.MAX_MARKS + bests
@@ -102,9 +102,8 @@ def test_a_long_run_stays_a_small_page(found: Found, monkeypatch: pytest.MonkeyP
 
 def test_effects_are_those_of_the_simulated_device(found: Found) -> None:
     log, summary, _ = found
-    ((template, space),) = report._spaces(log, summary).items()
-    name, about, charts = report.effect_charts(log, summary, template, space) or pytest.fail("nothing was measured")
-    assert name == log.template(template).name and "little" not in about
+    name, about, charts = Report(log, summary).effect_charts() or pytest.fail("nothing was measured")
+    assert name == "runs" and "little" not in about
     shares = {chart.title.split(":")[0]: int(chart.title.split()[1]) for chart in charts}
     assert (
         list(shares)[:2] in (["GROUP", "ITEMS"], ["ITEMS", "GROUP"])
@@ -120,14 +119,14 @@ def test_effects_are_those_of_the_simulated_device(found: Found) -> None:
         def evaluations_of(self, template_id: str) -> Any:
             return list(log.evaluations_of(template_id))[:4]
 
-    assert report.effect_charts(Short(log._journal), summary, template, space) is None
+    assert Report(Short(log._journal), summary).effect_charts() is None
 
 
 def test_rounds_say_what_they_gained(found: Found) -> None:
     log, summary, _ = found
-    told = report.rounds(log)
+    told = Report(log, summary).rounds()
     assert [one["plan"].round for one in told] == list(range(1, len(summary.plans) + 1))
-    assert told[0]["before"] == pytest.approx(20e-6) and told[0]["after"] < told[0]["before"]
+    assert told[0]["before"] == pytest.approx(20) and told[0]["after"] < told[0]["before"]
     assert sum(one["evaluations"] for one in told) == summary.evaluations
     assert told[-1]["ratio"] == summary.ratio
 
