@@ -264,7 +264,7 @@ def _rows(log: RunLog) -> Iterator[dict[str, Any]]:
     """The rows of the table by column: evaluations, then comparisons."""
     baseline = [("", log.baseline)] if log.baseline else []
     evaluated = [(entry.stage, entry.event.evaluation) for entry in log.entries(Evaluated)]
-    numbers, row = dict[tuple[str, str], int](), dict[str, Any]()
+    numbers: dict[tuple[str, str], int] = {}
     for number, (stage, evaluation) in enumerate([*baseline, *evaluated], 1 - len(baseline)):
         numbers[evaluation.template, config_key(evaluation.config)] = number
         row = {"evaluation": number, "stage": stage, **_configured(evaluation.template, evaluation.config)}
@@ -287,7 +287,7 @@ def _rows(log: RunLog) -> Iterator[dict[str, Any]]:
                 }
             )
     for entry in log.entries(Compared):
-        place = {"stage": entry.stage, "workload": entry.event.workload}
+        place: dict[str, Any] = {"stage": entry.stage, "workload": entry.event.workload}
         for one in entry.event.entries:
             number_of = numbers.get((one.template, config_key(one.config)))
             row = place | _configured(one.template, one.config) | {"evaluation": number_of, "outcome": "compared"}
