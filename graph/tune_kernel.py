@@ -49,7 +49,7 @@ class ExampleError(TunesmithError):
 @dataclass(frozen=True, slots=True)
 class TunedWorkload:
     """The tuned kernel on one workload. seconds: of a launch with cold caches; baseline_seconds: of the kernel as it
-    came; speedup, low, high: over it, with the 99 % interval; opponents: the same over each, by name and label."""
+    came; speedup, low, high: over it, with the 99 % interval; opponents: speed-ups by name and label."""
 
     workload: str
     seconds: float
@@ -102,7 +102,7 @@ class TunedKernel:
 
     def __call__(self, *arrays: Any, **scalars: Any) -> Any:
         """The output, or a tuple of them, as arrays of the framework of the given ones. Raises `ExampleError`."""
-        example = _by_name(self._signature, (*arrays,) if arrays else {}, None, scalars)
+        example = _by_name(self._signature, (*arrays,) if arrays else {}, scalars)
         # Copies, as the launch changes them.
         given = {name: np.array(_to_numpy(value), order="C", ndmin=1) for name, value in example.items()}
         given |= {name: given[name].item() for name in self._signature.scalars if name in given}
@@ -178,10 +178,9 @@ def tune_kernel(
     if "task" in settings:
         raise ExampleError("task: the kernel and the examples are the task here; leave it out.")
     signature = read_signature(source, entry)
-    parameters = _parameters(reference)
-    scalars = {name: one.default for name, one in parameters.items() if isinstance(one.default, int | float)}
-    scalars = {name: value for name, value in scalars.items() if name in signature.scalars}
-    examples = [_by_name(signature, one, scalars, {}) for one in _several(signature, inputs)]
+    defaults = {name: one.default for name, one in _parameters(reference).items() if name in signature.scalars}
+    scalars = {name: value for name, value in defaults.items() if isinstance(value, int | float)}
+    examples = [_by_name(signature, one, scalars) for one in _several(signature, inputs)]
     for name, value in (item for one in examples for item in one.items()):
         if _is_array(value) and 0 in value.shape:
             shape = "x".join(map(str, value.shape))
@@ -190,12 +189,10 @@ def tune_kernel(
             )
     frameworks: list[Framework] = [_framework_of(value) for value in examples[0].values()]
     framework = next((one for one in frameworks if one != "numpy"), frameworks[0])
-    if reference == "baseline":
-        text: tuple[str, str, Literal["numpy", "torch"]] = ("", "baseline", "numpy")
-        completed = [_shaped_as_read(signature, one) for one in examples]
-    else:
+    text: tuple[str, str, Literal["numpy", "torch"]] = ("", "baseline", "numpy")
+    if reference != "baseline":
         text = (_text(signature, reference, framework), "reference", "torch" if framework == "torch" else "numpy")
-        completed = [_with_outputs(signature, reference, one) for one in examples]
+    completed = [{**_outputs(signature, reference, one), **one} for one in examples]
     on_host = [{name: _to_numpy(value) for name, value in one.items()} for one in completed]
     try:
         task = task_from(signature, source, text, on_host, grid=grid, block=block, tolerance=tolerance)
@@ -243,9 +240,8 @@ def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:
     return given
 
 
-def _by_name(
-    signature: Signature, example: Example, defaults: Mapping[str, Any] | None, scalars: Mapping[str, Any]
-) -> dict[str, Any]:
+def _by_name(signature: Signature, example: Example, scalars: Mapping[str, Any]) -> dict[str, Any]:
+    """An example by the kernel's names. scalars: values that it need not have."""
     known = (*signature.read, *signature.scalars)
     if isinstance(example, Mapping):
         given = dict(example)
@@ -261,7 +257,7 @@ def _by_name(
                 f"{', '.join(signature.read)} (and takes the scalars {', '.join(signature.scalars) or 'none'})."
             )
         given = dict(zip(names, values, strict=True))
-    given = {**(defaults or {}), **given, **scalars}
+    given = {**scalars, **given}
     if unknown := sorted(given.keys() - set(known), key=str):
         raise ExampleError(f"inputs: {signature.kernel.name} reads no {unknown[0]}; it reads {', '.join(known)}.")
     if missing := [name for name in signature.read if name not in given]:
@@ -289,37 +285,35 @@ def _names_taken(signature: Signature, function: Callable[..., Any]) -> list[str
     return named if set(signature.read) <= set(named) else None
 
 
-def _with_outputs(signature: Signature, reference: Callable[..., Any], example: Mapping[str, Any]) -> dict[str, Any]:
-    """The example with the reference's results, whose shapes are the outputs'."""
+def _outputs(
+    signature: Signature, reference: Callable[..., Any] | Literal["baseline"], example: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The reference's results, whose shapes are the outputs'; with the kernel as the reference, that of its first array
+    is."""
+    read, written = ", ".join(signature.read), ", ".join(signature.written)
+    if reference == "baseline":
+        shape = example[signature.read[0]].shape if signature.read else (1,)
+        return {name: np.zeros(shape, DTYPES[signature.dtype(name)].storage) for name in signature.written}
     names = _names_taken(signature, reference)
     given = {name: _copied(example[name]) for name in names or signature.read if name in example}
     try:
         results = reference(*given.values()) if names is None else reference(**given)
     except Exception as error:  # it is the user's code: whatever it raises is named
-        raise ExampleError(
-            f"reference: called with {', '.join(signature.read)} it raises {type(error).__name__}: {error}."
-        ) from error
-    given_back = ", ".join(map(str, results)) if isinstance(results, Mapping) else ""
+        raise ExampleError(f"reference: called with {read} it raises {type(error).__name__}: {error}.") from error
     if not isinstance(results, Mapping):
         values = list(results) if isinstance(results, tuple | list) else [results]
-        given_back = f"{len(values)} results"
-        results = dict(zip(signature.written, values, strict=False)) if len(values) == len(signature.written) else {}
+        if len(values) != len(signature.written):
+            raise ExampleError(
+                f"reference: it gives {len(values)} results, but {signature.kernel.name} writes {written}."
+            )
+        results = dict(zip(signature.written, values, strict=True))
     if set(results) != set(signature.written):
-        raise ExampleError(
-            f"reference: it gives {given_back or 'nothing'}, but {signature.kernel.name} writes "
-            f"{', '.join(signature.written)}."
-        )
+        given_back = ", ".join(map(str, results)) or "nothing"
+        raise ExampleError(f"reference: it gives {given_back}, but {signature.kernel.name} writes {written}.")
     for name, value in results.items():
         if not _is_array(value):
             raise ExampleError(f"reference: its {name} is {value!r:.80}; return an array.")
-    return {**results, **example}
-
-
-def _shaped_as_read(signature: Signature, example: Mapping[str, Any]) -> dict[str, Any]:
-    """The example with outputs of the shape of its first array, where nothing says another."""
-    first = _to_numpy(example[signature.read[0]]) if signature.read else np.zeros(1)
-    empty = {name: np.zeros(first.shape, DTYPES[signature.dtype(name)].storage) for name in signature.written}
-    return {**empty, **example}
+    return results
 
 
 def _text(signature: Signature, function: Callable[..., Any], framework: Framework, name: str = "reference") -> str:
@@ -384,13 +378,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _framework_of(value: Any) -> Framework:
-    match type(value).__module__.partition(".")[0]:
-        case "torch":
-            return "torch"
-        case "cupy":
-            return "cupy"
-        case _:
-            return "numpy"
+    module = type(value).__module__.partition(".")[0]
+    return module if module in ("torch", "cupy") else "numpy"  # type: ignore[return-value]
 
 
 def _to_numpy(value: Any) -> Any:

@@ -146,10 +146,10 @@ class TestExamples:
         x = zeros(4)
         assert [len(one) for one in _several(signature, [x, x])] == [2]
         assert _several(signature, [(x, x), (x, x)]) == [(x, x), (x, x)]
-        assert list(_by_name(signature, (x, x), {"a": 1.0}, {})) == ["a", "x", "y"]
-        assert list(_by_name(signature, (2.0, x, x, 4), None, {})) == ["a", "x", "y", "n"]
+        assert list(_by_name(signature, (x, x), {"a": 1.0})) == ["a", "x", "y"]
+        assert list(_by_name(signature, (2.0, x, x, 4), {})) == ["a", "x", "y", "n"]
         with pytest.raises(TunesmithError, match="an example has 3 values"):
-            _by_name(signature, (x, x, x), None, {})
+            _by_name(signature, (x, x, x), {})
         # A kernel that reads one array: each is an example.
         assert len(_several(read_signature(SOFTMAX, None), [x, x])) == 2
 
