@@ -313,7 +313,7 @@ def _outputs(
     for name, value in results.items():
         if not _is_array(value):
             raise ExampleError(f"reference: its {name} is {value!r:.80}; return an array.")
-    return results
+    return dict(results)
 
 
 def _text(signature: Signature, function: Callable[..., Any], framework: Framework, name: str = "reference") -> str:

@@ -35,14 +35,11 @@ from tunesmith.kernels.spec.template import BACKENDS, Config, Template, config_k
 from tunesmith.kernels.spec.translate import folded
 from tunesmith.kernels.spec.validation import MAX_BLOCKS
 
-COMPILE_SECONDS = 120.0
-"""Timeout of one compilation."""
+COMPILE_SECONDS = 120.0  # timeout of one compilation
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE / "runtime.py"
-BASELINE, GENERAL = "baseline", "general"
-"""Names of folders."""
-MAX_GRID = (MAX_BLOCKS, MAX_BLOCKS, MAX_BLOCKS)
-"""Blocks in a grid on a device that does not say."""
+BASELINE, GENERAL = "baseline", "general"  # names of folders
+MAX_GRID = (MAX_BLOCKS, MAX_BLOCKS, MAX_BLOCKS)  # blocks in a grid on a device that does not say
 
 
 def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
@@ -123,8 +120,7 @@ def _shape(row: WorkloadRow, verdict: Verdict, folders: Mapping[tuple[str, str],
 
 
 class _Writer:
-    """Writes kernels, each into a folder of its own in `folder`. Of an earlier export there it reads the machine code
-    now, so that it may be removed."""
+    """Writes kernels, each into a folder of its own in `folder`, where an earlier export may be removed from now on."""
 
     def __init__(self, context: Context, folder: Path) -> None:
         self.context, self.folder = context, folder

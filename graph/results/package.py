@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
 
 from tunesmith import __version__
 from tunesmith.graph.journal.events import RunStarted
@@ -26,6 +26,7 @@ from tunesmith.kernels.search.tables import ConfigResult, write_t4
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.task import Argument
+from tunesmith.kernels.spec.template import LaunchGeometry
 from tunesmith.kernels.spec.translate import folded
 
 SCALARS = frozenset(name for name in DTYPES if name in ("float64", "float32") or not DTYPES[name].is_float)
@@ -119,22 +120,21 @@ class SourceFile(BaseModel):
     machine_code: MachineCode = MachineCode()
 
 
-class LaunchExpressions(BaseModel):
-    """Expressions over sizes, types and the configuration."""
-
-    grid: list[Expression]
-    block: list[Expression]
-    shared_bytes: Expression
-
-
 class LaunchFile(BaseModel):
     """launch.json."""
 
     template: str
     config: dict[str, bool | int | float | str]
-    launch: LaunchExpressions
+    launch: LaunchGeometry
     requires: list[Expression]
     sources: list[SourceFile] = Field(min_length=1)
+
+    @field_validator("launch")
+    @classmethod
+    def _expressions(cls, launch: LaunchGeometry) -> LaunchGeometry:
+        for text in (*launch.grid, *launch.block, launch.shared_bytes):
+            _expression(text)
+        return launch
 
     def text(self, expression: str, types: Types) -> str:
         """An expression over sizes alone: configuration and types written in."""

@@ -37,20 +37,13 @@ from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.space import Space, rules
 from tunesmith.kernels.spec.template import Template, assignments, described
 
-MAX_BEST_ROWS = 10
-"""Rows in the table of the search's best configurations."""
-MAX_MARKS = 300
-"""Marks in all charts of the search together, besides new bests, so that the page stays small."""
-MAX_DOTS_PER_CHART = 60
-"""Measured configurations in the chart of a parameter, evenly spread from the fastest to the slowest."""
-MIN_EFFECT_SHARE = 0.01
-"""Share of the variance below which a parameter's effect is not drawn."""
-MIN_EXPLAINED_SHARE = 0.5
-"""Share of the variance that the model must explain for its shares to be shown without a warning."""
-AXIS_MARGIN = 0.04
-"""Room beside the outermost values, as a share of the axis."""
-MAX_WHISKER_FACTOR = 3.0
-"""Factor beyond the outermost speed-ups at which the axis ends and intervals are cut off."""
+MAX_BEST_ROWS = 10  # in the table of the search's best configurations
+MAX_MARKS = 300  # in all charts of the search together, besides new bests, so that the page stays small
+MAX_DOTS_PER_CHART = 60  # in the chart of a parameter, evenly spread from the fastest to the slowest
+MIN_EFFECT_SHARE = 0.01  # of the variance, below which a parameter's effect is not drawn
+MIN_EXPLAINED_SHARE = 0.5  # of the variance, below which the model's shares are shown with a warning
+AXIS_MARGIN = 0.04  # room beside the outermost values, as a share of the axis
+MAX_WHISKER_FACTOR = 3.0  # beyond the outermost speed-ups, at which the axis ends and intervals are cut off
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,12 @@ from typing import Any, NamedTuple
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3": 1, "float8_e5m2": 1, "bool": 1}
 ELEMENT_BYTES.update({f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)})
-ARRAY_TYPES = {"float8_e4m3": "float8_e4m3fn"}
-"""Data types by the names that PyTorch and ml_dtypes have for them, where these differ."""
-STORAGE_TYPES = {"bfloat16": "uint16", "float8_e4m3": "uint8", "float8_e5m2": "uint8"}
-"""Data types that CuPy lacks, and the type of the arrays that hold their bits."""
+ARRAY_TYPES = {"float8_e4m3": "float8_e4m3fn"}  # by the names of PyTorch and ml_dtypes, where these differ
+STORAGE_TYPES = {
+    "bfloat16": "uint16",
+    "float8_e4m3": "uint8",
+    "float8_e5m2": "uint8",
+}  # where CuPy has none
 FUNCTIONS: dict[str, Any] = {
     "__builtins__": {},
     **{name: name for name in ELEMENT_BYTES},
@@ -289,9 +291,9 @@ class Kernels:
         with self._lock:
             known = self._functions.get((device, types, folder))
             if known is None:
-                self.driver.use(device)
-                code = self.machine_code(folder, types, self.driver.arch(device))
-                function = self.driver.load(code, self.launches[folder]["entry"])
+                code, entry = self.machine_code(folder, types, self.use(device)), self.launches[folder]["entry"]
+                module = self.driver.get(ctypes.c_void_p, "cuModuleLoadData", code)
+                function = self.driver.get(ctypes.c_void_p, "cuModuleGetFunction", module, entry.encode())
                 known = self._functions[device, types, folder] = [function, 0]
             if shared > known[1]:
                 self.driver.call("cuFuncSetAttribute", known[0], MAX_DYNAMIC_SHARED, ctypes.c_int(shared))
@@ -299,9 +301,17 @@ class Kernels:
             return known[0]
 
     @cached_property
-    def driver(self) -> Driver:
+    def driver(self) -> Library:
         """CUDA's driver, opened when it is first needed."""
-        return Driver()
+        return Library("libcuda.so.1")
+
+    def use(self, device: int) -> str:
+        """CUDA: makes the primary context of a device, in which PyTorch and CuPy work, current on this thread. Returns
+        the device's architecture, such as "sm_90"."""
+        get, number = self.driver.get, self.driver.get(ctypes.c_int, "cuDeviceGet", device)
+        self.driver.call("cuCtxSetCurrent", get(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", number))
+        major, minor = (get(ctypes.c_int, "cuDeviceGetAttribute", which, number).value for which in (MAJOR, MINOR))
+        return f"sm_{major}{minor}"
 
     def machine_code(self, folder: str, types: Types, arch: str) -> bytes:
         """The code that was measured, if it is for `arch` (such as "sm_90"), else the compiled source."""
@@ -386,31 +396,6 @@ class Library:
         return result
 
 
-class Driver(Library):
-    """The CUDA driver."""
-
-    def __init__(self, name: str = "libcuda.so.1") -> None:
-        super().__init__(name)
-        # The lock of the interpreter is kept during a launch, which returns at once.
-        self.launch = ctypes.PyDLL(name).cuLaunchKernelEx
-
-    def arch(self, device: int) -> str:
-        """Such as "sm_90"."""
-        number = self.get(ctypes.c_int, "cuDeviceGet", device)
-        versions = (self.get(ctypes.c_int, "cuDeviceGetAttribute", which, number).value for which in (MAJOR, MINOR))
-        return "sm_{}{}".format(*versions)
-
-    def use(self, device: int) -> None:
-        """Makes the primary context, in which PyTorch and CuPy work, current on this thread."""
-        number = self.get(ctypes.c_int, "cuDeviceGet", device)
-        self.call("cuCtxSetCurrent", self.get(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", number))
-
-    def load(self, code: bytes, entry: str) -> Any:
-        """The handle of the function `entry` in machine code."""
-        module = self.get(ctypes.c_void_p, "cuModuleLoadData", code)
-        return self.get(ctypes.c_void_p, "cuModuleGetFunction", module, entry.encode())
-
-
 class PreparedLaunch:
     """A CUDA launch: only addresses, and scalars that a caller chooses, are still to be set in `slots`.
 
@@ -418,7 +403,7 @@ class PreparedLaunch:
     configuration and arguments where they lie. arguments: as `Kernels.values` gives them.
     """
 
-    __slots__ = ("_config", "_device", "_driver", "_launch", "slots")
+    __slots__ = ("_config", "_device", "_kernels", "_launch", "slots")
 
     def __init__(
         self, kernels: Kernels, device: int, types: Types, choice: KernelChoice, arguments: list[tuple[str, Any]]
@@ -430,10 +415,12 @@ class PreparedLaunch:
             for kind, value in arguments
         ]
         packed = (ctypes.c_void_p * len(self.slots))(*map(ctypes.addressof, self.slots))
-        self._driver, self._device = kernels.driver, device
+        self._kernels, self._device = kernels, device
         self._config = LaunchConfig(*choice.grid, *choice.block, choice.shared_bytes)
         function = kernels.function(device, types, choice.folder, choice.shared_bytes)
-        self._launch = partial(self._driver.launch, ctypes.byref(self._config), function, ctypes.byref(packed), None)
+        # The lock of the interpreter is kept during a launch, which returns at once.
+        launch = ctypes.PyDLL(kernels.driver.name).cuLaunchKernelEx
+        self._launch = partial(launch, ctypes.byref(self._config), function, ctypes.byref(packed), None)
 
     def start(self, stream: int) -> None:
         """Launches on a stream (its handle). Raises `KernelError`."""
@@ -441,7 +428,7 @@ class PreparedLaunch:
         status = self._launch()
         if status == INVALID_CONTEXT:
             # A thread that has not used the device before.
-            self._driver.use(self._device)
+            self._kernels.use(self._device)
             status = self._launch()
         if status != 0:
             raise KernelError(f"The launch fails with CUDA status {status}.")
@@ -551,7 +538,9 @@ def run_workload(folder: Path, given: Sequence[str]) -> int:
         if one["role"] == "scalar":
             read[one["name"]] = passed[one["name"]] = one["value"]
             continue
-        drawn = random.standard_normal(one["shape"], dtype=numpy.float32)
+        drawn = random.integers(0, 2, one["shape"])
+        if "float" in one["dtype"]:
+            drawn = random.standard_normal(one["shape"], dtype=numpy.float32)
         passed[one["name"]] = drawn.astype(numpy_type(one["dtype"]))
         if one["role"] != "out":
             read[one["name"]] = passed[one["name"]].astype(numpy.float64)

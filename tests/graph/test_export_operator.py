@@ -32,7 +32,7 @@ class Operator:
         importlib.invalidate_caches()
         self.module = importlib.import_module(FOLDER.format(task))
         runtime = importlib.import_module(f"{FOLDER.format(task)}.runtime")
-        self.module._KERNELS.driver = runtime.Driver(str(stub.file))
+        self.module._KERNELS.driver = runtime.Library(str(stub.file))
         self.stub, self.arguments, self.registered = stub, arguments, 0
         self.function: Callable[..., Any] = getattr(self.module, task)
         self.operator = getattr(getattr(torch.ops, FOLDER.format(task)), task).default

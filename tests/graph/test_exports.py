@@ -31,9 +31,9 @@ from tunesmith.graph.results.package import ExportError, Package
 from tunesmith.graph.results.runtime import (
     ELEMENT_BYTES,
     STORAGE_TYPES,
-    Driver,
     KernelError,
     Kernels,
+    Library,
     compile_source,
     evaluate,
 )
@@ -112,7 +112,7 @@ def test_a_kernel_whose_launch_names_a_data_type_is_exported(package: Package, t
 
 def test_the_driver_loads_once_and_passes_every_argument(package: Package, stub: StubDriver) -> None:
     before, kernels = stub.library.stub_modules(), Kernels(package.best)
-    kernels.driver = Driver(str(stub.file))
+    kernels.driver = Library(str(stub.file))
     _, grid, block, shared = kernels.choose(("float16",), (32, 5120))
     launch = kernels.prepare(0, ("float16",), (32, 5120))
     launch.slots[0].value, launch.slots[1].value = 0x1000, 0x2000
@@ -172,7 +172,7 @@ def test_the_cupy_function_passes_its_arrays_and_the_stream(
     monkeypatch.setitem(sys.modules, "cupy", cupy)  # type: ignore[arg-type]
     monkeypatch.syspath_prepend(export_run(package.folder, "cupy", tmp_path / "out"))  # type: ignore[no-untyped-call]
     module = importlib.import_module("silu_and_mul_cupy")
-    module._KERNELS.driver = Driver(str(stub.file))
+    module._KERNELS.driver = Library(str(stub.file))
     x = np.ones((32, 10240), np.float16).view(CupyArray)
     _, grid, block, shared = module._KERNELS.choose(("float16",), (32, 5120))
     for _ in range(2):
