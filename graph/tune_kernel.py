@@ -129,13 +129,16 @@ class TunedKernel:
         explicit = [int(given[size]) for size in kernels.explicit]
         dtypes = [str(one.dtype) for one in read]
         sizes, types = kernels.read([one.shape for one in read], dtypes, explicit, storage=ARRAY_TYPES)
-        for argument, (_, value) in zip(self.task.arguments, kernels.values(types, sizes, {}), strict=True):
-            name, follows = argument.name, argument.role == "scalar" and parse(argument.value or "0").names
-            if follows and given.get(name, value) != value:
-                raise ExampleError(f"{name} is {given[name]}, but by the shapes of the arrays it is {value}.")
-        made = [one["name"] for one in kernels.arguments if one["role"] == "out"]
-        empty = [np.empty(shape, numpy_type(dtype)) for shape, dtype in kernels.outputs(types, sizes)]
-        passed = {**given, **dict(zip(made, empty, strict=True))}
+        passed = dict(given)
+        for argument, one in zip(self.task.arguments, kernels.bind(types, sizes), strict=True):
+            if argument.role == "out":
+                passed[argument.name] = np.empty(one["shape"], numpy_type(one["dtype"]))
+            elif argument.role == "scalar" and parse(argument.value or "0").names:
+                told = given.get(argument.name, one["value"])
+                if told != one["value"]:
+                    raise ExampleError(
+                        f"{argument.name} is {told}, but by the shapes of the arrays it is {one['value']}."
+                    )
         kernels.run(types, sizes, passed, device=self.result.summary.device.index)
         return passed
 

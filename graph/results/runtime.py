@@ -153,39 +153,48 @@ class Kernels:
         these do not tell; types: the data types, left out where the arrays tell them; storage: the types of the arrays
         that hold certain data types.
         """
-        arrays = {one["name"]: (one, tuple(shape), dtype) for one, shape, dtype in zip(self.given, shapes, dtypes)}
-        for name, (argument, shape, _) in arrays.items():
-            rank = len(argument["shape"])
-            if len(shape) != rank:
-                many = f"{rank} dimension{'s' * (rank != 1)} ({', '.join(argument['shape'])})"
-                raise ValueError(f"{self.name}: {name} has {many}, not {len(shape)}.")
+        arrays = {one["name"]: (tuple(shape), dtype) for one, shape, dtype in zip(self.given, shapes, dtypes)}
+        for one, (shape, _) in zip(self.given, arrays.values()):
+            if (rank := len(one["shape"])) != len(shape):
+                many = f"{rank} dimension{'s' * (rank != 1)} ({', '.join(one['shape'])})"
+                raise ValueError(f"{self.name}: {one['name']} has {many}, not {len(shape)}.")
         rest = iter(explicit)
         sizes = tuple(
-            next(rest) if one["argument"] is None else arrays[one["argument"]][1][one["dimension"]] // one["factor"]
+            next(rest) if one["argument"] is None else arrays[one["argument"]][0][one["dimension"]] // one["factor"]
             for one in self._size_sources
         )
-        found = tuple(arrays[one["argument"]][2] for one in self._type_sources) if types is None else types
-        known = self._names(found, sizes)
-        for name, (argument, shape, dtype) in arrays.items():
-            if shape != self._shape(argument, known):
-                wanted = f"({', '.join(argument['shape'])}) with {_assignments(self.sizes, sizes)}"
-                raise ValueError(f"{self.name}: {name} must have the shape {wanted}, not {shape}.")
-            wanted = self._dtype(argument, known)
+        found = tuple(arrays[one["argument"]][1] for one in self._type_sources) if types is None else types
+        needed = {one["name"]: one for one in self.bind(found, sizes)}
+        for one, (shape, dtype) in zip(self.given, arrays.values()):
+            if shape != needed[one["name"]]["shape"]:
+                wanted = f"({', '.join(one['shape'])}) with {_assignments(self.sizes, sizes)}"
+                raise ValueError(f"{self.name}: {one['name']} must have the shape {wanted}, not {shape}.")
+            wanted = needed[one["name"]]["dtype"]
             wanted = storage.get(wanted, wanted)
             if dtype != wanted:
-                raise ValueError(f"{self.name}: {name} must be of the type {wanted}, not {dtype}.")
+                raise ValueError(f"{self.name}: {one['name']} must be of the type {wanted}, not {dtype}.")
         self._require_types(found)
         return sizes, found
 
+    def bind(self, types: Types, sizes: Sizes) -> list[dict[str, Any]]:
+        """The arguments of a call in their order, with a data type, a shape or a value for each expression."""
+        names, found = self._names(types, sizes), list[dict[str, Any]]()
+        for one in self.arguments:
+            bound = {**one, "dtype": names.get(one["dtype"], one["dtype"])}
+            if one["role"] == "scalar":
+                bound["value"] = evaluate(one["value"], names)
+            else:
+                bound["shape"] = tuple(evaluate(text, names) for text in one["shape"])
+            found.append(bound)
+        return found
+
     def outputs(self, types: Types, sizes: Sizes) -> list[tuple[Sizes, str]]:
         """Shape and data type of each array that a call returns."""
-        names = self._names(types, sizes)
-        made = [one for one in self.arguments if one["role"] == "out"]
-        return [(self._shape(one, names), self._dtype(one, names)) for one in made]
+        return [(one["shape"], one["dtype"]) for one in self.bind(types, sizes) if one["role"] == "out"]
 
     def prepare(self, device: int, types: Types, sizes: Sizes) -> PreparedLaunch:
         """CUDA: the launch for a shape on a device, with the task's scalars; the arrays' addresses are still 0."""
-        return PreparedLaunch(self, device, types, self.choose(types, sizes), self.values(types, sizes, {}))
+        return PreparedLaunch(self, device, types, sizes, self.choose(types, sizes), {})
 
     def enqueue(self, queue: Any, types: Types, sizes: Sizes, given: Given, choice: KernelChoice | None = None) -> Any:
         """OpenCL: enqueues the kernel for a shape on a queue of pyopencl, and returns the event.
@@ -195,15 +204,16 @@ class Kernels:
         """
         import pyopencl
 
-        choice, names = choice or self.choose(types, sizes), self._names(types, sizes)
-        for one in self.arguments:
-            if one["role"] != "scalar":
-                shape, dtype, size = self._shape(one, names), self._dtype(one, names), given[one["name"]].size
-                if size < (needed := math.prod(shape) * ELEMENT_BYTES[dtype]):
-                    wanted = f"the shape {shape} of {dtype} takes {needed}"
-                    raise ValueError(f"{self.name}: {one['name']} has {size} bytes, but {wanted}.")
-        values = self.values(types, sizes, given)
-        passed = [value if kind == "pointer" else numpy_type(kind).type(value) for kind, value in values]
+        choice, passed = choice or self.choose(types, sizes), list[Any]()
+        for one in self.bind(types, sizes):
+            if one["role"] == "scalar":
+                passed.append(numpy_type(one["dtype"]).type(given.get(one["name"], one["value"])))
+                continue
+            passed.append(given[one["name"]])
+            needed = math.prod(one["shape"]) * ELEMENT_BYTES[one["dtype"]]
+            if passed[-1].size < needed:
+                wanted = f"the shape {one['shape']} of {one['dtype']} takes {needed}"
+                raise ValueError(f"{self.name}: {one['name']} has {passed[-1].size} bytes, but {wanted}.")
         passed += [pyopencl.LocalMemory(choice.shared_bytes)] * (choice.shared_bytes > 0)
         key = queue.context.int_ptr, types, choice.folder
         if key not in self._programs:
@@ -243,8 +253,8 @@ class Kernels:
 
         with cupy.cuda.Device(device):
             held = {name: cupy.asarray(host) for name, host in data.items()}
-            values = self.values(types, sizes, {**given, **{name: one.data.ptr for name, one in held.items()}})
-            launch = PreparedLaunch(self, device, types, choice, values)
+            addresses = {name: array.data.ptr for name, array in held.items()}
+            launch = PreparedLaunch(self, device, types, sizes, choice, {**given, **addresses})
             start, end = cupy.cuda.Event(), cupy.cuda.Event()
             start.record()
             launch.start(cupy.cuda.get_current_stream().ptr)
@@ -269,17 +279,6 @@ class Kernels:
             pass
         profiling = pyopencl.command_queue_properties.PROFILING_ENABLE
         return pyopencl.CommandQueue(pyopencl.Context([device]), properties=profiling)
-
-    def values(self, types: Types, sizes: Sizes, given: Given) -> list[tuple[str, Any]]:
-        """Type and value of each argument of the kernel: an array's is given or 0, a scalar's given or the task's."""
-        names, found = self._names(types, sizes), list[tuple[str, Any]]()
-        for one in self.arguments:
-            if one["role"] != "scalar":
-                found.append(("pointer", given.get(one["name"], 0)))
-            else:
-                value = given[one["name"]] if one["name"] in given else evaluate(one["value"], names)
-                found.append((self._dtype(one, names), value))
-        return found
 
     def load(self, device: int) -> None:
         """CUDA: loads all kernels onto a device, as is needed before a CUDA graph is captured."""
@@ -330,13 +329,6 @@ class Kernels:
 
     def _names(self, types: Types, sizes: Sizes) -> dict[str, Any]:
         return {**dict(zip(self.sizes, sizes)), **dict(zip(self.types, types))}
-
-    def _shape(self, argument: Mapping[str, Any], names: Mapping[str, Any]) -> Sizes:
-        return tuple(evaluate(text, names) for text in argument["shape"])
-
-    def _dtype(self, argument: Mapping[str, Any], names: Mapping[str, Any]) -> str:
-        name: str = names.get(argument["dtype"], argument["dtype"])
-        return name
 
     def _require_types(self, types: Types) -> None:
         if types not in self.combinations:
@@ -400,20 +392,20 @@ class PreparedLaunch:
     """A CUDA launch: only addresses, and scalars that a caller chooses, are still to be set in `slots`.
 
     ctypes takes several times the launch itself to convert Python's numbers. So all is prepared, and the driver reads
-    configuration and arguments where they lie. arguments: as `Kernels.values` gives them.
+    configuration and arguments where they lie. given: addresses of arrays, 0 where left out.
     """
 
     __slots__ = ("_config", "_device", "_kernels", "_launch", "slots")
 
     def __init__(
-        self, kernels: Kernels, device: int, types: Types, choice: KernelChoice, arguments: list[tuple[str, Any]]
+        self, kernels: Kernels, device: int, types: Types, sizes: Sizes, choice: KernelChoice, given: Given
     ) -> None:
-        self.slots: list[Any] = [
-            C_TYPES[kind](value)
-            if kind in C_TYPES
-            else ctypes.create_string_buffer(numpy_type(kind).type(value).tobytes())
-            for kind, value in arguments
-        ]
+        self.slots: list[Any] = []
+        for one in kernels.bind(types, sizes):
+            kind = one["dtype"] if one["role"] == "scalar" else "pointer"
+            value = given.get(one["name"], one.get("value", 0))
+            bits = None if kind in C_TYPES else numpy_type(kind).type(value).tobytes()
+            self.slots.append(C_TYPES[kind](value) if bits is None else ctypes.create_string_buffer(bits))
         packed = (ctypes.c_void_p * len(self.slots))(*map(ctypes.addressof, self.slots))
         self._kernels, self._device = kernels, device
         self._config = LaunchConfig(*choice.grid, *choice.block, choice.shared_bytes)

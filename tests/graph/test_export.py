@@ -128,7 +128,7 @@ def test_an_exported_kernel_takes_the_time_that_was_reported(tmp_path: Path) -> 
     about = kernels.launches["general"]["workloads"][row.workload]
     types, sizes = (tuple(about[key][name] for name in getattr(kernels, key)) for key in ("types", "sizes"))
     choice = KernelChoice("general", tuple(about["grid"]), tuple(about["block"]), about["shared_bytes"])
-    launch = PreparedLaunch(kernels, 0, types, choice, kernels.values(types, sizes, {}))
+    launch = PreparedLaunch(kernels, 0, types, sizes, choice, {})
     arrays = [
         cupy.zeros(math.prod(one["shape"]) * ELEMENT_BYTES[one["dtype"]], cupy.uint8)
         for one in about["arguments"]
