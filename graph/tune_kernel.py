@@ -210,9 +210,7 @@ def tune_kernel(
 
 
 def _opponents(
-    signature: Signature,
-    opponents: Mapping[str, Callable[..., Any]] | None,
-    framework: Framework,
+    signature: Signature, opponents: Mapping[str, Callable[..., Any]] | None, framework: Framework
 ) -> tuple[FunctionOpponent, ...]:
     if not isinstance(opponents or {}, Mapping) or not all(map(callable, (opponents or {}).values())):
         raise ExampleError(f"opponents: give a dict of functions by their names, not {opponents!r:.80}.")

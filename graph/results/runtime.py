@@ -26,11 +26,7 @@ from typing import Any, NamedTuple
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3": 1, "float8_e5m2": 1, "bool": 1}
 ELEMENT_BYTES.update({f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)})
 ARRAY_TYPES = {"float8_e4m3": "float8_e4m3fn"}  # by the names of PyTorch and ml_dtypes, where these differ
-STORAGE_TYPES = {
-    "bfloat16": "uint16",
-    "float8_e4m3": "uint8",
-    "float8_e5m2": "uint8",
-}  # where CuPy has none
+STORAGE_TYPES = {"bfloat16": "uint16", "float8_e4m3": "uint8", "float8_e5m2": "uint8"}  # where CuPy has none
 FUNCTIONS: dict[str, Any] = {
     "__builtins__": {},
     **{name: name for name in ELEMENT_BYTES},
