@@ -87,17 +87,14 @@ class Kernels:
         self.folder = Path(folder)
         about = json.loads((self.folder / "dispatch.json").read_text(encoding="utf-8"))
         self.name, self.backend, self.device = about["task"], about["backend"], about["device"]
-        self.arguments: list[dict[str, Any]] = about["signature"]["arguments"]
+        signature = about["signature"]
+        self.arguments: list[dict[str, Any]] = signature["arguments"]
         self.given = [one for one in self.arguments if one["role"] in ("in", "inout")]
-        self._size_sources, self._type_sources = about["signature"]["sizes"], about["signature"]["types"]
-        self.sizes, self.types = (
-            tuple(one["name"] for one in sources) for sources in (self._size_sources, self._type_sources)
-        )
+        self._size_sources, self._type_sources = signature["sizes"], signature["types"]
+        self.sizes, self.types = (tuple(one["name"] for one in signature[key]) for key in ("sizes", "types"))
         self.explicit = [one["name"] for one in self._size_sources if one["argument"] is None]
-        self.launches = {
-            path.parent.name: json.loads(path.read_text(encoding="utf-8"))
-            for path in sorted(self.folder.glob("*/launch.json"))
-        }
+        files = sorted(self.folder.glob("*/launch.json"))
+        self.launches = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in files}
         self._sources = {
             (folder, _ordered(source["types"], self.types)): source
             for folder, launch in self.launches.items()
@@ -128,10 +125,8 @@ class Kernels:
             about = self.launches[folder]
             launch, known = about["launch"], {**about["config"], **names}
             if (folder, types) in self._sources and all(evaluate(text, known) for text in about["requires"]):
-                grid, block = (
-                    tuple(int(evaluate(text, known)) for text in (*axes, "1", "1")[:3])
-                    for axes in (launch["grid"], launch["block"])
-                )
+                texts = ((*launch[part], "1", "1")[:3] for part in ("grid", "block"))
+                grid, block = (tuple(int(evaluate(text, known)) for text in axes) for axes in texts)
                 return KernelChoice(folder, grid, block, int(evaluate(launch["shared_bytes"], known)))
         raise ValueError(f"{self.name}: no kernel can be launched for {_assignments(self.sizes, sizes)}.")
 
@@ -346,11 +341,12 @@ def numpy_type(name: str) -> Any:
     import numpy
 
     name = ARRAY_TYPES.get(name, name)
-    if not hasattr(numpy, name):
+    try:
+        return numpy.dtype(name)
+    except TypeError:
         import ml_dtypes
 
         return numpy.dtype(getattr(ml_dtypes, name))
-    return numpy.dtype(name)
 
 
 class LaunchConfig(ctypes.Structure):
