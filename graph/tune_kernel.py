@@ -121,24 +121,22 @@ class TunedKernel:
                 raise ExampleError(f"{self.result.folder} has no kernel to call: {self.result.summary.sentence}")
             self._kernels = Kernels(best)
         kernels = self._kernels
-        if missing := [size for size in kernels.explicit if size not in given]:
-            raise ExampleError(
-                f"The size {missing[0]} cannot be told from the arrays; give it by name: {missing[0]}=..."
-            )
+        for size in kernels.explicit:
+            if size not in given:
+                raise ExampleError(f"The size {size} cannot be told from the arrays; give it by name: {size}=...")
         read = [given[one["name"]] for one in kernels.given]
-        explicit = [int(given[size]) for size in kernels.explicit]
-        dtypes = [str(one.dtype) for one in read]
-        sizes, types = kernels.read([one.shape for one in read], dtypes, explicit, storage=ARRAY_TYPES)
+        shapes, dtypes = [one.shape for one in read], [str(one.dtype) for one in read]
+        sizes, types = kernels.read(
+            shapes, dtypes, [int(given[size]) for size in kernels.explicit], storage=ARRAY_TYPES
+        )
         passed = dict(given)
         for argument, one in zip(self.task.arguments, kernels.bind(types, sizes), strict=True):
             if argument.role == "out":
                 passed[argument.name] = np.empty(one["shape"], numpy_type(one["dtype"]))
             elif argument.role == "scalar" and parse(argument.value or "0").names:
-                told = given.get(argument.name, one["value"])
-                if told != one["value"]:
-                    raise ExampleError(
-                        f"{argument.name} is {told}, but by the shapes of the arrays it is {one['value']}."
-                    )
+                told, value = given.get(argument.name, one["value"]), one["value"]
+                if told != value:
+                    raise ExampleError(f"{argument.name} is {told}, but by the shapes of the arrays it is {value}.")
         kernels.run(types, sizes, passed, device=self.result.summary.device.index)
         return passed
 
@@ -321,12 +319,8 @@ def _text(signature: Signature, function: Callable[..., Any], framework: Framewo
     """The source of a module whose function `reference` calls `function`; name: what messages call it."""
     from ray import cloudpickle
 
-    plain, names, read, written = (
-        _uncompiled(function),
-        _names_taken(signature, function),
-        signature.read,
-        signature.written,
-    )
+    plain, names = _uncompiled(function), _names_taken(signature, function)
+    read, written = signature.read, signature.written
     is_compiled, takes_cupy = plain is not function, framework == "cupy"
 
     def make() -> Callable[..., Any]:
@@ -395,9 +389,8 @@ def _to_numpy(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    if hasattr(value, "clone"):
-        return value.clone()
-    return value.copy() if hasattr(value, "copy") else value
+    copy = getattr(value, "clone", None) or getattr(value, "copy", None)
+    return value if copy is None else copy()
 
 
 def _like(array: Any, like: Any) -> Any:

@@ -220,8 +220,7 @@ class _Writer:
             elif _digest(code) == wanted:
                 note = "It was compiled again, and is byte for byte the machine code that was measured."
             else:
-                note = f"It was compiled again and is not the machine code that was measured (sha256 {wanted}...): "
-                note += "times may differ."
+                note = f"It was compiled again, and is not the code that was measured ({wanted}...): times may differ."
         file.write_bytes(code)
         return {
             "file": file.name,
