@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_va
 
 from tunesmith import __version__
 from tunesmith.graph.journal.events import RunStarted
-from tunesmith.graph.journal.log import RunLog, seconds_of, weighted_geomean
+from tunesmith.graph.journal.log import RunLog, objective, seconds_of
 from tunesmith.graph.journal.store import Journal, run_around
 from tunesmith.graph.results.best import BASELINE, call_signature
 from tunesmith.hw.errors import TunesmithError
@@ -172,18 +172,15 @@ class Package:
             hint = f"name a folder that `tunesmith tune` wrote, as its last lines say{run_around(folder)}"
             raise ExportError(f"{problem}; {hint}")
         try:
-            raw = (self.best / "dispatch.json").read_text(encoding="utf-8")
-            found = {path.parent.name: path.read_text("utf-8") for path in self.best.glob("*/launch.json")}
+            self.dispatch = self._read(DispatchFile, self.best / "dispatch.json")
+            files = sorted(self.best.glob("*/launch.json"))
+            launches = {path.parent.name: self._read(LaunchFile, path) for path in files}
         except OSError as error:
             raise ExportError(
                 f"{folder} has no winners to export ({error.strerror}: {error.filename}): it found nothing right, or "
                 f"has not ended, as `tunesmith report` says; or best/ was removed, and `tunesmith resume {folder}` "
                 "writes it anew."
             ) from error
-        except ValueError as error:
-            raise self._damaged("a file", str(error)) from error
-        self.dispatch = self._read(DispatchFile, "dispatch.json", raw)
-        launches = {name: self._read(LaunchFile, f"{name}/launch.json", text) for name, text in sorted(found.items())}
         with Journal(folder, create=False, reading=True) as journal:
             begun = journal.last(RunStarted)
         if begun is None:
@@ -207,12 +204,12 @@ class Package:
         again = f"`tunesmith resume {self.folder}` writes it anew"
         return ExportError(f"{self.best} is damaged or of another version ({file}: {why}); {again}.")
 
-    def _read(self, model: type[M], file: str, text: str) -> M:
+    def _read(self, model: type[M], path: Path) -> M:
         try:
-            return model.model_validate_json(text)
+            return model.model_validate_json(path.read_bytes())
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ", ".join([file, ".".join(map(str, first["loc"]))] if first["loc"] else [file])
+            first, file = error.errors(include_url=False)[0], path.relative_to(self.best).as_posix()
+            where = ", ".join(filter(None, (file, ".".join(map(str, first["loc"])))))
             raise self._damaged(where, first["msg"].partition("\n")[0]) from error
 
     def _require_known(self, launches: dict[str, LaunchFile]) -> None:
@@ -298,15 +295,15 @@ def write_results(package: Package, out: Path) -> None:
         log = RunLog(journal)
         names = list(log.baseline_seconds or {})
         for evaluation in log.evaluations():
-            seconds, failed = seconds_of(evaluation), evaluation.failure is not None
-            times = {} if failed else {name: seconds[name] * 1e3 for name in names if name in seconds}
-            if not failed and len(times) < len(names):
+            value = objective(evaluation, names, dict.fromkeys(names, 1e-3), weights)
+            if value is None and evaluation.failure is None:
                 continue
+            seconds = {} if value is None else seconds_of(evaluation)
             record = ConfigResult(
                 config=evaluation.config,
-                time=None if failed else weighted_geomean(times, weights),
+                time=value,
                 failure=evaluation.failure.kind if evaluation.failure is not None else None,
-                times=tuple(times.values()),
+                times=tuple(seconds[name] * 1e3 for name in names if name in seconds),
                 compile_time=evaluation.compile_seconds * 1e3,
                 benchmark_time=evaluation.lane_seconds * 1e3,
             )
