@@ -228,12 +228,15 @@ EXPLICIT = str(Path(__file__).resolve().parents[1] / "data" / "flat_scale" / "ta
 """A task whose sizes no argument's shape tells."""
 
 
-@pytest.mark.parametrize("task", ["fused_add_rmsnorm", "merge_attn_states", EXPLICIT])
+@pytest.fixture(scope="module", params=["fused_add_rmsnorm", "merge_attn_states", EXPLICIT])
+def another(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    return write_cuda_run(tmp_path_factory.mktemp("another") / "run", request.param, {}, most=1)
+
+
 @pytest.mark.parametrize("form", ["torch", "cupy", "hf-kernels"])
-def test_every_form_compiles_and_its_readme_calls_what_it_defines(form: str, task: str, tmp_path: Path) -> None:
-    package = write_cuda_run(tmp_path / "run", task, {}, most=1)
-    assert package.explicit_sizes == (["rows", "columns"] if task == EXPLICIT else [])
-    out = export_run(package.folder, form)
+def test_every_form_compiles_and_its_readme_calls_what_it_defines(form: str, another: Package) -> None:
+    package, out = another, export_run(another.folder, form)
+    assert package.explicit_sizes == (["rows", "columns"] if package.name == "flat_scale" else [])
     for path in out.rglob("*.py"):
         compile(path.read_text(encoding="utf-8"), str(path), "exec")
     assert len([*out.rglob("test_*.py")]) == 1, "each form has its own test"
