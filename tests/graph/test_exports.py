@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -146,14 +147,22 @@ class CupyArray(np.ndarray[Any, Any]):
     def data(self) -> Any:
         return SimpleNamespace(ptr=self.ctypes.data)
 
+    def get(self, out: Any) -> None:
+        out[...] = self + 1
+
 
 def test_the_cupy_function_passes_its_arrays_and_the_stream(
     package: Package, stub: StubDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = SimpleNamespace(
-        runtime=SimpleNamespace(getDevice=lambda: 0), get_current_stream=lambda: SimpleNamespace(ptr=77)
+        runtime=SimpleNamespace(getDevice=lambda: 0),
+        get_current_stream=lambda: SimpleNamespace(ptr=77),
+        Device=nullcontext,
+        Event=lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None),
+        get_elapsed_time=lambda start, end: 0.5,
     )
     cupy = SimpleNamespace(cuda=cuda, empty=lambda shape, dtype: np.empty(shape, dtype).view(CupyArray))
+    cupy.asarray = lambda array: np.copy(array).view(CupyArray)
     monkeypatch.setitem(sys.modules, "cupy", cupy)  # type: ignore[arg-type]
     monkeypatch.syspath_prepend(export_run(package.folder, "cupy", tmp_path / "out"))  # type: ignore[no-untyped-call]
     module = importlib.import_module("silu_and_mul_cupy")
@@ -169,6 +178,11 @@ def test_the_cupy_function_passes_its_arrays_and_the_stream(
         assert stub.arguments(4) == [*(ctypes.c_int32(one.ctypes.data).value for one in (x, out)), 32, 5120]
     module.silu_and_mul(np.ones((32, 8192), np.float16).view(CupyArray))
     assert stub.library.stub_modules() == modules + 1, "a kernel is loaded once"
+    # So are arrays of NumPy, which come back with what the device has for them.
+    host, made = np.ones((32, 10240), np.float16), np.zeros((32, 5120), np.float16)
+    assert module._KERNELS.run(("float16",), (32, 5120), {"input": host, "out": made}) == 0.5
+    assert stub.last()[:8] == (*grid, *block, shared, 77) and stub.arguments(4)[2:] == [32, 5120]
+    assert (made.view(np.uint8) == 1).all()
     for wrong, words in (
         (x[0], r"input has 2 dimensions \(n, 2 \* d\), not 1"),
         (x[:, :7], r"input must have the shape \(n, 2 \* d\) with n = 32, d = 3, not \(32, 7\)"),
