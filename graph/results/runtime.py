@@ -17,6 +17,7 @@ import math
 import os
 import runpy
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
@@ -437,9 +438,9 @@ def compile_source(source: str, arch: str, fast_math: bool, max_registers: int, 
     code = _compile(library, source, [*options, *(f"--include-path={folder}" for folder in _headers())])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        unfinished.write_bytes(code)
-        unfinished.replace(path)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(code)
+        os.replace(file.name, path)
     except OSError as error:
         print(f"{package}: the machine code is not kept in {path.parent}: {error.strerror}.", file=sys.stderr)
     return code
