@@ -19,17 +19,16 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
-from tunesmith.graph.dispatch import BASELINE
-from tunesmith.graph.journal.records import Winner
 from tunesmith.graph.progress import Listener, silent
+from tunesmith.graph.results.runtime import ARRAY_TYPES, KernelError, Kernels, numpy_type
 from tunesmith.graph.run import RunResult, tune
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.rewrite.examples import Signature, read_signature, task_from
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.task import FunctionOpponent, Task
 from tunesmith.kernels.spec.taskfile import sentence
-from tunesmith.kernels.spec.template import BACKENDS, Config, Template
+from tunesmith.kernels.spec.template import BACKENDS
 
 Framework = Literal["numpy", "torch", "cupy"]
 Example = Any
@@ -39,18 +38,8 @@ import base64
 
 from ray import cloudpickle
 
-_given = cloudpickle.loads(base64.b64decode("{pickled}"))
-
-
-def reference(**given):
-    results = _given({call})
-    if isinstance(results, dict):
-        return results
-    return dict(zip({outputs!r}, results if isinstance(results, (tuple, list)) else [results]))
+reference = cloudpickle.loads(base64.b64decode("{pickled}"))()
 """
-
-
-_COMPILED = "\n\nimport torch\n\n_given = torch.compile(_given)\n"
 
 
 class ExampleError(TunesmithError):
@@ -60,7 +49,7 @@ class ExampleError(TunesmithError):
 @dataclass(frozen=True, slots=True)
 class TunedWorkload:
     """The tuned kernel on one workload. seconds: of a launch with cold caches; baseline_seconds: of the kernel as it
-    came; speedup, low, high: over it, with the 99 % interval; opponents: the same over each, by name and label."""
+    came; speedup, low, high: over it, with the 99 % interval; opponents: speed-ups by name and label."""
 
     workload: str
     seconds: float
@@ -77,8 +66,7 @@ class TunedKernel:
 
     def __init__(self, result: RunResult, task: Task, signature: Signature) -> None:
         self.result, self.task, self._signature = result, task, signature
-        self._device: Any = None
-        self._loaded: dict[str, Any] = {}
+        self._kernels: Kernels | None = None
 
     @property
     def rows(self) -> tuple[TunedWorkload, ...]:
@@ -114,94 +102,43 @@ class TunedKernel:
 
     def __call__(self, *arrays: Any, **scalars: Any) -> Any:
         """The output, or a tuple of them, as arrays of the framework of the given ones. Raises `ExampleError`."""
-        example = _by_name(self._signature, (*arrays,) if arrays else {}, None, scalars)
-        host = {name: _to_numpy(value) for name, value in example.items()}
-        workload = self._workload(host)
-        outputs = self._launch(workload, host)
+        example = _by_name(self._signature, (*arrays,) if arrays else {}, scalars)
+        # Copies, as the launch changes them.
+        given = {name: np.array(_to_numpy(value), order="C", ndmin=1) for name, value in example.items()}
+        given |= {name: given[name].item() for name in self._signature.scalars if name in given}
+        try:
+            outputs = self._launch(given)
+        except (ValueError, KernelError) as error:
+            raise ExampleError(str(error)) from error
         like = next((example[name] for name in self._signature.read), None)
         found = [_like(outputs[name], like) for name in self._signature.written]
         return found[0] if len(found) == 1 else tuple(found)
 
-    def _workload(self, given: Mapping[str, Any]) -> Workload:
-        """The sizes of a call, read from its arrays as the shapes of the task say."""
-        sizes: dict[str, int] = {}
-        for argument in self.task.arguments:
-            if argument.role == "scalar" and argument.name in given and argument.value in self.task.size_names:
-                sizes[str(argument.value)] = int(given[argument.name])
-            elif argument.role != "scalar" and argument.name in given:
-                for dim, extent in zip(argument.shape, np.shape(given[argument.name]), strict=False):
-                    if dim in self.task.size_names:
-                        sizes.setdefault(dim, int(extent))
-        if missing := sorted(self.task.size_names - sizes.keys()):
-            raise ExampleError(
-                f"The size {missing[0]} cannot be told from the arrays; give it by name: {missing[0]}=..."
-            )
-        known = next((one for one in self.task.workloads if one.sizes == sizes), None)
-        return known or Workload(name="call", sizes=sizes, types={})
-
-    def _launch(self, workload: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
-        from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
-        from tunesmith.kernels.build.artifact import Artifact
-        from tunesmith.kernels.build.source import specialise
-        from tunesmith.kernels.outcome import describe
-        from tunesmith.kernels.spec.task import geometry
-
-        used = self.result.summary.device
-        if self._device is None:
-            self._device = open_device(used.limits, used.index)
-        device = self._device
-        template, config = self._chosen(workload)
-        source = specialise(template, config, workload.types)
-        if source.digest not in self._loaded:
-            made = open_compiler(used.limits, used.index).compile(source)
-            if not isinstance(made, Artifact):
-                raise ExampleError(f"The kernel cannot be compiled again: {describe(made)}")
-            self._loaded[source.digest] = device.load(made)
-        arguments, held = list[Any](), dict[str, Any]()
-        for argument in self.task.arguments:
-            kind = DTYPES[argument.dtype]
-            if argument.role == "scalar":
-                value = given.get(argument.name, self.task.scalar_of(argument, workload))
-                arguments.append(kind.scalar(value))
-                continue
-            shape = self.task.shape_of(argument, workload)
-            buffer = held[argument.name] = device.allocate(math.prod(shape) * kind.size)
-            if argument.role != "out":
-                data = np.ascontiguousarray(given[argument.name])
-                if data.shape != shape or str(data.dtype) != str(kind.storage):
-                    raise ExampleError(
-                        f"The array {argument.name} is {data.dtype}{list(data.shape)}; the kernel takes "
-                        f"{argument.dtype}{list(shape)}."
-                    )
-                device.write(buffer, data.reshape(-1).view(np.uint8))
-            arguments.append(buffer)
-        where = geometry(template, config, workload)
-        device.launch(BoundLaunch(self._loaded[source.digest], where, tuple(arguments)))
-        device.synchronize()
-        return {
-            one.name: device.read(held[one.name])
-            .view(DTYPES[one.dtype].storage)
-            .reshape(self.task.shape_of(one, workload))
-            for one in self.task.outputs
-        }
-
-    def _chosen(self, workload: Workload) -> tuple[Template, Config]:
-        """The kernel for a shape: the best for a tuned shape, elsewhere the dispatch rule's choice, as far as it can
-        be launched on the shape; else the kernel as it came."""
-        summary, sources = self.result.summary, self.task.sources(self._signature.backend)
-        found = summary.dispatching
-        used: Winner | None = None
-        if workload.name in [row.workload for row in summary.tuned]:
-            used = next((row for row in summary.dispatch if row.workload == workload.name), None)
-        elif found is not None and (number := found.rule.kernel(workload)) != BASELINE:
-            used = found.kernels[number]
-        limits = summary.device.limits
-        template = None if used is None else next((one for one in sources.templates if one.id == used.template), None)
-        if used is not None and template is not None and infeasible_on(template, used.config, workload, limits) is None:
-            return template, dict(used.config)
-        if (refused := infeasible_on(sources.baseline.template, {}, workload, limits)) is not None:
-            raise ExampleError(f"The kernel cannot be launched on these sizes: {refused.detail.rstrip('.')}.")
-        return sources.baseline.template, {}
+    def _launch(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments after a launch on `given` by the kernel that best/ has for their shape."""
+        if self._kernels is None:
+            if not (best := self.result.folder / "best").is_dir():
+                raise ExampleError(f"{self.result.folder} has no kernel to call: {self.result.summary.sentence}")
+            self._kernels = Kernels(best)
+        kernels = self._kernels
+        for size in kernels.explicit:
+            if size not in given:
+                raise ExampleError(f"The size {size} cannot be told from the arrays; give it by name: {size}=...")
+        read = [given[one["name"]] for one in kernels.given]
+        shapes, dtypes = [one.shape for one in read], [str(one.dtype) for one in read]
+        sizes, types = kernels.read(
+            shapes, dtypes, [int(given[size]) for size in kernels.explicit], storage=ARRAY_TYPES
+        )
+        passed = dict(given)
+        for argument, one in zip(self.task.arguments, kernels.bind(types, sizes), strict=True):
+            if argument.role == "out":
+                passed[argument.name] = np.empty(one["shape"], numpy_type(one["dtype"]))
+            elif argument.role == "scalar" and parse(argument.value or "0").names:
+                told, value = given.get(argument.name, one["value"]), one["value"]
+                if told != value:
+                    raise ExampleError(f"{argument.name} is {told}, but by the shapes of the arrays it is {value}.")
+        kernels.run(types, sizes, passed, device=self.result.summary.device.index)
+        return passed
 
 
 def tune_kernel(
@@ -242,10 +179,9 @@ def tune_kernel(
     if "task" in settings:
         raise ExampleError("task: the kernel and the examples are the task here; leave it out.")
     signature = read_signature(source, entry)
-    parameters = _parameters(reference)
-    scalars = {name: one.default for name, one in parameters.items() if isinstance(one.default, int | float)}
-    scalars = {name: value for name, value in scalars.items() if name in signature.scalars}
-    examples = [_by_name(signature, one, scalars, {}) for one in _several(signature, inputs)]
+    defaults = {name: one.default for name, one in _parameters(reference).items() if name in signature.scalars}
+    scalars = {name: value for name, value in defaults.items() if isinstance(value, int | float)}
+    examples = [_by_name(signature, one, scalars) for one in _several(signature, inputs)]
     for name, value in (item for one in examples for item in one.items()):
         if _is_array(value) and 0 in value.shape:
             shape = "x".join(map(str, value.shape))
@@ -254,12 +190,10 @@ def tune_kernel(
             )
     frameworks: list[Framework] = [_framework_of(value) for value in examples[0].values()]
     framework = next((one for one in frameworks if one != "numpy"), frameworks[0])
-    if reference == "baseline":
-        text: tuple[str, str, Literal["numpy", "torch"]] = ("", "baseline", "numpy")
-        completed = [_shaped_as_read(signature, one) for one in examples]
-    else:
+    text: tuple[str, str, Literal["numpy", "torch"]] = ("", "baseline", "numpy")
+    if reference != "baseline":
         text = (_text(signature, reference, framework), "reference", "torch" if framework == "torch" else "numpy")
-        completed = [_with_outputs(signature, reference, one) for one in examples]
+    completed = [{**_outputs(signature, reference, one), **one} for one in examples]
     on_host = [{name: _to_numpy(value) for name, value in one.items()} for one in completed]
     try:
         task = task_from(signature, source, text, on_host, grid=grid, block=block, tolerance=tolerance)
@@ -270,13 +204,11 @@ def tune_kernel(
         raise ExampleError(": ".join([*option, *map(str, first["loc"]), f"{sentence(first)}."])) from error
     settings.setdefault("backend", signature.backend)
     result = tune(task, run_dir=run_dir, listener=listener, **settings)
-    return TunedKernel(result, _as_run(result, task), signature)
+    return TunedKernel(result, task, signature)
 
 
 def _opponents(
-    signature: Signature,
-    opponents: Mapping[str, Callable[..., Any]] | None,
-    framework: Framework,
+    signature: Signature, opponents: Mapping[str, Callable[..., Any]] | None, framework: Framework
 ) -> tuple[FunctionOpponent, ...]:
     if not isinstance(opponents or {}, Mapping) or not all(map(callable, (opponents or {}).values())):
         raise ExampleError(f"opponents: give a dict of functions by their names, not {opponents!r:.80}.")
@@ -290,23 +222,6 @@ def _opponents(
         )
         for name, function in (opponents or {}).items()
     )
-
-
-def _as_run(result: RunResult, task: Task) -> Task:
-    """The task as the run has it: with the templates that the rules made, also the templates of fewer rules."""
-    from tunesmith.graph.journal.events import TemplateAdded
-    from tunesmith.graph.journal.log import RunLog
-    from tunesmith.graph.journal.store import Journal
-
-    with Journal(result.folder, create=False, reading=True) as journal:
-        log = RunLog(journal)
-        started, added = log.started, [one.template for one in log.events(TemplateAdded)]
-    if started is None:
-        return task
-    task, backend = started.task, started.device.backend
-    found = {one.id: one for one in (*task.sources(backend).templates, *added)}
-    sources = task.sources(backend).model_copy(update={"templates": tuple(found.values())})
-    return task.model_copy(update={"backends": {**task.backends, backend: sources}})
 
 
 def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:
@@ -324,9 +239,8 @@ def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:
     return given
 
 
-def _by_name(
-    signature: Signature, example: Example, defaults: Mapping[str, Any] | None, scalars: Mapping[str, Any]
-) -> dict[str, Any]:
+def _by_name(signature: Signature, example: Example, scalars: Mapping[str, Any]) -> dict[str, Any]:
+    """An example by the kernel's names. scalars: values that it need not have."""
     known = (*signature.read, *signature.scalars)
     if isinstance(example, Mapping):
         given = dict(example)
@@ -342,7 +256,7 @@ def _by_name(
                 f"{', '.join(signature.read)} (and takes the scalars {', '.join(signature.scalars) or 'none'})."
             )
         given = dict(zip(names, values, strict=True))
-    given = {**(defaults or {}), **given, **scalars}
+    given = {**scalars, **given}
     if unknown := sorted(given.keys() - set(known), key=str):
         raise ExampleError(f"inputs: {signature.kernel.name} reads no {unknown[0]}; it reads {', '.join(known)}.")
     if missing := [name for name in signature.read if name not in given]:
@@ -370,68 +284,78 @@ def _names_taken(signature: Signature, function: Callable[..., Any]) -> list[str
     return named if set(signature.read) <= set(named) else None
 
 
-def _with_outputs(signature: Signature, reference: Callable[..., Any], example: Mapping[str, Any]) -> dict[str, Any]:
-    """The example with the reference's results, whose shapes are the outputs'."""
+def _outputs(
+    signature: Signature, reference: Callable[..., Any] | Literal["baseline"], example: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The reference's results, whose shapes are the outputs'; with the kernel as the reference, that of its first array
+    is."""
+    read, written = ", ".join(signature.read), ", ".join(signature.written)
+    if reference == "baseline":
+        shape = example[signature.read[0]].shape if signature.read else (1,)
+        return {name: np.zeros(shape, DTYPES[signature.dtype(name)].storage) for name in signature.written}
     names = _names_taken(signature, reference)
     given = {name: _copied(example[name]) for name in names or signature.read if name in example}
     try:
         results = reference(*given.values()) if names is None else reference(**given)
     except Exception as error:  # it is the user's code: whatever it raises is named
-        raise ExampleError(
-            f"reference: called with {', '.join(signature.read)} it raises {type(error).__name__}: {error}."
-        ) from error
-    given_back = ", ".join(map(str, results)) if isinstance(results, Mapping) else ""
+        raise ExampleError(f"reference: called with {read} it raises {type(error).__name__}: {error}.") from error
     if not isinstance(results, Mapping):
         values = list(results) if isinstance(results, tuple | list) else [results]
-        given_back = f"{len(values)} results"
-        results = dict(zip(signature.written, values, strict=False)) if len(values) == len(signature.written) else {}
+        if len(values) != len(signature.written):
+            raise ExampleError(
+                f"reference: it gives {len(values)} results, but {signature.kernel.name} writes {written}."
+            )
+        results = dict(zip(signature.written, values, strict=True))
     if set(results) != set(signature.written):
-        raise ExampleError(
-            f"reference: it gives {given_back or 'nothing'}, but {signature.kernel.name} writes "
-            f"{', '.join(signature.written)}."
-        )
+        given_back = ", ".join(map(str, results)) or "nothing"
+        raise ExampleError(f"reference: it gives {given_back}, but {signature.kernel.name} writes {written}.")
     for name, value in results.items():
         if not _is_array(value):
             raise ExampleError(f"reference: its {name} is {value!r:.80}; return an array.")
-    return {**results, **example}
-
-
-def _shaped_as_read(signature: Signature, example: Mapping[str, Any]) -> dict[str, Any]:
-    """The example with outputs of the shape of its first array, where nothing says another."""
-    first = _to_numpy(example[signature.read[0]]) if signature.read else np.zeros(1)
-    empty = {name: np.zeros(first.shape, DTYPES[signature.dtype(name)].storage) for name in signature.written}
-    return {**empty, **example}
+    return dict(results)
 
 
 def _text(signature: Signature, function: Callable[..., Any], framework: Framework, name: str = "reference") -> str:
     """The source of a module whose function `reference` calls `function`; name: what messages call it."""
     from ray import cloudpickle
 
-    plain = _uncompiled(function)
+    plain, names = _uncompiled(function), _names_taken(signature, function)
+    read, written = signature.read, signature.written
+    is_compiled, takes_cupy = plain is not function, framework == "cupy"
+
+    def make() -> Callable[..., Any]:
+        """Goes to processes without Tunesmith, so it uses no name of this module."""
+        called = plain
+        if is_compiled:
+            import torch
+
+            called = torch.compile(plain)
+
+        def reference(**given: Any) -> dict[str, Any]:
+            on_host = all(not hasattr(value, "get") for value in given.values())
+            if takes_cupy:
+                # A function of CuPy arrays gets them also where the task's own are on the host.
+                import cupy
+
+                given = {key: cupy.asarray(one) if getattr(one, "ndim", 0) else one for key, one in given.items()}
+            if names is None:
+                results = called(*(given[one] for one in read))
+            else:
+                results = called(**{one: given[one] for one in names if one in given})
+            if not isinstance(results, dict):
+                results = dict(zip(written, results if isinstance(results, tuple | list) else [results], strict=False))
+            return {key: one.get() for key, one in results.items()} if takes_cupy and on_host else results
+
+        return reference
+
     try:
-        pickled = base64.b64encode(cloudpickle.dumps(plain)).decode()  # type: ignore[no-untyped-call,unused-ignore]
+        pickled = base64.b64encode(cloudpickle.dumps(make)).decode()  # type: ignore[no-untyped-call,unused-ignore]
     except (TypeError, pickle.PicklingError) as error:
         raise ExampleError(
             f"{name}: the function cannot be sent to another process ({error}); leave out of it what belongs to this "
             "one, such as locks and open files."
         ) from error
-    names = _names_taken(signature, function)
-    call = f"**{{name: given[name] for name in {names!r} if name in given}}"
-    if names is None:
-        call = ", ".join(f"given[{name!r}]" for name in signature.read)
-    text = _REFERENCE.format(pickled=pickled, call=call, outputs=signature.written)
-    if plain is not function:
-        text += _COMPILED
-    if framework != "cupy":
-        return text
-    # A function of CuPy arrays gets them also where the task's own are on the host.
-    return text + (
-        "\n\n_of_cupy = reference\n\n\ndef reference(**given):\n    import cupy\n    import numpy\n\n"
-        "    here = any(isinstance(value, numpy.ndarray) for value in given.values())\n"
-        "    moved = {name: cupy.asarray(value) if getattr(value, 'ndim', 0) else value for name, value in "
-        "given.items()}\n    results = _of_cupy(**moved)\n"
-        "    return {name: value.get() if here else value for name, value in results.items()}\n"
-    )
+    return _REFERENCE.format(pickled=pickled)
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -449,13 +373,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _framework_of(value: Any) -> Framework:
-    match type(value).__module__.partition(".")[0]:
-        case "torch":
-            return "torch"
-        case "cupy":
-            return "cupy"
-        case _:
-            return "numpy"
+    module = type(value).__module__.partition(".")[0]
+    return module if module in ("torch", "cupy") else "numpy"  # type: ignore[return-value]
 
 
 def _to_numpy(value: Any) -> Any:
@@ -470,9 +389,8 @@ def _to_numpy(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    if hasattr(value, "clone"):
-        return value.clone()
-    return value.copy() if hasattr(value, "copy") else value
+    copy = getattr(value, "clone", None) or getattr(value, "copy", None)
+    return value if copy is None else copy()
 
 
 def _like(array: Any, like: Any) -> Any:

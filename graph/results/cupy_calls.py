@@ -24,8 +24,7 @@ def call(
 ) -> Any:
     """Launches the kernel for these arrays on CuPy's current stream, and returns its output, or a tuple of several.
 
-    explicit: the sizes that no array tells; scalars: by position in the
-    kernel's signature; dtypes: the data types
+    explicit: the sizes that no array tells; scalars: by position in the kernel's signature; dtypes: the data types
     where the arrays have only the bits. Raises ValueError with a sentence where arrays do not fit.
     """
     device, types = cupy.cuda.runtime.getDevice(), None if dtypes is None else tuple(dtypes)

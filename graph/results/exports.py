@@ -52,28 +52,25 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _signature(package: Package, name: str, form: str) -> dict[str, Any]:
-    """The function of a form for Python, as its templates have it."""
-    given, chosen, made = package.given, package.chosen, package.made
-    names = [*(one.name for one in given), *package.explicit_sizes]
-    parameters = [*names, *(f"{one.name}={one.default!r}" for one in chosen)]
-    parameters += ["*", "dtypes=None"] * (form == "cupy")
-    returned = ", ".join(one.name for one in made) or "None"
+def _signature(package: Package, name: str, form: str) -> dict[str, str]:
+    """The function of a form for Python, as its templates have it. schema: the types of the operator for PyTorch."""
+    given, chosen, explicit = package.given, package.chosen, package.explicit_sizes
+    passed = [*(one.name for one in given), *explicit]
+    defaults = [f"{one.name}={one.default!r}" for one in chosen]
+    signature = ", ".join([*passed, *defaults, *(["*", "dtypes=None"] if form == "cupy" else [])])
+    returned = _each(package.made, "{0}") or "None"
     arrays = "; ".join(f"{one.name} [{one.shape}] {one.role}, {one.types}" for one in package.arrays)
-    # As PyTorch writes the types of an operator.
-    schema = [
-        f"Tensor(a{at}!) {one.name}" if one.role == "inout" else f"Tensor {one.name}" for at, one in enumerate(given)
-    ]
-    schema += [f"SymInt {size}" for size in package.explicit_sizes]
-    schema += [f"{type(one.default).__name__} {one.name}={one.default!r}" for one in chosen]
-    results = "Tensor" if len(made) == 1 else f"({', '.join(['Tensor'] * len(made))})"
+    tensors = (f"Tensor{f'(a{at}!)' if one.role == 'inout' else ''} {one.name}" for at, one in enumerate(given))
+    scalars = (f"{type(one.default).__name__} {default}" for one, default in zip(chosen, defaults, strict=True))
+    schema = ", ".join([*tensors, *(f"SymInt {size}" for size in explicit), *scalars])
+    results = "Tensor" if len(package.made) == 1 else f"({', '.join(['Tensor'] * len(package.made))})"
     return {
-        "passed": ", ".join(names),
-        "names": ", ".join([*names, *(one.name for one in chosen)]),
-        "signature": ", ".join(parameters),
+        "passed": ", ".join(passed),
+        "names": ", ".join([*passed, *(one.name for one in chosen)]),
+        "signature": signature,
         "returned": returned,
-        "description": f"{name}({', '.join(parameters)}) -> {returned}. {arrays}.",
-        "schema": f"{name}({', '.join(schema)}) -> {results}",
+        "description": f"{name}({signature}) -> {returned}. {arrays}.",
+        "schema": f"{name}({schema}) -> {results}",
     }
 
 
@@ -82,7 +79,6 @@ def _write_python(form: str, package: Package, out: Path) -> None:
     `torch.ops.<name>_tuned.<name>`; for `cupy` pip-installable, with the function `<name>_cupy.<name>`; for
     `hf-kernels` in the layout of a Hugging Face kernel repository, as its kernel requirements describe it: the operator
     as a Python kernel in the variant build/torch-cuda, with metadata.json and a card. Raises `ExportError`."""
-    _require_cuda(package)
     if not package.given:
         raise ExportError(
             f"The task {package.name} reads no array, so that a call has no device and no types to follow."
@@ -99,7 +95,23 @@ def _write_python(form: str, package: Package, out: Path) -> None:
         # Several versions of a kernel may be loaded side by side, so their operators need different names.
         content = hashlib.sha256(json.dumps(package.provenance, sort_keys=True).encode()).hexdigest()[:10]
         namespace = f"_{name}_{content}"
-    values = {"form": form, "name": name, "module": module, "namespace": namespace, **_signature(package, name, form)}
+    # The example of the README is a call on the smallest measured shape.
+    task, rows = package.task, {row.workload: row for row in package.dispatch.shapes}
+    workload = min(map(task.workload, rows), key=task.bytes_of)
+    types, passed = [rows[workload.name].types[name] for name in task.types], ("in", "inout")
+    values = _signature(package, name, form) | {
+        "form": form,
+        "name": name,
+        "module": module,
+        "namespace": namespace,
+        "example": [
+            (identifier(one.name), task.shape_of(one, workload), DTYPES[task.dtype_of(one, workload)])
+            for one in task.arguments
+            if one.role in passed
+        ],
+        "example_sizes": workload.sizes,
+        "dtypes": tuple(types) if STORAGE_TYPES.keys() & {*types} else (),
+    }
     inner, tests = (out / "build" / "torch-cuda", out / "tests") if hub else (out / module, out)
     for folder in package.kernels:
         shutil.copytree(package.best / folder, inner / "kernels" / folder, ignore=shutil.ignore_patterns("launch.py"))
@@ -108,21 +120,9 @@ def _write_python(form: str, package: Package, out: Path) -> None:
     for file in ("runtime.py", f"{library}_calls.py"):
         shutil.copyfile(RUNTIME.with_name(file), inner / file)
     _write_json(inner / "provenance.json", package.provenance)
-    _write(inner / "__init__.py", f"{library}_init.py.j2", package, **values)
-    # The example of the README is a call on the smallest measured shape.
-    rows = [(package.task.workload(row.workload), row) for row in package.dispatch.shapes]
-    workload, row = min(rows, key=lambda pair: package.task.bytes_of(pair[0]))
-    example = [
-        (identifier(one.name), package.task.shape_of(one, workload), DTYPES[package.task.dtype_of(one, workload)])
-        for one in package.task.arguments
-        if one.role in ("in", "inout")
-    ]
-    types = tuple(row.types[name] for name in package.task.types)
-    dtypes = types if STORAGE_TYPES.keys() & set(types) else ()
-    _write(
-        out / "README.md", "README.md.j2", package, **values, example=example, example_sizes=row.sizes, dtypes=dtypes
-    )
     tests.mkdir(exist_ok=True)
+    _write(inner / "__init__.py", f"{library}_init.py.j2", package, **values)
+    _write(out / "README.md", "README.md.j2", package, **values)
     _write(tests / f"test_{name}.py", "test.py.j2", package, **values)
     if not hub:
         _write(out / "pyproject.toml", "pyproject.toml.j2", package, **values)
@@ -150,14 +150,6 @@ def _write_metadata(package: Package, variant: Path, identity: str) -> None:
     _write_json(variant / "metadata.json", metadata)
 
 
-def _require_cuda(package: Package) -> None:
-    if not BACKENDS[package.dispatch.backend].makes_cubins:
-        raise ExportError(
-            f"The run in {package.folder} was tuned with {package.dispatch.backend}, and this form holds CUDA kernels: "
-            "use the files of its best/, or tune with --backend cuda."
-        )
-
-
 def _architectures(package: Package) -> list[str]:
     """The architectures that there is machine code for."""
     codes = [source.machine_code for kernel in package.kernels.values() for source in kernel.sources]
@@ -166,7 +158,6 @@ def _architectures(package: Package) -> list[str]:
 
 def write_header(package: Package, out: Path) -> None:
     """`<name>.hpp`: machine code, dispatch and launcher in one file for C++. Raises `ExportError`."""
-    _require_cuda(package)
     name = identifier(package.name)
     for one in package.task.arguments:
         if one.role == "scalar" and one.dtype not in SCALARS:
@@ -200,29 +191,27 @@ def _codes(package: Package, c: Callable[[str], str]) -> list[dict[str, Any]]:
     """Each kernel for each combination of types, with what the header has of it: source as C string literals, one for
     each line, machine code as numbers, and the expressions of its launch over sizes alone, as C."""
     found = []
-    for combination, types in enumerate(package.combinations):
-        for position, (folder, kernel) in enumerate(package.kernels.items()):
-            for source in (one for one in kernel.sources if one.types == types):
-                text = (package.best / folder / source.source).read_text(encoding="utf-8")
-                text = text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
-                cubin, launch = source.machine_code.file, kernel.launch
-                requires = [kernel.text(one, types) for one in kernel.requires]
-                grid, block = (
-                    [c(kernel.text(one, types)) for one in (*axes, "1", "1")[:3]]
-                    for axes in (launch.grid, launch.block)
-                )
-                found.append(
-                    {
-                        "number": combination * len(package.kernels) + position,
-                        "about": source,
-                        "literal": "\n".join(f'    "{line}\\n"' for line in text.split("\n")),
-                        "bytes": [] if cubin is None else list((package.best / folder / cubin).read_bytes()),
-                        "requires": [c(one) for one in requires if one != "True"],
-                        "grid": grid,
-                        "block": block,
-                        "shared": c(kernel.text(launch.shared_bytes, types)),
-                    }
-                )
+    for position, (folder, kernel) in enumerate(package.kernels.items()):
+        for source in (one for one in kernel.sources if one.types in package.combinations):
+            text = (package.best / folder / source.source).read_text(encoding="utf-8")
+            text = text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
+            cubin, launch = source.machine_code.file, kernel.launch
+            grid, block, requires, (shared,) = (
+                [kernel.text(one, source.types) for one in texts]
+                for texts in (launch.grid, launch.block, kernel.requires, [launch.shared_bytes])
+            )
+            found.append(
+                {
+                    "number": package.combinations.index(source.types) * len(package.kernels) + position,
+                    "about": source,
+                    "literal": "\n".join(f'    "{line}\\n"' for line in text.split("\n")),
+                    "bytes": [] if cubin is None else list((package.best / folder / cubin).read_bytes()),
+                    "requires": [c(one) for one in requires if one != "True"],
+                    "grid": [c(one) for one in (*grid, "1", "1")[:3]],
+                    "block": [c(one) for one in (*block, "1", "1")[:3]],
+                    "shared": c(shared),
+                }
+            )
     return found
 
 
@@ -248,6 +237,11 @@ def export_run(run: str | Path, form: str, out: str | Path | None = None) -> Pat
     if out is not None:
         require_new_folder(folder, "--out")
     package = Package(run)
+    if form != "t4" and not BACKENDS[package.dispatch.backend].makes_cubins:
+        raise ExportError(
+            f"The run in {run} was tuned with {package.dispatch.backend}, and this form holds CUDA kernels: use the "
+            "files of its best/, or tune with --backend cuda."
+        )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as made:

@@ -6,21 +6,19 @@
 
 from __future__ import annotations
 
-import json
 import keyword
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
 
 from tunesmith import __version__
 from tunesmith.graph.journal.events import RunStarted
-from tunesmith.graph.journal.log import RunLog, seconds_of, weighted_geomean
+from tunesmith.graph.journal.log import RunLog, objective, seconds_of
 from tunesmith.graph.journal.store import Journal, run_around
 from tunesmith.graph.results.best import BASELINE, call_signature
 from tunesmith.hw.errors import TunesmithError
@@ -28,10 +26,12 @@ from tunesmith.kernels.search.tables import ConfigResult, write_t4
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.task import Argument
+from tunesmith.kernels.spec.template import LaunchGeometry
 from tunesmith.kernels.spec.translate import folded
 
 SCALARS = frozenset(name for name in DTYPES if name in ("float64", "float32") or not DTYPES[name].is_float)
 """The data types of scalars that a caller may pass."""
+M = TypeVar("M", bound=BaseModel)
 Types = dict[str, str]
 """A data type for each of the task's type names."""
 _DATA_TYPES = {name: name for name in DTYPES}
@@ -46,27 +46,33 @@ class ExportError(TunesmithError):
     """A run cannot be exported in a form."""
 
 
-class _BestFile(BaseModel):
-    """A part of a file of best/. Further keys are for people, and are kept."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-
-class FolderRule(_BestFile):
-    """The end of a rule."""
-
-    folder: str
+def _expression(text: str) -> str:
+    try:
+        folded(text, _DATA_TYPES)
+    except ExpressionError as error:
+        raise ValueError(f"{text!r:.80} is not an expression") from error
+    return text
 
 
-class TestRule(_BestFile):
-    """A condition over sizes and types, with the rules for both answers."""
-
-    test: str
-    yes: FolderRule | TestRule
-    no: FolderRule | TestRule
+Expression = Annotated[str, AfterValidator(_expression)]
+"""An expression over sizes and types, or also over a configuration."""
 
 
-class MeasuredShape(_BestFile):
+class Rule(BaseModel):
+    """A folder, or a condition over sizes and types with the rules for both answers."""
+
+    folder: str = ""
+    test: Expression = "True"
+    yes: Rule | None = None
+    no: Rule | None = None
+
+    @property
+    def folders(self) -> set[str]:
+        """All folders that it may give."""
+        return {self.folder} if self.yes is None or self.no is None else self.yes.folders | self.no.folders
+
+
+class MeasuredShape(BaseModel):
     """A measured shape, the folder it uses, and that kernel's time over the baseline's, with its interval where there
     is one. general: the same figures of the general configuration."""
 
@@ -82,7 +88,7 @@ class MeasuredShape(_BestFile):
     general: dict[str, Any] | None
 
 
-class DispatchFile(_BestFile):
+class DispatchFile(BaseModel):
     """dispatch.json."""
 
     device: str
@@ -90,13 +96,13 @@ class DispatchFile(_BestFile):
     driver: str
     verdict: str
     compiler: str
-    rule: FolderRule | TestRule
+    rule: Rule
     shapes: list[MeasuredShape]
     policies: list[dict[str, Any]]
     signature: dict[str, Any]
 
 
-class MachineCode(_BestFile):
+class MachineCode(BaseModel):
     """The machine code of a source; file: None where there is none."""
 
     file: str | None = None
@@ -104,7 +110,7 @@ class MachineCode(_BestFile):
     measured: bool = False
 
 
-class SourceFile(_BestFile):
+class SourceFile(BaseModel):
     """A kernel for one combination of types."""
 
     types: Types
@@ -114,29 +120,25 @@ class SourceFile(_BestFile):
     machine_code: MachineCode = MachineCode()
 
 
-class LaunchExpressions(_BestFile):
-    """Expressions over sizes, types and the configuration."""
-
-    grid: list[str]
-    block: list[str]
-    shared_bytes: str
-
-
-class LaunchFile(_BestFile):
+class LaunchFile(BaseModel):
     """launch.json."""
 
     template: str
     config: dict[str, bool | int | float | str]
-    launch: LaunchExpressions
-    requires: list[str]
+    launch: LaunchGeometry
+    requires: list[Expression]
     sources: list[SourceFile] = Field(min_length=1)
+
+    @field_validator("launch")
+    @classmethod
+    def _expressions(cls, launch: LaunchGeometry) -> LaunchGeometry:
+        for text in (*launch.grid, *launch.block, launch.shared_bytes):
+            _expression(text)
+        return launch
 
     def text(self, expression: str, types: Types) -> str:
         """An expression over sizes alone: configuration and types written in."""
         return folded(expression, {**_DATA_TYPES, **types, **self.config})
-
-
-M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,32 +172,26 @@ class Package:
             hint = f"name a folder that `tunesmith tune` wrote, as its last lines say{run_around(folder)}"
             raise ExportError(f"{problem}; {hint}")
         try:
-            raw = (self.best / "dispatch.json").read_text(encoding="utf-8")
-            found = {path.parent.name: path.read_text("utf-8") for path in self.best.glob("*/launch.json")}
+            self.dispatch = self._read(DispatchFile, self.best / "dispatch.json")
+            files = sorted(self.best.glob("*/launch.json"))
+            launches = {path.parent.name: self._read(LaunchFile, path) for path in files}
         except OSError as error:
             raise ExportError(
                 f"{folder} has no winners to export ({error.strerror}: {error.filename}): it found nothing right, or "
                 f"has not ended, as `tunesmith report` says; or best/ was removed, and `tunesmith resume {folder}` "
                 "writes it anew."
             ) from error
-        except ValueError as error:
-            raise self._damaged("a file", str(error)) from error
-        self.dispatch = self._read(DispatchFile, "dispatch.json", raw)
-        launches = {name: self._read(LaunchFile, f"{name}/launch.json", text) for name, text in sorted(found.items())}
         with Journal(folder, create=False, reading=True) as journal:
             begun = next(journal.entries(RunStarted), None)
         if begun is None:
             raise ExportError(f"{folder} has a journal without a beginning; tune again.")
-        self.task, self._begun = begun.event.task, begun
-        self.name = self.task.name
+        self.task, self._begun, self.name = begun.event.task, begun, begun.event.task.name
         self.sizes = tuple(self.task.workloads[0].sizes)
         self._require_known(launches)
-        used = {BASELINE, *_folders(self.dispatch.rule), *(row.folder for row in self.dispatch.shapes)}
-        order = sorted(used, key=lambda name: (name != BASELINE, name))
-        for name in order:
-            if name not in launches:
-                raise self._damaged("dispatch.json", f"there is no folder {name!r} with a launch.json")
-        self.kernels = {name: launches[name] for name in order}
+        used = {*self.dispatch.rule.folders, *(row.folder for row in self.dispatch.shapes)} - {BASELINE}
+        if missing := sorted({BASELINE, *used} - launches.keys()):
+            raise self._damaged("dispatch.json", f"there is no folder {missing[0]!r} with a launch.json")
+        self.kernels = {name: launches[name] for name in (BASELINE, *sorted(used))}
         self.combinations = [source.types for source in self.kernels[BASELINE].sources]
         self.arguments = [self._binding(position, one) for position, one in enumerate(self.task.arguments)]
         self.arrays = [one for one in self.arguments if one.role != "scalar"]
@@ -208,39 +204,28 @@ class Package:
         again = f"`tunesmith resume {self.folder}` writes it anew"
         return ExportError(f"{self.best} is damaged or of another version ({file}: {why}); {again}.")
 
-    def _read(self, model: type[M], file: str, text: str) -> M:
+    def _read(self, model: type[M], path: Path) -> M:
         try:
-            return model.model_validate_json(text)
+            return model.model_validate_json(path.read_bytes())
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ", ".join([file, ".".join(map(str, first["loc"]))] if first["loc"] else [file])
+            first, file = error.errors(include_url=False)[0], path.relative_to(self.best).as_posix()
+            where = ", ".join(filter(None, (file, ".".join(map(str, first["loc"])))))
             raise self._damaged(where, first["msg"].partition("\n")[0]) from error
 
     def _require_known(self, launches: dict[str, LaunchFile]) -> None:
         """That all files name what is there, and what the task has."""
         if self.dispatch.signature != call_signature(self.task):
             raise self._damaged("dispatch.json", "its signature is not that of the task")
-        known = {one.name for one in self.task.workloads}
+        known, types = {one.name for one in self.task.workloads}, {*self.task.types}
         for row in self.dispatch.shapes:
-            if row.workload not in known or {*row.sizes} != {*self.sizes} or {*row.types} != {*self.task.types}:
+            if row.workload not in known or {*row.sizes} != {*self.sizes} or {*row.types} != types:
                 raise self._damaged("dispatch.json", f"the task has no workload like {row.workload!r}")
-        self._require_expressions("dispatch.json", _tests(self.dispatch.rule))
-        for name, about in launches.items():
-            file, launch = f"{name}/launch.json", about.launch
-            self._require_expressions(file, [*launch.grid, *launch.block, launch.shared_bytes, *about.requires])
-            for source in about.sources:
-                for other in filter(None, (source.source, source.machine_code.file)):
-                    if Path(other).name != other or not (self.best / name / other).is_file():
-                        raise self._damaged(file, f"there is no file {other!r} beside it")
-                if {*source.types} != {*self.task.types}:
-                    raise self._damaged(file, "its types are not the types of the task")
-
-    def _require_expressions(self, file: str, texts: Iterable[str]) -> None:
-        for text in texts:
-            try:
-                folded(text, _DATA_TYPES)
-            except ExpressionError as error:
-                raise self._damaged(file, f"{json.dumps(text)[:80]} is not an expression") from error
+        for name, source in ((name, source) for name, about in launches.items() for source in about.sources):
+            for other in filter(None, (source.source, source.machine_code.file)):
+                if Path(other).name != other or not (self.best / name / other).is_file():
+                    raise self._damaged(f"{name}/launch.json", f"there is no file {other!r} beside it")
+            if {*source.types} != types:
+                raise self._damaged(f"{name}/launch.json", "its types are not the types of the task")
 
     def _binding(self, position: int, one: Argument) -> Binding:
         default, types = None, one.dtype
@@ -253,18 +238,15 @@ class Package:
         shape, value = ", ".join(one.shape), one.value or ""
         return Binding(identifier(one.name), position, one.role, shape, one.dtype, types, value, default)
 
-    def rule(self, types: Types) -> dict[str, Any]:
+    def rule(self, types: Types, node: Rule | None = None) -> dict[str, Any]:
         """The rule for one combination of types: {"use": folder} or {"test", "yes", "no"}, over sizes alone."""
-
-        def written(node: FolderRule | TestRule) -> dict[str, Any]:
-            if isinstance(node, FolderRule):
-                return {"use": node.folder}
-            test = folded(node.test, {**_DATA_TYPES, **types})
-            if test in ("True", "False"):
-                return written(node.yes if test == "True" else node.no)
-            return {"test": test, "yes": written(node.yes), "no": written(node.no)}
-
-        return written(self.dispatch.rule)
+        node = node or self.dispatch.rule
+        if node.yes is None or node.no is None:
+            return {"use": node.folder}
+        test = folded(node.test, {**_DATA_TYPES, **types})
+        if test in ("True", "False"):
+            return self.rule(types, node.yes if test == "True" else node.no)
+        return {"test": test, "yes": self.rule(types, node.yes), "no": self.rule(types, node.no)}
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
@@ -294,14 +276,6 @@ class Package:
         }
 
 
-def _folders(rule: FolderRule | TestRule) -> list[str]:
-    return [rule.folder] if isinstance(rule, FolderRule) else [*_folders(rule.yes), *_folders(rule.no)]
-
-
-def _tests(rule: FolderRule | TestRule) -> list[str]:
-    return [] if isinstance(rule, FolderRule) else [rule.test, *_tests(rule.yes), *_tests(rule.no)]
-
-
 def identifier(text: str) -> str:
     """`text` as a name that Python, C and C++ take."""
     name = re.sub(r"\W", "_", text)
@@ -321,15 +295,15 @@ def write_results(package: Package, out: Path) -> None:
         log = RunLog(journal)
         names = list(log.baseline_seconds or {})
         for evaluation in log.evaluations():
-            seconds, failed = seconds_of(evaluation), evaluation.failure is not None
-            times = {} if failed else {name: seconds[name] * 1e3 for name in names if name in seconds}
-            if not failed and len(times) < len(names):
+            value = objective(evaluation, names, dict.fromkeys(names, 1e-3), weights)
+            if value is None and evaluation.failure is None:
                 continue
+            seconds = {} if value is None else seconds_of(evaluation)
             record = ConfigResult(
                 config=evaluation.config,
-                time=None if failed else weighted_geomean(times, weights),
+                time=value,
                 failure=evaluation.failure.kind if evaluation.failure is not None else None,
-                times=tuple(times.values()),
+                times=tuple(seconds[name] * 1e3 for name in names if name in seconds),
                 compile_time=evaluation.compile_seconds * 1e3,
                 benchmark_time=evaluation.lane_seconds * 1e3,
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -23,7 +23,6 @@ from tunesmith.graph.journal.log import (
     objective,
     observation,
     round_of,
-    seconds_of,
     stage_of,
     trial_stage,
     weighted_geomean,
@@ -34,27 +33,17 @@ from tunesmith.graph.results.summary import Summary, unsteady
 from tunesmith.graph.settings import Settings
 from tunesmith.graph.setup import limits_of
 from tunesmith.kernels.build.source import readable, specialise
-from tunesmith.kernels.outcome import Measured, describe
+from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.space import Space, rules
-from tunesmith.kernels.spec.template import assignments, described
+from tunesmith.kernels.spec.template import Template, assignments, described
 
-MAX_BEST_ROWS = 10
-"""Rows in the table of the search's best configurations."""
-MAX_MARKS = 300
-"""Marks in all charts of the search together, besides new bests, so that the page stays small."""
-MAX_DOTS_PER_CHART = 60
-"""Measured configurations in the chart of a parameter, evenly spread from the fastest to the slowest."""
-MIN_EFFECT_SHARE = 0.01
-"""Share of the variance below which a parameter's effect is not drawn."""
-MIN_EXPLAINED_SHARE = 0.5
-"""Share of the variance that the model must explain for its shares to be shown without a warning."""
-AXIS_MARGIN = 0.04
-"""Room beside the outermost values, as a share of the axis."""
-MAX_WHISKER_FACTOR = 3.0
-"""Factor beyond the outermost speed-ups at which the axis ends and intervals are cut off."""
-
-Mark = tuple[int, float | None, str, str]
-"""A configuration of the search: its number from 1, seconds (None where it failed), kind and text."""
+MAX_BEST_ROWS = 10  # in the table of the search's best configurations
+MAX_MARKS = 300  # in all charts of the search together, besides new bests, so that the page stays small
+MAX_DOTS_PER_CHART = 60  # in the chart of a parameter, evenly spread from the fastest to the slowest
+MIN_EFFECT_SHARE = 0.01  # of the variance, below which a parameter's effect is not drawn
+MIN_EXPLAINED_SHARE = 0.5  # of the variance, below which the model's shares are shown with a warning
+AXIS_MARGIN = 0.04  # room beside the outermost values, as a share of the axis
+MAX_WHISKER_FACTOR = 3.0  # beyond the outermost speed-ups, at which the axis ends and intervals are cut off
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +64,20 @@ class ChartAxis:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """Places in percent and labels: the names, or four to seven round values."""
+        """Places in percent and labels: the names, or three to seven round values."""
         if self.names:
             return [(self.place(at), self.names[at]) for at in range(0, len(self.names), -(-len(self.names) // 10))]
-        return [(self.place(value), rounded(value)) for value in self._round_values()]
-
-    def _round_values(self) -> list[float]:
+        values: list[float] = []
         if self.log:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            for steps in ((1, 2, 5), (1, 3), (1,)):
-                values = [step * 10.0**decade for decade in decades for step in steps]
-                found = [value for value in values if self.low <= value <= self.high]
-                if len(found) <= 7:
-                    break
-            if len(found) >= 3:
-                return found[:: math.ceil(len(found) / 7)]
-        rough = (self.high - self.low) / 5
-        decade = 10.0 ** math.floor(math.log10(rough))
-        step = next(factor * decade for factor in (1, 2, 5, 10) if factor * decade >= rough)
-        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [number * step for number in range(first, last + 1)]
+            values = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
+            values = [value for value in values if self.low <= value <= self.high]
+        if len(values) < 3:
+            decade = 10.0 ** math.floor(math.log10(rough := (self.high - self.low) / 5))
+            step = next(factor * decade for factor in (1, 2, 5, 10) if factor * decade >= rough)
+            first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+            values = [number * step for number in range(first, last + 1)]
+        return [(self.place(value), rounded(value)) for value in values[:: math.ceil(len(values) / 7)]]
 
 
 def axis_of(label: str, values: Iterable[float], *, log: bool = False) -> ChartAxis:
@@ -144,26 +127,21 @@ class Chart:
 
 def render_report(log: RunLog, summary: Summary) -> str:
     """The report as HTML, from a run's log and summary."""
-    spaces = _spaces(log, summary)
-    return (
-        _environment(html=True)
-        .get_template("report.html.j2")
-        .render(
-            summary=summary,
-            badge=badge(summary),
-            warnings=warnings(summary),
-            caveats=caveats(summary),
-            stability=stability(log),
-            speedups=speedup_bars(summary),
-            searches=search_charts(log, summary),
-            # Of the winner's template only: it stands first.
-            effects=effect_charts(log, summary, *next(iter(spaces.items()))) if spaces else None,
-            spaces=[(log.template(name).name, len(one), one.cartesian) for name, one in spaces.items()],
-            rounds=rounds(log),
-            best=_best(log),
-            source=_winning_source(log, summary),
-        )
-    )
+    report = Report(log, summary)
+    found = {
+        "badge": badge(summary),
+        "warnings": warnings(summary),
+        "caveats": caveats(summary),
+        "stability": stability(log),
+        "speedups": speedup_bars(summary),
+        "searches": report.search_charts(),
+        "effects": report.effect_charts(),
+        "spaces": [(one.name, len(space), space.cartesian) for one, space in report.spaces],
+        "rounds": report.rounds(),
+        "best": report.best(),
+        "source": report.source(),
+    }
+    return _environment(html=True).get_template("report.html.j2").render(summary=summary, **found)
 
 
 def render_markdown(summary: Summary) -> str:
@@ -183,7 +161,7 @@ def _environment(*, html: bool) -> Environment:
     )
     filters: dict[str, Callable[..., Any]] = {
         "us": lambda seconds: rounded(seconds * 1e6, digits=4),
-        "percent": _percent,
+        "percent": lambda share: f"{share * 100:.1f} %",
         "speedup": lambda ratio: f"{1 / ratio:.2f}x",
         "verdict": lambda figures: figures.verdict if figures.verdict in ("faster", "slower") else "unclear",
         "rounded": rounded,
@@ -199,10 +177,6 @@ def _environment(*, html: bool) -> Environment:
     return environment
 
 
-def _percent(share: float) -> str:
-    return f"{share * 100:.1f} %"
-
-
 def _changed_settings(settings: dict[str, Any]) -> list[tuple[str, Any]]:
     """The settings that are not the defaults, by name; the task stands above."""
     usual = Settings(task=settings["task"]).model_dump(mode="json")
@@ -212,9 +186,7 @@ def _changed_settings(settings: dict[str, Any]) -> list[tuple[str, Any]]:
 def badge(summary: Summary) -> tuple[Literal["good", "fair", "poor"], str]:
     """The verdict's colour, and the same in words."""
     better = {"time": "faster", "energy": "less energy", "edp": "less energy times time"}[summary.objective]
-    slower = summary.objective == "time" and any(
-        row.general and row.general.verdict == "slower" for row in summary.rows
-    )
+    slower = summary.objective == "time" and bool(_slower(summary))
     gains = sum(row.general is not None and row.general.gains(summary.objective) for row in summary.tuned)
     if summary.general is None and not summary.dispatch:
         return "poor", "no result"
@@ -227,18 +199,19 @@ def badge(summary: Summary) -> tuple[Literal["good", "fair", "poor"], str]:
     return "good", better
 
 
+def _slower(summary: Summary) -> list[str]:
+    return [row.workload for row in summary.rows if row.general and row.general.verdict == "slower"]
+
+
 def warnings(summary: Summary) -> list[str]:
     """What happened in this run that weakens its result, the gravest first; empty where nothing did."""
-    shaky = unsteady(summary)
-    slower = [row.workload for row in summary.rows if row.general and row.general.verdict == "slower"]
-    found = list(shaky)
-    if slower:
+    found = [*(shaky := unsteady(summary))]
+    if slower := _slower(summary):
         found.append(f"The general configuration is slower than the baseline on {', '.join(slower)}.")
     for one in summary.examined:
         if one.verdict != "accepted":
             found.append(f"A winner was {one.verdict} when it was examined: {one.detail.rstrip('.')}.")
-    if summary.disqualified:
-        count = len(summary.disqualified)
+    if count := len(summary.disqualified):
         found.append(f"{count} finalist(s) of the search failed in the final comparison or examination.")
     if not summary.ended_by:
         found.append("The run has not ended: these are its results until then.")
@@ -271,7 +244,7 @@ def stability(log: RunLog) -> str:
     found = [f"{count} measurements throttled ({why})" for why, count in throttled.items()]
     drifts = [abs(one.drift - 1.0) for one in measured if one.drift is not None]
     if drifts:
-        found.append(f"the reference kernel's time differed from its first by at most {_percent(max(drifts))}")
+        found.append(f"the reference kernel's time differed from its first by at most {max(drifts) * 100:.1f} %")
     return "; ".join(found)
 
 
@@ -286,15 +259,6 @@ def _kernels(row: WorkloadRow) -> Iterator[tuple[str, str, Figures]]:
             yield "opponent", f"{one.name} ({one.label})", one.over_baseline
 
 
-def used_kernel(summary: Summary, workload: str) -> str | None:
-    """The kind of the kernel that best/ uses for the shape of a workload; None for the baseline."""
-    if any(one.workload == workload for one in summary.special):
-        return "best"
-    row = next(row for row in summary.rows if row.workload == workload)
-    dispatched = any(one.workload == workload for one in summary.dispatch)
-    return "general" if dispatched or (row.general and row.general.gains(summary.objective)) else None
-
-
 def speedup_bars(summary: Summary) -> tuple[ChartAxis, list[dict[str, Any]]] | None:
     """An axis, and the bars over it: the general configuration on every workload, the best one where it is another,
     and the opponents that were timed; None without any. idle: best/ does not use the kernel for that shape."""
@@ -305,9 +269,12 @@ def speedup_bars(summary: Summary) -> tuple[ChartAxis, list[dict[str, Any]]] | N
     least, most = min(speedups) / MAX_WHISKER_FACTOR, max(speedups) * MAX_WHISKER_FACTOR
     ends = [min(most, max(least, 1 / end)) for *_, figures in found for end in (figures.low, figures.high)]
     axis = axis_of("times as fast as the baseline", [*speedups, *ends], log=True)
+    special, dispatched = ({one.workload for one in rows} for rows in (summary.special, summary.dispatch))
     bars = []
     for row, kind, name, figures in found:
         start, end = sorted((axis.place(1.0), axis.place(1 / figures.ratio)))
+        is_used = row.workload in dispatched or (row.general is not None and row.general.gains(summary.objective))
+        used = "best" if row.workload in special else "general" if is_used else "baseline"
         bars.append(
             {
                 "workload": f"{row.workload} (held out)" if row in summary.held_out else row.workload,
@@ -316,197 +283,190 @@ def speedup_bars(summary: Summary) -> tuple[ChartAxis, list[dict[str, Any]]] | N
                 "figures": figures,
                 "bar": (start, end),
                 "whisker": (axis.place(1 / figures.high), axis.place(1 / figures.low)),
-                "idle": kind not in ("opponent", used_kernel(summary, row.workload)),
+                "idle": kind not in ("opponent", used),
             }
         )
     return axis, bars
 
 
-def _weights(log: RunLog) -> dict[str, float]:
-    assert log.started is not None, "a run with a summary was begun"
-    return {workload.name: workload.weight for workload in log.started.task.workloads}
+class Report:
+    """Charts and tables of a run. spaces: the templates that were evaluated, the winner's first, with their feasible
+    spaces on all tuned workloads."""
 
+    def __init__(self, log: RunLog, summary: Summary) -> None:
+        assert log.started is not None, "a run with a summary was begun"
+        self.log, self.summary, started = log, summary, log.started
+        self._weights = {workload.name: workload.weight for workload in started.task.workloads}
+        self._tuned = tuple(row.workload for row in summary.tuned) or tuple(log.baseline_seconds or {})
+        workloads = started.task.workloads_for(started.device.limits.kind, held_out=False)
+        limits = limits_of(started.device, started.settings)
+        winner = summary.general.template if summary.general is not None else ""
+        self.spaces: list[tuple[Template, Space]] = []
+        for name in sorted((row.id for row in summary.templates if row.evaluations), key=lambda name: name != winner):
+            template = log.template(name)
+            conditions = [rule for device in limits for rule in rules(template, workloads, device)]
+            self.spaces.append((template, Space.build(template.parameters, conditions)))
 
-def _mean(seconds: Mapping[str, float], names: Iterable[str], weights: Mapping[str, float]) -> float | None:
-    """The weighted geometric mean over the workloads `names`; None where one of them has no time."""
-    known = {name: seconds[name] for name in names if name in seconds}
-    return weighted_geomean(known, weights) if known and set(names) == set(known) else None
+    def _us(self, evaluation: Evaluation, workloads: Sequence[str]) -> float | None:
+        """The geometric mean of an evaluation's times; None where it failed, or a workload has no time."""
+        return objective(evaluation, workloads, dict.fromkeys(workloads, 1e-6), self._weights) if workloads else None
 
+    def search_charts(self) -> list[Chart]:
+        """A chart for what all tuned workloads take together, and one for each workload that was searched by itself."""
+        alone = dict.fromkeys(plan.workloads for plan in self.log.plans if len(plan.workloads) == 1)
+        goals = list(dict.fromkeys([self._tuned, *alone]))
+        charts = (self._search_chart(goal, MAX_MARKS // len(goals)) for goal in goals)
+        return [chart for chart in charts if chart is not None]
 
-def search_charts(log: RunLog, summary: Summary) -> list[Chart]:
-    """A chart for what all tuned workloads take together, and one for each workload that was searched by itself."""
-    tuned = [row.workload for row in summary.tuned] or list(log.baseline_seconds or {})
-    alone = [plan.workloads[0] for plan in log.plans if len(plan.workloads) == 1]
-    goals = [tuple(tuned)] + [(name,) for name in dict.fromkeys(alone) if len(tuned) > 1]
-    found = [(goal, list(_marks(log, goal))) for goal in goals]
-    found = [(goal, marks) for goal, marks in found if sum(seconds is not None for _, seconds, *_ in marks) > 1]
-    return [_search_chart(log, summary, goal, marks, MAX_MARKS // len(found)) for goal, marks in found]
+    def _search_chart(self, goal: Sequence[str], most: int) -> Chart | None:
+        """Every configuration that has a time for `goal`, or failed in a search for it, in the order they ended, but at
+        most so many besides new bests; None for fewer than two times."""
+        marks: list[tuple[int, float | None, str, str]] = []
+        corners: list[tuple[float, float]] = []
+        for number, entry in enumerate(self.log.entries(Evaluated), 1):
+            evaluation = entry.event.evaluation
+            about = f"number {number}: {described(evaluation.template, evaluation.config)}"
+            if (failure := evaluation.failure) is not None:
+                plan = self.log.plan(stage_of(round_of(entry.stage)))
+                if plan is not None and set(goal) <= set(plan.workloads):
+                    marks.append((number, None, "failed", f"{about}. {failure.kind}: {describe(failure)}"[:400]))
+            elif (us := self._us(evaluation, goal)) is not None:
+                outcomes = [evaluation.outcomes[name] for name in goal]
+                kind = "dropped" if any(isinstance(one, Measured) and one.dropped for one in outcomes) else "measured"
+                if kind == "measured" and (not corners or us < corners[-1][1]):
+                    kind = "newbest"
+                    corners += [*((number, height) for _, height in corners[-1:]), (number, us)]
+                marks.append((number, us, kind, f"{about}. {rounded(us)} us"))
+        known = [us for _, us, *_ in marks if us is not None]
+        if len(known) < 2:
+            return None
+        final = self._final_times(goal)
+        last, up = marks[-1][0], axis_of("us per launch", [*known, *final.values()], log=True)
+        title = "All tuned workloads: geometric mean of their times" if len(goal) > 1 else f"On {goal[0]}"
+        chart = Chart(title, axis_of("configurations measured", [0, last]), up)
+        for name, level in final.items():
+            chart.line(f"level {name}", [(chart.across.low, level), (chart.across.high, level)])
+        chart.line("sofar", [*corners, *((last, height) for _, height in corners[-1:])])
+        for at, (number, value, kind, text) in enumerate(marks):
+            if kind == "newbest" or at % math.ceil(len(marks) / most) == 0:
+                chart.mark(number, up.high if value is None else value, kind, text)
+        for height, name in sorted((100 - up.place(level), name) for name, level in final.items()):
+            # Below the label above it, so that neither covers the other.
+            lowest = max(height, chart.labels[-1][0] + 9.0) if chart.labels else height
+            chart.labels.append((round(lowest, 2), f"{name} {rounded(final[name], 4)}"))
+        counts = Counter(kind for _, _, kind, _ in marks)
+        chart.legend = {"measured": "measured", "newbest": "new best"}
+        for kind, text in (("dropped", "dropped early as a clear loser"), ("failed", "failed (at the top edge)")):
+            if counts[kind]:
+                chart.legend[kind] = f"{text}: {counts[kind]}"
+        if final:
+            chart.caption = "Dashed: the final comparison, which measures again, in turn with the baseline, and counts."
+        if self.summary.objective != "time":
+            chart.caption += " The run searched for less energy; these are times."
+        if len(chart.marks) < len(marks):
+            chart.caption += f" {len(marks) - len(chart.marks)} of the marks are not drawn."
+        return chart
 
+    def _final_times(self, goal: Sequence[str]) -> dict[str, float]:
+        """The baseline's, the general configuration's and the best ones' mean time in the final comparison, in us; the
+        best ones' only where they are other kernels."""
+        rows = [row for row in self.summary.tuned if row.workload in goal]
+        kernels = [{kind: figures for kind, _, figures in _kernels(row)} for row in rows]
+        seconds = {
+            "baseline": [row.baseline_seconds for row in rows],
+            "general": [found["general"].seconds if "general" in found else None for found in kernels],
+            "best": [found["best"].seconds if "best" in found else None for found in kernels],
+        }
+        return {
+            kind: 1e6 * weighted_geomean(dict(zip(goal, known, strict=True)), self._weights)
+            for kind, values in seconds.items()
+            if len(known := [one for one in values if one is not None]) == len(goal)
+        }
 
-def _marks(log: RunLog, goal: tuple[str, ...]) -> Iterator[Mark]:
-    """Every configuration that has a time for `goal`, or failed in a search for it, in the order they ended."""
-    best, weights = math.inf, _weights(log)
-    for number, entry in enumerate(log.entries(Evaluated), 1):
-        evaluation = entry.event.evaluation
-        about = f"number {number}: {described(evaluation.template, evaluation.config)}"
-        if (failure := evaluation.failure) is not None:
-            plan = log.plan(stage_of(round_of(entry.stage)))
-            if plan is not None and set(goal) <= set(plan.workloads):
-                yield number, None, "failed", f"{about}. {failure.kind}: {describe(failure)}"[:400]
-        elif (value := _mean(seconds_of(evaluation), goal, weights)) is not None:
-            outcomes = [evaluation.outcomes[name] for name in goal]
-            dropped = any(isinstance(one, Measured) and one.dropped for one in outcomes)
-            kind = "dropped" if dropped else "newbest" if value < best else "measured"
-            best = best if dropped else min(best, value)
-            yield number, value, kind, f"{about}. {rounded(value * 1e6)} us"
+    def effect_charts(self) -> tuple[str, str, list[Chart]] | None:
+        """Of the template that stands first: its name, how much the model explains, and a chart for each parameter with
+        an effect on the time of all tuned workloads together; None where too little was measured, or all is alike."""
+        # Imported here: the model needs SciPy, which takes half a second.
+        from tunesmith.kernels.search.effects import effects
 
+        before = self.log.baseline_seconds or {}
+        level = self._us(self.log.baseline, self._tuned) if self.log.baseline is not None else None
+        if level is None or not self.spaces:
+            return None
+        (template, space), general = self.spaces[0], self.summary.general
+        results, times = {}, []
+        for entry in self.log.evaluations_of(template.id):
+            evaluation = entry.event.evaluation
+            if (point := space.index(evaluation.config)) is not None:
+                results[point] = observation(evaluation, self._tuned, before, self._weights)
+                if (us := self._us(evaluation, self._tuned)) is not None:
+                    times.append((us, evaluation.config))
+        found = effects(space, results)
+        if found is None:
+            return None
+        chosen = general.config if general is not None and general.template == template.id else {}
+        drawn = sorted(times, key=lambda one: one[0])[:: -(-len(times) // MAX_DOTS_PER_CHART)]
+        expected = [one * level for effect in found.parameters for one in effect.expected if one is not None]
+        up = axis_of("us per launch", [*(us for us, _ in drawn), *expected], log=True)
+        charts = []
+        for effect in (one for one in found.parameters if one.share >= MIN_EFFECT_SHARE):
+            parameter = space.parameters[space.domain.column[effect.parameter]]
+            place = {value: at for at, value in enumerate(parameter.values)}
+            across = ChartAxis(effect.parameter, -0.5, len(place) - 0.5, names=tuple(map(str, parameter.values)))
+            title = f"{effect.parameter}: {effect.share * 100:.0f} % of the differences"
+            chart = Chart(title, across, up, parameter.doc, height=150)
+            for us, config in drawn:
+                chart.mark(place[config[effect.parameter]], us, "measured", f"{rounded(us)} us")
+            means = [(at, mean * level) for at, mean in enumerate(effect.expected) if mean is not None]
+            chart.line("sofar", means)
+            for at, mean in means:
+                if chosen.get(effect.parameter) == parameter.values[at]:
+                    chart.mark(at, mean, "general", f"{parameter.values[at]}: {rounded(mean)} us expected")
+            charts.append(chart)
+        said = f"{max(0.0, found.explained) * 100:.0f} % of the variance of {found.points} configurations"
+        weak = ", which is little: take the shares as a hint" if found.explained < MIN_EXPLAINED_SHARE else ""
+        return template.name, f"a model of these parameters explains {said}{weak}", charts
 
-def _search_chart(log: RunLog, summary: Summary, goal: tuple[str, ...], marks: Sequence[Mark], most: int) -> Chart:
-    compared = {row.workload: row.baseline_seconds for row in summary.tuned if row.baseline_seconds is not None}
-    times: dict[str, dict[str, float]] = {"baseline": compared, "general": {}, "best": {}}
-    for row in summary.tuned:
-        for kind, _, figures in _kernels(row):
-            if kind in times:
-                times[kind][row.workload] = figures.seconds
-    means = {name: _mean(seconds, goal, _weights(log)) for name, seconds in times.items()}
-    final = {name: seconds * 1e6 for name, seconds in means.items() if seconds is not None}
-    known = [seconds * 1e6 for _, seconds, *_ in marks if seconds is not None]
-    last, up = marks[-1][0], axis_of("us per launch", [*known, *final.values()], log=True)
-    title = "All tuned workloads: geometric mean of their times" if len(goal) > 1 else f"On {goal[0]}"
-    chart = Chart(title, axis_of("configurations measured", [0, last]), up)
-    for name, level in final.items():
-        chart.line(f"level {name}", [(chart.across.low, level), (chart.across.high, level)])
-    corners: list[tuple[float, float]] = []
-    for number, value, kind, _ in marks:
-        if kind == "newbest" and value is not None:
-            corners += [(number, y) for _, y in corners[-1:]] + [(number, value * 1e6)]
-    chart.line("sofar", corners + [(last, y) for _, y in corners[-1:]])
-    step = math.ceil(len(marks) / most)
-    for at, (number, value, kind, text) in enumerate(marks):
-        if kind == "newbest" or at % step == 0:
-            chart.mark(number, up.high if value is None else value * 1e6, kind, text)
-    for level, name in sorted((100 - up.place(level), name) for name, level in final.items()):
-        # Below the label above it, so that neither covers the other.
-        height = max(level, chart.labels[-1][0] + 9.0) if chart.labels else level
-        chart.labels.append((round(height, 2), f"{name} {rounded(final[name], 4)}"))
-    counts = Counter(kind for _, _, kind, _ in marks)
-    chart.legend = {"measured": "measured", "newbest": "new best"}
-    for kind, text in (("dropped", "dropped early as a clear loser"), ("failed", "failed (at the top edge)")):
-        if counts[kind]:
-            chart.legend[kind] = f"{text}: {counts[kind]}"
-    if final:
-        chart.caption = "Dashed: the final comparison, which measures again, in turn with the baseline, and counts."
-    if summary.objective != "time":
-        chart.caption += " The run searched for less energy; these are times."
-    if len(chart.marks) < len(marks):
-        chart.caption += f" {len(marks) - len(chart.marks)} of the marks are not drawn."
-    return chart
+    def rounds(self) -> list[dict[str, Any]]:
+        """What each round planned, and the least time (geometric mean of the plan's workloads) before and after it."""
+        log, found = self.log, []
+        seen = [] if log.baseline is None else [log.baseline]
+        for plan in log.plans:
+            stage = stage_of(plan.round)
+            own, verdict = [*log.evaluations(trial_stage(stage)), *log.evaluations(stage)], log.verdict(stage)
+            before, after = (
+                min((us for one in evaluations if (us := self._us(one, plan.workloads)) is not None), default=None)
+                for evaluations in (seen, [*seen, *own])
+            )
+            seen += own
+            found.append(
+                {
+                    "plan": plan,
+                    "templates": [log.template(one).name for one in log.chosen_templates(stage) or []],
+                    "evaluations": len(own),
+                    "before": before,
+                    "after": after,
+                    "ratio": None if verdict is None else verdict.ratio,
+                    "explanation": log.explanations().get(plan.round, ()),
+                }
+            )
+        return found
 
+    def best(self) -> list[dict[str, Any]]:
+        """The best configurations of the search, the best first, as it saw them on all tuned workloads."""
+        baseline = self.log.baseline_quantities or {}
+        ranked: list[dict[str, Any]] = [
+            {"value": value, "us": self._us(one, [*baseline]), "evaluation": one}
+            for one in self.log.evaluations()
+            if (value := objective(one, baseline, baseline, self._weights, self.log.objective)) is not None
+        ]
+        return sorted(ranked, key=lambda row: row["value"])[:MAX_BEST_ROWS]
 
-def effect_charts(log: RunLog, summary: Summary, template_id: str, space: Space) -> tuple[str, str, list[Chart]] | None:
-    """The template's name, how much the model explains, and a chart for each parameter with an effect on the time of
-    all tuned workloads together; None where too little was measured, or all of it is alike."""
-    # Imported here: the model needs SciPy, which takes half a second.
-    from tunesmith.kernels.search.effects import effects
-
-    before, weights = log.baseline_seconds or {}, _weights(log)
-    names = [row.workload for row in summary.tuned] or list(before)
-    if (level := _mean(before, names, weights)) is None:
-        return None
-    results, times = {}, []
-    for entry in log.evaluations_of(template_id):
-        evaluation = entry.event.evaluation
-        point, seconds = space.index(evaluation.config), _mean(seconds_of(evaluation), names, weights)
-        if point is not None and (evaluation.failure is not None or seconds is not None):
-            results[point] = observation(evaluation, names, before, weights)
-        if point is not None and evaluation.failure is None and seconds is not None:
-            times.append((seconds * 1e6, evaluation.config))
-    found = effects(space, results)
-    if found is None:
-        return None
-    chosen = summary.general.config if summary.general and summary.general.template == template_id else {}
-    drawn = sorted(times, key=lambda one: one[0])[:: -(-len(times) // MAX_DOTS_PER_CHART)]
-    expected = [one * level * 1e6 for effect in found.parameters for one in effect.expected if one is not None]
-    up = axis_of("us per launch", [*(taken for taken, _ in drawn), *expected], log=True)
-    charts = []
-    for effect in found.parameters:
-        if effect.share < MIN_EFFECT_SHARE:
-            continue
-        parameter = space.parameters[space.domain.column[effect.parameter]]
-        place = {value: at for at, value in enumerate(parameter.values)}
-        across = ChartAxis(effect.parameter, -0.5, len(place) - 0.5, names=tuple(map(str, parameter.values)))
-        title = f"{effect.parameter}: {effect.share * 100:.0f} % of the differences"
-        chart = Chart(title, across, up, parameter.doc, height=150)
-        for taken, config in drawn:
-            chart.mark(place[config[effect.parameter]], taken, "measured", f"{rounded(taken)} us")
-        means = [(at, mean * level * 1e6) for at, mean in enumerate(effect.expected) if mean is not None]
-        chart.line("sofar", means)
-        for at, mean in means:
-            if chosen.get(effect.parameter) == parameter.values[at]:
-                chart.mark(at, mean, "general", f"{parameter.values[at]}: {rounded(mean)} us expected")
-        charts.append(chart)
-    said = f"{max(0.0, found.explained) * 100:.0f} % of the variance of {found.points} configurations"
-    weak = ", which is little: take the shares as a hint" if found.explained < MIN_EXPLAINED_SHARE else ""
-    return log.template(template_id).name, f"a model of these parameters explains {said}{weak}", charts
-
-
-def rounds(log: RunLog) -> list[dict[str, Any]]:
-    """What each round planned, and the least time (geometric mean of the plan's workloads) before and after it."""
-    weights = _weights(log)
-    seen = [] if log.baseline is None else [log.baseline]
-    found = []
-    for plan in log.plans:
-        stage = stage_of(plan.round)
-        own = [*log.evaluations(trial_stage(stage)), *log.evaluations(stage)]
-        least = []
-        for evaluations in (seen, [*seen, *own]):
-            times = (_mean(seconds_of(one), plan.workloads, weights) for one in evaluations if one.failure is None)
-            least.append(min((seconds for seconds in times if seconds is not None), default=None))
-        verdict, seen = log.verdict(stage), [*seen, *own]
-        found.append(
-            {
-                "plan": plan,
-                "templates": [log.template(one).name for one in log.chosen_templates(stage) or []],
-                "evaluations": len(own),
-                "before": least[0],
-                "after": least[1],
-                "ratio": None if verdict is None else verdict.ratio,
-                "explanation": log.explanations().get(plan.round, ()),
-            }
-        )
-    return found
-
-
-def _spaces(log: RunLog, summary: Summary) -> dict[str, Space]:
-    """The feasible spaces, on all tuned workloads, of the templates that were evaluated; the winner's first."""
-    started = log.started
-    assert started is not None, "a run with a summary was begun"
-    workloads = started.task.workloads_for(started.device.limits.kind, held_out=False)
-    limits = limits_of(started.device, started.settings)
-    winner = summary.general.template if summary.general is not None else ""
-    found = {}
-    for name in sorted((row.id for row in summary.templates if row.evaluations), key=lambda name: name != winner):
-        template = log.template(name)
-        conditions = [rule for device in limits for rule in rules(template, workloads, device)]
-        found[name] = Space.build(template.parameters, conditions)
-    return found
-
-
-def _best(log: RunLog) -> list[dict[str, Any]]:
-    """The best configurations of the search, the best first, as it saw them on all tuned workloads."""
-    baseline, weights = log.baseline_quantities or {}, _weights(log)
-    ranked: list[dict[str, Any]] = [
-        {"value": value, "seconds": _mean(seconds_of(one), baseline, weights), "evaluation": one}
-        for one in log.evaluations()
-        if (value := objective(one, baseline, baseline, weights, log.objective)) is not None
-    ]
-    return sorted(ranked, key=lambda row: row["value"])[:MAX_BEST_ROWS]
-
-
-def _winning_source(log: RunLog, summary: Summary) -> dict[str, Any] | None:
-    """The general configuration's source for the types of the first tuned workload, and its file in best/."""
-    if summary.general is None or not summary.tuned:
-        return None
-    template, types = log.template(summary.general.template), summary.tuned[0].types
-    macros, code = readable(specialise(template, summary.general.config, types).source)
-    return {"types": types, "macros": macros, "code": code, "file": f"best/general/{source_name(template, types)}"}
+    def source(self) -> dict[str, Any] | None:
+        """The general configuration's source for the types of the first tuned workload, and its file in best/."""
+        general, tuned = self.summary.general, self.summary.tuned
+        if general is None or not tuned:
+            return None
+        template, types = self.log.template(general.template), tuned[0].types
+        macros, code = readable(specialise(template, general.config, types).source)
+        return {"types": types, "macros": macros, "code": code, "file": f"best/general/{source_name(template, types)}"}

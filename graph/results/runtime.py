@@ -26,10 +26,8 @@ from typing import Any, NamedTuple
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3": 1, "float8_e5m2": 1, "bool": 1}
 ELEMENT_BYTES.update({f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)})
-ARRAY_TYPES = {"float8_e4m3": "float8_e4m3fn"}
-"""Data types by the names that PyTorch and ml_dtypes have for them, where these differ."""
-STORAGE_TYPES = {"bfloat16": "uint16", "float8_e4m3": "uint8", "float8_e5m2": "uint8"}
-"""Data types that CuPy lacks, and the type of the arrays that hold their bits."""
+ARRAY_TYPES = {"float8_e4m3": "float8_e4m3fn"}  # by the names of PyTorch and ml_dtypes, where these differ
+STORAGE_TYPES = {"bfloat16": "uint16", "float8_e4m3": "uint8", "float8_e5m2": "uint8"}  # where CuPy has none
 FUNCTIONS: dict[str, Any] = {
     "__builtins__": {},
     **{name: name for name in ELEMENT_BYTES},
@@ -56,14 +54,12 @@ Types = tuple[str, ...]
 """Data types, in the order of `Kernels.types`."""
 Sizes = tuple[int, ...]
 """Sizes, in the order of `Kernels.sizes`, or the extents of an array."""
+Given = Mapping[str, Any]
+"""Arrays by the arguments' names, and numbers for scalars that are not to have the task's value."""
 
 
-class DriverError(RuntimeError):
-    """The CUDA driver refuses a call, or machine code is damaged; the message says which."""
-
-
-class CompilationError(RuntimeError):
-    """A source does not compile, or there is no NVRTC; the message says which."""
+class KernelError(RuntimeError):
+    """The CUDA driver refuses a call, machine code is damaged, or a source does not compile; the message says which."""
 
 
 class KernelChoice(NamedTuple):
@@ -92,16 +88,14 @@ class Kernels:
         self.folder = Path(folder)
         about = json.loads((self.folder / "dispatch.json").read_text(encoding="utf-8"))
         self.name, self.backend, self.device = about["task"], about["backend"], about["device"]
-        self.arguments: list[dict[str, Any]] = about["signature"]["arguments"]
+        signature = about["signature"]
+        self.arguments: list[dict[str, Any]] = signature["arguments"]
         self.given = [one for one in self.arguments if one["role"] in ("in", "inout")]
-        self._size_sources, self._type_sources = about["signature"]["sizes"], about["signature"]["types"]
-        self.sizes, self.types = (
-            tuple(one["name"] for one in sources) for sources in (self._size_sources, self._type_sources)
-        )
-        self.launches = {
-            path.parent.name: json.loads(path.read_text(encoding="utf-8"))
-            for path in sorted(self.folder.glob("*/launch.json"))
-        }
+        self._size_sources, self._type_sources = signature["sizes"], signature["types"]
+        self.sizes, self.types = (tuple(one["name"] for one in signature[key]) for key in ("sizes", "types"))
+        self.explicit = [one["name"] for one in self._size_sources if one["argument"] is None]
+        files = sorted(self.folder.glob("*/launch.json"))
+        self.launches = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in files}
         self._sources = {
             (folder, _ordered(source["types"], self.types)): source
             for folder, launch in self.launches.items()
@@ -132,10 +126,8 @@ class Kernels:
             about = self.launches[folder]
             launch, known = about["launch"], {**about["config"], **names}
             if (folder, types) in self._sources and all(evaluate(text, known) for text in about["requires"]):
-                grid, block = (
-                    tuple(int(evaluate(text, known)) for text in (*axes, "1", "1")[:3])
-                    for axes in (launch["grid"], launch["block"])
-                )
+                texts = ((*launch[part], "1", "1")[:3] for part in ("grid", "block"))
+                grid, block = (tuple(int(evaluate(text, known)) for text in axes) for axes in texts)
                 return KernelChoice(folder, grid, block, int(evaluate(launch["shared_bytes"], known)))
         raise ValueError(f"{self.name}: no kernel can be launched for {_assignments(self.sizes, sizes)}.")
 
@@ -153,64 +145,68 @@ class Kernels:
         these do not tell; types: the data types, left out where the arrays tell them; storage: the types of the arrays
         that hold certain data types.
         """
-        arrays = {one["name"]: (one, tuple(shape), dtype) for one, shape, dtype in zip(self.given, shapes, dtypes)}
-        for name, (argument, shape, _) in arrays.items():
-            rank = len(argument["shape"])
-            if len(shape) != rank:
-                many = f"{rank} dimension{'s' * (rank != 1)} ({', '.join(argument['shape'])})"
-                raise ValueError(f"{self.name}: {name} has {many}, not {len(shape)}.")
+        arrays = {one["name"]: (tuple(shape), dtype) for one, shape, dtype in zip(self.given, shapes, dtypes)}
+        for one, (shape, _) in zip(self.given, arrays.values()):
+            if (rank := len(one["shape"])) != len(shape):
+                many = f"{rank} dimension{'s' * (rank != 1)} ({', '.join(one['shape'])})"
+                raise ValueError(f"{self.name}: {one['name']} has {many}, not {len(shape)}.")
         rest = iter(explicit)
         sizes = tuple(
-            next(rest) if one["argument"] is None else arrays[one["argument"]][1][one["dimension"]] // one["factor"]
+            next(rest) if one["argument"] is None else arrays[one["argument"]][0][one["dimension"]] // one["factor"]
             for one in self._size_sources
         )
-        found = tuple(arrays[one["argument"]][2] for one in self._type_sources) if types is None else types
-        known = self._names(found, sizes)
-        for name, (argument, shape, dtype) in arrays.items():
-            if shape != self._shape(argument, known):
-                wanted = f"({', '.join(argument['shape'])}) with {_assignments(self.sizes, sizes)}"
-                raise ValueError(f"{self.name}: {name} must have the shape {wanted}, not {shape}.")
-            wanted = self._dtype(argument, known)
+        found = tuple(arrays[one["argument"]][1] for one in self._type_sources) if types is None else types
+        needed = {one["name"]: one for one in self.bind(found, sizes)}
+        for one, (shape, dtype) in zip(self.given, arrays.values()):
+            if shape != needed[one["name"]]["shape"]:
+                wanted = f"({', '.join(one['shape'])}) with {_assignments(self.sizes, sizes)}"
+                raise ValueError(f"{self.name}: {one['name']} must have the shape {wanted}, not {shape}.")
+            wanted = needed[one["name"]]["dtype"]
             wanted = storage.get(wanted, wanted)
             if dtype != wanted:
-                raise ValueError(f"{self.name}: {name} must be of the type {wanted}, not {dtype}.")
+                raise ValueError(f"{self.name}: {one['name']} must be of the type {wanted}, not {dtype}.")
         self._require_types(found)
         return sizes, found
 
+    def bind(self, types: Types, sizes: Sizes) -> list[dict[str, Any]]:
+        """The arguments of a call in their order, with a data type, a shape or a value for each expression."""
+        names, found = self._names(types, sizes), list[dict[str, Any]]()
+        for one in self.arguments:
+            bound = {**one, "dtype": names.get(one["dtype"], one["dtype"])}
+            if one["role"] == "scalar":
+                bound["value"] = evaluate(one["value"], names)
+            else:
+                bound["shape"] = tuple(evaluate(text, names) for text in one["shape"])
+            found.append(bound)
+        return found
+
     def outputs(self, types: Types, sizes: Sizes) -> list[tuple[Sizes, str]]:
         """Shape and data type of each array that a call returns."""
-        names = self._names(types, sizes)
-        made = [one for one in self.arguments if one["role"] == "out"]
-        return [(self._shape(one, names), self._dtype(one, names)) for one in made]
+        return [(one["shape"], one["dtype"]) for one in self.bind(types, sizes) if one["role"] == "out"]
 
     def prepare(self, device: int, types: Types, sizes: Sizes) -> PreparedLaunch:
         """CUDA: the launch for a shape on a device, with the task's scalars; the arrays' addresses are still 0."""
-        return PreparedLaunch(self, device, types, self.choose(types, sizes), self.values(types, sizes))
+        return PreparedLaunch(self, device, types, sizes, self.choose(types, sizes), {})
 
-    def enqueue(
-        self, queue: Any, types: Types, sizes: Sizes, given: Mapping[str, Any], choice: KernelChoice | None = None
-    ) -> Any:
+    def enqueue(self, queue: Any, types: Types, sizes: Sizes, given: Given, choice: KernelChoice | None = None) -> Any:
         """OpenCL: enqueues the kernel for a shape on a queue of pyopencl, and returns the event.
 
-        given: buffers by the arguments' names, and numbers for scalars that are not to have the task's value; choice:
-        another kernel than that of `choose`. Raises ValueError where there is no kernel for types or sizes, or a buffer
-        is too small.
+        given: buffers for the arrays; choice: another kernel than that of `choose`. Raises ValueError where there is no
+        kernel for types or sizes, or a buffer is too small.
         """
         import pyopencl
 
-        choice, names, arguments = choice or self.choose(types, sizes), self._names(types, sizes), list[Any]()
-        for argument, (dtype, value) in zip(self.arguments, self.values(types, sizes)):
-            name = argument["name"]
-            if argument["role"] == "scalar":
-                arguments.append(numpy_type(dtype).type(given.get(name, value)))
+        choice, passed = choice or self.choose(types, sizes), list[Any]()
+        for one in self.bind(types, sizes):
+            if one["role"] == "scalar":
+                passed.append(numpy_type(one["dtype"]).type(given.get(one["name"], one["value"])))
                 continue
-            shape, dtype = self._shape(argument, names), self._dtype(argument, names)
-            needed = math.prod(shape) * ELEMENT_BYTES[dtype]
-            if given[name].size < needed:
-                wanted = f"the shape {shape} of {dtype} takes {needed}"
-                raise ValueError(f"{self.name}: {name} has {given[name].size} bytes, but {wanted}.")
-            arguments.append(given[name])
-        arguments += [pyopencl.LocalMemory(choice.shared_bytes)] * (choice.shared_bytes > 0)
+            passed.append(given[one["name"]])
+            needed = math.prod(one["shape"]) * ELEMENT_BYTES[one["dtype"]]
+            if passed[-1].size < needed:
+                wanted = f"the shape {one['shape']} of {one['dtype']} takes {needed}"
+                raise ValueError(f"{self.name}: {one['name']} has {passed[-1].size} bytes, but {wanted}.")
+        passed += [pyopencl.LocalMemory(choice.shared_bytes)] * (choice.shared_bytes > 0)
         key = queue.context.int_ptr, types, choice.folder
         if key not in self._programs:
             about = self._sources[choice.folder, types]
@@ -220,17 +216,61 @@ class Kernels:
             entry = self.launches[choice.folder]["entry"]
             self._programs[key] = queue.context, pyopencl.Kernel(program, entry)
         kernel = self._programs[key][1]
-        kernel.set_args(*arguments)
+        kernel.set_args(*passed)
         work_items = tuple(many * size for many, size in zip(choice.grid, choice.block))
         return pyopencl.enqueue_nd_range_kernel(queue, kernel, work_items, choice.block)
 
-    def values(self, types: Types, sizes: Sizes) -> list[tuple[str, Any]]:
-        """Type and value of each argument of the kernel: scalars as the task has them, arrays as the address 0."""
-        names = self._names(types, sizes)
-        return [
-            (self._dtype(one, names), evaluate(one["value"], names)) if one["role"] == "scalar" else ("pointer", 0)
-            for one in self.arguments
-        ]
+    def run(
+        self, types: Types, sizes: Sizes, given: Given, choice: KernelChoice | None = None, device: int = 0
+    ) -> float:
+        """Milliseconds of one launch, which changes the given arrays as the kernel does.
+
+        given: contiguous arrays of NumPy; device: of CUDA, which needs CuPy; OpenCL takes the device that was tuned on,
+        or the first.
+        """
+        import numpy
+
+        names = [one["name"] for one in self.arguments if one["role"] != "scalar"]
+        choice, data = choice or self.choose(types, sizes), {name: given[name].view(numpy.uint8) for name in names}
+        if self.backend == "opencl":
+            import pyopencl
+
+            flags = pyopencl.mem_flags.READ_WRITE | pyopencl.mem_flags.COPY_HOST_PTR
+            buffers = {name: pyopencl.Buffer(self._queue.context, flags, hostbuf=one) for name, one in data.items()}
+            event = self.enqueue(self._queue, types, sizes, {**given, **buffers}, choice)
+            for name, host in data.items():
+                pyopencl.enqueue_copy(self._queue, host, buffers[name]).wait()
+            return float((event.profile.end - event.profile.start) * 1e-6)
+        import cupy
+
+        with cupy.cuda.Device(device):
+            held = {name: cupy.asarray(host) for name, host in data.items()}
+            addresses = {name: array.data.ptr for name, array in held.items()}
+            launch = PreparedLaunch(self, device, types, sizes, choice, {**given, **addresses})
+            start, end = cupy.cuda.Event(), cupy.cuda.Event()
+            start.record()
+            launch.start(cupy.cuda.get_current_stream().ptr)
+            end.record()
+            end.synchronize()
+            for name, host in data.items():
+                held[name].get(out=host)
+            return float(cupy.cuda.get_elapsed_time(start, end))
+
+    @cached_property
+    def _queue(self) -> Any:
+        import pyopencl
+
+        devices = [device for platform in pyopencl.get_platforms() for device in platform.get_devices()]
+        device = next((one for one in devices if one.name.strip() == self.device), devices[0])
+        try:
+            # The embedded CPU driver needs help on processors newer than itself; other drivers do not.
+            from tunesmith.kernels.backends.opencl import name_processor
+
+            name_processor(device)
+        except ImportError:
+            pass
+        profiling = pyopencl.command_queue_properties.PROFILING_ENABLE
+        return pyopencl.CommandQueue(pyopencl.Context([device]), properties=profiling)
 
     def load(self, device: int) -> None:
         """CUDA: loads all kernels onto a device, as is needed before a CUDA graph is captured."""
@@ -242,19 +282,27 @@ class Kernels:
         with self._lock:
             known = self._functions.get((device, types, folder))
             if known is None:
-                self.driver.use(device)
-                code = self.machine_code(folder, types, self.driver.arch(device))
-                function = self.driver.load(code, self.launches[folder]["entry"])
+                code, entry = self.machine_code(folder, types, self.use(device)), self.launches[folder]["entry"]
+                module = self.driver.get(ctypes.c_void_p, "cuModuleLoadData", code)
+                function = self.driver.get(ctypes.c_void_p, "cuModuleGetFunction", module, entry.encode())
                 known = self._functions[device, types, folder] = [function, 0]
             if shared > known[1]:
-                self.driver.allow_shared(known[0], shared)
+                self.driver.call("cuFuncSetAttribute", known[0], MAX_DYNAMIC_SHARED, ctypes.c_int(shared))
                 known[1] = shared
             return known[0]
 
     @cached_property
-    def driver(self) -> Driver:
+    def driver(self) -> Library:
         """CUDA's driver, opened when it is first needed."""
-        return Driver()
+        return Library("libcuda.so.1")
+
+    def use(self, device: int) -> str:
+        """CUDA: makes the primary context of a device, in which PyTorch and CuPy work, current on this thread. Returns
+        the device's architecture, such as "sm_90"."""
+        get, number = self.driver.get, self.driver.get(ctypes.c_int, "cuDeviceGet", device)
+        self.driver.call("cuCtxSetCurrent", get(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", number))
+        major, minor = (get(ctypes.c_int, "cuDeviceGetAttribute", which, number).value for which in (MAJOR, MINOR))
+        return f"sm_{major}{minor}"
 
     def machine_code(self, folder: str, types: Types, arch: str) -> bytes:
         """The code that was measured, if it is for `arch` (such as "sm_90"), else the compiled source."""
@@ -263,7 +311,7 @@ class Kernels:
         if measured["file"] is not None and measured["architecture"] == arch:
             code: bytes = (self.folder / folder / measured["file"]).read_bytes()
             if hashlib.sha256(code).hexdigest() != measured["sha256"]:
-                raise DriverError(f"{measured['file']} is not the file that was exported: its sha256 differs.")
+                raise KernelError(f"{measured['file']} is not the file that was exported: its sha256 differs.")
             return code
         options = about["fast_math"], about["max_registers"] or 0
         return compile_source(self._text(folder, about), arch, *options, f"{self.name}_tuned")
@@ -273,13 +321,6 @@ class Kernels:
 
     def _names(self, types: Types, sizes: Sizes) -> dict[str, Any]:
         return {**dict(zip(self.sizes, sizes)), **dict(zip(self.types, types))}
-
-    def _shape(self, argument: Mapping[str, Any], names: Mapping[str, Any]) -> Sizes:
-        return tuple(evaluate(text, names) for text in argument["shape"])
-
-    def _dtype(self, argument: Mapping[str, Any], names: Mapping[str, Any]) -> str:
-        name: str = names.get(argument["dtype"], argument["dtype"])
-        return name
 
     def _require_types(self, types: Types) -> None:
         if types not in self.combinations:
@@ -301,11 +342,12 @@ def numpy_type(name: str) -> Any:
     import numpy
 
     name = ARRAY_TYPES.get(name, name)
-    if not hasattr(numpy, name):
+    try:
+        return numpy.dtype(name)
+    except TypeError:
         import ml_dtypes
 
         return numpy.dtype(getattr(ml_dtypes, name))
-    return numpy.dtype(name)
 
 
 class LaunchConfig(ctypes.Structure):
@@ -320,87 +362,61 @@ class LaunchConfig(ctypes.Structure):
     ]
 
 
-class Driver:
-    """The CUDA driver's library. name: its file."""
+class Library:
+    """A library of CUDA, whose functions return a status. name: its file."""
 
-    def __init__(self, name: str = "libcuda.so.1") -> None:
-        self._library = ctypes.CDLL(name)
-        # The lock of the interpreter is kept during a launch, which returns at once.
-        self.launch = ctypes.PyDLL(name).cuLaunchKernelEx
+    def __init__(self, name: str) -> None:
+        self.name, self._library = name, ctypes.CDLL(name)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Calls a function of the library; raises `DriverError` for any status but 0."""
+        """Calls a function; raises `KernelError` for any status but 0."""
         status = getattr(self._library, name)(*arguments)
         if status != 0:
-            raise DriverError(f"{name} fails with CUDA status {status}.")
+            raise KernelError(f"{name} fails with CUDA status {status}.")
 
-    def arch(self, device: int) -> str:
-        """Such as "sm_90"."""
-        number, values = ctypes.c_int(), list[int]()
-        self.call("cuDeviceGet", ctypes.byref(number), device)
-        for attribute in (MAJOR, MINOR):
-            value = ctypes.c_int()
-            self.call("cuDeviceGetAttribute", ctypes.byref(value), attribute, number)
-            values.append(value.value)
-        return f"sm_{values[0]}{values[1]}"
-
-    def use(self, device: int) -> None:
-        """Makes the primary context, in which PyTorch and CuPy work, current on this thread."""
-        number, context = ctypes.c_int(), ctypes.c_void_p()
-        self.call("cuDeviceGet", ctypes.byref(number), device)
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
-        self.call("cuCtxSetCurrent", context)
-
-    def load(self, code: bytes, entry: str) -> Any:
-        """The handle of the function `entry` in machine code."""
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        self.call("cuModuleLoadData", ctypes.byref(module), code)
-        self.call("cuModuleGetFunction", ctypes.byref(function), module, entry.encode())
-        return function.value
-
-    def allow_shared(self, function: Any, size: int) -> None:
-        """Lets a function have `size` bytes of dynamic shared memory."""
-        self.call("cuFuncSetAttribute", ctypes.c_void_p(function), MAX_DYNAMIC_SHARED, ctypes.c_int(size))
+    def get(self, kind: Any, name: str, *arguments: Any) -> Any:
+        """Calls a function whose first parameter is the address of its result, and returns that result."""
+        result = kind()
+        self.call(name, ctypes.byref(result), *arguments)
+        return result
 
 
 class PreparedLaunch:
-    """One CUDA launch, prepared: only addresses, and scalars that a caller chooses, are still to be set in `slots`.
+    """A CUDA launch: only addresses, and scalars that a caller chooses, are still to be set in `slots`.
 
-    A launch through ctypes takes no longer than one through the bindings if ctypes has nothing to convert: to make the
-    eleven parameters of cuLaunchKernel of Python's numbers costs several times the call itself. So all is prepared,
-    and the driver reads configuration and arguments where they lie. arguments: type ("pointer", or that of a scalar)
-    and value of each, in the kernel's order.
+    ctypes takes several times the launch itself to convert Python's numbers. So all is prepared, and the driver reads
+    configuration and arguments where they lie. given: addresses of arrays, 0 where left out.
     """
 
-    __slots__ = ("_config", "_device", "_driver", "_launch", "slots")
+    __slots__ = ("_config", "_device", "_kernels", "_launch", "slots")
 
     def __init__(
-        self, kernels: Kernels, device: int, types: Types, choice: KernelChoice, arguments: list[tuple[str, Any]]
+        self, kernels: Kernels, device: int, types: Types, sizes: Sizes, choice: KernelChoice, given: Given
     ) -> None:
-        self.slots: list[Any] = [
-            C_TYPES[kind](value)
-            if kind in C_TYPES
-            else ctypes.create_string_buffer(numpy_type(kind).type(value).tobytes())
-            for kind, value in arguments
-        ]
+        self.slots: list[Any] = []
+        for one in kernels.bind(types, sizes):
+            kind = one["dtype"] if one["role"] == "scalar" else "pointer"
+            value = given.get(one["name"], one.get("value", 0))
+            bits = None if kind in C_TYPES else numpy_type(kind).type(value).tobytes()
+            self.slots.append(C_TYPES[kind](value) if bits is None else ctypes.create_string_buffer(bits))
         packed = (ctypes.c_void_p * len(self.slots))(*map(ctypes.addressof, self.slots))
-        self._driver, self._device = kernels.driver, device
+        self._kernels, self._device = kernels, device
         self._config = LaunchConfig(*choice.grid, *choice.block, choice.shared_bytes)
         function = kernels.function(device, types, choice.folder, choice.shared_bytes)
-        self._launch = partial(
-            self._driver.launch, ctypes.byref(self._config), ctypes.c_void_p(function), ctypes.byref(packed), None
-        )
+        # The lock of the interpreter is kept during a launch, which returns at once.
+        launch = ctypes.PyDLL(kernels.driver.name).cuLaunchKernelEx
+        self._launch = partial(launch, ctypes.byref(self._config), function, ctypes.byref(packed), None)
 
     def start(self, stream: int) -> None:
-        """Launches on a stream (its handle). Raises `DriverError`."""
+        """Launches on a stream (its handle). Raises `KernelError`."""
         self._config.stream = stream
         status = self._launch()
         if status == INVALID_CONTEXT:
             # A thread that has not used the device before.
-            self._driver.use(self._device)
+            self._kernels.use(self._device)
             status = self._launch()
         if status != 0:
-            raise DriverError(f"The launch fails with CUDA status {status}.")
+            raise KernelError(f"The launch fails with CUDA status {status}.")
 
 
 def compile_source(source: str, arch: str, fast_math: bool, max_registers: int, package: str) -> bytes:
@@ -408,14 +424,14 @@ def compile_source(source: str, arch: str, fast_math: bool, max_registers: int, 
 
     NVRTC comes with PyTorch, with CuPy's wheels (nvidia-cuda-nvrtc) or with a CUDA toolkit. fast_math: relaxed
     arithmetic; max_registers: cap per thread, 0 for none; package: the folder in ~/.cache (XDG_CACHE_HOME) that keeps
-    machine code by the content of source and options. Raises `CompilationError`.
+    machine code by the content of source and options. Raises `KernelError`.
     """
     # From 9.0 on an "a" allows the instructions that only this architecture has.
     target = f"{arch}a" if int("".join(filter(str.isdigit, arch))) >= 90 else arch
     options = [f"--gpu-architecture={target}", "--std=c++17", "--no-source-include"]
     options += ["--use_fast_math"] * fast_math + [f"--maxrregcount={max_registers}"] * (max_registers > 0)
-    library, place = _nvrtc()
-    key = hashlib.sha256("\0".join([source, *options, place]).encode()).hexdigest()
+    library = _nvrtc()
+    key = hashlib.sha256("\0".join([source, *options, library.name]).encode()).hexdigest()
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", package, f"{key}.cubin")
     if path.is_file():
         return path.read_bytes()
@@ -430,15 +446,14 @@ def compile_source(source: str, arch: str, fast_math: bool, max_registers: int, 
     return code
 
 
-def _nvrtc() -> tuple[Any, str]:
-    """The library, and where it was found."""
+def _nvrtc() -> Library:
     names = [str(path) for folder in _nvidia("lib") for path in folder.glob("libnvrtc.so.1?")]
     for name in (*names, "libnvrtc.so.13", "libnvrtc.so.12", ctypes.util.find_library("nvrtc") or "libnvrtc.so"):
         try:
-            return ctypes.CDLL(name), name
+            return Library(name)
         except OSError:
             continue
-    raise CompilationError(
+    raise KernelError(
         "NVRTC is not installed, and the machine code here is for another GPU: install nvidia-cuda-nvrtc."
     )
 
@@ -455,47 +470,38 @@ def _nvidia(kind: str) -> list[Path]:
     return [path for root in sys.path for path in sorted(Path(root).glob(f"nvidia/*/{kind}"))]
 
 
-def _compile(library: Any, source: str, options: list[str]) -> bytes:
-    def call(name: str, *arguments: Any) -> None:
-        status = getattr(library, name)(*arguments)
-        if status != 0:
-            raise CompilationError(f"{name} fails with status {status}.")
-
+def _compile(library: Library, source: str, options: list[str]) -> bytes:
     def read(what: str) -> bytes:
         size = ctypes.c_size_t()
-        call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        library.call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
         buffer = ctypes.create_string_buffer(size.value)
-        call(f"nvrtcGet{what}", program, buffer)
+        library.call(f"nvrtcGet{what}", program, buffer)
         return buffer.raw
 
-    program = ctypes.c_void_p()
-    call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
+    program = library.get(ctypes.c_void_p, "nvrtcCreateProgram", source.encode(), b"kernel.cu", 0, None, None)
     try:
         texts = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
-        if library.nvrtcCompileProgram(program, len(options), texts) != 0:
+        try:
+            library.call("nvrtcCompileProgram", program, len(options), texts)
+        except KernelError as error:
             log = read("ProgramLog").rstrip(b"\0").decode(errors="replace")
-            raise CompilationError(f"The source does not compile ({options[0]}):\n{log}")
+            raise KernelError(f"The source does not compile ({options[0]}):\n{log}") from error
         return read("CUBIN")
     finally:
-        call("nvrtcDestroyProgram", ctypes.byref(program))
+        library.call("nvrtcDestroyProgram", ctypes.byref(program))
 
 
 def show_choice(folder: Path, given: Sequence[str]) -> str:
     """What `python dispatch.py n=1000 T=float32` prints: the kernel of a shape, and its launch. Raises SystemExit."""
     kernels = Kernels(folder)
     values, known = dict(item.partition("=")[::2] for item in given), (*kernels.sizes, *kernels.types)
-    wrong = [f"there is no {name}; give {', '.join(known)}" for name in values if name not in known]
-    wrong += [f"{name} is missing" for name in known if name not in values]
-    wrong += [
-        f"{name} is a whole number of at least 1, not {values[name]!r}"
-        for name in kernels.sizes
-        if name in values and not (values[name].isdecimal() and int(values[name]))
-    ]
-    if wrong:
-        examples = (*("16" for _ in kernels.sizes), *kernels.combinations[0])
-        sys.exit(f"{wrong[0]}, as in: python dispatch.py {' '.join(map('='.join, zip(known, examples)))}")
+    sizes = tuple(int(values[name]) for name in kernels.sizes if values.get(name, "").isdecimal())
+    if values.keys() != set(known) or len(sizes) < len(kernels.sizes) or 0 in sizes:
+        examples = " ".join(map("=".join, zip(known, (*("16" for _ in kernels.sizes), *kernels.combinations[0]))))
+        wanted = f"Give {', '.join(known)}, with sizes as whole numbers of at least 1"
+        sys.exit(f"{wanted}, not {' '.join(given) or 'nothing'}, as in: python dispatch.py {examples}")
     try:
-        choice = kernels.choose(_ordered(values, kernels.types), tuple(int(values[name]) for name in kernels.sizes))
+        choice = kernels.choose(_ordered(values, kernels.types), sizes)
     except ValueError as error:
         sys.exit(str(error))
     return "{}: grid {}, block {}, {} bytes of dynamic shared memory".format(*choice)
@@ -512,72 +518,29 @@ def run_workload(folder: Path, given: Sequence[str]) -> int:
     if name not in about["workloads"]:
         sys.exit(f"There is no workload '{name}'; choose one of {', '.join(about['workloads'])}.")
     launch, random = about["workloads"][name], numpy.random.default_rng(0)
-    arrays, read = dict[str, Any](), dict[str, Any]()
+    passed, read = dict[str, Any](), dict[str, Any]()
     for one in launch["arguments"]:
         if one["role"] == "scalar":
-            read[one["name"]] = one["value"]
+            read[one["name"]] = passed[one["name"]] = one["value"]
             continue
-        drawn = random.standard_normal(one["shape"], dtype=numpy.float32).astype(numpy_type(one["dtype"]))
-        arrays[one["name"]] = drawn
+        drawn = random.integers(0, 2, one["shape"])
+        if "float" in one["dtype"]:
+            drawn = random.standard_normal(one["shape"], dtype=numpy.float32)
+        passed[one["name"]] = drawn.astype(numpy_type(one["dtype"]))
         if one["role"] != "out":
-            read[one["name"]] = drawn.astype(numpy.float64)
+            read[one["name"]] = passed[one["name"]].astype(numpy.float64)
     expected = runpy.run_path(str(folder.parent / "reference.py"))[about["reference"]](**read)
     types, sizes = _ordered(launch["types"], kernels.types), _ordered(launch["sizes"], kernels.sizes)
     choice = KernelChoice(folder.name, tuple(launch["grid"]), tuple(launch["block"]), launch["shared_bytes"])
-    run = _run_opencl if kernels.backend == "opencl" else _run_cuda
     try:
-        milliseconds = run(kernels, types, sizes, choice, arrays)
-    except (DriverError, CompilationError) as error:
+        milliseconds = kernels.run(types, sizes, passed, choice)
+    except KernelError as error:
         sys.exit(str(error))
     right = True
     for one in launch["arguments"]:
         if one["role"] in ("out", "inout"):
             want = expected[one["name"]]
-            got = arrays[one["name"]].astype(numpy.float64).reshape(want.shape)
+            got = passed[one["name"]].astype(numpy.float64).reshape(want.shape)
             right &= numpy.allclose(got, want, **one["tolerance"], equal_nan=True)
     print(f"{kernels.name} on {name}: {'right' if right else 'WRONG'}, first launch {milliseconds:.3f} ms")
     return 0 if right else 1
-
-
-def _run_cuda(kernels: Kernels, types: Types, sizes: Sizes, choice: KernelChoice, arrays: dict[str, Any]) -> float:
-    """Milliseconds of a launch, which changes `arrays` as the kernel does."""
-    import cupy
-    import numpy
-
-    held = {name: cupy.asarray(array.view(numpy.uint8)) for name, array in arrays.items()}
-    launch = PreparedLaunch(kernels, cupy.cuda.Device().id, types, choice, kernels.values(types, sizes))
-    for slot, argument in zip(launch.slots, kernels.arguments):
-        if argument["role"] != "scalar":
-            slot.value = held[argument["name"]].data.ptr
-    start, end = cupy.cuda.Event(), cupy.cuda.Event()
-    start.record()
-    launch.start(cupy.cuda.get_current_stream().ptr)
-    end.record()
-    end.synchronize()
-    arrays.update({name: array.get().view(arrays[name].dtype) for name, array in held.items()})
-    return float(cupy.cuda.get_elapsed_time(start, end))
-
-
-def _run_opencl(kernels: Kernels, types: Types, sizes: Sizes, choice: KernelChoice, arrays: dict[str, Any]) -> float:
-    """As `_run_cuda`, on the device that was tuned on, or the first."""
-    import numpy
-    import pyopencl
-
-    devices = [device for platform in pyopencl.get_platforms() for device in platform.get_devices()]
-    device = next((one for one in devices if one.name.strip() == kernels.device), devices[0])
-    try:
-        # The embedded CPU driver needs help on processors newer than itself; other drivers do not.
-        from tunesmith.kernels.backends.opencl import name_processor
-
-        name_processor(device)
-    except ImportError:
-        pass
-    profiling = pyopencl.command_queue_properties.PROFILING_ENABLE
-    queue = pyopencl.CommandQueue(pyopencl.Context([device]), properties=profiling)
-    flags = pyopencl.mem_flags.READ_WRITE | pyopencl.mem_flags.COPY_HOST_PTR
-    held = {name: pyopencl.Buffer(queue.context, flags, hostbuf=one.view(numpy.uint8)) for name, one in arrays.items()}
-    event = kernels.enqueue(queue, types, sizes, held, choice)
-    event.wait()
-    for name, array in arrays.items():
-        pyopencl.enqueue_copy(queue, array.view(numpy.uint8), held[name]).wait()
-    return float((event.profile.end - event.profile.start) * 1e-6)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -40,22 +40,15 @@ from tunesmith.graph.roles.tester import account
 from tunesmith.graph.state import Plan
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.outcome import Evaluation, Measured, describe
+from tunesmith.kernels.outcome import Measured, describe
 from tunesmith.kernels.spec.taskfile import sentence
 from tunesmith.kernels.spec.template import Config, config_key
 
 MAX_INTERVAL_RATIO = 1.5
 """An interval's high over its low, above which it says little: a comparison aims at 1.01."""
 PACKAGES = (
-    "ray",
-    "langgraph",
-    "langchain-openai",
-    "numpy",
-    "cupy-cuda13x",
-    "cupy-cuda12x",
-    "cuda-bindings",
-    "nvidia-cuda-nvrtc",
-    "pyopencl",
+    *("ray", "langgraph", "langchain-openai", "numpy", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings"),
+    *("nvidia-cuda-nvrtc", "pyopencl"),
 )
 
 
@@ -138,10 +131,9 @@ class Summary(Verdict):
 def summarise(context: Context, done: str) -> Summary:
     """Everything a reader of results needs, from the run's log. done: why the run ended."""
     log = context.log
-    begun, found, reached = log.entries(RunStarted)[-1], log.evaluations(), log.verdict()
+    begun, found = log.entries(RunStarted)[-1], log.evaluations()
     nothing = "no valid configuration was found." if found else "no configuration was measured."
-    verdict = reached or Verdict(sentence=no_template(context) if done == "no template" else nothing)
-    usage = models_summary(context.settings, context.journal)
+    verdict = log.verdict() or Verdict(sentence=no_template(context) if done == "no template" else nothing)
     return Summary(
         **{name: getattr(verdict, name) for name in Verdict.model_fields},
         task=context.task.name,
@@ -157,8 +149,8 @@ def summarise(context: Context, done: str) -> Summary:
         failure_examples=tuple(failure_examples(found)),
         searches=tuple(StageAccount(stage=entry.stage, **entry.event.model_dump()) for entry in log.entries(Searched)),
         plans=tuple(log.plans),
-        examined=tuple(account(context, reached)) if reached is not None else (),
-        models=None if usage is None else ModelsUsage.model_validate(usage),
+        examined=tuple(account(context, verdict)),
+        models=models_summary(context.settings, context.journal),
         templates=tuple(
             TemplateRow(
                 **{name: getattr(node, name) for name in ("id", "parent", "moves", "round", "vetoed")},
@@ -169,12 +161,8 @@ def summarise(context: Context, done: str) -> Summary:
             if node.round
         ),
         explanations=tuple(Explanation(stage=entry.stage, lines=entry.event.lines) for entry in log.entries(Explained)),
-        notes=(
-            *context.task.caveats,
-            *(note.sentence for note in log.notes()),
-            *(unsteady(reached) if reached is not None else ()),
-        ),
-        dispatching=None if reached is None else dispatching(context, reached),
+        notes=(*context.task.caveats, *(note.sentence for note in log.notes()), *unsteady(verdict)),
+        dispatching=dispatching(context, verdict),
         roofline=context.roofline(),
         versions=versions(),
         started_at=begun.at,
@@ -184,17 +172,15 @@ def summarise(context: Context, done: str) -> Summary:
 
 def read_summary(folder: Path) -> Summary:
     """The summary of the run in `folder`. Raises `JournalError` where there is none that can be read."""
-    path = folder / "summary.json"
+    path, has_journal = folder / "summary.json", (folder / "journal.sqlite").is_file()
     if not path.is_file():
-        if (folder / "journal.sqlite").is_file():
-            raise JournalError(
-                f"{folder} has not ended; go on with `tunesmith resume`: there is no summary.json in it."
-            )
+        if has_journal:
+            raise JournalError(f"{folder} has not ended; go on with `tunesmith resume`: it has no summary.json yet.")
         raise JournalError(f"{folder} is not a run: there is no summary.json in it{run_around(folder)}")
     try:
         return Summary.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        if (folder / "journal.sqlite").is_file():
+        if has_journal:
             # Refuses a run of another version, which `resume` cannot write anew.
             Journal(folder, create=False, reading=True).close()
         first = error.errors(include_url=False)[0]
@@ -217,18 +203,13 @@ def unsteady(verdict: Verdict) -> list[str]:
     rows = [(row, row.general) for row in verdict.rows if row.general is not None]
     wide = [row.workload for row, general in rows if general.high > MAX_INTERVAL_RATIO * general.low]
     below = [row.workload for row, _ in rows if (row.share_of_floor or 0.0) > 1]
-    notes = []
-    if wide:
-        notes.append(
-            f"The interval of the speed-up is wide on {', '.join(wide)}: something else used the device while it was "
-            "measured. Run it again on an idle one."
-        )
-    if below:
-        notes.append(
-            f"Times are below the floor on {', '.join(below)}: the floor is what a copy of as many bytes takes, and a "
-            "kernel that mostly reads can be up to 10 % faster."
-        )
-    return notes
+    notes = {
+        f"The interval of the speed-up is wide on {', '.join(wide)}: something else used the device while it was "
+        "measured. Run it again on an idle one.": wide,
+        f"Times are below the floor on {', '.join(below)}: the floor is what a copy of as many bytes takes, and a "
+        "kernel that mostly reads can be up to 10 % faster.": below,
+    }
+    return [note for note, workloads in notes.items() if workloads]
 
 
 @cache
@@ -244,6 +225,7 @@ def versions(*others: str) -> dict[str, str]:
 FIRST = ("evaluation", "stage", "template", "workload", "outcome", "seconds", "low", "high", "samples", "dropped")
 COMPARED = ("ratio", "ratio_low", "ratio_high", "verdict")
 LAST = ("registers", "shared_bytes", "spill_bytes", "compile_seconds", "lane_seconds", "detail")
+COLUMNS = frozenset((*FIRST, *COMPARED, *LAST))
 
 
 def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
@@ -261,14 +243,8 @@ def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
         log = RunLog(journal)
         if log.started is None:
             raise JournalError(f"{folder} has a journal without a beginning, so there is nothing to write as a table.")
-        evaluated = [(entry.stage, entry.event.evaluation) for entry in log.entries(Evaluated)]
-        compared = [(entry.stage, entry.event) for entry in log.entries(Compared)]
-        numbered = [(0, "", log.baseline)] if log.baseline else []
-    numbered += [(number, *one) for number, one in enumerate(evaluated, 1)]
-    numbers = {(one.template, config_key(one.config)): number for number, _, one in numbered}
-    rows = [row for one in numbered for row in _evaluation_rows(*one)]
-    rows += [row for one in compared for row in _comparison_rows(*one, numbers)]
-    parameters = dict.fromkeys(_column(name) for _, evaluation in evaluated for name in evaluation.config)
+        rows = list(_rows(log))
+    parameters = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)
     require_writable_file(out, "--csv", begins=",".join((*FIRST, *COMPARED)).encode(), force=force)
     there = out.exists()
     try:
@@ -284,52 +260,52 @@ def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
     return len(rows)
 
 
-def _column(parameter: str) -> str:
-    return f"parameter {parameter}" if parameter in (*FIRST, *COMPARED, *LAST) else parameter
+def _rows(log: RunLog) -> Iterator[dict[str, Any]]:
+    """The rows of the table by column: evaluations, then comparisons."""
+    baseline = [("", log.baseline)] if log.baseline else []
+    evaluated = [(entry.stage, entry.event.evaluation) for entry in log.entries(Evaluated)]
+    numbers: dict[tuple[str, str], int] = {}
+    for number, (stage, evaluation) in enumerate([*baseline, *evaluated], 1 - len(baseline)):
+        numbers[evaluation.template, config_key(evaluation.config)] = number
+        row = {"evaluation": number, "stage": stage, **_configured(evaluation.template, evaluation.config)}
+        for workload, outcome in evaluation.outcomes.items():
+            found: dict[str, Any] = {"detail": "" if isinstance(outcome, Measured) else describe(outcome)}
+            if isinstance(outcome, Measured):
+                found |= {name: getattr(outcome, name) for name in ("seconds", "low", "high", "samples")}
+                found["dropped"] = int(outcome.dropped)
+            yield (
+                row
+                | found
+                | {
+                    "workload": workload,
+                    "outcome": outcome.kind,
+                    "registers": evaluation.resources.registers,
+                    "shared_bytes": evaluation.resources.shared,
+                    "spill_bytes": evaluation.resources.spills,
+                    "compile_seconds": evaluation.compile_seconds,
+                    "lane_seconds": evaluation.lane_seconds,
+                }
+            )
+    for entry in log.entries(Compared):
+        place: dict[str, Any] = {"stage": entry.stage, "workload": entry.event.workload}
+        for one in entry.event.entries:
+            number_of = numbers.get((one.template, config_key(one.config)))
+            row = place | _configured(one.template, one.config) | {"evaluation": number_of, "outcome": "compared"}
+            if (figures := one.comparison) is not None:
+                row |= {"seconds": Figures.of(figures).seconds, "ratio": figures.ratio, "verdict": figures.verdict}
+                row |= {"ratio_low": figures.low, "ratio_high": figures.high}
+            elif one.failure is not None:
+                row |= {"outcome": one.failure.kind, "detail": describe(one.failure)}
+            yield row
+        for other in entry.event.opponents:
+            row = place | {"template": f"{other.name} ({other.label})", "outcome": "not_timed", "detail": other.why}
+            if other.comparison is not None:
+                timed = other.comparison.candidate
+                row |= {"outcome": "measured", "detail": "", "seconds": timed.median}
+                row |= {"low": timed.low, "high": timed.high, "samples": timed.samples}
+            yield row
 
 
 def _configured(template: str, config: Config) -> dict[str, Any]:
-    return {"template": template} | {_column(name): value for name, value in config.items()}
-
-
-def _evaluation_rows(number: int, stage: str, evaluation: Evaluation) -> Iterator[dict[str, Any]]:
-    resources = evaluation.resources
-    row = _configured(evaluation.template, evaluation.config) | {
-        "evaluation": number,
-        "stage": stage,
-        "registers": resources.registers,
-        "shared_bytes": resources.shared,
-        "spill_bytes": resources.spills,
-        "compile_seconds": evaluation.compile_seconds,
-        "lane_seconds": evaluation.lane_seconds,
-    }
-    for workload, outcome in evaluation.outcomes.items():
-        if isinstance(outcome, Measured):
-            found = {name: getattr(outcome, name) for name in ("seconds", "low", "high", "samples")}
-            found["dropped"] = int(outcome.dropped)
-        else:
-            found = {"detail": describe(outcome)}
-        yield row | {"workload": workload, "outcome": outcome.kind} | found
-
-
-def _comparison_rows(
-    stage: str, compared: Compared, numbers: Mapping[tuple[str, str], int]
-) -> Iterator[dict[str, Any]]:
-    for entry in compared.entries:
-        number = numbers.get((entry.template, config_key(entry.config)))
-        row = _configured(entry.template, entry.config) | {"evaluation": number, "outcome": "compared"}
-        if (found := entry.comparison) is not None:
-            figures = Figures.of(found)
-            row |= {"seconds": figures.seconds, "ratio": found.ratio, "verdict": found.verdict}
-            row |= {"ratio_low": found.low, "ratio_high": found.high}
-        elif entry.failure is not None:
-            row |= {"outcome": entry.failure.kind, "detail": describe(entry.failure)}
-        yield row | {"stage": stage, "workload": compared.workload}
-    for one in compared.opponents:
-        row = {"stage": stage, "workload": compared.workload, "template": f"{one.name} ({one.label})"}
-        if one.comparison is None:
-            yield row | {"outcome": "not_timed", "detail": one.why}
-        else:
-            timed = one.comparison.candidate
-            figures_of_call = {"seconds": timed.median, "low": timed.low, "high": timed.high, "samples": timed.samples}
-            yield row | {"outcome": "measured", **figures_of_call}
+    columns = {f"parameter {name}" if name in COLUMNS else name: value for name, value in config.items()}
+    return {"template": template, **columns}

@@ -134,16 +134,15 @@ def test_bench_gives_one_comparison_with_intervals_and_other_times_apart(command
     ("arguments", "wanted"),
     [
         (["n=5000"], ""),
-        ([], "n is missing, as in: python dispatch.py n=16"),
-        (["n=abc"], "n is a whole number of at least 1, not 'abc'"),
-        (["n=0"], "n is a whole number of at least 1, not '0'"),
-        (["n=5000", "T=float16"], "there is no T; give n"),
+        ([], "not nothing, as in: python dispatch.py n=16\n"),
+        *(([given], f"not {given}, as in") for given in ("n", "n=-5", "n=abc", "n=0", "m=5000")),
+        (["n=5000", "T=float16"], "Give n, with sizes as whole numbers of at least 1, not n=5000 T=float16"),
     ],
 )
 def test_best_says_which_kernel_serves_a_shape(finished_run: Any, arguments: list[str], wanted: str) -> None:
     command = [sys.executable, str(finished_run.folder / "best" / "dispatch.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == (1 if wanted else 0) and done.stderr.startswith(wanted)
+    assert done.returncode == (1 if wanted else 0) and wanted in done.stderr
     assert wanted or done.stdout.split(":")[0] in ("baseline", "general")
 
 

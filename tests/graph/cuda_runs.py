@@ -46,12 +46,13 @@ def cuda_context(folder: Path, task: Task) -> Iterator[Context]:
         yield Context(task, device, (LIMITS,), settings, journal, no_pool)
 
 
-def compared(context: Context, workload: str, seconds: float, **figures: str) -> Compared:
-    """An entry of the journal in which the first template's default configuration took so long, the baseline 2 us."""
+def compared(context: Context, workload: str, seconds: float, code: str = "", baseline_code: str = "") -> Compared:
+    """An entry of the journal in which the first template's default configuration took so long, the baseline 2 us.
+    code, baseline_code: digests of their machine code."""
     template = context.task.sources("cuda").templates[0]
     samples = compare([[seconds] * 3] * 5, [[2e-6] * 3] * 5)
-    entry = FinalistResult(template=template.id, config=template.default_config, comparison=samples, **figures)
-    made = Compared(workload=workload, entries=(entry,), compiler="NVRTC of a test")
+    entry = FinalistResult(template=template.id, config=template.default_config, comparison=samples, code=code)
+    made = Compared(workload=workload, entries=(entry,), baseline_code=baseline_code, compiler="NVRTC of a test")
     context.journal.append(made, "round-1")
     return made
 

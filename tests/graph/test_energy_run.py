@@ -15,11 +15,10 @@ from simulated_pool import SimulatedPool, changed, seconds, simulate_device
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import tune
 from tunesmith.graph.context import COUNTER_SECONDS, BaselineError, Context
-from tunesmith.graph.journal.events import Compared, Evaluated
+from tunesmith.graph.journal.events import Compared
 from tunesmith.graph.journal.log import RunLog, quantities_of
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.results.report import render_markdown, render_report
-from tunesmith.graph.results.summary import Summary
+from tunesmith.graph.results.report import render_markdown
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup import require_energy
@@ -64,19 +63,20 @@ def run(folder: Path, **settings: Any) -> RunResult:
     return tune(TASK, run_dir=folder, **(chosen | settings))
 
 
-@pytest.mark.parametrize("objective", ["time", "energy", "edp"])
-def test_the_winner_is_the_least_in_what_was_asked(tmp_path: Path, objective: Any) -> None:
+@pytest.mark.parametrize(("objective", "items"), [("time", 16), ("energy", 1), ("edp", 4)])
+def test_the_winner_is_the_least_in_what_was_asked(tmp_path: Path, objective: Any, items: int) -> None:
     summary = run(tmp_path / "run", objective=objective).summary
     assert summary.general is not None and summary.objective == objective
     with Journal(tmp_path / "run", create=False) as journal:
-        found = [entry.event.evaluation for entry in journal.entries(Evaluated)]
+        right = [one for one in RunLog(journal).evaluations() if one.failure is None]
     (row,) = summary.tuned
-    right = [one for one in found if one.failure is None]
     assert summary.general.config == min(right, key=lambda one: quantities_of(one, objective)[row.workload]).config
-    assert summary.general.config["ITEMS"] == {"time": 16, "energy": 1, "edp": 4}[objective]
+    assert summary.general.config["ITEMS"] == items
 
 
-def test_both_quantities_of_the_finalists_are_told_with_their_front(tmp_path: Path) -> None:
+def test_both_quantities_of_the_finalists_are_told_with_their_front(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     summary = run(tmp_path / "run", objective="energy").summary
     (row,) = summary.tuned
     assert row.general is not None and summary.general is not None and row.baseline_joules == 1e-3
@@ -90,6 +90,15 @@ def test_both_quantities_of_the_finalists_are_told_with_their_front(tmp_path: Pa
     assert summary.sentence.startswith("Less energy than the baseline on the tuned workload: 0.2")
     assert summary.dispatch and summary.dispatch[0].energy_ratio == pytest.approx(summary.energy_ratio)
     assert summary.dispatching is not None and summary.dispatching.lines == ("general",)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    front = page[page.index("Time against energy") :].partition("</table>")[0]
+    assert front.count("<tr>") == 1 + len(summary.front) and front.count(", chosen") == 1
+    assert "energy over the baseline" in page and ">None<" not in page
+    assert "| finalist | time | energy | on the front |" in render_markdown(summary)
+    assert "on the front" not in render_markdown(summary.model_copy(update={"front": ()}))
+    print_summary(summary, tmp_path / "run")
+    told = capsys.readouterr().out
+    assert "Time and energy over the baseline's" in told and f"{summary.front[0].energy_ratio:.3f}" in told
 
 
 def test_without_a_gain_the_baseline_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,12 +109,9 @@ def test_without_a_gain_the_baseline_is_kept(tmp_path: Path, monkeypatch: pytest
     assert summary.dispatching is not None and summary.dispatching.lines == ("baseline",)
 
 
-def test_a_run_by_time_measures_no_energy_and_has_no_front(tmp_path: Path) -> None:
+def test_a_run_by_time_measures_no_energy() -> None:
     assert make_settings(task="any").energy_seconds == 0.0
     assert make_settings(task="any", objective="edp").energy_seconds == 0.25
-    summary = run(tmp_path / "run").summary.model_copy(update={"front": ()})
-    assert "Time against energy" not in page_of(tmp_path / "run", summary)
-    assert "on the front" not in render_markdown(summary)
 
 
 def test_a_device_that_tells_no_energy_after_all_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,24 +156,6 @@ def test_which_devices_have_an_energy_objective_is_known_at_the_start(
     with pytest.raises(SettingsError, match=sentence) if sentence else nullcontext():
         require_energy(replace(gpu, **changes), make_settings(task="any", objective="energy"))
     require_energy(gpu, make_settings(task="any"))
-
-
-def page_of(folder: Path, summary: Summary) -> str:
-    with Journal(folder, create=False) as journal:
-        return render_report(RunLog(journal), summary)
-
-
-def test_the_report_shows_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    summary = run(tmp_path / "run", objective="energy").summary
-    page = page_of(tmp_path / "run", summary)
-    front = page[page.index("Time against energy") :].partition("</table>")[0]
-    assert front.count("<tr>") == 1 + len(summary.front) and front.count(", chosen") == 1
-    assert "energy over the baseline" in page and ">None<" not in page
-    text = render_markdown(summary)
-    assert "| finalist | time | energy | on the front |" in text
-    print_summary(summary, tmp_path / "run")
-    told = capsys.readouterr().out
-    assert "Time and energy over the baseline's" in told and f"{summary.front[0].energy_ratio:.3f}" in told
 
 
 def test_a_time_limit_leaves_room_for_the_energies_of_finalists(tmp_path: Path, device: Any) -> None:

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,10 +32,9 @@ from tunesmith.graph.results.package import ExportError, Package
 from tunesmith.graph.results.runtime import (
     ELEMENT_BYTES,
     STORAGE_TYPES,
-    CompilationError,
-    Driver,
-    DriverError,
+    KernelError,
     Kernels,
+    Library,
     compile_source,
     evaluate,
 )
@@ -60,33 +60,34 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> StubDriver:
     return StubDriver(tmp_path_factory.mktemp("driver"))
 
 
-def some_shapes(package: Package) -> list[Workload]:
+@pytest.fixture(scope="module")
+def shapes(package: Package) -> list[tuple[Workload, Any]]:
+    """Measured and drawn shapes, with folder and geometry as Tunesmith itself has them."""
     own = [Workload(name=row.workload, sizes=row.sizes, types=row.types) for row in package.dispatch.shapes]
-    return [*own, *draw_shapes(package.task, "gpu", CASES, seed=1)]
+    rows, sources = {str(row.sizes): row.folder for row in package.dispatch.shapes}, package.task.sources("cuda")
+    found = []
+    for shape in (*own, *draw_shapes(package.task, "gpu", CASES, seed=1)):
+        node = json.loads((package.best / "dispatch.json").read_text())["rule"]
+        while "test" in node:
+            node = node["yes" if parse(node["test"]).evaluate(shape.names) else "no"]
+        folder = rows.get(str(shape.sizes), node["folder"])
+        template = sources.baseline.template if folder == "baseline" else sources.templates[0]
+        launch = geometry(template, template.default_config, shape)
+        found.append((shape, (folder, launch.grid, launch.block, launch.shared_bytes)))
+    return found
 
 
-def expected(package: Package, shape: Workload) -> tuple[Any, ...]:
-    """Folder and geometry as Tunesmith itself has them."""
-    rows = {tuple(row.sizes.values()): row.folder for row in package.dispatch.shapes}
-    node: Any = package.dispatch.rule.model_dump(exclude_none=True)
-    while "test" in node:
-        node = node["yes" if parse(node["test"]).evaluate(shape.names) else "no"]
-    folder = rows.get(tuple(shape.sizes.values())) or node["folder"]
-    sources = package.task.sources("cuda")
-    template = sources.baseline.template if folder == "baseline" else sources.templates[0]
-    found = geometry(template, template.default_config, shape)
-    return folder, found.grid, found.block, found.shared_bytes
-
-
-def test_the_runtime_chooses_what_tunesmith_would_launch(package: Package) -> None:
-    kernels = Kernels(package.folder / "best")
-    found = [kernels.choose(("float16",), tuple(shape.sizes.values())) for shape in some_shapes(package)]
-    assert found == [expected(package, shape) for shape in some_shapes(package)]
-    assert {choice.folder for choice in found} == {"baseline", "general"}, "the smallest shape keeps the baseline"
+def test_the_runtime_chooses_what_tunesmith_would_launch(package: Package, shapes: list[tuple[Workload, Any]]) -> None:
+    kernels = Kernels(package.best)
+    for shape, expected in shapes:
+        assert kernels.choose(("float16",), tuple(shape.sizes.values())) == expected
+    assert {folder for _, (folder, *_) in shapes} == {"baseline", "general"}, "the smallest shape keeps the baseline"
     with pytest.raises(
         ValueError, match="silu_and_mul: there is no kernel for T = int8; there are kernels for T = float16"
     ):
         kernels.choose(("int8",), (16, 4096))
+    notes = {source["machine_code"]["note"] for one in kernels.launches.values() for source in one["sources"]}
+    assert notes == {"It was compiled for this export; the journal does not say which machine code was measured."}
 
 
 @pytest.mark.parametrize("task", ["softmax", "gemm", "quantize_per_token", "rope", "stencil3x3", "topk_softmax"])
@@ -102,33 +103,14 @@ def test_the_runtime_computes_what_expressions_mean(task: str) -> None:
 
 
 def test_a_kernel_whose_launch_names_a_data_type_is_exported(package: Package, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(package.folder, folder)
-    (file,) = (folder / "best").glob("general*/launch.json")
+    folder = shutil.copytree(package.folder, tmp_path / "run")
+    file = folder / "best" / "general" / "launch.json"
     about = json.loads(file.read_text("utf-8"))
-    about["requires"] = ["sizeof(float32) * d <= 20000", *about["requires"]]
-    file.write_text(json.dumps(about), encoding="utf-8")
+    file.write_text(json.dumps(about | {"requires": ["sizeof(float32) * d <= 20000", *about["requires"]]}))
     kernel = Package(folder).kernels["general"]
     assert kernel.text(kernel.requires[0], {"T": "float16"}) == "4 * d <= 20000"
-    assert Kernels(package.folder / "best").choose(("float16",), (32, 5120)).folder == "general"
-    assert Kernels(folder / "best").choose(("float16",), (32, 5120)).folder == "baseline"
-
-
-def test_the_driver_loads_once_and_passes_every_argument(package: Package, stub: StubDriver) -> None:
-    before, kernels = stub.library.stub_modules(), Kernels(package.folder / "best")
-    kernels.driver = Driver(str(stub.file))
-    _, grid, block, shared = kernels.choose(("float16",), (32, 5120))
-    launch = kernels.prepare(0, ("float16",), (32, 5120))
-    launch.slots[0].value, launch.slots[1].value = 0x1000, 0x2000
-    launch.start(77)
-    assert stub.last()[:8] == (*grid, *block, shared, 77)
-    assert stub.arguments(4) == [0x1000, 0x2000, 32, 5120]
-    kernels.prepare(0, ("float16",), (32, 5120)).start(0)
-    assert stub.library.stub_modules() == before + 1
-    # A thread that has not used the device has no context; the launch sees to it.
-    stub.library.stub_new_thread()
-    launch.start(78)
-    assert stub.last()[7] == 78
+    for run, chosen in ((package.folder, "general"), (folder, "baseline")):
+        assert Kernels(run / "best").choose(("float16",), (32, 5120)).folder == chosen
 
 
 def test_the_machine_code_is_loaded_if_it_is_whole_and_compiled_once_for_another_gpu(
@@ -136,17 +118,17 @@ def test_the_machine_code_is_loaded_if_it_is_whole_and_compiled_once_for_another
 ) -> None:
     pytest.importorskip("cuda.bindings", reason="NVRTC and CUDA's headers come with the extra nvrtc")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    shutil.copytree(package.folder / "best", tmp_path / "best")
+    shutil.copytree(package.best, tmp_path / "best")
     kernels, types = Kernels(tmp_path / "best"), ("float16",)
     (file,) = (tmp_path / "best" / "general").glob("*.cubin")
     assert kernels.machine_code("general", types, "sm_90") == file.read_bytes()
     made = [kernels.machine_code("general", types, "sm_80") for _ in range(2)]
     assert made[0] == made[1] != file.read_bytes() and made[0].startswith(b"\x7fELF")
     assert len(list((tmp_path / "cache").rglob("*.cubin"))) == 1
-    with pytest.raises(CompilationError, match=r"does not compile[\s\S]*error"):
+    with pytest.raises(KernelError, match=r"does not compile[\s\S]*error"):
         compile_source("nonsense", "sm_80", False, 0, "p")
     file.write_bytes(b"\x7fELF")
-    with pytest.raises(DriverError, match="is not the file that was exported"):
+    with pytest.raises(KernelError, match="is not the file that was exported"):
         kernels.machine_code("general", types, "sm_90")
 
 
@@ -155,7 +137,7 @@ def test_a_buffer_that_is_too_small_is_refused(package: Package) -> None:
     buffers = {"input": SimpleNamespace(size=4), "out": SimpleNamespace(size=1 << 30)}
     words = r"silu_and_mul: input has 4 bytes, but the shape \(32, 10240\) of float16 takes 655360"
     with pytest.raises(ValueError, match=words):
-        Kernels(package.folder / "best").enqueue(None, ("float16",), (32, 5120), buffers)
+        Kernels(package.best).enqueue(None, ("float16",), (32, 5120), buffers)
 
 
 class CupyArray(np.ndarray[Any, Any]):
@@ -165,25 +147,42 @@ class CupyArray(np.ndarray[Any, Any]):
     def data(self) -> Any:
         return SimpleNamespace(ptr=self.ctypes.data)
 
+    def get(self, out: Any) -> None:
+        out[...] = self + 1
+
 
 def test_the_cupy_function_passes_its_arrays_and_the_stream(
     package: Package, stub: StubDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = SimpleNamespace(
-        runtime=SimpleNamespace(getDevice=lambda: 0), get_current_stream=lambda: SimpleNamespace(ptr=77)
+        runtime=SimpleNamespace(getDevice=lambda: 0),
+        get_current_stream=lambda: SimpleNamespace(ptr=77),
+        Device=nullcontext,
+        Event=lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None),
+        get_elapsed_time=lambda start, end: 0.5,
     )
     cupy = SimpleNamespace(cuda=cuda, empty=lambda shape, dtype: np.empty(shape, dtype).view(CupyArray))
+    cupy.asarray = lambda array: np.copy(array).view(CupyArray)
     monkeypatch.setitem(sys.modules, "cupy", cupy)  # type: ignore[arg-type]
     monkeypatch.syspath_prepend(export_run(package.folder, "cupy", tmp_path / "out"))  # type: ignore[no-untyped-call]
     module = importlib.import_module("silu_and_mul_cupy")
-    module._KERNELS.driver = Driver(str(stub.file))
-    x = np.ones((32, 10240), np.float16).view(CupyArray)
+    module._KERNELS.driver = Library(str(stub.file))
+    x, modules = np.ones((32, 10240), np.float16).view(CupyArray), stub.library.stub_modules()
     _, grid, block, shared = module._KERNELS.choose(("float16",), (32, 5120))
     for _ in range(2):
+        # A thread that has not used the device has no context; the launch sees to it.
+        stub.library.stub_new_thread()
         out = module.silu_and_mul(x)
         assert (out.shape, out.dtype) == ((32, 5120), np.float16)
         assert stub.last()[:8] == (*grid, *block, shared, 77)
         assert stub.arguments(4) == [*(ctypes.c_int32(one.ctypes.data).value for one in (x, out)), 32, 5120]
+    module.silu_and_mul(np.ones((32, 8192), np.float16).view(CupyArray))
+    assert stub.library.stub_modules() == modules + 1, "a kernel is loaded once"
+    # So are arrays of NumPy, which come back with what the device has for them.
+    host, made = np.ones((32, 10240), np.float16), np.zeros((32, 5120), np.float16)
+    assert module._KERNELS.run(("float16",), (32, 5120), {"input": host, "out": made}) == 0.5
+    assert stub.last()[:8] == (*grid, *block, shared, 77) and stub.arguments(4)[2:] == [32, 5120]
+    assert (made.view(np.uint8) == 1).all()
     for wrong, words in (
         (x[0], r"input has 2 dimensions \(n, 2 \* d\), not 1"),
         (x[:, :7], r"input must have the shape \(n, 2 \* d\) with n = 32, d = 3, not \(32, 7\)"),
@@ -222,7 +221,9 @@ def cuda_include() -> Path:
     return found[0]
 
 
-def test_the_header_launches_what_tunesmith_would_launch(package: Package, stub: StubDriver, tmp_path: Path) -> None:
+def test_the_header_launches_what_tunesmith_would_launch(
+    package: Package, shapes: list[tuple[Workload, Any]], stub: StubDriver, tmp_path: Path
+) -> None:
     if shutil.which("g++") is None:
         pytest.skip("there is no C++ compiler")
     out = export_run(package.folder, "header", tmp_path / "out")
@@ -230,92 +231,81 @@ def test_the_header_launches_what_tunesmith_would_launch(package: Package, stub:
     command = ["g++", "-std=c++11", "-Wall", "-Wextra", "-Werror", f"-I{out}", f"-isystem{cuda_include()}"]
     linked = [f"-L{stub.folder}", "-lcuda", f"-Wl,-rpath,{stub.folder}", "-o", str(tmp_path / "main")]
     subprocess.run([*command, str(tmp_path / "main.cpp"), *linked], check=True)
-    shapes = some_shapes(package)
-    asked = "\n".join(" ".join(map(str, shape.sizes.values())) for shape in shapes)
+    asked = "\n".join(" ".join(map(str, shape.sizes.values())) for shape, _ in shapes)
     told = subprocess.run([tmp_path / "main"], input=asked, capture_output=True, text=True, check=True).stdout
-    for shape, line in zip(shapes, told.splitlines(), strict=True):
-        _, grid, block, shared = expected(package, shape)
+    for (shape, (_, grid, block, shared)), line in zip(shapes, told.splitlines(), strict=True):
         assert list(map(int, line.split())) == [0, *grid, *block, shared, 0x1000, 0x2000, *shape.sizes.values()]
+    assert f"commit of the task {ORIGIN.commit}." in (out / "silu_and_mul.hpp").read_text()
 
 
 EXPLICIT = str(Path(__file__).resolve().parents[1] / "data" / "flat_scale" / "task.toml")
 """A task whose sizes no argument's shape tells."""
 
 
-@pytest.mark.parametrize("task", ["silu_and_mul", "fused_add_rmsnorm", "merge_attn_states", EXPLICIT])
-def test_every_form_compiles_and_its_readme_calls_what_it_defines(task: str, tmp_path: Path) -> None:
-    package = write_cuda_run(tmp_path / "run", task, {}, most=1)
-    assert package.explicit_sizes == (["rows", "columns"] if task == EXPLICIT else [])
-    for form in ("torch", "cupy", "hf-kernels"):
-        out = export_run(package.folder, form)
-        for path in out.rglob("*.py"):
-            compile(path.read_text(encoding="utf-8"), str(path), "exec")
-        assert len([*out.rglob("test_*.py")]) == 1, "each form has its own test"
-        readme = (out / "README.md").read_text("utf-8")
-        [example] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-        (module,) = out.glob("build/torch-cuda/__init__.py" if form == "hf-kernels" else "*/__init__.py")
-        nodes = ast.walk(ast.parse(module.read_text("utf-8")))
-        (defined,) = (one for one in nodes if isinstance(one, ast.FunctionDef) and one.name == package.name)
-        assert f"`{package.name}({ast.unparse(defined.args)}) -> " in readme
-        called = next(
-            one
-            for one in ast.walk(ast.parse(example))
-            if isinstance(one, ast.Call) and ast.unparse(one.func).endswith(f".{package.name}")
-        )
-        bare: dict[str, Any] = {}
-        exec(f"def bare({ast.unparse(defined.args)}): pass", bare)
-        given = [ast.unparse(one) for one in called.args]
-        inspect.signature(bare["bare"]).bind(*given, **{str(one.arg): one.value for one in called.keywords})
-        assert set(given) <= {one.id for one in ast.walk(ast.parse(example)) if isinstance(one, ast.Name)}
+@pytest.fixture(scope="module", params=["fused_add_rmsnorm", "merge_attn_states", EXPLICIT])
+def another(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    return write_cuda_run(tmp_path_factory.mktemp("another") / "run", request.param, {}, most=1)
+
+
+@pytest.mark.parametrize("form", ["torch", "cupy", "hf-kernels"])
+def test_every_form_compiles_and_its_readme_calls_what_it_defines(form: str, another: Package) -> None:
+    package, out = another, export_run(another.folder, form)
+    assert package.explicit_sizes == (["rows", "columns"] if package.name == "flat_scale" else [])
+    for path in out.rglob("*.py"):
+        compile(path.read_text(encoding="utf-8"), str(path), "exec")
+    assert len([*out.rglob("test_*.py")]) == 1, "each form has its own test"
+    readme = (out / "README.md").read_text("utf-8")
+    [example] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    (module,) = out.glob("build/torch-cuda/__init__.py" if form == "hf-kernels" else "*/__init__.py")
+    nodes = ast.walk(ast.parse(module.read_text("utf-8")))
+    [defined] = [one for one in nodes if isinstance(one, ast.FunctionDef) and one.name == package.name]
+    assert f"`{package.name}({ast.unparse(defined.args)}) -> " in readme
+    calls = [one for one in ast.walk(ast.parse(example)) if isinstance(one, ast.Call)]
+    called = next(one for one in calls if ast.unparse(one.func).endswith(f".{package.name}"))
+    bare: dict[str, Any] = {}
+    exec(f"def bare({ast.unparse(defined.args)}): pass", bare)
+    given = [ast.unparse(one) for one in called.args]
+    inspect.signature(bare["bare"]).bind(*given, **{str(one.arg): one.value for one in called.keywords})
+    assert set(given) <= {one.id for one in ast.walk(ast.parse(example)) if isinstance(one, ast.Name)}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["silu_and_mul", "fused_add_rmsnorm", "merge_attn_states"])
-def test_nvcc_takes_the_header(task: str, tmp_path: Path) -> None:
+def test_nvcc_takes_the_header(tmp_path: Path) -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("there is no nvcc")
-    package = write_cuda_run(tmp_path / "run", task, {}, most=1)
-    header = export_run(package.folder, "header") / f"{task}.hpp"
+    package = write_cuda_run(tmp_path / "run", "merge_attn_states", {}, most=1)
+    header = export_run(package.folder, "header") / "merge_attn_states.hpp"
     (tmp_path / "main.cu").write_text(f'#include "{header}"\nint main() {{ return 0; }}\n')
     subprocess.run(["nvcc", "-std=c++17", "-c", "-o", tmp_path / "main.o", tmp_path / "main.cu"], check=True)
 
 
-def test_hugging_faces_layout_has_metadata_and_digests(package: Package, tmp_path: Path) -> None:
-    out = export_run(package.folder, "hf-kernels", tmp_path / "out")
-    variant = out / "build" / "torch-cuda"
-    metadata = json.loads((variant / "metadata.json").read_text())
-    assert metadata["backend"] == {"type": "cuda", "archs": ["9.0"]}
-    assert metadata["id"].isidentifier() and f'register("{metadata["id"]}"' in (variant / "__init__.py").read_text()
-    files = {str(path.relative_to(variant)) for path in variant.rglob("*") if path.is_file()}
-    assert set(metadata["digest"]["files"]) == files - {"metadata.json"}
-    assert (variant / "silu_and_mul" / "__init__.py").is_file()
+@pytest.mark.parametrize("form", ["torch", "cupy", "hf-kernels"])
+def test_every_form_says_where_the_kernels_come_from(form: str, package: Package, tmp_path: Path) -> None:
+    out = export_run(package.folder, form, tmp_path / form)
+    text = (out / "README.md").read_text()
+    for word in ("a test's GPU", "NVRTC of a test", package.dispatch.verdict, "Licence", ORIGIN.commit):
+        assert word in text, word
+    assert f"`{ORIGIN.command}`" in text
+    (provenance,) = out.rglob("provenance.json")
+    about = json.loads(provenance.read_text())
+    assert (about["device"], about["tunesmith"]) == ("a test's GPU", __version__)
+    assert (about["commit"], about["command"]) == (ORIGIN.commit, ORIGIN.command)
+    assert datetime.fromisoformat(about["tuned_at"]).year >= 2026
+    kept = {path.read_bytes() for path in package.best.glob("*/*.cubin")}
+    assert {path.read_bytes() for path in out.rglob("*.cubin")} == kept and len(kept) == 2
+    if form == "hf-kernels":
+        variant = out / "build" / "torch-cuda"
+        metadata = json.loads((variant / "metadata.json").read_text())
+        assert metadata["backend"] == {"type": "cuda", "archs": ["9.0"]}
+        assert metadata["id"].isidentifier() and f'register("{metadata["id"]}"' in (variant / "__init__.py").read_text()
+        files = {str(path.relative_to(variant)) for path in variant.rglob("*") if path.is_file()}
+        assert set(metadata["digest"]["files"]) == files - {"metadata.json"}
+        assert (variant / "silu_and_mul" / "__init__.py").is_file()
 
 
-def test_every_form_says_where_the_kernels_come_from(package: Package, tmp_path: Path) -> None:
-    kept = {path.read_bytes() for path in (package.folder / "best").glob("*/*.cubin")}
-    for form in ("torch", "cupy", "hf-kernels"):
-        out = export_run(package.folder, form, tmp_path / form)
-        text = (out / "README.md").read_text()
-        for word in ("a test's GPU", "NVRTC of a test", package.dispatch.verdict, "Licence", ORIGIN.commit):
-            assert word in text, word
-        assert f"`{ORIGIN.command}`" in text
-        (provenance,) = out.rglob("provenance.json")
-        about = json.loads(provenance.read_text())
-        assert (about["device"], about["tunesmith"]) == ("a test's GPU", __version__)
-        assert (about["commit"], about["command"]) == (ORIGIN.commit, ORIGIN.command)
-        assert datetime.fromisoformat(about["tuned_at"]).year >= 2026
-        assert {path.read_bytes() for path in out.rglob("*.cubin")} == kept and len(kept) == 2
-    header = export_run(package.folder, "header", tmp_path / "header") / "silu_and_mul.hpp"
-    assert f"commit of the task {ORIGIN.commit}." in header.read_text()
-
-
-def test_mistakes_are_told_in_a_sentence_and_leave_nothing(package: Package, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="--as: there is no form 'rust'; choose one of torch, cupy"):
-        export_run(package.folder, "rust")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
+def test_mistakes_are_told_in_a_sentence(package: Package, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="is not empty; name a new"):
-        export_run(package.folder, "torch", tmp_path / "full")
+        export_run(package.folder, "torch", package.folder.parent)
     with pytest.raises(ExportError, match="is not the folder of a run; name a folder"):
         export_run(tmp_path, "torch")
     (tmp_path / "journal.sqlite").touch()
@@ -323,10 +313,15 @@ def test_mistakes_are_told_in_a_sentence_and_leave_nothing(package: Package, tmp
         export_run(tmp_path, "torch")
     file = shutil.copytree(package.folder, tmp_path / "run") / "best" / "dispatch.json"
     about = json.loads(file.read_text())
-    about["shapes"][0]["sizes"]["x"] = about["shapes"][0]["sizes"].pop("d")
-    file.write_text(json.dumps(about))
-    with pytest.raises(ExportError, match=r"dispatch\.json: the task has no workload like"):
-        export_run(tmp_path / "run", "torch")
+    for key, wrong, words in (
+        ("shapes", [about["shapes"][0] | {"sizes": {"n": 16, "x": 4096}}], "the task has no workload like"),
+        ("rule", {"folder": "gone"}, "there is no folder 'gone' with a launch.json"),
+        ("rule", {"test": "n >", "yes": {"folder": "general"}, "no": {"folder": "general"}}, "is not an expression"),
+        ("signature", {}, "its signature is not that of the task"),
+    ):
+        file.write_text(json.dumps(about | {key: wrong}))
+        with pytest.raises(ExportError, match=f"is damaged .*{words}.* writes it anew"):
+            Package(tmp_path / "run")
 
 
 @pytest.mark.gpu

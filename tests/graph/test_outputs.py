@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,14 @@ from tunesmith.kernels.search.tables import read_cache
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"
 
 
-@pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    simulate_device(monkeypatch)
-
-
 @pytest.fixture(params=["csv", "wisdom"])
-def write(request: pytest.FixtureRequest, simulated: None, tmp_path: Path) -> Callable[..., int]:
+def write(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path
+) -> Callable[..., int]:
     """Writes a file that repeating the command may replace."""
     if request.param == "wisdom":
         return ResultsStore(tmp_path / "wisdom.sqlite").write_file
+    simulate_device(monkeypatch)
     run = tmp_path / "run"
     tune(TASK, run_dir=run, backend="opencl", strategy="random", evaluations=2, rounds=1, wisdom=False)
     return lambda out, **how: write_csv(run, out, **how)
@@ -51,16 +50,18 @@ def test_a_file_is_replaced_where_the_command_wrote_it(write: Callable[..., int]
 
 
 @pytest.mark.parametrize("name", ["table.json", "table.json.gz"])
-def test_a_table_that_took_hours_is_replaced_by_force_alone(simulated: None, tmp_path: Path, name: str) -> None:
-    out = tmp_path / name
-    kept = tmp_path / f"{name}.journal"
-    done = exhaust(str(TASK), out, backend="opencl", fixed={"ITEMS": 1})
+def test_a_table_that_took_hours_is_replaced_by_force_alone(
+    monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path, name: str
+) -> None:
+    simulate_device(monkeypatch)
+    out, kept = tmp_path / name, tmp_path / f"{name}.journal"
+    write = partial(exhaust, str(TASK), out, backend="opencl", fixed={"ITEMS": 1})
+    done = write()
     assert done[1] == len(read_cache(out).times) and not kept.exists()
     with pytest.raises(OutputError, match="exists; name another file"):
-        exhaust(str(TASK), out, backend="opencl", fixed={"ITEMS": 1})
+        write()
     # Killed after the table was written, and before the measurements were removed.
     kept.mkdir()
     (kept / "remark.txt").touch()
-    assert exhaust(str(TASK), out, backend="opencl", fixed={"ITEMS": 1}) == done
-    assert [one.name for one in kept.iterdir()] == ["remark.txt"]
-    assert exhaust(str(TASK), out, backend="opencl", fixed={"ITEMS": 1}, force=True) == done
+    assert write() == done and [one.name for one in kept.iterdir()] == ["remark.txt"]
+    assert write(force=True) == done

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.dispatch import DispatchRule
-from tunesmith.graph.journal.records import Winner
+from tunesmith.graph.journal.records import Figures, Verdict, Winner, WorkloadRow
+from tunesmith.graph.results.best import export_best
+from tunesmith.graph.results.runtime import Kernels
 from tunesmith.graph.tune_kernel import TunedKernel, _by_name, _several, _text
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.rewrite.examples import Signature, read_signature, task_from
+from tunesmith.kernels.rewrite.examples import read_signature, task_from
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.spec.task import Workload
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "bring-your-kernel.md"
 SOFTMAX = """__global__ void softmax(const float* x, float* y, int n) {
@@ -62,27 +61,20 @@ def test_the_cell_of_the_docs_tunes_a_kernel(device: Any, ray_cluster: Any, tmp_
     assert "the kernel as it came" in shown and "NumPy (eager)" in shown
     # Another shape, that nobody tuned.
     assert np.allclose(tuned(x[:77]), namespace["reference"](x[:77]), rtol=1e-4, atol=1e-4)
-    with pytest.raises(TunesmithError, match="The array x is float64"):
-        tuned(x.astype(np.float64))
+    with pytest.raises(TunesmithError, match="n is 9, but by the shapes of the arrays it is 10"):
+        tuned(x[:10], n=9)
 
 
 def test_the_cell_for_a_gpu_is_short_and_its_source_is_understood() -> None:
     (cell,) = re.findall(r"```python\n# A notebook cell on an NVIDIA GPU\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert sum(map(bool, map(str.strip, cell.splitlines()))) <= 12
-    tree = ast.parse(cell)
-    values = {ast.unparse(one.targets[0]): one.value for one in tree.body if isinstance(one, ast.Assign)}
+    values = {ast.unparse(one.targets[0]): one.value for one in ast.parse(cell).body if isinstance(one, ast.Assign)}
     signature = read_signature(ast.literal_eval(values["source"]), None)
     assert signature.backend == "cuda" and (signature.read, signature.written) == (["x", "gate"], ["y"])
-    inputs, beside = values["inputs"], values["beside"]
-    assert isinstance(inputs, ast.List) and len(inputs.elts) == 2
-    assert isinstance(beside, ast.Dict) and [ast.unparse(one) for one in beside.values] == [
-        "gated",
-        "torch.compile(gated)",
-    ]
-    assert isinstance(values["tuned"], ast.Call) and ast.unparse(values["tuned"].func) == "tunesmith.tune_kernel"
+    assert ast.unparse(values["tuned"]).startswith("tunesmith.tune_kernel(source, gated, inputs, opponents=beside")
 
 
-def test_what_torch_compiled_goes_to_other_processes_as_what_it_was_made_of() -> None:
+def test_what_torch_compiled_goes_to_other_processes_as_what_it_was_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
     signature = read_signature("__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }", None)
 
     def plain(x: Any) -> Any:
@@ -92,12 +84,13 @@ def test_what_torch_compiled_goes_to_other_processes_as_what_it_was_made_of() ->
         raise AssertionError(x)
 
     compiled._torchdynamo_orig_callable = plain  # type: ignore[attr-defined]
-    text = _text(signature, compiled, "x=given['x']", "numpy")
-    assert "_given = torch.compile(_given)" in text
-    namespace: dict[str, Any] = {}
-    exec(text.replace("import torch", "").replace("torch.compile(_given)", "_given"), namespace)
-    assert namespace["reference"](x=3) == {"y": 6}
-    assert "torch" not in _text(signature, plain, "x=given['x']", "numpy")
+    torch = SimpleNamespace(compile=lambda function: lambda x: -function(x))
+    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "tunesmith", None)  # type: ignore[arg-type]
+    for function, result in ((plain, 6), (compiled, -6)):
+        namespace: dict[str, Any] = {}
+        exec(_text(signature, function, "numpy"), namespace)
+        assert namespace["reference"](x=3) == {"y": result}
 
 
 class TestExamples:
@@ -123,32 +116,29 @@ class TestExamples:
         fill = task(TRANSPOSE, {"in": x, "out": x}).arguments[0].fill
         assert (fill.kind, fill.mean, fill.scale) == ("uniform", 3, 1)
 
+    def test_an_array_that_is_only_written_is_an_output(self) -> None:
+        assert read_signature(SAXPY.replace("y[i] +=", "y[0] ="), None).written == ["y"]
+
     @pytest.mark.parametrize(
         ("source", "example", "wanted"),
         [
-            (SAXPY.replace("y[i] +=", "y[0] ="), {"x": zeros(4)}, ""),
             (SAXPY.replace("y[i] += a", "use(y)"), {}, "hidden in a function that it calls"),
             (SAXPY.replace("y[i] += a * x[i]", "return"), {}, "writes none of its arrays"),
             (FIXED, {"x": zeros(4), "y": zeros(4), "a": 1.0, "n": 4}, "give the launch, such as grid="),
         ],
     )
     def test_what_is_missing_is_said(self, source: str, example: dict[str, Any], wanted: str) -> None:
-        if not wanted:
-            assert read_signature(source, None).written == ["y"]
-            return
-        with pytest.raises(TunesmithError) as caught:
+        with pytest.raises(TunesmithError, match=wanted):
             task(source, example)
-        assert wanted in str(caught.value)
 
     def test_inputs_by_position_and_by_name(self) -> None:
-        signature: Signature = read_signature(SAXPY, None)
-        x = zeros(4)
+        signature, x = read_signature(SAXPY, None), zeros(4)
         assert [len(one) for one in _several(signature, [x, x])] == [2]
         assert _several(signature, [(x, x), (x, x)]) == [(x, x), (x, x)]
-        assert list(_by_name(signature, (x, x), {"a": 1.0}, {})) == ["a", "x", "y"]
-        assert list(_by_name(signature, (2.0, x, x, 4), None, {})) == ["a", "x", "y", "n"]
+        assert list(_by_name(signature, (x, x), {"a": 1.0})) == ["a", "x", "y"]
+        assert list(_by_name(signature, (2.0, x, x, 4), {})) == ["a", "x", "y", "n"]
         with pytest.raises(TunesmithError, match="an example has 3 values"):
-            _by_name(signature, (x, x, x), None, {})
+            _by_name(signature, (x, x, x), {})
         # A kernel that reads one array: each is an example.
         assert len(_several(read_signature(SOFTMAX, None), [x, x])) == 2
 
@@ -159,43 +149,56 @@ UNGUARDED = """__kernel void twice(__global const float* x, __global float* y) {
 }"""
 
 
-class TestWhichKernelServesAShape:
+@pytest.fixture(scope="module")
+def tuned(device: Any, tmp_path_factory: pytest.TempPathFactory) -> TunedKernel:
+    folder, signature = tmp_path_factory.mktemp("run"), read_signature(UNGUARDED, None)
+    example = {"x": zeros(65536), "y": zeros(65536)}
+    made = task_from(signature, UNGUARDED, NOTHING, [example], grid=["x_0 // 16"], block=[16])
+    made, _ = with_rules(made, "opencl")
+    [template], [workload] = made.sources("opencl").templates, made.workloads
+    context: Any = SimpleNamespace(task=made, device=device, tuned=made.workloads, held_out=())
+    context.template, context.sources = lambda _: template, made.sources("opencl")
+    context.log = SimpleNamespace(events=lambda *_: (), examinations=dict, evaluations_of=lambda *_: ())
+    context.settings = SimpleNamespace(allow_unexamined=False, allow_unexecuted=False)
+    general = Winner(template=template.id, config=template.default_config | {"BLOCK": 512})
+    figures = Figures(seconds=1e-6, ratio=0.5, low=0.4, high=0.6, verdict="faster")
+    row = WorkloadRow(workload=workload.name, sizes=workload.sizes, types={}, floor_seconds=None, baseline_seconds=2e-6)
+    verdict = Verdict(general=general, tuned=(row.model_copy(update={"general": figures}),), sentence="Faster.")
+    export_best(context, folder / "best", verdict)
+    # The rule is fitted from a run's comparisons, of which there are none here.
+    about = json.loads((folder / "best" / "dispatch.json").read_text())
+    (folder / "best" / "dispatch.json").write_text(json.dumps(about | {"rule": {"folder": "general"}}))
+    failed = SimpleNamespace(name="bad", label="eager", seconds=None, why="wrong result in y")
+    rows = [SimpleNamespace(general=None, best=None, baseline_seconds=None, opponents=(failed,))] * 2
+    summary = SimpleNamespace(device=device, sentence="Faster.", tuned=rows)
+    return TunedKernel(SimpleNamespace(summary=summary, folder=folder), made, signature)  # type: ignore[arg-type]
+
+
+class TestCalls:
     """Of a kernel without a guard, whose template admits only sizes that its blocks divide."""
 
-    @pytest.fixture
-    def tuned(self) -> TunedKernel:
-        signature = read_signature(UNGUARDED, None)
-        made = task_from(
-            signature, UNGUARDED, NOTHING, [{"x": zeros(65536), "y": zeros(65536)}], grid=["x_0 // 16"], block=[16]
-        )
-        made, _ = with_rules(made, "opencl")
-        [template] = made.sources("opencl").templates
-        self.config = template.default_config | {"BLOCK": 512}
-        winner = Winner(template=template.id, config=self.config)
-        row = SimpleNamespace(workload=made.workloads[0].name, template=template.id, config=self.config)
-        summary = SimpleNamespace(
-            device=SimpleNamespace(limits=replace(resolve_target("h200"), backend="opencl")),
-            tuned=[SimpleNamespace(workload=made.workloads[0].name)],
-            dispatch=[row],
-            dispatching=SimpleNamespace(rule=DispatchRule(use=0), kernels=(winner,)),
-        )
-        return TunedKernel(SimpleNamespace(summary=summary), made, signature)  # type: ignore[arg-type]
-
-    def test_a_tuned_shape_takes_its_best(self, tuned: TunedKernel) -> None:
-        assert tuned._chosen(tuned.task.workloads[0])[1]["BLOCK"] == 512
-
-    def test_another_takes_what_the_rule_says_where_it_can_be_launched(self, tuned: TunedKernel) -> None:
-        assert tuned._chosen(Workload(name="call", sizes={"x_0": 1024}, types={}))[1]["BLOCK"] == 512
+    @pytest.mark.parametrize(("elements", "folder"), [(65536, "general"), (1024, "general"), (4112, "baseline")])
+    def test_a_shape_has_the_kernel_that_can_be_launched(self, tuned: TunedKernel, elements: int, folder: str) -> None:
+        x = np.arange(elements, dtype=np.float32)
+        for found in (tuned(x), tuned(x=np.repeat(x, 2)[::2])):
+            assert np.array_equal(found, 2 * x + 1) and type(found) is np.ndarray
         # Of 4112 elements a launch by blocks of 512 would cover 4608.
-        assert tuned._chosen(Workload(name="call", sizes={"x_0": 4112}, types={}))[1] == {}
+        assert Kernels(tuned.result.folder / "best").choose((), (elements,)).folder == folder
 
-    def test_a_shape_that_nothing_was_shown_faster_on_keeps_the_kernel(self, tuned: TunedKernel) -> None:
-        tuned.result.summary.dispatch.clear()  # type: ignore[attr-defined]
-        assert tuned._chosen(tuned.task.workloads[0])[1] == {}
-        tuned.result.summary.dispatching.rule = DispatchRule()  # type: ignore[misc,union-attr]
-        assert tuned._chosen(Workload(name="call", sizes={"x_0": 1024}, types={}))[1] == {}
+    @pytest.mark.parametrize(
+        ("x", "words"),
+        [
+            (zeros(8), "twice: no kernel can be launched for x_0 = 8."),
+            (zeros(16, 16), "twice: x has 1 dimension (x_0), not 2."),
+            (np.zeros(16), "twice: x must be of the type float32, not float64."),
+        ],
+    )
+    def test_arrays_that_do_not_fit_are_refused(self, tuned: TunedKernel, x: Any, words: str) -> None:
+        with pytest.raises(TunesmithError) as caught:
+            tuned(x)
+        assert str(caught.value) == words
 
-    def test_outputs_are_of_the_framework_of_arrays_that_are_given_by_name(
+    def test_outputs_are_of_the_framework_of_the_arrays(
         self, tuned: TunedKernel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class Array(np.ndarray[Any, Any]):
@@ -205,19 +208,13 @@ class TestWhichKernelServesAShape:
         monkeypatch.setattr(Array, "get", lambda self: np.asarray(self), raising=False)
         cupy = SimpleNamespace(asarray=lambda array: array.view(Array))
         monkeypatch.setitem(sys.modules, "cupy", cupy)  # type: ignore[arg-type]
-        monkeypatch.setattr(TunedKernel, "_launch", lambda self, workload, given: {"y": given["x"]})
-        assert isinstance(tuned(zeros(65536).view(Array)), Array) and isinstance(
-            tuned(x=zeros(65536).view(Array)), Array
-        )
-        assert type(tuned(x=zeros(65536))) is np.ndarray
+        x = zeros(1024).view(Array)
+        assert isinstance(tuned(x), Array) and isinstance(tuned(x=x), Array)
 
     def test_an_opponent_that_failed_is_named_when_it_is_printed(self, tuned: TunedKernel) -> None:
-        failed = SimpleNamespace(name="bad", label="eager", seconds=None, why="wrong result in y")
-        row = SimpleNamespace(workload="64", general=None, best=None, baseline_seconds=None, opponents=(failed,))
-        tuned.result.summary.tuned[:] = [row, row]  # type: ignore[index]
-        tuned.result.summary.sentence = "Faster."  # type: ignore[misc]
         assert str(tuned) == "Faster.\nbad (eager) was not timed: wrong result in y"
 
-    def test_sizes_without_a_launch_are_refused(self, tuned: TunedKernel) -> None:
-        with pytest.raises(TunesmithError, match=r"The kernel cannot be launched on these sizes: .* is empty"):
-            tuned._chosen(Workload(name="call", sizes={"x_0": 8}, types={}))
+    def test_a_run_without_a_right_kernel_has_none_to_call(self, tuned: TunedKernel, tmp_path: Path) -> None:
+        result: Any = SimpleNamespace(summary=tuned.result.summary, folder=tmp_path)
+        with pytest.raises(TunesmithError, match=r"has no kernel to call: Faster\.$"):
+            TunedKernel(result, tuned.task, tuned._signature)(zeros(1024))
