@@ -115,7 +115,7 @@ def read_cache(path: Path) -> Table:
     try:
         file = _CacheFile.model_validate(data)
     except ValidationError as error:
-        raise CacheFileError(f"{path} is not a Kernel Tuner cache file: {explain(error, _CacheFile, data)}.") from error
+        raise CacheFileError(f"{path} is not a Kernel Tuner cache file: {explain(error, data)}.") from error
     names = file.tune_params_keys or list(file.tune_params)
     if missing := sorted(set(names) - set(file.tune_params)) or sorted({n for n in names if names.count(n) > 1}):
         raise CacheFileError(
@@ -125,7 +125,7 @@ def read_cache(path: Path) -> Table:
     try:
         parameters = tuple(Parameter(name=name, values=tuple(file.tune_params[name])) for name in names)
     except ValidationError as error:
-        why = explain(error, Parameter, data)
+        why = explain(error, data)
         raise CacheFileError(f"{path}: tune_params cannot be the parameters of a search: {why}.") from error
     domain = Domain(parameters)
     rows, times, failures, costs = [], [], [], []

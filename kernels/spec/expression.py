@@ -15,7 +15,7 @@ import math
 import operator
 import re
 import tokenize
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache, partial, reduce
 from typing import Any
@@ -219,7 +219,8 @@ def _position(text: str, line: int, column: int) -> str:
 
 
 def _error(text: str, position: str, message: str) -> ExpressionError:
-    return ExpressionError(f"In the expression `{_printable(text)}`, {position}: {message.rstrip('.')}.")
+    stop = "" if message.endswith((".", "?")) else "."
+    return ExpressionError(f"In the expression `{_printable(text)}`, {position}: {message}{stop}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,18 +251,14 @@ class Expression:
             return value
         raise ExpressionError(f"The expression `{_printable(self.text)}` must give a number, but gives {value!r}.")
 
-    def require(self, known: frozenset[str] | set[str], where: str) -> None:
-        """Raises `ExpressionError` when a name outside `known` is used; `where` says which key of which file."""
+    def require(self, known: Set[str]) -> None:
+        """Raises `ExpressionError` when a name outside `known` is used."""
         for name, position in self._positions.items():
             if name not in known:
                 near = difflib.get_close_matches(name, [*known, "True", "False"], 1)
-                hint = (
-                    f"did you mean '{near[0]}'?" if near else f"known names are {', '.join(sorted(known)) or 'none'}."
-                )
-                raise ExpressionError(
-                    f"{where}: in the expression `{_printable(self.text)}`, {position}: "
-                    f"the name '{name}' is not defined; {hint}"
-                )
+                names = ", ".join(sorted(known)) or "none"
+                hint = f"did you mean '{near[0]}'?" if near else f"known names are {names}"
+                raise _error(self.text, position, f"the name '{name}' is not defined; {hint}")
 
 
 class _Reader:

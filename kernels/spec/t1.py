@@ -154,9 +154,9 @@ class _T1Reader:
                 text = text.replace(f"min({one['name']})", str(min(numbers)))
                 text = text.replace(f"max({one['name']})", str(max(numbers)))
         try:
-            parse(text).require(set(self.sizes), f"{self.path}, argument {name}, key Size")
+            parse(text).require(self.sizes.keys())
         except ExpressionError as error:
-            raise TaskError(str(error)) from error
+            raise TaskError(f"{self.path}, argument {name}, key Size: {error}") from error
         return text
 
     def _source(self) -> str:

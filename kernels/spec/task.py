@@ -12,12 +12,12 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import Field, StrictInt, model_validator
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.dtypes import ALIASES, DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.template import NAME_PATTERN, BackendName, Config, ExpressionText, Template
+from tunesmith.kernels.spec.template import NAME_PATTERN, BackendName, Config, ExpressionText, Strict, Template
 
 Identifier = Annotated[str, Field(pattern=NAME_PATTERN)]
 
@@ -26,19 +26,14 @@ class TaskError(TunesmithError):
     """A task says something that cannot be carried out."""
 
 
-class _Strict(BaseModel):
-    # Infinities are legal (a Special may be one) and JSON has none, so they travel as text.
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
-
-
-class Special(_Strict):
+class Special(Strict):
     """A share of a buffer's elements, chosen at random, that hold `value` instead of what `fill` gives."""
 
     value: float
     fraction: Annotated[float, Field(gt=0, le=1)]
 
 
-class Fill(_Strict):
+class Fill(Strict):
     """How an input's elements are drawn: normal(mean, scale), uniform(mean - scale, mean + scale), or constant(mean).
     Integer types are rounded. `low` and `high` in a file say the ends of a uniform fill, both of which occur."""
 
@@ -76,7 +71,7 @@ def _shown(value: float) -> str:
     return str(int(value)) if value == math.floor(value) and abs(value) < 2**63 else f"{value:g}"
 
 
-class Argument(_Strict):
+class Argument(Strict):
     """One argument of the kernel, in the order of its signature.
 
     role: `in` is read only, `out` is written only, `inout` both (its result is compared too), `scalar` is passed by
@@ -110,14 +105,14 @@ ORIGINAL_IS_REFERENCE = (
 )
 
 
-class Tolerance(_Strict):
+class Tolerance(Strict):
     """An element is right when |got - expected| <= atol + rtol * |expected|, or both are the same infinity or NaN."""
 
     rtol: Annotated[float, Field(ge=0)]
     atol: Annotated[float, Field(ge=0)]
 
 
-class Workload(_Strict):
+class Workload(Strict):
     """One shape (and choice of types) the kernel is used on.
 
     weight: its share in the general configuration's objective. held_out: never tuned on, only verified on. devices:
@@ -137,14 +132,14 @@ class Workload(_Strict):
         return {**{dtype: dtype for dtype in DTYPES}, **self.sizes, **self.types}
 
 
-class Baseline(_Strict):
+class Baseline(Strict):
     """The kernel a candidate is compared with. label: its honest kind, such as plain, extracted, production."""
 
     label: str = "plain"
     template: Template
 
 
-class Opponent(_Strict):
+class Opponent(Strict):
     """A function or kernel that a user would have called instead, timed beside the kernels. label: its honest kind.
     on_request: timed only where all opponents are asked for, as it costs seconds to start or to compile."""
 
@@ -178,13 +173,13 @@ OpponentChoice = Literal["usual", "all", "none"]
 """Which opponents are timed: all that are not on request, every one, or none."""
 
 
-class BackendSources(_Strict):
+class BackendSources(Strict):
     baseline: Baseline
     templates: tuple[Template, ...] = ()
     opponents: tuple[KernelOpponent, ...] = ()
 
 
-class Task(_Strict):
+class Task(Strict):
     """A kernel to tune; see docs/tasks.md for the file format. tolerance: by data type or by output.
 
     reference: empty where the original kernel is the reference, else Python source that defines `reference_name`,
@@ -207,10 +202,10 @@ class Task(_Strict):
     flops: ExpressionText = "0"
     requires: tuple[ExpressionText, ...] = ()
     arithmetic: str = ""
-    types: dict[Identifier, tuple[str, ...]] = {}
-    tolerance: dict[str, Tolerance] = {}
+    types: dict[Identifier, tuple[str, ...]] = Field(default_factory=dict)
+    tolerance: dict[str, Tolerance] = Field(default_factory=dict)
     workloads: Annotated[tuple[Workload, ...], Field(min_length=1)]
-    backends: dict[BackendName, BackendSources]
+    backends: Annotated[dict[BackendName, BackendSources], Field(min_length=1)]
     opponents: tuple[FunctionOpponent, ...] = ()
 
     @model_validator(mode="after")

@@ -237,10 +237,9 @@ def test_what_has_no_value(text: str, wanted: str) -> None:
 
 def test_an_unknown_name_is_told_in_full() -> None:
     with pytest.raises(ExpressionError) as caught:
-        parse("VEC * dd <= 4").require({"VEC", "d"}, "task.toml, key bytes")
+        parse("VEC * dd <= 4").require({"VEC", "d"})
     assert str(caught.value) == (
-        "task.toml, key bytes: in the expression `VEC * dd <= 4`, column 7: the name 'dd' is not defined; did you mean "
-        "'d'?"
+        "In the expression `VEC * dd <= 4`, column 7: the name 'dd' is not defined; did you mean 'd'?"
     )
 
 

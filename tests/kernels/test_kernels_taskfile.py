@@ -17,7 +17,6 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.launch.reference import expected_results
 from tunesmith.kernels.space import EmptySpace, feasible, require_points
-from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task, read_task
 from tunesmith.kernels.spec.template import Parameter, Template, config_key
@@ -154,36 +153,38 @@ def test_infinite_fills_survive_json(folder: Path) -> None:
 MISTAKES = [
     # file, old, new, part of the sentence
     ("task.toml", 'name = "scale"', 'name = "scale', "task.toml is not valid TOML: "),
-    ("template.toml", "[launch]", "[launch", "template.toml is not valid TOML: "),
-    ("task.toml", '"2 * n *', '"2 * m *', "task.toml, bytes: in the expression `2 * m * sizeof(T)`, column 5: the"),
-    ("task.toml", 'shape = ["n"] },', 'shape = ["rows"] },', "task.toml, argument y: shape: in the expression"),
-    ("task.toml", 'value = "0.5"', 'value = "alpha"', "task.toml, argument a: value: in the expression `alpha`,"),
-    ("template.toml", "VEC <= 256", "VECS <= 256", "did you mean 'VEC'?"),
-    ("template.toml", 'block = ["BLOCK"]', 'block = ["BLOCK_X"]', "key launch.block, x: in the expression `BLOCK_X`,"),
+    ("task.toml", '"2 * n *', '"2 * m *', "task.toml, key bytes: In the expression `2 * m * sizeof(T)`, column 5"),
+    (
+        "task.toml",
+        'shape = ["n"] },',
+        'shape = ["rows"] },',
+        "argument y, key shape: In the expression `rows`, column 1:",
+    ),
+    (
+        "template.toml",
+        'block = ["BLOCK"]',
+        'block = ["BLOCK_X"]',
+        "x: In the expression `BLOCK_X`, column 1: the name 'BLOCK_X'",
+    ),
     ("template.toml", 'block = ["BLOCK"]', 'block = ["BLOCK +"]', "key launch.block, x: In the expression `BLOCK +`,"),
-    ("template.toml", "[launch]", 'max_registers = "n"\n[launch]', "key max_registers: in the expression `n`, column"),
+    ("template.toml", "[launch]", 'max_registers = "n"\n[launch]', "key max_registers: In the expression `n`, column"),
     ("task.toml", "n = 1024", "n = 0", "workload 0: the size n = 0 is not positive."),
-    ("task.toml", "n = 1024", "n = -5", "workload -5: the size n = -5 is not positive."),
-    ("task.toml", "n = 1024", "n = 10.5", "workload 10.5, key sizes.n: give a whole number, not 10.5"),
+    ("task.toml", "n = 1024", "n = 10.5", "key workloads[10.5].sizes.n: give a whole number, not 10.5"),
     ("task.toml", 'shape = ["n"] },', 'shape = ["n - 1024"] },', "workload 1024: the argument y has the shape (0,);"),
     ("task.toml", 'shape = ["n"] },', 'shape = ["n / 3"] },', "workload 1024, argument y: The expression `n / 3`"),
-    ("task.toml", 'shape = ["n"] },', 'shape = ["n // (n - 1024)"] },', "argument y: In the expression `n // (n -"),
     ("task.toml", "float16", "half", "did you mean 'float16'? Known are float64, float32, float16"),
     ("task.toml", 'role = "out", dtype = "T"', 'role = "out", dtype = "U"', "argument y: dtype: the dtype 'U' is not"),
     ("task.toml", 'types = { T = "float16" }', 'types = { T = "bfloat16" }', "workload 1000-bfloat16: the dtype"),
-    ("task.toml", 'types = { T = "float16" }', 'types = { U = "float16" }', "the dtype 'float16' of U is not known;"),
     ("task.toml", 'T = ["float32", "float16"]', "T = []", "types.T lists no dtype"),
     ("task.toml", "[types]\n", "[types]\nn = ['float32']\n", "n is also a size"),
     ("task.toml", "[types]\n", "[types]\nfloat32 = ['float32']\n", "a type cannot have the name of a dtype"),
     ("task.toml", "[types]\nT = ", "types = ", "key types: give a table"),
-    ("task.toml", "float16 = { rtol = 1e-3", "fp16 = { rtol = 1e-3", "tolerance: the dtype 'fp16' is not known"),
     ("task.toml", "rtol = 1e-3", "rtol = -1e-3", "key tolerance.float16.rtol: give a number of at least 0, not"),
     ("task.toml", '"reference.py:scale"', '"reference.py"', "key reference: give the function as 'FILE.py:FUNCTION',"),
     ("task.toml", '"reference.py:scale"', '"references.py:scale"', "references.py cannot be read: No such file or"),
-    ("task.toml", '"reference.py:scale"', '"reference\\u0000.py:scale"', "is not the name of a file"),
-    ("task.toml", '"template.toml"', '"templates.toml"', "task.toml, key backends.cuda.templates: there is no file"),
-    ("task.toml", '"kernel.cu"', '"kernels.cu"', "key backends.cuda.baseline: "),
-    ("template.toml", '"kernel.cu"', '"kernels.cu"', "key source_file: "),
+    ("task.toml", '"reference.py:scale"', '"reference\\u0000.py:scale"', "cannot be read: embedded null byte"),
+    ("task.toml", '"template.toml"', '"templates.toml"', "key backends.cuda.templates: "),
+    ("task.toml", '"kernel.cu"', '"kernels.cu"', "key backends.cuda.baseline, key source_file: "),
     ("template.toml", 'source_file = "kernel.cu"', "", "key source_file: it is missing; name the file of the"),
     ("template.toml", 'source_file = "kernel.cu"', 'source = "a\\u0000b"', "the source holds a NUL character"),
     ("template.toml", 'u"', 'u"\nbackend = "opencl"', "it is for 'opencl', but the"),
@@ -193,54 +194,59 @@ MISTAKES = [
     ("task.toml", '["template.toml"]', '["template.toml", "template.toml"]', "the cuda template template is listed"),
     ("template.toml", 'name = "VEC"', 'name = "BLOCK"', "the parameter BLOCK is listed twice"),
     ("template.toml", 'name = "VEC"', 'name = "n"', "key parameters: n is also a size of the task: rename the"),
-    ("template.toml", 'name = "VEC"', 'name = "T"', "key parameters: T is also a type of the task: rename the"),
-    ("template.toml", 'name = "VEC"', 'name = "2VEC"', "parameter 2VEC, key name: use letters, digits and _ only"),
-    ("template.toml", "default = 2", "default = 3", "parameter VEC: the default 3 of parameter VEC is not among its"),
-    ("template.toml", "default = 2", "default = true", "the default True of parameter VEC is not among its values."),
-    ("template.toml", "values = [1, 2]", "values = [1, 2, 1]", "the values of parameter VEC repeat 1: list it once."),
-    ("template.toml", "values = [1, 2]", "values = [1, 2, 1.0]", "the values of parameter VEC repeat 1.0: 1 and 1.0"),
+    ("template.toml", 'name = "VEC"', 'name = "2VEC"', "key parameters[2VEC].name: use letters, digits and _ only"),
+    ("template.toml", "default = 2", "default = 3", "key parameters[VEC]: the default 3 of parameter VEC is not"),
     ("template.toml", "values = [1, 2]", "values = [2, nan]", "the value nan of parameter VEC is not finite"),
     ("template.toml", "values = [1, 2]", 'values = [2, "a\\nb"]', "does not fit on one line"),
-    ("template.toml", "values = [1, 2]", "values = []", "parameter VEC, key values: the list is empty"),
-    ("template.toml", 'block = ["BLOCK"]', 'blocks = ["BLOCK"]', "did you mean 'block'? (and 1 more)."),
-    ("template.toml", 'block = ["BLOCK"]', 'block = ["1", "1", "1", "1"]', "key launch.block: give at most 3 items,"),
+    ("template.toml", "values = [1, 2]", "values = []", "key parameters[VEC].values: list at least 1, not []."),
+    (
+        "template.toml",
+        'block = ["BLOCK"]',
+        'blocks = ["BLOCK"]',
+        "key launch: unknown key 'blocks'; did you mean 'block'?",
+    ),
+    ("template.toml", 'block = ["BLOCK"]', 'block = ["1", "1", "1", "1"]', "key launch.block: list at most 3, not"),
     ("task.toml", "sizes = { n = 1024 }", "sizes = { n = 1024 }\nheld_out = true", "every workload is held out;"),
-    ("task.toml", 'dtype = "float32", value = "0.5"', 'dtype = "float32"', "argument a: the scalar a needs `value`"),
-    ("task.toml", 't", dtype = "T", shape = ["n"]', 't", dtype = "T"', "argument y: the array y needs"),
+    (
+        "task.toml",
+        'dtype = "float32", value = "0.5"',
+        'dtype = "float32"',
+        "key arguments[a]: the scalar a needs `value`",
+    ),
+    ("task.toml", 't", dtype = "T", shape = ["n"]', 't", dtype = "T"', "key arguments[y]: the array y needs"),
     ("task.toml", 'value = "0.5"', 'value = "T"', "the scalar a: The expression `T` must give a number, but gives"),
     ("task.toml", 'dtype = "int32", value = "n"', 'dtype = "int32", value = "n / 3"', "int32 holds whole numbers"),
     ("task.toml", 'role = "out"', 'role = "in"', "no argument has the role out or inout, so there is nothing to"),
-    ("task.toml", 'role = "out"', 'role = "output"', "argument y, key role: choose 'in', 'out', 'inout' or 'scalar',"),
-    ("task.toml", "fraction = 0.1", "fraction = 2", "argument x, key fill, key special, item 1, key fraction: give a"),
+    ("task.toml", 'role = "out"', 'role = "output"', "key arguments[y].role: choose 'in', 'out', 'inout' or 'scalar',"),
+    ("task.toml", "fraction = 0.1", "fraction = 2", "key arguments[x].fill.special[1].fraction: give a"),
     ("task.toml", 'flops = "n"', 'flops = "n"\nflop = "n"', "unknown key 'flop'; did you mean 'flops'?"),
-    ("task.toml", 'entry = "scale"', 'entyr = "scale"', "did you mean 'entry'? (and 1 more)."),
-    ("task.toml", 'dtype = "int32", value = "n"', 'dtype = "int33", value = "n"', "task.toml, argument n: dtype: the"),
     ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "n - 1024"', "bytes must be positive"),
     ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "T"', "must give a number, but gives 'float32'"),
-    ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "2 * n *"', "bytes: In the expression `2 * n *`, column "),
     ("task.toml", "sizes = { n = 1000 }", "sizes = { m = 1000 }", "it has the sizes m, but the first workload has n;"),
-    ("task.toml", "[backends.cuda]", "[backends.metal]", "key backends.metal: there is no such backend; they are"),
-    ("task.toml", "[backends.cuda]\n", "[nothing]\n", "there is no [backends.cuda] or [backends.opencl]"),
-    ("task.toml", "baseline = {", "base = {", "key backends.cuda.baseline: give `source_file` and `launch`"),
-    ("task.toml", 'dtype = "int32", value = "n"', 'dtype = "int32", value = "2**40"', "the scalar n = `2**40` gives"),
+    ("task.toml", "[backends.cuda]", "[backends.metal]", "key backends.metal: choose 'cuda' or 'opencl'"),
+    ("task.toml", "[backends.cuda]\n", "[nothing]\n", "unknown key 'nothing'; the keys are name"),
+    ("task.toml", "baseline = {", "base = {", "key backends.cuda: unknown key 'base'; did you mean 'baseline'?"),
     ("task.toml", 'dtype = "float32", value = "0.5"', 'dtype = "float32", value = "1e39"', "use a wider type"),
-    ("task.toml", '"ceil_div(n, 256)"', '"10**18"', "key backends.cuda.baseline.launch.grid, x: `10**18` gives"),
+    ("task.toml", '"ceil_div(n, 256)"', '"10**18"', "key backends.cuda.baseline, key launch.grid, x: `10**18` gives"),
     ("task.toml", '"ceil_div(n, 256)"', '"n / 256"', "on the workload 1000-float16; it must be a whole number"),
     ("task.toml", "rtol = 1e-3", "rtol = 1.0", "key tolerance.float16.rtol: 1 accepts a result of zeros"),
     ("task.toml", "rtol = 1e-3", "rtol = inf", "an infinite tolerance accepts every result"),
-    ("task.toml", "atol = 1e-6", "atol = inf", "an infinite tolerance accepts every result"),
     ("task.toml", 'name = "x", role', 'name = "lambda", role', "argument lambda: 'lambda' is a reserved word of"),
     ("task.toml", 'entry = "scale"', 'entry = "while"', "key entry: 'while' is a reserved word of C"),
-    ("template.toml", 'name = "VEC", values', 'name = "for", values', "constraint 1: in the expression"),
+    ("template.toml", 'name = "VEC", values', 'name = "for", values', "parameter for: 'for' is a reserved word"),
     ("template.toml", " <= 256", "", "constraint 1: `BLOCK * VEC`"),
     ("template.toml", "BLOCK * VEC <= 256", "BLOCK < 'a'", "constraint 1: In the expression `BLOCK < 'a'`, column 1:"),
     ("template.toml", "BLOCK * VEC <= 256", "n // (VEC - 2) > 1", "`n // (VEC - 2) > 1`, column 1: integer division"),
     ("template.toml", " * VEC)", ")", "parameter VEC: neither the"),
     ("template.toml", "}]", '}, { name = "double", values = [1] }]', "parameter double: 'double'"),
-    ("template.toml", "values = [1, 2]", "values = [1, 2, true]", "repeat True: 1 and True are one value in a macro"),
-    ("task.toml", "[[workloads]]\n", "[[worklodas]]\n", "unknown key 'worklodas'; did you mean 'workloads'?"),
-    ("task.toml", "fill = { special", "fil = { special", "argument x: unknown key 'fil'; did you mean 'fill'?"),
-    ("task.toml", 'templates = ["template.toml"]', 'templates = "template.toml"', "give a list of template files"),
+    ("template.toml", "values = [1, 2]", "values = [1, 2, true]", "repeat 1: list it once (1, 1.0 and true are one"),
+    ("task.toml", "fill = { special", "fil = { special", "key arguments[x]: unknown key 'fil'; did you mean 'fill'?"),
+    (
+        "task.toml",
+        'templates = ["template.toml"]',
+        'templates = "template.toml"',
+        "key backends.cuda.templates: give a list, not",
+    ),
 ]
 
 
@@ -257,7 +263,7 @@ def test_one_sentence_for_a_mistake(folder: Path, file: str, old: str, new: str,
 def test_workloads_that_are_no_list(folder: Path) -> None:
     text = (folder / "task.toml").read_text()
     (folder / "task.toml").write_text("workloads = 5\n" + text[: text.index("[[workloads]]")])
-    assert "key workloads: give a list of tables, not 5." in complaint(folder / "task.toml")
+    assert "key workloads: give a list, not 5." in complaint(folder / "task.toml")
 
 
 def test_a_source_over_a_megabyte(folder: Path) -> None:
@@ -363,8 +369,6 @@ def test_a_model_may_write_bare_numbers_and_constraints() -> None:
         )
     )
     assert template.launch.block == ("256", "1") and template.constraints[0].because == ""
-    with pytest.raises(ExpressionError, match=r"^here, key parameters: A is also a size"):
-        template.validate_names(frozenset("A"), frozenset("T"), "here")
     with pytest.raises(ValidationError):
         Template.model_validate({**template.model_dump(), "sources": "x"})
 

@@ -88,17 +88,14 @@ def folder(tmp_path: Path) -> Path:
     ("old", "new", "wanted"),
     [
         ('bytes = "8 * m * n"', 'bytes = "8 * m * n"\nrequires = ["n < m"]', "`requires` (n < m) does not "),
-        ('bytes = "8 * m * n"', 'bytes = "8 * m * n"\nrequires = ["k < m"]', "requires[0]"),
-        ('dtype = "float32", shape', 'dtype = "half", shape', "did you mean 'float16'?"),
+        ('bytes = "8 * m * n"', 'bytes = "8 * m * n"\nrequires = ["k < m"]', "key requires[1]: In the"),
         ('dtype = "float32", value', 'dtype = "fp32", value', "did you mean 'float32'?"),
-        ("sizes = { m = 6, n = 100 }", "sizes = { m = 6, n = 100 }\nheldout = true", "did you mean 'held_out'?"),
-        ('name = "a"', 'name = "lambda"', "reserved word of Python"),
         ('name = "a"', 'name = "in"', "reserved word of Python"),
         (BACKENDS, f"{TOLERANCE.format('float16')}{BACKENDS}", "no output has the type"),
         (BACKENDS, f"{TOLERANCE.format('x')}{BACKENDS}", "the dtype 'x' is not known"),
         ('grid = ["m"]', "grid = []", "key backends.cuda.baseline.launch.grid"),
-        ('value = "0.1"', "value = true", "argument a, key value"),
-        ('shape = ["m", "n"] },', 'shape = ["m", "n"], fill = { low = 5 } },', "x, key fill: give `low` and `high`"),
+        ('value = "0.1"', "value = true", "key arguments[a].value: give text"),
+        ('shape = ["m", "n"] },', 'shape = ["m", "n"], fill = { low = 5 } },', "key arguments[x].fill: give `low` and"),
         ('shape = ["m", "n"] },', 'shape = ["m", "n"], fill = { low = 5, high = 1 } },', "lies above"),
     ],
 )
@@ -115,9 +112,9 @@ def test_a_mistake_is_named_in_the_words_of_the_file(folder: Path, old: str, new
         ("def other(x):\n    return {}\n", "there is no function 'scale' in its file; it has other"),
         (
             "def scale(x, a, m):\n    return {}\n",
-            "scale does not take n; it is given every array that is read and every",
+            "got an unexpected keyword argument 'n'; it is given every array that is read and",
         ),
-        ("def scale(x, a, m, n, eps):\n    return {}\n", "scale wants the argument eps, which the task does not give"),
+        ("def scale(x, a, m, n, eps):\n    return {}\n", "scale: missing a required argument: 'eps'; it is given"),
     ],
 )
 def test_the_reference_is_read_with_the_task(folder: Path, reference: str, wanted: str) -> None:
