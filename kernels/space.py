@@ -220,13 +220,13 @@ _CHUNK = 1 << 18
 class Space:
     """The feasible points of some parameters: point i is row i of `codes`, in the order of the full product.
 
-    rejected: the number of points refused by each rule (by its label); a point counts for the first rule that refuses
-    it, and `reject` names the same one.
+    cartesian: points of the full product. rejected: the number of points refused by each rule (by its label); a point
+    counts for the first rule that refuses it, and `reject` names the same one.
     """
 
     def __init__(self, domain: Domain, rules: Sequence[SpaceRule], codes: Codes, rejected: Mapping[str, int]) -> None:
         self.domain, self.rules, self.codes, self.rejected = domain, tuple(rules), codes, rejected
-        self._keys = domain.keys(codes)
+        self.parameters, self.cartesian, self._keys = domain.parameters, domain.cartesian, domain.keys(codes)
 
     @classmethod
     def build(cls, parameters: Sequence[Parameter], rules: Sequence[SpaceRule], *, limit: int = MAX_POINTS) -> Space:
@@ -262,21 +262,6 @@ class Space:
         rows = np.unique(np.asarray(codes, dtype=np.uint16).reshape(-1, len(domain.sizes)), axis=0)
         return cls(domain, (), rows, {label: domain.cartesian - len(rows)})
 
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """The parameters, in the order of the columns of `codes`."""
-        return self.domain.parameters
-
-    @property
-    def cartesian(self) -> int:
-        """Points of the full product of all values."""
-        return self.domain.cartesian
-
-    @property
-    def empty(self) -> bool:
-        """True when no point is feasible."""
-        return len(self) == 0
-
     def __len__(self) -> int:
         """How many feasible points there are."""
         return len(self.codes)
@@ -294,10 +279,6 @@ class Space:
         there[there] = self._keys[places[there]] == keys[there]
         return [place if good else None for place, good in zip(places.tolist(), there.tolist(), strict=True)]
 
-    def point_of(self, row: Sequence[int] | NDArray[Any]) -> int | None:
-        """The point with these positions of values, or None when it is not feasible."""
-        return self.points_of(np.asarray(row, dtype=np.uint16)[None, :])[0]
-
     def config(self, point: int) -> Config:
         """The configuration of `point`."""
         return self.domain.config(self.codes[point])
@@ -305,7 +286,7 @@ class Space:
     def index(self, config: Config) -> int | None:
         """The point of `config`, or None when it is not feasible."""
         row = self.domain.encode(config)
-        return None if isinstance(row, Reason) else self.point_of(row)
+        return None if isinstance(row, Reason) else self.points_of(np.array([row], dtype=np.uint16))[0]
 
     def sample(self, rng: np.random.Generator, count: int) -> list[int]:
         """Up to `count` different feasible points drawn at random, fewer only where there are fewer."""
@@ -337,7 +318,7 @@ class Space:
         row = self.domain.encode(config)
         if isinstance(row, Reason):
             return row
-        if self.point_of(row) is not None:
+        if self.index(config) is not None:
             return None
         exact = self.domain.config(row)
         for rule in sorted(self.rules, key=lambda rule: _depth(self.domain, rule)):  # as a listing asks them
@@ -351,7 +332,7 @@ class Space:
 
         None of them when two or more rules contradict the rest on their own. A space with points has none either.
         """
-        if not self.empty:
+        if len(self):
             return ()
         others = [[rule for rule in self.rules if rule is not dropped] for dropped in self.rules]
         leaves = [any(len(part) for part in _Listing(self.domain, left).parts()) for left in others]
@@ -370,13 +351,11 @@ class _Listing:
         self.partial = 0
         self.refused = [0] * len(rules)
 
-    def parts(self) -> Iterator[Codes]:
-        """The feasible points, in the order of the product, in parts of a bounded size."""
-        return self._grown(np.zeros((1, len(self._domain.sizes)), dtype=np.uint16), 0)
-
-    def _grown(self, rows: Codes, depth: int) -> Iterator[Codes]:
-        """The feasible completions of partial points whose first `depth` parameters have values."""
+    def parts(self, rows: Codes | None = None, depth: int = 0) -> Iterator[Codes]:
+        """The feasible completions of partial points whose first `depth` parameters have values (of the empty one), in
+        the order of the product, in parts of a bounded size."""
         domain = self._domain
+        rows = np.zeros((1, len(domain.sizes)), dtype=np.uint16) if rows is None else rows
         self.partial += len(rows)
         completions = math.prod(domain.sizes[depth:])
         for position, rule in self._asked[depth] if len(rows) else ():
@@ -393,7 +372,7 @@ class _Listing:
         for start in range(0, len(rows), step):
             part = np.repeat(rows[start : start + step], size, axis=0)
             part[:, depth] = np.tile(np.arange(size, dtype=np.uint16), len(part) // size)
-            yield from self._grown(part, depth + 1)
+            yield from self.parts(part, depth + 1)
 
 
 def _depth(domain: Domain, rule: SpaceRule) -> int:
@@ -473,16 +452,9 @@ def default_refused(template: Template, workloads: Sequence[Workload], limits: D
     return "" if broken is None else broken.explain(config)
 
 
-def reason_of(template: Template, label: str) -> str:
-    """What the template says of the constraint behind a rule; empty for a limit of the device."""
-    return next(
-        (one.because for one in template.constraints if f"{label} for ".startswith(f"{one.expression} for ")), ""
-    )
-
-
 def require_points(space: Space, template: Template) -> None:
     """Raises `EmptySpace`, naming the rules that leave no point, when the space is empty."""
-    if not space.empty:
+    if len(space):
         return
     never = next((rule.explain({}).rstrip(".") for rule in space.rules if not rule.names and not rule.holds({})), None)
     if never is not None:

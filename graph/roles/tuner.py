@@ -78,7 +78,7 @@ class TemplateSearch:
         workloads = [context.task.workload(name) for name in plan.workloads]
         conditions = [rule for limits in context.limits for rule in rules(template, workloads, limits)]
         self.space = Space.build(template.parameters, conditions)
-        if self.space.empty:
+        if not len(self.space):
             for limits in context.limits:
                 require_points(feasible(template, workloads, limits), template)
             require_points(self.space, template)

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import ast
 import difflib
-import io
 import math
 import operator
 import re
-import tokenize
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache, partial, reduce
@@ -75,15 +73,6 @@ def _exact(operate: Operation) -> Operation:
     return exact
 
 
-def _divided(divide: Operation) -> Operation:
-    def divided(a: Value, b: Value) -> Value:
-        if _is_array(a, b) and not np.all(b):
-            raise ZeroDivisionError("division by zero")
-        return divide(a, b)
-
-    return divided
-
-
 def _power(a: Value, b: Value) -> Value:
     if _is_array(a, b):
         raise TypeError("arrays have no powers")
@@ -104,10 +93,6 @@ def _contains(value: Value, *options: Value) -> Value:
     if not _is_array(value, *options):
         return value in options
     return reduce(np.logical_or, (np.asarray(value == option) for option in options), np.asarray(False))
-
-
-def _lacks(value: Value, *options: Value) -> Value:
-    return _not(_contains(value, *options))
 
 
 def _of_values(function: Operation) -> Operation:
@@ -142,9 +127,9 @@ BINARY: Mapping[type[ast.operator], Operation] = {
     ast.Add: _exact(operator.add),
     ast.Sub: _exact(operator.sub),
     ast.Mult: _exact(operator.mul),
-    ast.Div: _divided(operator.truediv),
-    ast.FloorDiv: _divided(operator.floordiv),
-    ast.Mod: _divided(operator.mod),
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
     ast.Pow: _power,
     ast.BitAnd: operator.and_,
 }
@@ -165,10 +150,6 @@ def _extreme(scalar: Operation, vector: Operation) -> Operation:
 def _rounded(scalar: Operation) -> Operation:
     # Arrays in arithmetic are whole.
     return lambda value: value if _is_array(value) else scalar(value)
-
-
-def _ceil_div(a: Value, b: Value) -> Value:
-    return -BINARY[ast.FloorDiv](-a, b)
 
 
 def _log2(a: Value) -> Value:
@@ -197,8 +178,8 @@ FUNCTIONS: Mapping[str, tuple[Operation, int, int]] = {
     "abs": (abs, 1, 1),
     "ceil": (_rounded(math.ceil), 1, 1),
     "floor": (_rounded(math.floor), 1, 1),
-    "ceil_div": (_ceil_div, 2, 2),
-    "round_up": (lambda a, b: BINARY[ast.Mult](_ceil_div(a, b), b), 2, 2),
+    "ceil_div": (lambda a, b: -(-a // b), 2, 2),
+    "round_up": (lambda a, b: BINARY[ast.Mult](-(-a // b), b), 2, 2),
     "log2": (_log2, 1, 1),
     "is_pow2": (_is_pow2, 1, 1),
     "sizeof": (_sizeof, 1, 1),
@@ -234,7 +215,7 @@ class Expression:
 
     def evaluate(self, values: Mapping[str, Value]) -> Value:
         """The value for `values`; arrays broadcast. Raises `ExpressionError` naming the column."""
-        with np.errstate(all="ignore"):
+        with np.errstate(divide="raise", invalid="raise", over="ignore"):
             return self._value(values)
 
     def integer(self, values: Mapping[str, Value]) -> int:
@@ -278,7 +259,7 @@ class _Reader:
         def evaluate(values: Mapping[str, Value]) -> Value:
             try:
                 value = operate(values, *parts)
-            except (ZeroDivisionError, ValueError, TypeError, OverflowError) as error:
+            except (ArithmeticError, ValueError, TypeError) as error:
                 raise self._error(node, str(error)) from error
             if isinstance(value, int) and abs(value) > MAX_INTEGER:
                 raise self._error(node, f"the value exceeds {MAX_INTEGER}")
@@ -308,7 +289,8 @@ class _Reader:
                 # Lists stand nowhere else: nothing can be built from them, least of all something huge.
                 if not isinstance(options, ast.Tuple | ast.List):
                     raise self._error(options, "`in` is followed by a list, such as (1, 2)")
-                return _of_values(_contains if isinstance(symbol, ast.In) else _lacks), (node.left, *options.elts)
+                within = _contains if isinstance(symbol, ast.In) else lambda *operands: _not(_contains(*operands))
+                return _of_values(within), (node.left, *options.elts)
             case ast.Compare(ops=[symbol], comparators=[right]) if type(symbol) in COMPARE:
                 return _of_values(COMPARE[type(symbol)]), (node.left, right)
             case ast.Compare(ops=[_, _, *_]):
@@ -357,16 +339,16 @@ def parse(text: str) -> Expression:
         raise _error("", "column 1", "it is empty")
     try:
         tree = ast.parse(stripped, mode="eval").body
-        tokens = tokenize.generate_tokens(io.StringIO(stripped).readline) if "#" in stripped else ()
-        comment = next((token.start for token in tokens if token.type == tokenize.COMMENT), None)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line, column = getattr(error, "lineno", None) or 1, (getattr(error, "offset", None) or 1) - 1
         reason = getattr(error, "msg", None) or str(error)
         if re.search(r"&&|\|\||!(?!=)|(?<![=!<>])=(?!=)", stripped):
             reason += "; write `==` to compare, and `and`, `or`, `not`"
         raise _error(stripped, _position(stripped, line, column), reason) from error
-    if comment is not None:  # it would swallow what is put behind the expression
-        raise _error(stripped, _position(stripped, *comment), "a comment cannot stand in an expression")
+    if "#" in stripped:  # a comment would swallow what is put behind the expression
+        line = stripped[: stripped.index("#")].count("\n")
+        column = stripped.split("\n")[line].index("#")
+        raise _error(stripped, _position(stripped, line + 1, column), "a comment cannot stand in an expression")
     reader = _Reader(stripped)
     value = reader.read(tree)
     return Expression(stripped, frozenset(reader.positions), value, reader.positions)

@@ -178,8 +178,8 @@ def _template_mistakes(template: Template, task: Task) -> Iterator[str]:
     for what, taken in (("size", task.size_names), ("type", task.types.keys()), ("data type", DTYPES.keys())):
         if clash := names & taken:
             yield f"key parameters: {min(clash)} is also a {what} of the task: rename the parameter"
-    if clash := DEVICE_NAMES & (names | task.size_names | task.types.keys()):
-        yield f"{min(clash)} is how constraints call the device's own: rename yours"
+    if reserved := DEVICE_NAMES & (names | task.size_names | task.types.keys()):
+        yield f"{min(reserved)} is how constraints call the device's own: rename yours"
     for name in sorted(names):
         if name in C_KEYWORDS or keyword.iskeyword(name):
             yield (

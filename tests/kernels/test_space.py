@@ -102,12 +102,12 @@ def test_neighbours_know_the_order_of_numbers() -> None:
 
 def test_an_empty_space_says_which_rules_leave_no_point() -> None:
     space = Space.build(parameters(), rules("A >= 2", "A * B <= 1", "C <= 3"))
-    assert space.empty and len(space) == 0 and sum(space.rejected.values()) == space.cartesian
+    assert len(space) == 0 and sum(space.rejected.values()) == space.cartesian
     assert [rule.label for rule in space.binding_rules()] == ["A >= 2", "A * B <= 1"]
     assert Space.build(parameters(), rules("A >= 2")).binding_rules() == ()
     assert Space.build(parameters(), rules("A > 8", "B > 4")).binding_rules() == ()
     constant = Space.build(parameters(), rules("limit > 99"))
-    assert constant.empty and constant.rejected == {"limit > 99": constant.cartesian}
+    assert not len(constant) and constant.rejected == {"limit > 99": constant.cartesian}
 
 
 def test_arrays_and_scalars_mean_the_same() -> None:
