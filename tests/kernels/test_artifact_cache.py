@@ -34,9 +34,7 @@ def keys(count: int) -> list[str]:
 @pytest.mark.parametrize("result", [ARTIFACT, CompileFailed("a.cu(3): error", "the log\n\0 of it")])
 def test_what_was_put_is_got(tmp_path: Path, result: Artifact | CompileFailed) -> None:
     assert ArtifactCache(tmp_path).put(KEY, result)
-    again = ArtifactCache(tmp_path)
-    assert again.get(KEY) == result
-    assert (again.hits, again.misses) == (1, 0)
+    assert ArtifactCache(tmp_path).get(KEY) == result
 
 
 @pytest.mark.parametrize("body", [b"", b"\n", bytes(range(256)) * 100])
