@@ -90,12 +90,12 @@ class Argument(Strict):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.role != "scalar" and self.values:
-            raise ValueError(f"the array {self.name} needs no `values`: only a scalar has some")
         if self.role == "scalar" and (self.value is None or self.shape):
             raise ValueError(f"the scalar {self.name} needs `value` (an expression) and no `shape`")
-        if self.role != "scalar" and (not self.shape or self.value is not None):
-            raise ValueError(f"the array {self.name} needs `shape` (an expression for each dimension) and no `value`")
+        if self.role != "scalar" and (not self.shape or self.value is not None or self.values):
+            raise ValueError(
+                f"the array {self.name} needs `shape` (an expression for each dimension), no `value` and no `values`"
+            )
         return self
 
 
@@ -245,7 +245,7 @@ class Task(Strict):
                     raise ValueError(DTYPES[dtype].unavailable(backend))
             _reject_repeats(f"{backend} template", [template.name for template in sources.templates])
             _reject_repeats("opponent", [one.name for one in (*sources.opponents, *self.opponents)])
-        if not any(not workload.held_out for workload in self.workloads):
+        if all(workload.held_out for workload in self.workloads):
             raise ValueError("every workload is held out; leave at least one to tune on")
         return self
 
@@ -267,13 +267,10 @@ class Task(Strict):
         return tuple(argument for argument in self.arguments if argument.role in ("out", "inout"))
 
     def workload(self, name: str) -> Workload:
-        for workload in self.workloads:
-            if workload.name == name:
-                return workload
-        raise TaskError(
-            f"The task {self.name} has no workload {name!r}; it has "
-            f"{', '.join(workload.name for workload in self.workloads)}."
-        )
+        named = {workload.name: workload for workload in self.workloads}
+        if name not in named:
+            raise TaskError(f"The task {self.name} has no workload {name!r}; it has {', '.join(named)}.")
+        return named[name]
 
     def workloads_for(self, kind: str, *, held_out: bool) -> tuple[Workload, ...]:
         """The workloads meant for a kind of device, either the tuned or the held-out ones."""
@@ -321,19 +318,17 @@ class Task(Strict):
                 "ceil(...) or floor(...)."
             )
         low, high = dtype.span
-        span = f"{low:g} to {high:g}" if dtype.is_float else f"{int(low)} to {int(high)}"
         if not low <= value <= high:
             raise TaskError(
                 f"Task {self.name}, workload {workload.name}: the scalar {argument.name} = `{argument.value}` gives "
-                f"{value!r}, but {dtype.name} holds {span} only: use a wider type."
+                f"{value!r}, but {dtype.name} holds {low} to {high} only: use a wider type."
             )
         return float(value) if dtype.is_float else int(value)
 
     def tolerance_of(self, dtype: str, output: str = "") -> Tolerance:
         """That of the output, or the task's for the data type, or the data type's own."""
-        kind = DTYPES[dtype]
         own = self.tolerance.get(output) or self.tolerance.get(dtype)
-        return own or Tolerance(rtol=kind.rtol, atol=kind.atol)
+        return own or Tolerance(rtol=DTYPES[dtype].rtol, atol=DTYPES[dtype].atol)
 
     def bytes_of(self, workload: Workload) -> float:
         return float(self._number("bytes", self.bytes, workload))
@@ -354,9 +349,8 @@ class Task(Strict):
 
 
 def _reject_repeats(what: str, names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"the {what} {name} is listed twice")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"the {what} {repeated[0]} is listed twice")
 
 
 def _require_dtype(dtype: str, where: str, extra: tuple[str, ...] = ()) -> None:

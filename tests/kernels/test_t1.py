@@ -109,7 +109,7 @@ def test_kernel_tuner_accepts_the_problem(t1: Path) -> None:
     ("kernel", "message"),
     [
         ({"Language": "Vulkan"}, "key Language: Vulkan is not known"),
-        ({"KernelFile": "none.cl"}, r"there is no none\.cl beside it"),
+        ({"KernelFile": "none.cl"}, r"key KernelFile: .*none\.cl cannot be read"),
         ({"SharedMemory": 64}, "dynamic shared memory has no expression in T1"),
         ({"Arguments": []}, "no argument has the AccessType"),
         ({"ProblemSize": None}, "is not a tuning problem in the format T1"),
