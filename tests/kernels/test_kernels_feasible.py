@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,14 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.occupancy import occupancy
-from tunesmith.hw.targets import CAPABILITIES, limits_of, resolve_target
+from tunesmith.hw.targets import limits_of, resolve_target
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.outcome import Resources
 from tunesmith.kernels.space import EmptySpace, compiler_rejection, device_names, feasible, require_points, rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Geometry, Workload, geometry
-from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
 H200 = limits_of("9.0")
@@ -153,25 +150,9 @@ def test_grids() -> None:
     assert len(space) == 0
 
 
-def test_a_geometry_that_is_no_whole_number_is_refused_before_it_is_asked_for() -> None:
-    found = reasons(template({"block": ["X / Y"]}, values={"X": [32, 48], "Y": [1, 32]}), [SMALL])
-    assert found == {(32, 1): None, (32, 32): None, (48, 1): None, (48, 32): "block_dim"}
-
-
 def test_register_caps() -> None:
     found = reasons(template({"block": [32]}, max_registers="X - 16", values={"X": [8, 16, 64, 512]}), [SMALL])
     assert found == {(8,): "max_registers", (16,): None, (64,): None, (512,): "max_registers"}
-
-
-def test_a_point_where_an_expression_has_no_value_is_infeasible_and_the_reason_says_why() -> None:
-    tuned = template({"block": ["64 // X"]}, values={"X": [0, 2]})
-    space = feasible(tuned, [SMALL], H200)
-    reason = space.reject({"X": 0})
-    assert len(space) == 1 and reason is not None and "division or modulo by zero" in reason.detail
-    huge = template({"block": [32], "grid": ["ceil_div(n, 1024 * X)"]}, values={"X": [1, 1 << 61]})
-    assert len(feasible(huge, [SMALL], H200)) == 1
-    guarded = template({"block": ["64 // X if X > 0 else 1"]}, values={"X": [0, 2]})
-    assert len(feasible(guarded, [SMALL], H200)) == 2
 
 
 def test_long_expressions_may_be_combined() -> None:
@@ -234,32 +215,6 @@ def test_against_brute_force(
         assert (space.index(config) is not None) == wanted
 
 
-@pytest.mark.parametrize("capability", ["7.5", "8.6", "9.0", "12.0"])
-def test_gemm_by_brute_force(capability: str) -> None:
-    task, limits = load_task("gemm"), limits_of(capability)
-    tuned = task.sources("cuda").templates[-1]
-    workload = task.workloads_for("gpu", held_out=False)[0]
-    space = feasible(tuned, [workload], limits)
-    names = [parameter.name for parameter in tuned.parameters]
-    wanted: Counter[bool] = Counter()
-    for values in itertools.islice(itertools.product(*(p.values for p in tuned.parameters)), 0, None, 13):
-        config = dict(zip(names, values, strict=True))
-        bm, bn, bk, tm, tn = (int(config[name]) for name in ("BM", "BN", "BK", "TM", "TN"))
-        threads, pad = (bm // tm) * (bn // tn), int(config["PAD"])
-        a = bk * (bm + pad) if config["TRANSPOSE_A"] else bm * (bk + pad)
-        shared = int(config["STAGES"]) * (a + bk * (bn + pad)) * (4 if config["SHARED_FLOAT"] else 2)
-        fits = (
-            tm * tn <= 128
-            and bm * bn <= 32768
-            and 64 <= threads <= 1024
-            and shared <= (limits.shared_per_block_optin or 0)
-            and (config["STAGES"] == 1 or (bm + bn) * bk <= 64 * threads)
-        )
-        assert (space.index(config) is not None) == fits, config
-        wanted[fits] += 1
-    assert min(wanted[True], wanted[False]) > 300
-
-
 def test_every_binding_constraint_is_named() -> None:
     tuned = template({"block": ["X"]}, "X > 2048", "Y > 0")
     with pytest.raises(EmptySpace) as caught:
@@ -272,28 +227,6 @@ def test_every_binding_constraint_is_named() -> None:
     with pytest.raises(EmptySpace, match="several constraints together exclude all"):
         require_points(feasible(tuned, [SMALL], H200), tuned)
     require_points(feasible(template({"block": ["X"]}), [SMALL], H200), tuned)
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.sampled_from(CAPABILITIES),
-    st.tuples(st.integers(1, 1024), st.integers(1, 8), st.integers(1, 4)),
-    st.none() | st.integers(0, 255),
-    st.none() | st.integers(0, 48 << 10),
-    st.integers(0, 240 << 10),
-)
-def test_refused_after_compiling_if_and_only_if_no_block_fits(
-    capability: str, block: tuple[int, int, int], registers: int | None, static: int | None, dynamic: int
-) -> None:
-    limits = limits_of(capability)
-    threads = block[0] * block[1] * block[2]
-    rejected = compiler_rejection(limits, Geometry((1, 1, 1), block, dynamic), Resources(registers, static))
-    shared = (static or 0) + dynamic
-    fits = occupancy(limits, threads=threads, registers=registers or 0, shared=shared).blocks_per_sm
-    assert (rejected is None) == (fits > 0)
-    if rejected is not None:
-        assert rejected.reason in ("threads_per_block", "registers_per_block", "shared_per_block"), rejected
-        assert rejected.detail.endswith(".") and rejected.rule
 
 
 @pytest.mark.parametrize(

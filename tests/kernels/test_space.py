@@ -110,20 +110,6 @@ def test_an_empty_space_says_which_rules_leave_no_point() -> None:
     assert not len(constant) and constant.rejected == {"limit > 99": constant.cartesian}
 
 
-def test_arrays_and_scalars_mean_the_same() -> None:
-    listed = [Parameter(name="A", values=(0, 1, 2)), Parameter(name="B", values=(0, 1, 2, 3))]
-    guarded = rules("A == 0 or B % A == 0", "A < 3")
-    assert len(Space.build(listed, guarded)) == 4 + 4 + 2
-    # Flags add up like integers, in arrays too.
-    flags = [Parameter(name=name, values=(False, True)) for name in "EF"]
-    assert len(Space.build(flags, rules("E + F == 2"))) == 1
-    # Where there is no value the rule does not hold, and the reason says why.
-    unguarded = Space.build(listed, rules("B % A == 0"))
-    assert len(unguarded) == 4 + 2
-    reason = unguarded.reject({"A": 0, "B": 1})
-    assert reason is not None and "modulo by zero (A=0, B=1)" in reason.detail
-
-
 MIXED = (
     Parameter(name="A", values=(1, 2, 3, 8, 0, -4)),
     Parameter(name="B", values=(False, True)),
