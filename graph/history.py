@@ -34,8 +34,9 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.check.verify import infeasible_on
+from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.search import Observation, Prior
-from tunesmith.kernels.space import Domain, Reason, Space, device_names
+from tunesmith.kernels.space import Domain, Space, device_names
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import explain
 from tunesmith.kernels.spec.template import Config, Strict, Template, config_key
@@ -229,7 +230,7 @@ def suggest(
     def fits(result: StoredResult) -> bool:
         """Whether its configuration is a feasible point of some template on a workload of this run."""
         return any(
-            not isinstance(Domain(one.parameters).encode(result.config), Reason)
+            not isinstance(Domain(one.parameters).encode(result.config), Rejected)
             and any(all(infeasible_on(one, result.config, row, limit) is None for limit in limits) for row in tuned)
             for one in usable
         )

@@ -37,19 +37,6 @@ class SpaceTooLarge(SpaceError):
     """More points than may be listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why one point is not feasible.
-
-    `kind` is the family of the rule ("constraint", "threads_per_block", "unknown_value", ...), `rule` its label and
-    `detail` one sentence about this point.
-    """
-
-    kind: str
-    rule: str
-    detail: str
-
-
 @dataclass(eq=False)
 class SpaceRule:
     """A condition on some parameters: `expression` is true, where `constants` are names that are not parameters (sizes,
@@ -167,21 +154,21 @@ class Domain:
         """The configuration of a row of positions."""
         return {one.name: one.values[int(code)] for one, code in zip(self.parameters, row, strict=True)}
 
-    def encode(self, config: Config) -> tuple[int, ...] | Reason:
+    def encode(self, config: Config) -> tuple[int, ...] | Rejected:
         """The row of positions of `config`, or the reason why it is not even in the product. Text formats lose the
         difference between 1 and 1.0, so that equal numbers are the same value; a flag is not a number."""
         if extra := sorted(config.keys() - self.column.keys()):
-            return Reason("unknown_parameter", extra[0], f"There is no parameter {extra[0]} in this space.")
+            return Rejected("unknown_parameter", extra[0], f"There is no parameter {extra[0]} in this space.")
         row = []
         for parameter, positions in zip(self.parameters, self._positions, strict=True):
             name = parameter.name
             if name not in config:
-                return Reason("missing_parameter", name, f"The parameter {name} has no value.")
+                return Rejected("missing_parameter", name, f"The parameter {name} has no value.")
             value = config[name]
             code = positions.get(value)
             if code is None or isinstance(parameter.values[code], bool) != isinstance(value, bool):
                 count = len(parameter.values)
-                return Reason("unknown_value", name, f"{name}={value!r} is not among its {count} values.")
+                return Rejected("unknown_value", name, f"{name}={value!r} is not among its {count} values.")
             row.append(code)
         return tuple(row)
 
@@ -286,7 +273,7 @@ class Space:
     def index(self, config: Config) -> int | None:
         """The point of `config`, or None when it is not feasible."""
         row = self.domain.encode(config)
-        return None if isinstance(row, Reason) else self.points_of(np.array([row], dtype=np.uint16))[0]
+        return None if isinstance(row, Rejected) else self.points_of(np.array([row], dtype=np.uint16))[0]
 
     def sample(self, rng: np.random.Generator, count: int) -> list[int]:
         """Up to `count` different feasible points drawn at random, fewer only where there are fewer."""
@@ -313,19 +300,19 @@ class Space:
                 found.setdefault(run, other)
         return list(found.values())
 
-    def reject(self, config: Config) -> Reason | None:
+    def reject(self, config: Config) -> Rejected | None:
         """Why `config` is not feasible, None when it is. The rule named is the one that counts it in `rejected`."""
         row = self.domain.encode(config)
-        if isinstance(row, Reason):
+        if isinstance(row, Rejected):
             return row
         if self.index(config) is not None:
             return None
         exact = self.domain.config(row)
         for rule in sorted(self.rules, key=lambda rule: _depth(self.domain, rule)):  # as a listing asks them
             if not rule.holds({name: int(v) if isinstance(v, bool) else v for name, v in exact.items()}):
-                return Reason(rule.kind, rule.label, rule.explain(exact))
+                return Rejected(rule.kind, rule.label, rule.explain(exact))
         [label] = self.rejected  # only a table has points that no rule refuses
-        return Reason("table", label, f"{label} has no such point.")
+        return Rejected("table", label, f"{label} has no such point.")
 
     def binding_rules(self) -> tuple[SpaceRule, ...]:
         """For an empty space: the rules of which any one, dropped alone, would leave points.

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.space import Codes, Domain, Reason, Space
+from tunesmith.kernels.outcome import Rejected
+from tunesmith.kernels.space import Codes, Domain, Space
 from tunesmith.kernels.spec.taskfile import explain
 from tunesmith.kernels.spec.template import Config, Parameter
 
@@ -134,7 +135,7 @@ def read_cache(path: Path) -> Table:
         if odd := [name for name, value in values.items() if not isinstance(value, bool | int | float | str)]:
             raise CacheFileError(f"{path}: the configuration {key} has no number or text for {odd[0]}.")
         row = domain.encode(values)
-        if isinstance(row, Reason):
+        if isinstance(row, Rejected):
             raise CacheFileError(f"{path}: the configuration {key} does not fit tune_params: {row.detail}")
         time, failure = _outcome(path, key, record)
         rows.append(row)

@@ -70,20 +70,16 @@ class Parameter(Strict):
     """A parameter of a template: it becomes a preprocessor macro of the same name, unless it is `launch_only`.
 
     `values` are in their natural order; when they are numbers a neighbour is the next value up or down. `default` is
-    where a search starts and what an untuned template uses; left out, it is the first value.
+    where a search starts and what an untuned template uses; left out, it is the first value. launch_only: only the
+    launch geometry uses it, so that values which differ in nothing else share one compilation. doc: what it does to the
+    generated code.
     """
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN, description="an identifier; the macro's name in the source")]
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
     values: Annotated[tuple[Scalar, ...], Field(min_length=1, max_length=MAX_VALUES)]
     default: Scalar | None = None
-    launch_only: Annotated[
-        StrictBool,
-        Field(
-            description="true for a parameter that only the launch geometry uses: the source gets no macro of it, and "
-            "values that differ in nothing else share one compilation"
-        ),
-    ] = False
-    doc: Annotated[str, Field(description="what the parameter does to the generated code")] = ""
+    launch_only: StrictBool = False
+    doc: str = ""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -215,10 +211,11 @@ TEMPLATE_NAME = r"^[^\x00-\x1f\"\\/]{1,80}$"
 
 
 class Constraint(Strict):
-    """A condition every configuration must meet, over parameters, the workload's sizes and its types."""
+    """A condition every configuration must meet, over parameters, the workload's sizes and its types. because: one
+    sentence for the reader of a rejection."""
 
     expression: ExpressionText
-    because: Annotated[str, Field(description="one sentence for the reader of a rejection")] = ""
+    because: str = ""
 
 
 DEVICE_NAMES = frozenset({"compute_capability"})
@@ -246,27 +243,23 @@ class Template(Strict):
 
     Parameters reach the source as macros of the same name; the workload's types reach it as type macros (see
     `tunesmith.kernels.build.source`). A kernel without parameters is a template with one point: baselines are that.
+
+    source: the whole device source; entry: the kernel's name, in CUDA extern "C". static_shared_bytes: of shared memory
+    that the source declares statically. max_registers: registers per thread the compiler may use; 0 means no cap.
+    device_globals: variables in global memory that the kernel needs, by symbol; any other one is refused as state.
     """
 
-    name: Annotated[str, Field(pattern=TEMPLATE_NAME, description="short; no quotes and no slashes")]
+    name: Annotated[str, Field(pattern=TEMPLATE_NAME)]
     backend: BackendName
-    source: Annotated[str, Field(min_length=1, description="the whole device source")]
-    entry: Annotated[str, Field(pattern=NAME_PATTERN, description='the kernel\'s name; in CUDA it is extern "C"')]
+    source: Annotated[str, Field(min_length=1)]
+    entry: Annotated[str, Field(pattern=NAME_PATTERN)]
     parameters: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] = ()
     constraints: tuple[Constraint, ...] = ()
     launch: LaunchGeometry
-    static_shared_bytes: Annotated[
-        ExpressionText,
-        Field(description="bytes of shared memory the source declares statically; used to prune before compiling"),
-    ] = "0"
-    max_registers: Annotated[
-        ExpressionText | None, Field(description="registers per thread the compiler may use; 0 means no cap")
-    ] = None
-    fast_math: Annotated[ExpressionText, Field(description="whether to compile with fast math")] = "False"
-    device_globals: Annotated[
-        tuple[str, ...],
-        Field(description="variables in global memory the kernel needs, by symbol; any other one is refused as state"),
-    ] = ()
+    static_shared_bytes: ExpressionText = "0"
+    max_registers: ExpressionText | None = None
+    fast_math: ExpressionText = "False"
+    device_globals: tuple[str, ...] = ()
     description: str = ""
 
     @field_validator("source")

@@ -61,7 +61,7 @@ def reasons(
     found = {}
     for values in itertools.product(*(parameter.values for parameter in tuned.parameters)):
         reason = space.reject(dict(zip(names, values, strict=True)))
-        found[values] = None if reason is None else reason.kind
+        found[values] = None if reason is None else reason.reason
         if reason is not None:
             assert reason.detail.endswith("."), reason
     assert len(space) == list(found.values()).count(None)
@@ -106,14 +106,14 @@ def test_constraints_say_why() -> None:
     tuned = template({"block": ["X"]}, {"expression": "X * Y <= d * 16", "because": "rows are short."})
     space = feasible(tuned, [SMALL, LARGE], H200)
     reason = space.reject({"X": 512, "Y": 128})
-    assert reason is not None and (reason.kind, reason.rule) == ("constraint", "X * Y <= d * 16 for small")
+    assert reason is not None and (reason.reason, reason.rule) == ("constraint", "X * Y <= d * 16 for small")
     assert reason.detail == "`X * Y <= d * 16` does not hold for X=512, Y=128, d=64 (rows are short)."
     assert [rule.label for rule in rules(tuned, [SMALL, LARGE], H200)][:2] == [
         "X * Y <= d * 16 for small",
         "X * Y <= d * 16 for large",
     ]
     reason = space.reject({"X": 512, "Y": 3})
-    assert reason is not None and reason.kind == "unknown_value"
+    assert reason is not None and reason.reason == "unknown_value"
 
 
 @pytest.mark.parametrize(

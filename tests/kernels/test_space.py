@@ -13,7 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tunesmith.kernels import space as listing
-from tunesmith.kernels.space import Domain, Reason, Space, SpaceError, SpaceRule, SpaceTooLarge
+from tunesmith.kernels.outcome import Rejected
+from tunesmith.kernels.space import Domain, Space, SpaceError, SpaceRule, SpaceTooLarge
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.template import Config, Parameter
 
@@ -75,15 +76,15 @@ def test_reasons_name_the_rule_and_the_numbers() -> None:
     rule = SpaceRule(parse("A * B <= limit"), {"limit": 8}, because="the tile must fit.")
     space = Space.build(parameters(), [rule])
     point: Config = {"A": 8, "B": 2, "C": 1, "D": "wide", "E": True}
-    assert space.reject(point) == Reason(
+    assert space.reject(point) == Rejected(
         "constraint", "A * B <= limit", "`A * B <= limit` does not hold for A=8, B=2, limit=8 (the tile must fit)."
     )
     assert space.reject({**point, "B": 1}) is None
     for wrong, kind in (({**point, "A": 3}, "unknown_value"), ({**point, "Q": 3}, "unknown_parameter")):
         reason = space.reject(wrong)
-        assert reason is not None and reason.kind == kind and space.index(wrong) is None
+        assert reason is not None and reason.reason == kind and space.index(wrong) is None
     reason = space.reject({"A": 1})
-    assert reason is not None and reason.kind == "missing_parameter"
+    assert reason is not None and reason.reason == "missing_parameter"
     # A flag is not a number, but text formats lose the difference between 1 and 1.0.
     assert space.index({**point, "E": 1}) is None
     assert space.index({**point, "B": 1.0}) == space.index({**point, "B": 1})
