@@ -14,7 +14,6 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from functools import lru_cache, partial, reduce
 from typing import Any
 
@@ -204,14 +203,15 @@ def _error(text: str, position: str, message: str) -> ExpressionError:
     return ExpressionError(f"In the expression `{_printable(text)}`, {position}: {message}{stop}")
 
 
-@dataclass(frozen=True, slots=True)
 class Expression:
-    """A parsed expression. `names` are the free names it needs; `evaluate` gives them values."""
+    """A parsed expression. `names` are the free names it needs; `evaluate` gives them values. tree: of `text`, of whose
+    nodes it makes the functions that evaluate them; raises `ExpressionError` for what the language does not have."""
 
-    text: str
-    names: frozenset[str]
-    _value: Evaluate = field(repr=False, compare=False)
-    _positions: Mapping[str, str] = field(repr=False, compare=False)
+    def __init__(self, text: str, tree: ast.expr) -> None:
+        self.text = text
+        self._positions = dict[str, str]()  # where each free name stands first
+        self._value = self._read(tree)
+        self.names = frozenset(self._positions)
 
     def evaluate(self, values: Mapping[str, Value]) -> Value:
         """The value for `values`; arrays broadcast. Raises `ExpressionError` naming the column."""
@@ -241,20 +241,11 @@ class Expression:
                 hint = f"did you mean '{near[0]}'?" if near else f"known names are {names}"
                 raise _error(self.text, position, f"the name '{name}' is not defined; {hint}")
 
-
-class _Reader:
-    """Checks a syntax tree, and makes of each node the function that evaluates it. positions: where each free name
-    stands first."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.positions = text, dict[str, str]()
-
-    def read(self, node: ast.expr, depth: int = 0) -> Evaluate:
-        """The function that evaluates `node`; raises `ExpressionError` for what the language does not have."""
+    def _read(self, node: ast.expr, depth: int = 0) -> Evaluate:
         if depth > MAX_DEPTH:
             raise self._error(node, f"more than {MAX_DEPTH} operations are nested in one another")
         operate, operands = self._operation(node)
-        parts = [self.read(operand, depth + 1) for operand in operands]
+        parts = [self._read(operand, depth + 1) for operand in operands]
 
         def evaluate(values: Mapping[str, Value]) -> Value:
             try:
@@ -273,7 +264,7 @@ class _Reader:
             case ast.Constant(value=bool() | int() | float() | str() as constant):
                 return lambda values: constant, ()
             case ast.Name(id=name):
-                self.positions.setdefault(name, self._position(node))
+                self._positions.setdefault(name, self._position(node))
                 return partial(self._look_up, node), ()
             case ast.BinOp(op=symbol) if type(symbol) in BINARY:
                 return _of_numbers(BINARY[type(symbol)]), (node.left, node.right)
@@ -349,6 +340,4 @@ def parse(text: str) -> Expression:
         line = stripped[: stripped.index("#")].count("\n")
         column = stripped.split("\n")[line].index("#")
         raise _error(stripped, _position(stripped, line + 1, column), "a comment cannot stand in an expression")
-    reader = _Reader(stripped)
-    value = reader.read(tree)
-    return Expression(stripped, frozenset(reader.positions), value, reader.positions)
+    return Expression(stripped, tree)
