@@ -127,12 +127,3 @@ def test_values_that_are_programs_are_not_run(t1: Path) -> None:
     t1.write_text(json.dumps(data))
     with pytest.raises(TaskError, match="are neither a list nor a range; write them out"):
         read_t1(t1)
-
-
-@pytest.mark.slow
-def test_a_problem_is_tuned_on_the_device(t1: Path, tmp_path: Path, device: Any, ray_cluster: Any) -> None:
-    from tunesmith.graph import tune
-
-    task_of(t1, tmp_path / "task")
-    result = tune(tmp_path / "task" / "task.toml", evaluations=4, rounds=1, run_dir=tmp_path / "run", backend="opencl")
-    assert result.valid and result.summary.evaluations == 4
