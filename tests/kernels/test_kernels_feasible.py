@@ -52,21 +52,46 @@ def template(
     )
 
 
-def reasons(
-    tuned: Template, workloads: list[Workload], limits: DeviceLimits = H200
-) -> dict[tuple[Any, ...], str | None]:
-    """Point -> the kind of the rule that refuses it, None where it is feasible."""
-    space = feasible(tuned, workloads, limits)
-    names = [parameter.name for parameter in tuned.parameters]
-    found = {}
-    for values in itertools.product(*(parameter.values for parameter in tuned.parameters)):
-        reason = space.reject(dict(zip(names, values, strict=True)))
-        found[values] = None if reason is None else reason.reason
-        if reason is not None:
-            assert reason.detail.endswith("."), reason
-    assert len(space) == list(found.values()).count(None)
+SHARED = {"block": ["X"], "shared_bytes": "X * Y * 16 * sizeof(T)"}
+NO_WHOLE = "grid.x is 0; it must be a whole number within 1 to 2147483647."
+LIMITS: list[tuple[dict[str, Any], dict[str, Any], DeviceLimits, tuple[int, int], str]] = [
+    # launch, other fields, device, X and Y, the kind of the rule that refuses them or its sentence; empty: feasible
+    ({"block": ["X", "1", "Y"]}, {}, H200, (512, 2), ""),
+    ({"block": ["X", "1", "Y"]}, {}, H200, (2048, 1), "block_dim"),
+    ({"block": ["X", "1", "Y"]}, {}, H200, (16, 128), "block_dim"),
+    ({"block": ["X", "Y"]}, {}, H200, (16, 128), "threads_per_block"),
+    (SHARED, {"static_shared_bytes": "Y * 400"}, H200, (512, 2), ""),
+    # 32 * 128 * 16 * 2 = 128 KiB, with 51,200 bytes declared statically.
+    (SHARED, {"static_shared_bytes": "Y * 400"}, H200, (32, 128), "shared_per_block"),
+    (SHARED, {}, H200, (32, 128), ""),  # opting in allows 227 KiB
+    (SHARED, {}, H200, (512, 128), "shared memory is 2097152; it must be a whole number within 0 to 232448."),
+    (
+        {"shared_bytes": "X - 100"},
+        {},
+        H200,
+        (32, 1),
+        "dynamic shared memory is -68; it must be a whole number at",
+    ),
+    ({"block": ["X"], "grid": ["d", "n // Y"]}, {}, H200, (16, 1), "grid_dim"),
+    ({"block": ["X"], "grid": ["d", "n // Y"]}, {}, H200, (16, 128), ""),
+    # OpenCL states no largest grid, but an empty one launches nothing, and drivers break on astronomic ones.
+    ({"block": ["X"], "grid": ["1000 // X"]}, {}, OPENCL, (2048, 1), NO_WHOLE),
+    ({"block": ["X"], "grid": ["10**18"]}, {}, OPENCL, (16, 1), "grid_dim"),
+    ({"block": ["X / Y"]}, {}, H200, (16, 128), "block_dim"),
+    ({}, {"max_registers": "X - 16"}, H200, (16, 1), ""),
+    ({}, {"max_registers": "X - 17"}, H200, (16, 1), "max_registers"),
+    ({}, {"max_registers": "X"}, H200, (512, 1), "max_registers"),
+]
+
+
+@pytest.mark.parametrize(("launch", "fields", "limits", "point", "wanted"), LIMITS)
+def test_limits_of_the_device(
+    launch: dict[str, Any], fields: dict[str, Any], limits: DeviceLimits, point: tuple[int, int], wanted: str
+) -> None:
+    space = feasible(template(launch, **fields), [SMALL, LARGE] if "n // Y" in str(launch) else [SMALL], limits)
+    reason = space.reject(dict(zip("XY", point, strict=True)))
+    assert (wanted == "") == (reason is None) and (reason is None or wanted in f"{reason.reason} {reason.detail}")
     assert sum(space.rejected.values()) == space.cartesian - len(space)
-    return found
 
 
 @pytest.mark.parametrize("key", ["fast_math", "max_registers", "static_shared_bytes", "shared_bytes", "grid", "block"])
@@ -95,13 +120,6 @@ def test_fast_math_may_depend_on_types() -> None:
     assert not [rule for rule in rules(template({}), [SMALL], H200) if rule.kind == "fast_math"]
 
 
-def test_block_and_threads() -> None:
-    found = reasons(template({"block": ["X", "1", "Y"]}), [SMALL])
-    assert found == {(x, y): "block_dim" if x == 2048 or y == 128 else None for x, y in found} and len(found) == 12
-    found = reasons(template({"block": ["X", "Y"]}), [SMALL])
-    assert (found[512, 2], found[512, 128], found[16, 128]) == (None, "threads_per_block", "threads_per_block")
-
-
 def test_constraints_say_why() -> None:
     tuned = template({"block": ["X"]}, {"expression": "X * Y <= d * 16", "because": "rows are short."})
     space = feasible(tuned, [SMALL, LARGE], H200)
@@ -122,37 +140,6 @@ def test_constraints_say_why() -> None:
 def test_constraints_know_the_compute_capability_of_any_target(target: str, capability: int) -> None:
     assert device_names(resolve_target(target)) == {"compute_capability": capability}
     assert device_names(OPENCL) == {"compute_capability": 0}
-
-
-def test_shared_memory() -> None:
-    launch = {"block": ["X"], "shared_bytes": "X * Y * 16 * sizeof(T)"}
-    found = reasons(template(launch, static_shared_bytes="Y * 400"), [SMALL])
-    # 512 * 2 * 16 * 2 = 32 KiB; 32 * 128 * 16 * 2 = 128 KiB, with 51,200 bytes declared statically.
-    assert (found[512, 2], found[32, 2], found[32, 128]) == (None, None, "shared_per_block")
-    space = feasible(template(launch), [SMALL], H200)
-    reason = space.reject({"X": 512, "Y": 128})
-    assert reason is not None
-    assert reason.detail == "shared memory is 2097152; it must be a whole number within 0 to 232448."
-    assert space.reject({"X": 32, "Y": 128}) is None, "opting in allows 227 KiB"
-    negative = feasible(template({"block": ["X"], "shared_bytes": "X - 100"}), [SMALL], H200)
-    reason = negative.reject({"X": 32, "Y": 1})
-    assert reason is not None and reason.detail == "dynamic shared memory is -68; it must be a whole number at least 0."
-
-
-def test_grids() -> None:
-    found = reasons(template({"block": ["X"], "grid": ["d", "n // Y"]}), [SMALL, LARGE])
-    assert (found[16, 1], found[16, 128]) == ("grid_dim", None)
-    # OpenCL states no largest grid, but an empty one launches nothing, and drivers break on astronomic ones.
-    space = feasible(template({"block": ["X"], "grid": ["1000 // X"]}), [SMALL], OPENCL)
-    reason = space.reject({"X": 2048, "Y": 1})
-    assert reason is not None and reason.detail == "grid.x is 0; it must be a whole number within 1 to 2147483647."
-    space = feasible(template({"block": ["X"], "grid": ["10**18"]}), [SMALL], OPENCL)
-    assert len(space) == 0
-
-
-def test_register_caps() -> None:
-    found = reasons(template({"block": [32]}, max_registers="X - 16", values={"X": [8, 16, 64, 512]}), [SMALL])
-    assert found == {(8,): "max_registers", (16,): None, (64,): None, (512,): "max_registers"}
 
 
 def test_long_expressions_may_be_combined() -> None:
