@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,8 @@ class Domain:
     """Parameters with their values numbered from 0; a point is a row of positions or one whole number, its key.
 
     sizes: the number of values of each parameter; values: these as arrays; column: the place of each parameter by name;
-    cartesian: points of the full product.
+    cartesian: points of the full product; ordered: whether a parameter's values are numbers; order: positions of its
+    values from the smallest up, or as they are listed.
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
@@ -138,17 +140,17 @@ class Domain:
         # Beyond 63 bits no space is listed, and no key is asked for.
         steps = [math.prod(self.sizes[column + 1 :]) for column in range(len(self.sizes))]
         self._strides = np.array([min(step, np.iinfo(np.int64).max) for step in steps], dtype=np.int64)
-        self._ordered = tuple(parameter.ordered for parameter in self.parameters)
+        self.ordered = tuple(parameter.ordered for parameter in self.parameters)
         # Of an ordered parameter from the smallest value up: `values` need not be listed in rising order.
-        self._order = [
+        self.order = [
             (np.argsort(values, kind="stable") if ordered else np.arange(len(values))).tolist()
-            for values, ordered in zip(self.values, self._ordered, strict=True)
+            for values, ordered in zip(self.values, self.ordered, strict=True)
         ]
         self._positions = [{value: at for at, value in enumerate(parameter.values)} for parameter in self.parameters]
 
     def rank(self, column: int) -> NDArray[np.intp]:
         """For each value of parameter `column` its place in rising order (as listed when it is not ordered)."""
-        return np.argsort(self._order[column], kind="stable")
+        return np.argsort(self.order[column], kind="stable")
 
     def config(self, row: Sequence[int] | NDArray[Any]) -> Config:
         """The configuration of a row of positions."""
@@ -175,24 +177,6 @@ class Domain:
     def keys(self, codes: Codes) -> NDArray[np.int64]:
         """The places of rows, shape (points, parameters), in the full product, the last parameter running fastest."""
         return codes.astype(np.int64) @ self._strides
-
-    def changes(self, row: Sequence[int] | NDArray[Any], *, adjacent: bool) -> tuple[Codes, list[int]]:
-        """Every row that differs from `row` in one parameter, shape (rows, parameters), and the run each is in.
-
-        Of a run, the first feasible one is wanted. With `adjacent`, an ordered parameter makes two runs, the values
-        above and those below, nearest first; otherwise each row is a run of its own.
-        """
-        columns, codes, runs = list[int](), list[int](), list[int]()
-        for column, (ordered, order) in enumerate(zip(self._ordered, self._order, strict=True)):
-            place = order.index(int(row[column]))
-            for side in (order[place + 1 :], order[:place][::-1]):
-                first = runs[-1] + 1 if runs else 0
-                runs += [first] * len(side) if adjacent and ordered else range(first, first + len(side))
-                columns += [column] * len(side)
-                codes += side
-        rows = np.repeat(np.asarray(row, dtype=np.uint16)[None, :], len(codes), axis=0)
-        rows[np.arange(len(codes)), columns] = codes
-        return rows, runs
 
 
 MAX_POINTS = 5_000_000
@@ -293,12 +277,19 @@ class Space:
         With `adjacent`, an ordered (numeric) parameter moves to the nearest feasible value above and below only;
         without it, and for the others, to every feasible value.
         """
-        rows, runs = self.domain.changes(self.codes[point], adjacent=adjacent)
-        found: dict[int, int] = {}
-        for run, other in zip(runs, self.points_of(rows), strict=True):
-            if other is not None:
-                found.setdefault(run, other)
-        return list(found.values())
+        row, runs = self.codes[point], list[tuple[int, list[int]]]()
+        for column, (ordered, order) in enumerate(zip(self.domain.ordered, self.domain.order, strict=True)):
+            place = order.index(int(row[column]))
+            above, below = order[place + 1 :], order[:place][::-1]
+            # Of each run, the first feasible value is wanted.
+            values = [above, below] if adjacent and ordered else [[code] for code in above + below]
+            runs += [(column, codes) for codes in values]
+        columns = [column for column, codes in runs for _ in codes]
+        rows = np.repeat(row[None, :], len(columns), axis=0)
+        rows[np.arange(len(columns)), columns] = [code for _, codes in runs for code in codes]
+        points = iter(self.points_of(rows))
+        first = [[one for one in islice(points, len(codes)) if one is not None][:1] for _, codes in runs]
+        return [one for found in first for one in found]
 
     def reject(self, config: Config) -> Rejected | None:
         """Why `config` is not feasible, None when it is. The rule named is the one that counts it in `rejected`."""
