@@ -11,7 +11,6 @@ import ast
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,25 +29,11 @@ THREADS = {"block_size_x": 256, "block_size_y": 1, "block_size_z": 1}
 """Threads of a block along an axis that no parameter decides, as Kernel Tuner has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """The files of a task by name; complete: whether nothing is left to fill in."""
-
-    name: str
-    files: Mapping[str, str]
-    complete: bool
-
-
-def read_t1(path: Path, reference: str | None = None) -> Imported:
-    """The task that the T1 file at `path` describes. reference: "FILE.py:FUNCTION"; left out, a draft of one is made,
-    to be filled in. Raises `TaskError`."""
+def read_t1(path: Path, reference: str | None = None) -> tuple[str, dict[str, str]]:
+    """The name and the files, by theirs, of the task that the T1 file at `path` describes. reference:
+    "FILE.py:FUNCTION"; left out, a draft of one is made, to be filled in. Raises `TaskError`."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
-        return _T1Reader(path, data).task(reference)
-    except OSError as error:
-        raise TaskError(f"{error.filename or path} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise TaskError(f"{path}, or a file that it names, is not UTF-8 text: save it as UTF-8.") from error
+        return _T1Reader(path, json.loads(read_source(path, ""))).task(reference)
     except KeyError as error:
         why = f"the key {error.args[0]} is missing; add it"
     except (TypeError, AttributeError) as error:
@@ -78,7 +63,7 @@ class _T1Reader:
             raise TaskError(f"{self.path}, {where}: {value} is not known here; use one of {', '.join(table)}.")
         return table[value]
 
-    def task(self, reference: str | None) -> Imported:
+    def task(self, reference: str | None) -> tuple[str, dict[str, str]]:
         arguments = [self._argument(one) for one in self.kernel["Arguments"]]
         if not any(one["role"] in ("out", "inout") for one in arguments):
             raise TaskError(
@@ -97,7 +82,7 @@ class _T1Reader:
             raise TaskError(f"--reference: give FILE.py:FUNCTION, not {reference!r:.80}.")
         files["reference.py"] = read_source(Path(file), "--reference") if file else self._draft(arguments)
         files["task.toml"] = self._task(arguments, function)
-        return Imported(self.entry, files, reference is not None)
+        return self.entry, files
 
     def _identifier(self, key: str, text: str) -> str:
         if not re.fullmatch(NAME_PATTERN, text):
