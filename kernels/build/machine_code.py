@@ -100,13 +100,11 @@ def hot_lines(ptx: str, file: str, most: int = 4) -> tuple[HotLine, ...]:
     for first, end in loops.values():
         for at in range(first, end):
             depths[at] += 1
-    counts, deepest, weights = Counter[int](), dict[int, int](), Counter[int]()
+    by_line: dict[int, list[int]] = {}
     for at, depth in zip(found, depths, strict=True):
-        counts[at] += 1
-        deepest[at] = max(depth, deepest.get(at, 0))
-        weights[at] += ASSUMED_TRIP_COUNT**depth
-    weights.pop(0, None)
-    return tuple(HotLine(at, counts[at], deepest[at]) for at, _ in weights.most_common(most))
+        by_line.setdefault(at, []).append(depth)
+    ranked = sorted(filter(None, by_line), key=lambda at: -sum(ASSUMED_TRIP_COUNT**depth for depth in by_line[at]))
+    return tuple(HotLine(at, len(by_line[at]), max(by_line[at])) for at in ranked[:most])
 
 
 def instruction_mix(ptx: str) -> dict[str, int]:
