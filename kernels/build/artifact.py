@@ -232,11 +232,13 @@ class ArtifactCache(DiskCache):
             return None
 
     def put(self, key: str, result: Artifact | CompileFailed) -> bool:
-        """Keeps `result`; False when it would not come out the same again (`lasting`), or could not be written, which
-        `failure` explains."""
+        """Keeps `result`; False when it would not come out the same again, as of a compiler that ran out of memory, or
+        could not be written, which `failure` explains."""
+        if isinstance(result, CompileFailed) and _TRANSIENT.search(f"{result.first_error}\n{result.log}"):
+            return False
         fields = asdict(result)
         code: bytes = fields.pop("code", b"")
-        return lasting(result) and self.write(key, json.dumps(fields).encode() + b"\n" + code)
+        return self.write(key, json.dumps(fields).encode() + b"\n" + code)
 
 
 def open_cache(environment: Mapping[str, str] | None = None) -> ArtifactCache | None:
@@ -275,12 +277,6 @@ def open_cache(environment: Mapping[str, str] | None = None) -> ArtifactCache | 
             # A user without a home, as in some containers.
             return None
     return ArtifactCache(folder, int(mebibytes * (1 << 20)))
-
-
-def lasting(result: Artifact | CompileFailed) -> bool:
-    """Whether compiling the same source again would end the same: an error in the source does, a compiler that ran out
-    of memory or failed by itself may not."""
-    return isinstance(result, Artifact) or _TRANSIENT.search(f"{result.first_error}\n{result.log}") is None
 
 
 def cache_key(source: Specialised, arch: str, version: str) -> str:
