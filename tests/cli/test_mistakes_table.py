@@ -235,7 +235,7 @@ ANSWERS = (
     (("tune", "{task}", "--settings", "{task}/own.toml"), written("own.toml", "evaluation = 3\n"), 2, "'evaluations'?"),
     (("prompts", "gemm", "--role", "x"), nothing, 2, "--role: there is no 'x'"),
     (("init", "{task}/reference.py"), nothing, 2, "is Python, and `init` reads CUDA"),
-    (("init", "{task}/t1.json"), written("t1.json", "[1]"), 2, "give a JSON object"),
+    (("init", "{task}/t1.json"), written("t1.json", "[1]"), 2, "a value has another type than the format"),
     (
         ("init", "{task}/k.cu", "--out", "{task}"),
         written("k.cu", PLAIN_CUDA),
