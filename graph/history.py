@@ -33,11 +33,12 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.check.verify import infeasible_on
+from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.search import Observation, Prior
-from tunesmith.kernels.space import Domain, Reason, Space, device_names
+from tunesmith.kernels.space import Domain, Space, device_names
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import explain
-from tunesmith.kernels.spec.template import Config, Template, config_key
+from tunesmith.kernels.spec.template import Config, Strict, Template, config_key
 
 VARIABLE = "TUNESMITH_WISDOM"
 FORMAT: Literal[1] = 1
@@ -65,11 +66,9 @@ class HistoryError(TunesmithError):
     """The results store, or a file of its entries, cannot be used."""
 
 
-class StoredResult(BaseModel):
+class StoredResult(Strict):
     """A configuration on one shape. seconds of a launch, cold; ratio: to the baseline's time, with its 99 % interval
     from low to high; at: when it was measured, ISO 8601, UTC; run: the folder's name, for people."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: str
     template: str
@@ -152,7 +151,7 @@ class ResultsStore:
         except OSError as error:
             why = f"cannot be read ({error.strerror})"
         except ValidationError as error:
-            why = f"does not hold results of earlier runs ({explain(error, _Exported, data)})"
+            why = f"does not hold results of earlier runs ({explain(error, data)})"
         except (ValueError, RecursionError) as error:
             why = f"is not valid JSON ({_first_line(error)})"
         raise HistoryError(f"{path} {why}; name a file that `tunesmith wisdom export` wrote.")
@@ -228,7 +227,7 @@ def suggest(
     def fits(result: StoredResult) -> bool:
         """Whether its configuration is a feasible point of some template on a workload of this run."""
         return any(
-            not isinstance(Domain(one.parameters).encode(result.config), Reason)
+            not isinstance(Domain(one.parameters).encode(result.config), Rejected)
             and any(all(infeasible_on(one, result.config, row, limit) is None for limit in limits) for row in tuned)
             for one in usable
         )

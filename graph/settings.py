@@ -28,7 +28,8 @@ from pydantic import (
 
 from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.kernels.outcome import Objective
-from tunesmith.kernels.spec.taskfile import sentence, unknown_key
+from tunesmith.kernels.spec.taskfile import sentence
+from tunesmith.kernels.spec.template import unknown_key
 
 NO_MODEL = "none"
 Method = Literal["json_schema", "function_calling", "json_mode"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 # LangGraph's Studio has pydantic make a schema of the state, which takes no other TypedDict before Python 3.12.
 from typing_extensions import TypedDict
 
-from tunesmith.kernels.spec.template import Config
+from tunesmith.kernels.spec.template import Config, Strict
 
 Done = Literal[
     "", "evaluations", "time", "rounds", "floor", "nothing valid", "exhausted", "no template", "no model", "recording"
@@ -23,12 +23,10 @@ template whose parameters are the constants of a rewrite; a template with more v
 nothing, the parent is searched further."""
 
 
-class Branch(BaseModel):
+class Branch(Strict):
     """One template or kernel of a round. parent: its origin, by id (or by name, where the task brings it), or
     "baseline"; moves: the changes, in words; seeds: configurations of the parent to try first, where it is searched
     further."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     parent: str
     kind: BranchKind
@@ -41,12 +39,10 @@ class Branch(BaseModel):
         return self.kind != "search"
 
 
-class Plan(BaseModel):
+class Plan(Strict):
     """The work of a round. bottleneck: the limit of the best known kernel; workloads: to tune on; evaluations: this
     round's share; branches: the round's templates, of which several are tuned side by side; expected: the possible
     gain; analysis: the reasons, in a few sentences."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     round: int
     bottleneck: Bottleneck

@@ -7,11 +7,10 @@ the types `AnyOutcome` and `Evaluation`: the journal's events are such models.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
-from pydantic import Discriminator, SerializerFunctionWrapHandler, Tag, WrapSerializer
+from pydantic import Field
 
 Objective = Literal["time", "energy", "edp"]
 """The quantity that a run makes small: seconds, joules, or joule seconds (the energy-delay product) of a launch."""
@@ -44,7 +43,6 @@ class Measured:
     device does not tell.
     """
 
-    kind: ClassVar[str] = "measured"
     seconds: float
     low: float
     high: float
@@ -57,6 +55,7 @@ class Measured:
     drift: float | None = None
     telemetry: dict[str, float] = dataclasses.field(default_factory=dict)
     energy: Energy | None = None
+    kind: Literal["measured"] = "measured"
 
     def quantity(self, objective: Objective) -> float | None:
         """The objective's quantity of a launch; None where its energy is not known."""
@@ -71,38 +70,38 @@ class Measured:
 class Rejected:
     """Never ran: a constraint or a limit of the device forbids it. `rule` names which, `detail` says why."""
 
-    kind: ClassVar[str] = "rejected"
     reason: str
     rule: str
     detail: str
+    kind: Literal["rejected"] = "rejected"
 
 
 @dataclass(frozen=True, slots=True)
 class CompileFailed:
     """The compiler refused the source; `first_error` is its first error with line, `log` the whole text, cut."""
 
-    kind: ClassVar[str] = "compile_failed"
     first_error: str
     log: str = ""
+    kind: Literal["compile_failed"] = "compile_failed"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailed:
     """Loading or launching failed; `error` is what the driver said. `sticky`: the device context is lost."""
 
-    kind: ClassVar[str] = "launch_failed"
     error: str
     sticky: bool = False
+    kind: Literal["launch_failed"] = "launch_failed"
 
 
 @dataclass(frozen=True, slots=True)
 class WrongResult:
     """It ran and its result is not right. `reason`: one of `tunesmith.kernels.check.compare.REASONS`."""
 
-    kind: ClassVar[str] = "wrong_result"
     reason: str
     argument: str
     detail: str
+    kind: Literal["wrong_result"] = "wrong_result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,54 +109,35 @@ class Implausible:
     """Timed faster than the device can be: the timing or the kernel's result is misleading. seconds: the measured
     time; floor: the shortest time that the measured roofs allow, in seconds, after the margin of docs/trust.md."""
 
-    kind: ClassVar[str] = "implausible"
     seconds: float
     floor: float
     detail: str
+    kind: Literal["implausible"] = "implausible"
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
     """Ended by its deadline. `phase`: "compile" or "run"; `limit`: seconds allowed."""
 
-    kind: ClassVar[str] = "timed_out"
     phase: str
     limit: float
+    kind: Literal["timed_out"] = "timed_out"
 
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
     """The process that ran it died. `phase`: "compile" or "run"."""
 
-    kind: ClassVar[str] = "crashed"
     phase: str
     detail: str
+    kind: Literal["crashed"] = "crashed"
 
 
 Outcome = Measured | Rejected | CompileFailed | LaunchFailed | WrongResult | Implausible | TimedOut | Crashed
 Failure = Rejected | CompileFailed | LaunchFailed | WrongResult | Implausible | TimedOut | Crashed
 
 
-def _kind(value: Any) -> Any:
-    return value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
-
-
-def _with_kind(outcome: Outcome, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-    return {"kind": outcome.kind, **handler(outcome)}
-
-
-AnyOutcome = Annotated[
-    Annotated[Measured, Tag(Measured.kind)]
-    | Annotated[Rejected, Tag(Rejected.kind)]
-    | Annotated[CompileFailed, Tag(CompileFailed.kind)]
-    | Annotated[LaunchFailed, Tag(LaunchFailed.kind)]
-    | Annotated[WrongResult, Tag(WrongResult.kind)]
-    | Annotated[Implausible, Tag(Implausible.kind)]
-    | Annotated[TimedOut, Tag(TimedOut.kind)]
-    | Annotated[Crashed, Tag(Crashed.kind)],
-    Discriminator(_kind),
-    WrapSerializer(_with_kind),
-]
+AnyOutcome = Annotated[Outcome, Field(discriminator="kind")]
 """An `Outcome` as a field of a pydantic model: its JSON object's "kind" tells the type."""
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -35,19 +36,6 @@ class SpaceError(TunesmithError):
 
 class SpaceTooLarge(SpaceError):
     """More points than may be listed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why one point is not feasible.
-
-    `kind` is the family of the rule ("constraint", "threads_per_block", "unknown_value", ...), `rule` its label and
-    `detail` one sentence about this point.
-    """
-
-    kind: str
-    rule: str
-    detail: str
 
 
 @dataclass(eq=False)
@@ -136,7 +124,8 @@ class Domain:
     """Parameters with their values numbered from 0; a point is a row of positions or one whole number, its key.
 
     sizes: the number of values of each parameter; values: these as arrays; column: the place of each parameter by name;
-    cartesian: points of the full product.
+    cartesian: points of the full product; ordered: whether a parameter's values are numbers; order: positions of its
+    values from the smallest up, or as they are listed.
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
@@ -151,61 +140,43 @@ class Domain:
         # Beyond 63 bits no space is listed, and no key is asked for.
         steps = [math.prod(self.sizes[column + 1 :]) for column in range(len(self.sizes))]
         self._strides = np.array([min(step, np.iinfo(np.int64).max) for step in steps], dtype=np.int64)
-        self._ordered = tuple(parameter.ordered for parameter in self.parameters)
+        self.ordered = tuple(parameter.ordered for parameter in self.parameters)
         # Of an ordered parameter from the smallest value up: `values` need not be listed in rising order.
-        self._order = [
+        self.order = [
             (np.argsort(values, kind="stable") if ordered else np.arange(len(values))).tolist()
-            for values, ordered in zip(self.values, self._ordered, strict=True)
+            for values, ordered in zip(self.values, self.ordered, strict=True)
         ]
         self._positions = [{value: at for at, value in enumerate(parameter.values)} for parameter in self.parameters]
 
     def rank(self, column: int) -> NDArray[np.intp]:
         """For each value of parameter `column` its place in rising order (as listed when it is not ordered)."""
-        return np.argsort(self._order[column], kind="stable")
+        return np.argsort(self.order[column], kind="stable")
 
     def config(self, row: Sequence[int] | NDArray[Any]) -> Config:
         """The configuration of a row of positions."""
         return {one.name: one.values[int(code)] for one, code in zip(self.parameters, row, strict=True)}
 
-    def encode(self, config: Config) -> tuple[int, ...] | Reason:
+    def encode(self, config: Config) -> tuple[int, ...] | Rejected:
         """The row of positions of `config`, or the reason why it is not even in the product. Text formats lose the
         difference between 1 and 1.0, so that equal numbers are the same value; a flag is not a number."""
         if extra := sorted(config.keys() - self.column.keys()):
-            return Reason("unknown_parameter", extra[0], f"There is no parameter {extra[0]} in this space.")
+            return Rejected("unknown_parameter", extra[0], f"There is no parameter {extra[0]} in this space.")
         row = []
         for parameter, positions in zip(self.parameters, self._positions, strict=True):
             name = parameter.name
             if name not in config:
-                return Reason("missing_parameter", name, f"The parameter {name} has no value.")
+                return Rejected("missing_parameter", name, f"The parameter {name} has no value.")
             value = config[name]
             code = positions.get(value)
             if code is None or isinstance(parameter.values[code], bool) != isinstance(value, bool):
                 count = len(parameter.values)
-                return Reason("unknown_value", name, f"{name}={value!r} is not among its {count} values.")
+                return Rejected("unknown_value", name, f"{name}={value!r} is not among its {count} values.")
             row.append(code)
         return tuple(row)
 
     def keys(self, codes: Codes) -> NDArray[np.int64]:
         """The places of rows, shape (points, parameters), in the full product, the last parameter running fastest."""
         return codes.astype(np.int64) @ self._strides
-
-    def changes(self, row: Sequence[int] | NDArray[Any], *, adjacent: bool) -> tuple[Codes, list[int]]:
-        """Every row that differs from `row` in one parameter, shape (rows, parameters), and the run each is in.
-
-        Of a run, the first feasible one is wanted. With `adjacent`, an ordered parameter makes two runs, the values
-        above and those below, nearest first; otherwise each row is a run of its own.
-        """
-        columns, codes, runs = list[int](), list[int](), list[int]()
-        for column, (ordered, order) in enumerate(zip(self._ordered, self._order, strict=True)):
-            place = order.index(int(row[column]))
-            for side in (order[place + 1 :], order[:place][::-1]):
-                first = runs[-1] + 1 if runs else 0
-                runs += [first] * len(side) if adjacent and ordered else range(first, first + len(side))
-                columns += [column] * len(side)
-                codes += side
-        rows = np.repeat(np.asarray(row, dtype=np.uint16)[None, :], len(codes), axis=0)
-        rows[np.arange(len(codes)), columns] = codes
-        return rows, runs
 
 
 MAX_POINTS = 5_000_000
@@ -220,13 +191,13 @@ _CHUNK = 1 << 18
 class Space:
     """The feasible points of some parameters: point i is row i of `codes`, in the order of the full product.
 
-    rejected: the number of points refused by each rule (by its label); a point counts for the first rule that refuses
-    it, and `reject` names the same one.
+    cartesian: points of the full product. rejected: the number of points refused by each rule (by its label); a point
+    counts for the first rule that refuses it, and `reject` names the same one.
     """
 
     def __init__(self, domain: Domain, rules: Sequence[SpaceRule], codes: Codes, rejected: Mapping[str, int]) -> None:
         self.domain, self.rules, self.codes, self.rejected = domain, tuple(rules), codes, rejected
-        self._keys = domain.keys(codes)
+        self.parameters, self.cartesian, self._keys = domain.parameters, domain.cartesian, domain.keys(codes)
 
     @classmethod
     def build(cls, parameters: Sequence[Parameter], rules: Sequence[SpaceRule], *, limit: int = MAX_POINTS) -> Space:
@@ -262,21 +233,6 @@ class Space:
         rows = np.unique(np.asarray(codes, dtype=np.uint16).reshape(-1, len(domain.sizes)), axis=0)
         return cls(domain, (), rows, {label: domain.cartesian - len(rows)})
 
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """The parameters, in the order of the columns of `codes`."""
-        return self.domain.parameters
-
-    @property
-    def cartesian(self) -> int:
-        """Points of the full product of all values."""
-        return self.domain.cartesian
-
-    @property
-    def empty(self) -> bool:
-        """True when no point is feasible."""
-        return len(self) == 0
-
     def __len__(self) -> int:
         """How many feasible points there are."""
         return len(self.codes)
@@ -294,10 +250,6 @@ class Space:
         there[there] = self._keys[places[there]] == keys[there]
         return [place if good else None for place, good in zip(places.tolist(), there.tolist(), strict=True)]
 
-    def point_of(self, row: Sequence[int] | NDArray[Any]) -> int | None:
-        """The point with these positions of values, or None when it is not feasible."""
-        return self.points_of(np.asarray(row, dtype=np.uint16)[None, :])[0]
-
     def config(self, point: int) -> Config:
         """The configuration of `point`."""
         return self.domain.config(self.codes[point])
@@ -305,7 +257,7 @@ class Space:
     def index(self, config: Config) -> int | None:
         """The point of `config`, or None when it is not feasible."""
         row = self.domain.encode(config)
-        return None if isinstance(row, Reason) else self.point_of(row)
+        return None if isinstance(row, Rejected) else self.points_of(np.array([row], dtype=np.uint16))[0]
 
     def sample(self, rng: np.random.Generator, count: int) -> list[int]:
         """Up to `count` different feasible points drawn at random, fewer only where there are fewer."""
@@ -325,33 +277,40 @@ class Space:
         With `adjacent`, an ordered (numeric) parameter moves to the nearest feasible value above and below only;
         without it, and for the others, to every feasible value.
         """
-        rows, runs = self.domain.changes(self.codes[point], adjacent=adjacent)
-        found: dict[int, int] = {}
-        for run, other in zip(runs, self.points_of(rows), strict=True):
-            if other is not None:
-                found.setdefault(run, other)
-        return list(found.values())
+        row, runs = self.codes[point], list[tuple[int, list[int]]]()
+        for column, (ordered, order) in enumerate(zip(self.domain.ordered, self.domain.order, strict=True)):
+            place = order.index(int(row[column]))
+            above, below = order[place + 1 :], order[:place][::-1]
+            # Of each run, the first feasible value is wanted.
+            values = [above, below] if adjacent and ordered else [[code] for code in above + below]
+            runs += [(column, codes) for codes in values]
+        columns = [column for column, codes in runs for _ in codes]
+        rows = np.repeat(row[None, :], len(columns), axis=0)
+        rows[np.arange(len(columns)), columns] = [code for _, codes in runs for code in codes]
+        points = iter(self.points_of(rows))
+        first = [[one for one in islice(points, len(codes)) if one is not None][:1] for _, codes in runs]
+        return [one for found in first for one in found]
 
-    def reject(self, config: Config) -> Reason | None:
+    def reject(self, config: Config) -> Rejected | None:
         """Why `config` is not feasible, None when it is. The rule named is the one that counts it in `rejected`."""
         row = self.domain.encode(config)
-        if isinstance(row, Reason):
+        if isinstance(row, Rejected):
             return row
-        if self.point_of(row) is not None:
+        if self.index(config) is not None:
             return None
         exact = self.domain.config(row)
         for rule in sorted(self.rules, key=lambda rule: _depth(self.domain, rule)):  # as a listing asks them
             if not rule.holds({name: int(v) if isinstance(v, bool) else v for name, v in exact.items()}):
-                return Reason(rule.kind, rule.label, rule.explain(exact))
+                return Rejected(rule.kind, rule.label, rule.explain(exact))
         [label] = self.rejected  # only a table has points that no rule refuses
-        return Reason("table", label, f"{label} has no such point.")
+        return Rejected("table", label, f"{label} has no such point.")
 
     def binding_rules(self) -> tuple[SpaceRule, ...]:
         """For an empty space: the rules of which any one, dropped alone, would leave points.
 
         None of them when two or more rules contradict the rest on their own. A space with points has none either.
         """
-        if not self.empty:
+        if len(self):
             return ()
         others = [[rule for rule in self.rules if rule is not dropped] for dropped in self.rules]
         leaves = [any(len(part) for part in _Listing(self.domain, left).parts()) for left in others]
@@ -370,13 +329,11 @@ class _Listing:
         self.partial = 0
         self.refused = [0] * len(rules)
 
-    def parts(self) -> Iterator[Codes]:
-        """The feasible points, in the order of the product, in parts of a bounded size."""
-        return self._grown(np.zeros((1, len(self._domain.sizes)), dtype=np.uint16), 0)
-
-    def _grown(self, rows: Codes, depth: int) -> Iterator[Codes]:
-        """The feasible completions of partial points whose first `depth` parameters have values."""
+    def parts(self, rows: Codes | None = None, depth: int = 0) -> Iterator[Codes]:
+        """The feasible completions of partial points whose first `depth` parameters have values (of the empty one), in
+        the order of the product, in parts of a bounded size."""
         domain = self._domain
+        rows = np.zeros((1, len(domain.sizes)), dtype=np.uint16) if rows is None else rows
         self.partial += len(rows)
         completions = math.prod(domain.sizes[depth:])
         for position, rule in self._asked[depth] if len(rows) else ():
@@ -393,7 +350,7 @@ class _Listing:
         for start in range(0, len(rows), step):
             part = np.repeat(rows[start : start + step], size, axis=0)
             part[:, depth] = np.tile(np.arange(size, dtype=np.uint16), len(part) // size)
-            yield from self._grown(part, depth + 1)
+            yield from self.parts(part, depth + 1)
 
 
 def _depth(domain: Domain, rule: SpaceRule) -> int:
@@ -473,16 +430,9 @@ def default_refused(template: Template, workloads: Sequence[Workload], limits: D
     return "" if broken is None else broken.explain(config)
 
 
-def reason_of(template: Template, label: str) -> str:
-    """What the template says of the constraint behind a rule; empty for a limit of the device."""
-    return next(
-        (one.because for one in template.constraints if f"{label} for ".startswith(f"{one.expression} for ")), ""
-    )
-
-
 def require_points(space: Space, template: Template) -> None:
     """Raises `EmptySpace`, naming the rules that leave no point, when the space is empty."""
-    if not space.empty:
+    if len(space):
         return
     never = next((rule.explain({}).rstrip(".") for rule in space.rules if not rule.names and not rule.holds({})), None)
     if never is not None:

@@ -403,7 +403,10 @@ class Node(kinds.TemplateAdded):
     def failures(self) -> list[tuple[str, int, str]]:
         """Kind, how often, and one example, the most frequent first."""
         failed = [(one.failure, one.config) for one in self.found]
-        seen = [(failure.kind, f"{describe(failure)} at {config}") for failure, config in failed if failure is not None]
+        seen: list[tuple[str, str]] = []
+        seen += [
+            (failure.kind, f"{describe(failure)} at {config}") for failure, config in failed if failure is not None
+        ]
         seen += [(REJECTED, f"{why} at {config}") for config, why in self.rejected]
         first = dict(reversed(seen))
         return [(kind, count, first[kind]) for kind, count in Counter(kind for kind, _ in seen).most_common()]

@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.graph.state import Bottleneck, BranchKind
-from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BackendName, Config, Template
 from tunesmith.kernels.spec.validation import unused_parameters, validate_template
@@ -137,11 +136,8 @@ def template_of(answer: TemplateAnswer | RewriteAnswer, task: Task, backend: Bac
         }
     try:
         template = Template.model_validate(fields)
-        template.validate_names(task.size_names, frozenset(task.types), f"template {template.name}")
     except ValidationError as error:
         raise Unusable("\n".join(_problem(each) for each in error.errors(include_url=False)[:10])) from error
-    except ExpressionError as error:
-        raise Unusable(str(error)) from error
     if isinstance(answer, TemplateAnswer) and not template.has_choices:
         raise Unusable("The template has no parameter with at least two values, so there is nothing to search.")
     if isinstance(answer, TemplateAnswer) and (unused := ", ".join(unused_parameters(template))):

@@ -86,7 +86,7 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
     try:
         plan = Plan.model_validate(data)
     except ValidationError as error:
-        why = explain(error, Plan, data)
+        why = explain(error, data)
         raise PlanError(f"{where}: {why}{'' if why.endswith('?') else '; fix it and resume.'}") from error
     names, left = context.tuned_names, context.evaluations_left()
     unknown = [name for name in plan.workloads if name not in names]

@@ -134,7 +134,7 @@ class _Round:
         context, workloads = self.context, self.workloads
         conditions = [rule for limits in context.limits for rule in rules(template, workloads, limits)]
         space = Space.build(template.parameters, conditions)
-        if space.empty:
+        if not len(space):
             for limits in context.limits:
                 require_points(feasible(template, workloads, limits), template)
             require_points(space, template)

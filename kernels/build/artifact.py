@@ -11,15 +11,13 @@ compiled again, and entries that cannot be written are not kept.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -106,7 +104,7 @@ class EvaluationRequest:
         return self.template.id, config_key(self.config)
 
 
-FORMAT = "tunesmith-artifact-1"
+FORMAT = "tunesmith-artifact-2"
 DEFAULT_MIB = 1024
 EVICTION_TARGET = 0.8
 """Share of the bound that an eviction leaves."""
@@ -145,12 +143,15 @@ class DiskCache:
         self._bytes_since_scan = max_bytes
         """Bytes written since the folder was last measured; the first write measures it."""
 
+    def path(self, key: str) -> Path:
+        return self.folder / key[:2] / key
+
     def read(self, key: str) -> bytes | None:
         """The bytes that were written under `key`; None where there are none, or damaged ones, which are removed."""
-        path = self._path(key)
+        path = self.path(key)
         try:
             checksum, _, body = path.read_bytes().partition(b"\n")
-            if hashlib.sha256(body).hexdigest().encode() != checksum:
+            if checksum != _checksum(key, body):
                 path.unlink(missing_ok=True)
                 return None
             os.utime(path)
@@ -163,22 +164,19 @@ class DiskCache:
         """Keeps `body` under `key`; False where that was not possible, which `failure` explains."""
         if self.failure:
             return False
-        path = self._path(key)
-        data = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+        path, data = self.path(key), _checksum(key, body) + b"\n" + body
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            try:
-                beside.write_bytes(data)
-            except FileNotFoundError:
-                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                beside.write_bytes(data)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            beside.write_bytes(data)
             beside.rename(path)
         except OSError as error:
             self.failure = (
                 f"The cache in {self.folder} cannot be written ({error.strerror}): nothing new is kept in it; free "
                 "some space, or set TUNESMITH_CACHE to another folder or to off."
             )
-            _remove(beside)
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
             return False
         self._bytes_since_scan += len(data)
         if self._bytes_since_scan >= SCAN_EVERY * self.max_bytes:
@@ -188,75 +186,59 @@ class DiskCache:
 
     def evict(self) -> int:
         """Removes files that dead processes left behind and, if the bound is exceeded, the least recently used entries
-        until `EVICTION_TARGET` of it is left; gives the bytes of all entries afterwards."""
+        until `EVICTION_TARGET` of it is left; gives the bytes of all entries afterwards. Processes that do so at once
+        remove the same ones."""
         entries, now = [], time.time()
-        for entry in self._files():
-            try:
-                status = entry.stat()
-            except OSError:
-                continue
-            if entry.name.endswith(".tmp"):
-                if now - status.st_mtime > ABANDONED_SECONDS:
-                    _remove(Path(entry.path))
-                continue
-            entries.append((status.st_mtime, status.st_size, entry.path))
+        for path in self.folder.glob("*/*"):
+            with suppress(OSError):  # evicted meanwhile, or another user's
+                status = path.stat()
+                if path.suffix != ".tmp":
+                    entries.append((status.st_mtime, status.st_size, path))
+                elif now - status.st_mtime > ABANDONED_SECONDS:
+                    path.unlink(missing_ok=True)
         total = sum(size for _, size, _ in entries)
-        if total <= self.max_bytes:
-            return total
-        with _alone(self.folder / "evicting") as first:
-            for _, size, path in sorted(entries) if first else ():
-                if total <= EVICTION_TARGET * self.max_bytes:
-                    break
-                _remove(Path(path))
-                total -= size
+        goal = total if total <= self.max_bytes else EVICTION_TARGET * self.max_bytes
+        for _, size, path in sorted(entries):
+            if total <= goal:
+                break
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            total -= size
         return total
 
-    def _files(self) -> Iterator[os.DirEntry[str]]:
-        try:
-            with os.scandir(self.folder) as folders:
-                for folder in folders:
-                    if folder.is_dir(follow_symlinks=False):
-                        with os.scandir(folder.path) as files:
-                            yield from files
-        except OSError:
-            return
 
-    def _path(self, key: str) -> Path:
-        return self.folder / key[:2] / key
+def _checksum(key: str, body: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + body).hexdigest().encode()
 
 
 class ArtifactCache(DiskCache):
-    """What compiling gave, by the key of its source. hits, misses: what `get` found, in this process."""
-
-    hits = misses = 0
+    """What compiling gave, by the key of its source."""
 
     def get(self, key: str) -> Artifact | CompileFailed | None:
         """What is kept under `key`; None when there is nothing, or nothing that can be trusted."""
-        body = self.read(key)
-        found = None if body is None else _decode(body, key)
-        if body is not None and found is None:
-            _remove(self._path(key))
-        self.hits, self.misses = self.hits + (found is not None), self.misses + (found is None)
-        return found
+        if (body := self.read(key)) is None:
+            return None
+        line, _, code = body.partition(b"\n")
+        try:
+            fields = json.loads(line)
+            if not code:
+                return CompileFailed(**fields)
+            fields |= {"globals": tuple(fields["globals"]), "resources": Resources(**fields["resources"])}
+            return Artifact(**fields, code=code)
+        except (ValueError, KeyError, TypeError):
+            # A whole entry, but of another program: its checksum is right and its contents are not ours.
+            with suppress(OSError):
+                self.path(key).unlink(missing_ok=True)
+            return None
 
     def put(self, key: str, result: Artifact | CompileFailed) -> bool:
-        """Keeps `result`; False when it would not come out the same again (`lasting`), or could not be written, which
-        `failure` explains."""
-        return lasting(result) and self.write(key, _encode(result, key))
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    """Gives True to one process at a time; the others leave the work to it."""
-    with ExitStack() as stack:
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o600)
-            stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            first = True
-        except OSError:
-            first = False
-        yield first
+        """Keeps `result`; False when it would not come out the same again, as of a compiler that ran out of memory, or
+        could not be written, which `failure` explains."""
+        if isinstance(result, CompileFailed) and _TRANSIENT.search(f"{result.first_error}\n{result.log}"):
+            return False
+        fields = asdict(result)
+        code: bytes = fields.pop("code", b"")
+        return self.write(key, json.dumps(fields).encode() + b"\n" + code)
 
 
 def open_cache(environment: Mapping[str, str] | None = None) -> ArtifactCache | None:
@@ -279,9 +261,9 @@ def open_cache(environment: Mapping[str, str] | None = None) -> ArtifactCache | 
         folder = named_path("TUNESMITH_CACHE", where)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            reason = "" if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+            reason = "" if os.access(folder, os.W_OK | os.X_OK) else "Permission denied"
         except OSError as error:
-            reason = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else str(error.strerror)
+            reason = str(error.strerror)
         if reason:
             raise CacheError(
                 f"TUNESMITH_CACHE: nothing can be kept in {folder} ({reason}); name another folder, or off."
@@ -297,12 +279,6 @@ def open_cache(environment: Mapping[str, str] | None = None) -> ArtifactCache | 
     return ArtifactCache(folder, int(mebibytes * (1 << 20)))
 
 
-def lasting(result: Artifact | CompileFailed) -> bool:
-    """Whether compiling the same source again would end the same: an error in the source does, a compiler that ran out
-    of memory or failed by itself may not."""
-    return isinstance(result, Artifact) or _TRANSIENT.search(f"{result.first_error}\n{result.log}") is None
-
-
 def cache_key(source: Specialised, arch: str, version: str) -> str:
     """The content address of what `version` of a compiler makes of `source` for `arch`."""
     text = "\0".join((FORMAT, _harness(), version, arch, source.digest))
@@ -316,36 +292,3 @@ def _harness() -> str:
     for name in _DECIDING:
         digest.update((room / name).read_bytes())
     return digest.hexdigest()
-
-
-def _encode(result: Artifact | CompileFailed, key: str) -> bytes:
-    """A line of JSON, and the machine code."""
-    if isinstance(result, CompileFailed):
-        fields, code = {"key": key, "failed": asdict(result)}, b""
-    else:
-        kept = {name: getattr(result, name) for name in ("backend", "arch", "entry", "digest", "globals")}
-        fields, code = {"key": key, "artifact": kept, "resources": asdict(result.resources)}, result.code
-    return json.dumps(fields).encode() + b"\n" + code
-
-
-def _decode(body: bytes, key: str) -> Artifact | CompileFailed | None:
-    line, _, code = body.partition(b"\n")
-    try:
-        fields = json.loads(line)
-        if fields["key"] != key:
-            return None
-        if "failed" in fields:
-            return CompileFailed(**fields["failed"])
-        kept = fields["artifact"] | {"globals": tuple(fields["artifact"]["globals"])}
-        return Artifact(**kept, code=code, resources=Resources(**fields["resources"]))
-    except (ValueError, KeyError, TypeError):
-        # A whole entry, but of another program: its checksum is right and its contents are not ours.
-        return None
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        # Somebody else's file, or a file system that has become read-only: it stays.
-        return

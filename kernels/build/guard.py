@@ -8,7 +8,6 @@ everything that names a file is held to an allow-list here, on the text after li
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import Rejected
@@ -82,17 +81,6 @@ _TOKEN = re.compile(
 white space and punctuation, of any length."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """A source after splicing: `code` without comments (a block comment is a space), and its string literals. pieces:
-    its names and numbers, of which pasting can make further names."""
-
-    code: str
-    strings: tuple[str, ...]
-    names: frozenset[str]
-    pieces: frozenset[str]
-
-
 def refuse(source: Specialised) -> Rejected | None:
     """Why `source` must not be given to a compiler, or None."""
     size = len(source.source.encode(errors="surrogatepass"))
@@ -110,37 +98,38 @@ def refuse_text(source: str, backend: BackendName) -> Rejected | None:
         return _forbidden("characters", f"the character U+{ord(odd.group()):04X} has no place in source code")
     if "??" in spliced and (trigraph := re.search(r"\?\?[=/'()!<>-]", spliced)) is not None:
         return _forbidden("trigraphs", f"the trigraph {trigraph.group()} is not accepted; write the character itself")
-    text = _lex(spliced)
-    if isinstance(text, Rejected):
-        return text
-    for hidden in _HIDDEN_INCLUDE.finditer(text.code):
+    lexed = _lex(spliced)
+    if isinstance(lexed, Rejected):
+        return lexed
+    code, strings, names, numbers = lexed
+    for hidden in _HIDDEN_INCLUDE.finditer(code):
         # Also inside strings: whoever reads the text otherwise than we do must find nothing there either.
         if (refused := _include(hidden.group().lstrip("#"), backend)) is not None:
             return refused
-    if found := sorted(text.names & FILE_WORDS):
+    if found := sorted(names & FILE_WORDS):
         return _forbidden("file tests", f"{found[0]} asks for files of the machine, which a kernel has no need of")
     in_host = BACKENDS[backend].runs_in_host
-    if in_host and (found := sorted(text.names & ASM_WORDS)):
+    if in_host and (found := sorted(names & ASM_WORDS)):
         return _forbidden("inline assembly", f"{found[0]}: on a CPU it is the host's own machine code")
-    if in_host and (found := sorted(text.names & OUTPUT_WORDS)):
+    if in_host and (found := sorted(names & OUTPUT_WORDS)):
         # In CUDA the compiled code tells whether a kernel prints, also in what conditions leave out.
         return _forbidden("output", f"{found[0]} writes to the output of whatever program launches the kernel")
-    if in_host and (found := sorted(text.names & CLOCK_WORDS)):
+    if in_host and (found := sorted(names & CLOCK_WORDS)):
         return _forbidden("clocks", f"by {found[0]} a kernel could tell one launch from another")
-    if "##" in text.code or "%:%:" in text.code:
+    if "##" in code or "%:%:" in code:
         for word in sorted(PRAGMA_WORDS):
-            if _can_be_pasted(word, text.pieces):
+            if _can_be_pasted(word, names | numbers):
                 return _forbidden("protected names", f"pasting could make {word} of what stands in the source")
-    for string in text.strings:
+    for string in strings:
         if (refused := _string(string)) is not None:
             return refused
-    return _pragma_operators(text.code) or _directives(text.code, backend)
+    return _pragma_operators(code) or _directives(code, backend)
 
 
 def without_comments(source: str) -> str:
     """`source` as a compiler reads it: lines joined, no comments. What has a quote that does not end is joined only."""
-    text = _lex(spliced := _splice(source))
-    return spliced if isinstance(text, Rejected) else text.code
+    lexed = _lex(spliced := _splice(source))
+    return spliced if isinstance(lexed, Rejected) else lexed[0]
 
 
 def _splice(source: str) -> str:
@@ -152,8 +141,9 @@ def _forbidden(rule: str, detail: str) -> Rejected:
     return Rejected("forbidden_source", rule, f"{detail}.")
 
 
-def _lex(spliced: str) -> _Text | Rejected:
-    code, strings, names, numbers = [], [], set(), set()
+def _lex(spliced: str) -> tuple[str, list[str], set[str], set[str]] | Rejected:
+    """The code without comments (a block comment is a space), its string literals, names and numbers."""
+    code, strings, names, numbers = list[str](), list[str](), set[str](), set[str]()
     strays: dict[int, tuple[int, str]] = {}
     before, line = "", 0
     for token in _TOKEN.finditer(spliced):
@@ -181,7 +171,7 @@ def _lex(spliced: str) -> _Text | Rejected:
         disabled = _disabled(joined)
         if (first := next((one for number, one in strays.items() if number not in disabled), None)) is not None:
             return _stray(spliced, *first)
-    return _Text(joined, tuple(strings), frozenset(names), frozenset(names | numbers))
+    return joined, strings, names, numbers
 
 
 def _stray(spliced: str, at: int, before: str) -> Rejected:
@@ -211,7 +201,7 @@ def _disabled(code: str) -> set[int]:
     return found
 
 
-def _can_be_pasted(word: str, pieces: frozenset[str]) -> bool:
+def _can_be_pasted(word: str, pieces: set[str]) -> bool:
     """Whether `word` is a row of at least two of `pieces`."""
     reached = [True] + [False] * len(word)
     for end in range(1, len(word) + 1):

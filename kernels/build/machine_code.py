@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
 from tunesmith.kernels.build.artifact import Artifact
 
@@ -25,9 +24,19 @@ _INSTRUCTION = re.compile(
     r"(?:^|[{;])[ \t]*(?:@!?%\w+[ \t]+)?([a-z][a-z0-9]*(?:[.:]+[A-Za-z0-9_]+)*)[ \t]+[^\n;]*(?=;)", re.MULTILINE
 )
 _TYPE = re.compile(r"^[bsuf](?:f)?(8|16|32|64|128)(x2)?$|^(bf16)(x2)?$")
-_SPECIAL_UNIT = frozenset({"ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt", "div"})
-_ARITHMETIC = frozenset({"add", "sub", "mul", "mad", "fma", "neg", "abs", "min", "max", "mul24", "mad24"})
-_LOGIC = frozenset({"and", "or", "xor", "not", "shl", "shr", "shf", "lop3", "prmt", "bfe", "bfi", "popc", "clz"})
+_SORTS = {
+    "bar barrier": "bar",
+    "membar fence": "fence",
+    "bra": "branch",
+    "mma wmma ldmatrix wgmma": "tensor core",
+    "fma": "fma, {kind}",
+    "add sub mul mad neg abs min max mul24 mad24": "arithmetic, {kind}",
+    "ex2 lg2 sin cos tanh rcp rsqrt sqrt div": "special function or division, {kind}",
+    "and or xor not shl shr shf lop3 prmt bfe bfi popc clz": "bits and shifts",
+    "setp set selp slct": "compare or select",
+    **{name: name for name in ("shfl", "vote", "match", "redux", "call", "cvt")},
+}
+_SORT_OF = {name: sort for names, sort in _SORTS.items() for name in names.split()}
 _SPACES = ("global", "shared", "local", "const")
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:[^\n]*?\binlined_at\s+(\d+)\s+(\d+)\s+\d+)?[^\n]*")
@@ -91,13 +100,11 @@ def hot_lines(ptx: str, file: str, most: int = 4) -> tuple[HotLine, ...]:
     for first, end in loops.values():
         for at in range(first, end):
             depths[at] += 1
-    counts, deepest, weights = Counter[int](), dict[int, int](), Counter[int]()
+    by_line: dict[int, list[int]] = {}
     for at, depth in zip(found, depths, strict=True):
-        counts[at] += 1
-        deepest[at] = max(depth, deepest.get(at, 0))
-        weights[at] += ASSUMED_TRIP_COUNT**depth
-    weights.pop(0, None)
-    return tuple(HotLine(at, counts[at], deepest[at]) for at, _ in weights.most_common(most))
+        by_line.setdefault(at, []).append(depth)
+    ranked = sorted(filter(None, by_line), key=lambda at: -sum(ASSUMED_TRIP_COUNT**depth for depth in by_line[at]))
+    return tuple(HotLine(at, len(by_line[at]), max(by_line[at])) for at in ranked[:most])
 
 
 def instruction_mix(ptx: str) -> dict[str, int]:
@@ -115,22 +122,10 @@ def _sort(opcode: str) -> str | None:
         if space is None:
             return None if "param" in parts else f"{name} generic {_bytes(parts)} B"
         return f"{'ld' if name == 'ldu' else name}.{space} {_bytes(parts)} B"
-    if name == "cp" and "async" in parts:
-        return "cp.async"
-    if name in ("bar", "barrier", "shfl", "vote", "match", "redux", "membar", "fence", "bra", "call", "cvt"):
-        return {"barrier": "bar", "membar": "fence", "bra": "branch"}.get(name, name)
-    if name in ("mma", "wmma", "ldmatrix", "wgmma"):
-        return "tensor core"
-    kind = _kind(parts)
-    if name in _SPECIAL_UNIT:
-        return f"special function or division, {kind}"
-    if name in _ARITHMETIC:
-        return f"fma, {kind}" if name == "fma" else f"arithmetic, {kind}"
-    if name in _LOGIC:
-        return "bits and shifts"
-    if name in ("setp", "set", "selp", "slct"):
-        return "compare or select"
-    return None
+    if name == "cp":
+        return "cp.async" if "async" in parts else None
+    sort = _SORT_OF.get(name)
+    return None if sort is None else sort.format(kind=_kind(parts[-1]))
 
 
 def _bytes(parts: list[str]) -> int:
@@ -142,13 +137,10 @@ def _bytes(parts: list[str]) -> int:
     return vector
 
 
-def _kind(parts: list[str]) -> str:
-    last = parts[-1]
+def _kind(last: str) -> str:
     if last.startswith(("f16", "bf16")):
         return "16-bit float"
-    if last in ("f32", "f64"):
-        return "float" if last == "f32" else "double"
-    return "integer"
+    return {"f32": "float", "f64": "double"}.get(last, "integer")
 
 
 MARKS = "tunesmith_executed"
@@ -162,8 +154,7 @@ _TOKEN = re.compile(
     r"|(?P<label>[A-Za-z_$%][\w$]*\s*:(?!:))"
     r'|(?P<statement>(?:"(?:[^"\\]|\\.)*"|[^;"])*;)'
 )
-_BODY = re.compile(r"\.(?:entry|func)\b")
-_NAME = re.compile(r"\.(?:entry|func)\b\s*(?:\([^)]*\)\s*)?([A-Za-z_$%][\w$]*)")
+_BODY = re.compile(r"\.(?:entry|func)\b\s*(?:\([^)]*\)\s*)?([A-Za-z_$%][\w$]*)?")
 _WORD = re.compile(r"[A-Za-z_$%][\w$]*")
 _TABLE = re.compile(r"\.(?:global|const)\b[^;={}]*?([A-Za-z_$%][\w$]*)\s*(?:\[\d*\]\s*)*=\s*([^;]*);")
 _GUARDED = re.compile(r"@!?%?[\w$]+\s+")
@@ -199,28 +190,21 @@ def mark_blocks(ptx: str, file: str, entry: str) -> tuple[str, tuple[Block, ...]
     entry: the kernel's name; other kernels, and functions that only these call, leave no marks. Raises `PtxError`.
     """
     text = _COMMENT.sub("", ptx)
-    reader = _BlockReader(files_named(text, file))
-    bodies, position = [], 0
-    for start, end in _bodies(text):
-        header = text[position:start]
-        name = _NAME.search(header, max(found.start() for found in _BODY.finditer(header)))
-        bodies.append((name.group(1) if name else "", start, end))
-        position = end
+    files, bodies = files_named(text, file), list(_bodies(text))
     reached = _reached(text, bodies, entry)
-    made, position = [], 0
+    found, made, position = list[tuple[str, set[int]]](), list[str](), 0
     for function, start, end in bodies:
         body = text[start:end]
-        made += [text[position:start], *(reader.read(body, function) if function in reached else [body])]
+        made += [text[position:start], *(_marked(body, function, files, found) if function in reached else [body])]
         position = end
-    made.append(text[position:])
-    blocks = tuple(Block(function, tuple(sorted(lines))) for function, lines in reader.blocks)
-    if not blocks:
+    if not found:
         raise PtxError("the PTX has no function with a body")
-    head = re.search(r"^\s*\.address_size\s+64[^\n]*\n", text, re.MULTILINE)
+    whole = "".join([*made, text[position:]])
+    head = re.search(r"^\s*\.address_size\s+64[^\n]*\n", whole, re.MULTILINE)
     if head is None:
         raise PtxError("the PTX does not say `.address_size 64`")
-    declared = f".visible .global .align 4 .u32 {MARKS}[{len(blocks)}];\n"
-    whole = "".join(made)
+    declared = f".visible .global .align 4 .u32 {MARKS}[{len(found)}];\n"
+    blocks = tuple(Block(function, tuple(sorted(lines))) for function, lines in found)
     return whole[: head.end()] + declared + whole[head.end() :], blocks
 
 
@@ -240,15 +224,15 @@ def _reached(text: str, bodies: Sequence[tuple[str, int, int]], entry: str) -> s
     return reached
 
 
-def _bodies(text: str) -> Iterator[tuple[int, int]]:
-    """Where each function's body begins, behind its brace, and ends, in front of the other."""
+def _bodies(text: str) -> Iterator[tuple[str, int, int]]:
+    """Each function's name, and where its body begins, behind its brace, and ends, in front of the other."""
     position = 0
     while (brace := text.find("{", position)) >= 0:
         end = _closing(text, brace)
         # What stands in front of the brace, from the last statement or body on.
         before = text[max(position, text.rfind(";", position, brace) + 1) : brace]
-        if _BODY.search(before):
-            yield brace + 1, end
+        if (named := _BODY.search(before)) is not None:
+            yield named[1] or "", brace + 1, end
         position = end + 1
 
 
@@ -261,40 +245,34 @@ def _closing(text: str, brace: int) -> int:
     raise PtxError("a brace is not closed")
 
 
-class _BlockReader:
-    """Goes through bodies and numbers their blocks. files: the numbers of the source in `.loc`."""
-
-    def __init__(self, files: set[int]) -> None:
-        self._files = files
-        self.blocks: list[tuple[str, set[int]]] = []
-
-    def read(self, body: str, function: str) -> Iterator[str]:
-        """The pieces of `body` with marks among them."""
-        position, line = 0, 0
-        begins, reachable, placed = True, True, True
-        while position < len(body):
-            token = _TOKEN.match(body, position)
-            if token is None:
-                raise PtxError(f"not a statement: {body[position : position + 40].strip()!r}")
-            position, kind, text = token.end(), token.lastgroup, token.group()
-            if kind == "loc":
-                line, placed = source_line(text, self._files) or line, False
-            elif kind == "label":
-                if not body[position:].lstrip().startswith((".branchtargets", ".calltargets", ".callprototype")):
-                    begins = reachable = True
-            elif kind == "statement" and not text.startswith("."):
-                if begins and reachable:
-                    yield f"st.global.u32 [{MARKS}+{4 * len(self.blocks)}], 1;\n"
-                    self.blocks.append((function, {line} - {0}))
-                    begins = False
-                elif reachable and not placed:
-                    self.blocks[-1][1].update({line} - {0})
-                placed = True
-                guarded = _GUARDED.match(text)
-                if _ENDS.match(text, guarded.end() if guarded else 0):
-                    # Behind what always leaves, only a label can be reached.
-                    begins, reachable = True, guarded is not None
-            yield text
+def _marked(body: str, function: str, files: set[int], blocks: list[tuple[str, set[int]]]) -> Iterator[str]:
+    """The pieces of `body` with marks among them; adds its blocks to `blocks`. files: the numbers of the source in
+    `.loc`."""
+    position, line = 0, 0
+    begins, reachable, placed = True, True, True
+    while position < len(body):
+        token = _TOKEN.match(body, position)
+        if token is None:
+            raise PtxError(f"not a statement: {body[position : position + 40].strip()!r}")
+        position, kind, text = token.end(), token.lastgroup, token.group()
+        if kind == "loc":
+            line, placed = source_line(text, files) or line, False
+        elif kind == "label":
+            if not body[position:].lstrip().startswith((".branchtargets", ".calltargets", ".callprototype")):
+                begins = reachable = True
+        elif kind == "statement" and not text.startswith("."):
+            if begins and reachable:
+                yield f"st.global.u32 [{MARKS}+{4 * len(blocks)}], 1;\n"
+                blocks.append((function, {line} - {0}))
+                begins = False
+            elif reachable and not placed:
+                blocks[-1][1].update({line} - {0})
+            placed = True
+            guarded = _GUARDED.match(text)
+            if _ENDS.match(text, guarded.end() if guarded else 0):
+                # Behind what always leaves, only a label can be reached.
+                begins, reachable = True, guarded is not None
+        yield text
 
 
 GLOBAL_SECTIONS = (".nv.global", ".nv.global.init")
@@ -318,14 +296,6 @@ class CubinError(ValueError):
     """The bytes are not a little-endian 64-bit ELF file."""
 
 
-class _Section(NamedTuple):
-    name: str
-    kind: int
-    offset: int
-    size: int
-    link: int
-
-
 def global_variables(code: bytes) -> tuple[str, ...]:
     """Names of the variables of a cubin that kernels can write and find again in a later launch, sorted.
 
@@ -333,42 +303,32 @@ def global_variables(code: bytes) -> tuple[str, ...]:
     them: the file does not tell them from variables, and a cast makes them such. Raises `CubinError`.
     """
     try:
-        sections = _sections(code)
-        symbols = _symbols(code, sections)
-    except (struct.error, IndexError, ValueError) as error:
+        sizes, symbols = _sections_and_symbols(code)
+    except (struct.error, IndexError, OverflowError, ValueError) as error:
         raise CubinError(f"these bytes cannot be read as a cubin: {error}") from error
     found = {name for name, section in symbols if section in GLOBAL_SECTIONS or (not section and name in HEAP)}
     # A section with bytes and no names would be a way to hide a variable.
-    if not found and any(section.name in GLOBAL_SECTIONS and section.size for section in sections):
+    if not found and any(name in GLOBAL_SECTIONS and size for name, size in sizes):
         found.add("(unnamed)")
     return tuple(sorted(found))
 
 
-def _sections(code: bytes) -> list[_Section]:
-    (magic, _, _, _, _, _, table, _, _, _, _, size, count, names_at) = _HEADER.unpack_from(code)
-    if magic[:6] != b"\x7fELF\x02\x01":
+def _sections_and_symbols(code: bytes) -> tuple[list[tuple[str, int]], list[tuple[str, str]]]:
+    """Name and size of each section; name and section ("" if undefined or special) of each symbol that is not a
+    section's own."""
+    header = _HEADER.unpack_from(code)
+    table, (size, count, names_at) = header[6], header[11:]
+    if header[0][:6] != b"\x7fELF\x02\x01":
         raise ValueError("the ELF header is missing")
-    raw = [_SECTION.unpack_from(code, table + index * size) for index in range(count)]
-    names = raw[names_at][4]
-    return [
-        _Section(_text(code, names + name), kind, offset, length, link)
-        for name, kind, _, _, offset, length, link, _, _, _ in raw
-    ]
-
-
-def _symbols(code: bytes, sections: list[_Section]) -> list[tuple[str, str]]:
-    """Name and section ("" if undefined or special) of each symbol that is not a section's own."""
-    found = []
-    for table in sections:
-        if table.kind != _SYMBOL_TABLE:
-            continue
-        names = sections[table.link].offset
-        for at in range(table.offset, table.offset + table.size, _SYMBOL.size):
+    sections = [_SECTION.unpack_from(code, table + index * size) for index in range(count)]
+    names = [_text(code, sections[names_at][4] + section[0]) for section in sections]
+    symbols = []
+    for _, kind, _, _, offset, length, link, *_ in sections:
+        for at in range(offset, offset + length, _SYMBOL.size) if kind == _SYMBOL_TABLE else ():
             name, info, _, index, _, _ = _SYMBOL.unpack_from(code, at)
             if info & 0xF != _SECTION_SYMBOL:
-                section = sections[index].name if 0 < index < len(sections) else ""
-                found.append((_text(code, names + name), section))
-    return found
+                symbols.append((_text(code, sections[link][4] + name), names[index] if 0 < index < count else ""))
+    return [(name, section[5]) for name, section in zip(names, sections, strict=True)], symbols
 
 
 def _text(code: bytes, at: int) -> str:

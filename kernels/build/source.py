@@ -43,14 +43,6 @@ class Specialised:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _literal_headers(source: str) -> set[str]:
-    """The headers of the 16-bit and 8-bit types that a source names itself. One that asks for its types by flags, as
-    `#if T_IS_FLOAT16`, gets those of its workload alone."""
-    if "_IS_" in source:
-        return set()
-    return {header for header, words in _LITERAL.items() if words.search(source)}
-
-
 def literal(value: bool | int | float | str) -> str:
     """A parameter's value as macro text."""
     if isinstance(value, bool):
@@ -67,8 +59,10 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     """
     lines = [f"// {template.name}: specialised by Tunesmith"]
     if BACKENDS[template.backend].takes_headers:
-        headers = sorted({DTYPES[dtype].cuda_header for dtype in types.values()} | _literal_headers(template.source))
-        headers = [name for name in headers if name]
+        needed = {DTYPES[dtype].cuda_header for dtype in types.values()} - {""}
+        if "_IS_" not in template.source:  # one that asks for its types by flags names none itself
+            needed |= {header for header, words in _LITERAL.items() if words.search(template.source)}
+        headers = sorted(needed)
         # Before the macros below: a header that has a type parameter T would not outlive `#define T float`.
         headers += [name for name in _INCLUDED.findall(template.source) if name not in headers]
         lines += [f"#include <{header}>" for header in headers]

@@ -17,8 +17,9 @@ from typing import ClassVar
 import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.search.tables import is_t4, read_cache, read_t4
-from tunesmith.kernels.space import Domain, Reason, Space
+from tunesmith.kernels.space import Domain, Space
 from tunesmith.kernels.spec.template import Config
 
 
@@ -123,7 +124,7 @@ class Strategy(ABC):
         """The point with the smallest complete value so far, and that value."""
         self.because = ""
         """Why this strategy was picked, when it was picked for the user."""
-        self.refused_seeds: list[tuple[Config, Reason]] = []
+        self.refused_seeds: list[tuple[Config, Rejected]] = []
         self._tells = 0
         self._dry = False
         self._queue: deque[int] = deque()

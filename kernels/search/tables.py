@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.space import Codes, Domain, Reason, Space
+from tunesmith.kernels.outcome import Rejected
+from tunesmith.kernels.space import Codes, Domain, Space
 from tunesmith.kernels.spec.taskfile import explain
 from tunesmith.kernels.spec.template import Config, Parameter
 
@@ -115,7 +116,7 @@ def read_cache(path: Path) -> Table:
     try:
         file = _CacheFile.model_validate(data)
     except ValidationError as error:
-        raise CacheFileError(f"{path} is not a Kernel Tuner cache file: {explain(error, _CacheFile, data)}.") from error
+        raise CacheFileError(f"{path} is not a Kernel Tuner cache file: {explain(error, data)}.") from error
     names = file.tune_params_keys or list(file.tune_params)
     if missing := sorted(set(names) - set(file.tune_params)) or sorted({n for n in names if names.count(n) > 1}):
         raise CacheFileError(
@@ -125,7 +126,7 @@ def read_cache(path: Path) -> Table:
     try:
         parameters = tuple(Parameter(name=name, values=tuple(file.tune_params[name])) for name in names)
     except ValidationError as error:
-        why = explain(error, Parameter, data)
+        why = explain(error, data)
         raise CacheFileError(f"{path}: tune_params cannot be the parameters of a search: {why}.") from error
     domain = Domain(parameters)
     rows, times, failures, costs = [], [], [], []
@@ -134,7 +135,7 @@ def read_cache(path: Path) -> Table:
         if odd := [name for name, value in values.items() if not isinstance(value, bool | int | float | str)]:
             raise CacheFileError(f"{path}: the configuration {key} has no number or text for {odd[0]}.")
         row = domain.encode(values)
-        if isinstance(row, Reason):
+        if isinstance(row, Rejected):
             raise CacheFileError(f"{path}: the configuration {key} does not fit tune_params: {row.detail}")
         time, failure = _outcome(path, key, record)
         rows.append(row)

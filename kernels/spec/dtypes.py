@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -58,8 +57,8 @@ class DataType:
     name: in task files and expressions. size: bytes of one element. c_names: by backend, the type that stands for it in
     a kernel's source; a backend that is missing has no such type. cuda_header: the header that declares it.
     numpy_name: its type in NumPy, or in ml_dtypes where NumPy has none. rtol, atol: the tolerance of a task that gives
-    none. largest: the largest finite value, and fraction_bits: stored bits of its significand; infinite and 0 where
-    results never leave the range. saturates: whether stores clamp to `largest` instead of giving infinity. poison:
+    none. largest: the largest finite value (infinite where results never leave the range); fraction_bits: stored bits
+    of a significand. saturates: whether stores clamp to `largest` instead of giving infinity. poison:
     bytes that fill outputs before a launch, in turn: for floats a NaN, and not the one that computing gives. load: C
     that defines VALUE(x), the value as a double of an element read as unsigned bits, with the macros DEVICE and
     AS_FLOAT of `tunesmith.kernels.check.compare`; empty for what C converts by itself.
@@ -183,75 +182,64 @@ def _integer(name: str, size: int, cuda: str, opencl: str) -> DataType:
     return DataType(name=name, size=size, c_names={"cuda": cuda, "opencl": opencl})
 
 
+def _float(
+    name: str,
+    bits: tuple[int, int],
+    c_names: Mapping[str, str],
+    rtol: float,
+    atol: float,
+    header: str = "",
+    **more: Any,
+) -> DataType:
+    """bits: of the exponent and of the fraction, as IEEE 754 has them."""
+    exponent, fraction = bits
+    largest = (2 - 2.0**-fraction) * 2.0 ** ((1 << exponent - 1) - 1)
+    fields = {"size": (1 + exponent + fraction) // 8, "largest": largest, "fraction_bits": fraction, **more}
+    return DataType(name=name, c_names=c_names, is_float=True, cuda_header=header, rtol=rtol, atol=atol, **fields)
+
+
+_UPPER_HALF = "#define VALUE(x) ((double)AS_FLOAT((unsigned int)(x) << 16))\n"
 _TYPES = (
-    DataType(
-        name="float64", size=8, c_names={"cuda": "double", "opencl": "double"}, is_float=True, rtol=1e-12, atol=1e-12
-    ),
-    DataType(
-        name="float32",
-        size=4,
-        c_names={"cuda": "float", "opencl": "float"},
-        is_float=True,
-        rtol=1e-5,
-        atol=1e-5,
-        largest=2.0**128 * (1 - 2.0**-24),
-        fraction_bits=23,
-    ),
+    _float("float64", (11, 52), {"cuda": "double", "opencl": "double"}, 1e-12, 1e-12, largest=math.inf),
+    _float("float32", (8, 23), {"cuda": "float", "opencl": "float"}, 1e-5, 1e-5),
     # Half arithmetic is an OpenCL extension many devices lack, so there 16-bit floats are storage: half is read with
     # vload_half, bfloat16 is the upper half of a float kept in a ushort. The tolerances of both are two units in the
     # last place, for results that are rounded once after float arithmetic.
-    DataType(
-        name="float16",
-        size=2,
-        c_names={"cuda": "__half", "opencl": "half"},
-        is_float=True,
-        cuda_header="cuda_fp16.h",
-        rtol=2e-3,
-        atol=2e-3,
-        largest=65504.0,
-        fraction_bits=10,
-        load=_small_float(5, 10),
+    _float(
+        "float16", (5, 10), {"cuda": "__half", "opencl": "half"}, 2e-3, 2e-3, "cuda_fp16.h", load=_small_float(5, 10)
     ),
-    DataType(
-        name="bfloat16",
-        size=2,
-        c_names={"cuda": "__nv_bfloat16", "opencl": "ushort"},
-        is_float=True,
-        cuda_header="cuda_bf16.h",
-        rtol=1.6e-2,
-        atol=1.6e-2,
-        largest=2.0**128 * (1 - 2.0**-8),
-        fraction_bits=7,
-        load="#define VALUE(x) ((double)AS_FLOAT((unsigned int)(x) << 16))\n",
+    _float(
+        "bfloat16",
+        (8, 7),
+        {"cuda": "__nv_bfloat16", "opencl": "ushort"},
+        1.6e-2,
+        1.6e-2,
+        "cuda_bf16.h",
+        load=_UPPER_HALF,
     ),
     # Open Compute Project, 8-bit floating point specification (OFP8). CUDA's conversions clamp to the largest finite
     # value (PTX: cvt.satfinite). e4m3 has no infinity, and two NaNs only, which differ in their sign; computing gives
     # the positive one on a GPU. The tolerance is one unit in the last place.
-    DataType(
-        name="float8_e4m3",
-        size=1,
-        c_names={"cuda": "__nv_fp8_e4m3"},
-        is_float=True,
-        cuda_header="cuda_fp8.h",
-        numpy_name="float8_e4m3fn",
+    _float(
+        "float8_e4m3",
+        (4, 3),
+        {"cuda": "__nv_fp8_e4m3"},
         rtol=0.125,
         atol=2.0**-6,
+        header="cuda_fp8.h",
+        numpy_name="float8_e4m3fn",
         largest=448.0,
-        fraction_bits=3,
         saturates=True,
         poison=(0xFF,),
         load=_small_float(4, 3, infinity=False),
     ),
-    DataType(
-        name="float8_e5m2",
-        size=1,
-        c_names={"cuda": "__nv_fp8_e5m2"},
-        is_float=True,
-        cuda_header="cuda_fp8.h",
+    _float(
+        "float8_e5m2",
+        (5, 2),
+        {"cuda": "__nv_fp8_e5m2"},
         rtol=0.25,
         atol=2.0**-6,
-        largest=57344.0,
-        fraction_bits=2,
+        header="cuda_fp8.h",
         saturates=True,
         poison=(0xFD,),
         load=_small_float(5, 2),
@@ -266,7 +254,7 @@ _TYPES = (
     _integer("uint8", 1, "unsigned char", "uchar"),
     _integer("bool", 1, "bool", "uchar"),
 )
-DTYPES: Mapping[str, DataType] = MappingProxyType({one.name: one for one in _TYPES})
+DTYPES: Mapping[str, DataType] = {one.name: one for one in _TYPES}
 """Every data type Tunesmith knows, by name."""
 _OTHER_NAMES = {
     "float64": "double fp64 f64",
@@ -284,44 +272,22 @@ _OTHER_NAMES = {
 }
 ALIASES = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
 """Names that other tools have for some of them, for messages alone."""
-
-
-C_TYPES = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "__half": "float16",
-    "nv_half": "float16",
-    "__nv_bfloat16": "bfloat16",
-    "nv_bfloat16": "bfloat16",
-    "__nv_fp8_e4m3": "float8_e4m3",
-    "__nv_fp8_e5m2": "float8_e5m2",
-    "char": "int8",
-    "signed char": "int8",
-    "int8_t": "int8",
-    "unsigned char": "uint8",
-    "uint8_t": "uint8",
-    "uchar": "uint8",
+_C_NAMES = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "half, __half, nv_half",
+    "bfloat16": "__nv_bfloat16, nv_bfloat16",
+    "float8_e4m3": "__nv_fp8_e4m3",
+    "float8_e5m2": "__nv_fp8_e5m2",
+    "int8": "char, signed char, int8_t",
+    "uint8": "unsigned char, uint8_t, uchar",
     "bool": "bool",
-    "short": "int16",
-    "int16_t": "int16",
-    "unsigned short": "uint16",
-    "uint16_t": "uint16",
-    "ushort": "uint16",
-    "int": "int32",
-    "int32_t": "int32",
-    "unsigned": "uint32",
-    "unsigned int": "uint32",
-    "uint32_t": "uint32",
-    "uint": "uint32",
-    "long": "int64",
-    "long long": "int64",
-    "int64_t": "int64",
-    "long int": "int64",
-    "unsigned long": "uint64",
-    "unsigned long long": "uint64",
-    "uint64_t": "uint64",
-    "ulong": "uint64",
-    "size_t": "uint64",
+    "int16": "short, int16_t",
+    "uint16": "unsigned short, uint16_t, ushort",
+    "int32": "int, int32_t",
+    "uint32": "unsigned, unsigned int, uint32_t, uint",
+    "int64": "long, long long, int64_t, long int",
+    "uint64": "unsigned long, unsigned long long, uint64_t, ulong, size_t",
 }
+C_TYPES = {c_name: name for name, c_names in _C_NAMES.items() for c_name in c_names.split(", ")}
 """Data types by their names in C, on a platform with 64-bit longs."""

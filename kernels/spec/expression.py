@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import ast
 import difflib
-import io
 import math
 import operator
 import re
-import tokenize
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache, partial, reduce
 from typing import Any
 
@@ -75,15 +72,6 @@ def _exact(operate: Operation) -> Operation:
     return exact
 
 
-def _divided(divide: Operation) -> Operation:
-    def divided(a: Value, b: Value) -> Value:
-        if _is_array(a, b) and not np.all(b):
-            raise ZeroDivisionError("division by zero")
-        return divide(a, b)
-
-    return divided
-
-
 def _power(a: Value, b: Value) -> Value:
     if _is_array(a, b):
         raise TypeError("arrays have no powers")
@@ -104,10 +92,6 @@ def _contains(value: Value, *options: Value) -> Value:
     if not _is_array(value, *options):
         return value in options
     return reduce(np.logical_or, (np.asarray(value == option) for option in options), np.asarray(False))
-
-
-def _lacks(value: Value, *options: Value) -> Value:
-    return _not(_contains(value, *options))
 
 
 def _of_values(function: Operation) -> Operation:
@@ -142,9 +126,9 @@ BINARY: Mapping[type[ast.operator], Operation] = {
     ast.Add: _exact(operator.add),
     ast.Sub: _exact(operator.sub),
     ast.Mult: _exact(operator.mul),
-    ast.Div: _divided(operator.truediv),
-    ast.FloorDiv: _divided(operator.floordiv),
-    ast.Mod: _divided(operator.mod),
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
     ast.Pow: _power,
     ast.BitAnd: operator.and_,
 }
@@ -165,10 +149,6 @@ def _extreme(scalar: Operation, vector: Operation) -> Operation:
 def _rounded(scalar: Operation) -> Operation:
     # Arrays in arithmetic are whole.
     return lambda value: value if _is_array(value) else scalar(value)
-
-
-def _ceil_div(a: Value, b: Value) -> Value:
-    return -BINARY[ast.FloorDiv](-a, b)
 
 
 def _log2(a: Value) -> Value:
@@ -197,8 +177,8 @@ FUNCTIONS: Mapping[str, tuple[Operation, int, int]] = {
     "abs": (abs, 1, 1),
     "ceil": (_rounded(math.ceil), 1, 1),
     "floor": (_rounded(math.floor), 1, 1),
-    "ceil_div": (_ceil_div, 2, 2),
-    "round_up": (lambda a, b: BINARY[ast.Mult](_ceil_div(a, b), b), 2, 2),
+    "ceil_div": (lambda a, b: -(-a // b), 2, 2),
+    "round_up": (lambda a, b: BINARY[ast.Mult](-(-a // b), b), 2, 2),
     "log2": (_log2, 1, 1),
     "is_pow2": (_is_pow2, 1, 1),
     "sizeof": (_sizeof, 1, 1),
@@ -219,21 +199,23 @@ def _position(text: str, line: int, column: int) -> str:
 
 
 def _error(text: str, position: str, message: str) -> ExpressionError:
-    return ExpressionError(f"In the expression `{_printable(text)}`, {position}: {message.rstrip('.')}.")
+    stop = "" if message.endswith((".", "?")) else "."
+    return ExpressionError(f"In the expression `{_printable(text)}`, {position}: {message}{stop}")
 
 
-@dataclass(frozen=True, slots=True)
 class Expression:
-    """A parsed expression. `names` are the free names it needs; `evaluate` gives them values."""
+    """A parsed expression. `names` are the free names it needs; `evaluate` gives them values. tree: of `text`, of whose
+    nodes it makes the functions that evaluate them; raises `ExpressionError` for what the language does not have."""
 
-    text: str
-    names: frozenset[str]
-    _value: Evaluate = field(repr=False, compare=False)
-    _positions: Mapping[str, str] = field(repr=False, compare=False)
+    def __init__(self, text: str, tree: ast.expr) -> None:
+        self.text = text
+        self._positions = dict[str, str]()  # where each free name stands first
+        self._value = self._read(tree)
+        self.names = frozenset(self._positions)
 
     def evaluate(self, values: Mapping[str, Value]) -> Value:
         """The value for `values`; arrays broadcast. Raises `ExpressionError` naming the column."""
-        with np.errstate(all="ignore"):
+        with np.errstate(divide="raise", invalid="raise", over="ignore"):
             return self._value(values)
 
     def integer(self, values: Mapping[str, Value]) -> int:
@@ -250,38 +232,25 @@ class Expression:
             return value
         raise ExpressionError(f"The expression `{_printable(self.text)}` must give a number, but gives {value!r}.")
 
-    def require(self, known: frozenset[str] | set[str], where: str) -> None:
-        """Raises `ExpressionError` when a name outside `known` is used; `where` says which key of which file."""
+    def require(self, known: Set[str]) -> None:
+        """Raises `ExpressionError` when a name outside `known` is used."""
         for name, position in self._positions.items():
             if name not in known:
                 near = difflib.get_close_matches(name, [*known, "True", "False"], 1)
-                hint = (
-                    f"did you mean '{near[0]}'?" if near else f"known names are {', '.join(sorted(known)) or 'none'}."
-                )
-                raise ExpressionError(
-                    f"{where}: in the expression `{_printable(self.text)}`, {position}: "
-                    f"the name '{name}' is not defined; {hint}"
-                )
+                names = ", ".join(sorted(known)) or "none"
+                hint = f"did you mean '{near[0]}'?" if near else f"known names are {names}"
+                raise _error(self.text, position, f"the name '{name}' is not defined; {hint}")
 
-
-class _Reader:
-    """Checks a syntax tree, and makes of each node the function that evaluates it. positions: where each free name
-    stands first."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.positions = text, dict[str, str]()
-
-    def read(self, node: ast.expr, depth: int = 0) -> Evaluate:
-        """The function that evaluates `node`; raises `ExpressionError` for what the language does not have."""
+    def _read(self, node: ast.expr, depth: int = 0) -> Evaluate:
         if depth > MAX_DEPTH:
             raise self._error(node, f"more than {MAX_DEPTH} operations are nested in one another")
         operate, operands = self._operation(node)
-        parts = [self.read(operand, depth + 1) for operand in operands]
+        parts = [self._read(operand, depth + 1) for operand in operands]
 
         def evaluate(values: Mapping[str, Value]) -> Value:
             try:
                 value = operate(values, *parts)
-            except (ZeroDivisionError, ValueError, TypeError, OverflowError) as error:
+            except (ArithmeticError, ValueError, TypeError) as error:
                 raise self._error(node, str(error)) from error
             if isinstance(value, int) and abs(value) > MAX_INTEGER:
                 raise self._error(node, f"the value exceeds {MAX_INTEGER}")
@@ -295,7 +264,7 @@ class _Reader:
             case ast.Constant(value=bool() | int() | float() | str() as constant):
                 return lambda values: constant, ()
             case ast.Name(id=name):
-                self.positions.setdefault(name, self._position(node))
+                self._positions.setdefault(name, self._position(node))
                 return partial(self._look_up, node), ()
             case ast.BinOp(op=symbol) if type(symbol) in BINARY:
                 return _of_numbers(BINARY[type(symbol)]), (node.left, node.right)
@@ -311,7 +280,8 @@ class _Reader:
                 # Lists stand nowhere else: nothing can be built from them, least of all something huge.
                 if not isinstance(options, ast.Tuple | ast.List):
                     raise self._error(options, "`in` is followed by a list, such as (1, 2)")
-                return _of_values(_contains if isinstance(symbol, ast.In) else _lacks), (node.left, *options.elts)
+                within = _contains if isinstance(symbol, ast.In) else lambda *operands: _not(_contains(*operands))
+                return _of_values(within), (node.left, *options.elts)
             case ast.Compare(ops=[symbol], comparators=[right]) if type(symbol) in COMPARE:
                 return _of_values(COMPARE[type(symbol)]), (node.left, right)
             case ast.Compare(ops=[_, _, *_]):
@@ -360,16 +330,14 @@ def parse(text: str) -> Expression:
         raise _error("", "column 1", "it is empty")
     try:
         tree = ast.parse(stripped, mode="eval").body
-        tokens = tokenize.generate_tokens(io.StringIO(stripped).readline) if "#" in stripped else ()
-        comment = next((token.start for token in tokens if token.type == tokenize.COMMENT), None)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line, column = getattr(error, "lineno", None) or 1, (getattr(error, "offset", None) or 1) - 1
         reason = getattr(error, "msg", None) or str(error)
         if re.search(r"&&|\|\||!(?!=)|(?<![=!<>])=(?!=)", stripped):
             reason += "; write `==` to compare, and `and`, `or`, `not`"
         raise _error(stripped, _position(stripped, line, column), reason) from error
-    if comment is not None:  # it would swallow what is put behind the expression
-        raise _error(stripped, _position(stripped, *comment), "a comment cannot stand in an expression")
-    reader = _Reader(stripped)
-    value = reader.read(tree)
-    return Expression(stripped, frozenset(reader.positions), value, reader.positions)
+    if "#" in stripped:  # a comment would swallow what is put behind the expression
+        line = stripped[: stripped.index("#")].count("\n")
+        column = stripped.split("\n")[line].index("#")
+        raise _error(stripped, _position(stripped, line + 1, column), "a comment cannot stand in an expression")
+    return Expression(stripped, tree)

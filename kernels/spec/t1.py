@@ -11,13 +11,12 @@ import ast
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.task import TaskError
-from tunesmith.kernels.spec.taskfile import MARK
+from tunesmith.kernels.spec.taskfile import MARK, read_source
 from tunesmith.kernels.spec.template import BACKENDS, NAME_PATTERN
 
 AXES = ("x", "y", "z")
@@ -30,41 +29,22 @@ THREADS = {"block_size_x": 256, "block_size_y": 1, "block_size_z": 1}
 """Threads of a block along an axis that no parameter decides, as Kernel Tuner has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """The files of a task by name; complete: whether nothing is left to fill in."""
-
-    name: str
-    files: Mapping[str, str]
-    complete: bool
-
-
-def read_t1(path: Path, reference: str | None = None) -> Imported:
-    """The task that the T1 file at `path` describes. reference: "FILE.py:FUNCTION"; left out, a draft of one is made,
-    to be filled in. Raises `TaskError`."""
+def read_t1(path: Path, reference: str | None = None) -> tuple[str, dict[str, str]]:
+    """The name and the files, by theirs, of the task that the T1 file at `path` describes. reference:
+    "FILE.py:FUNCTION"; left out, a draft of one is made, to be filled in. Raises `TaskError`."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
-        return _T1Reader(path, data).task(reference)
-    except OSError as error:
-        raise TaskError(f"{error.filename or path} cannot be read: {error.strerror}.") from error
+        return _T1Reader(path, json.loads(read_source(path, ""))).task(reference)
     except KeyError as error:
-        raise TaskError(
-            f"{path} is not a tuning problem in the format T1: the key {error.args[0]} is missing; add it."
-        ) from error
+        why = f"the key {error.args[0]} is missing; add it"
     except (TypeError, AttributeError) as error:
-        raise TaskError(
-            f"{path} is not a tuning problem in the format T1: a value has another type than the format's ({error})."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise TaskError(f"{path}, or a file that it names, is not UTF-8 text: save it as UTF-8.") from error
+        why = f"a value has another type than the format's ({error})"
     except ValueError as error:
-        raise TaskError(f"{path} is not a tuning problem in the format T1: {error}.") from error
+        why = str(error)
+    raise TaskError(f"{path} is not a tuning problem in the format T1: {why}.")
 
 
 class _T1Reader:
     def __init__(self, path: Path, data: Mapping[str, Any]) -> None:
-        if not isinstance(data, Mapping):
-            raise TaskError(f"{path} is not a tuning problem in the format T1: give a JSON object, not {data!r:.40}.")
         self.path, self.kernel = path, data["KernelSpecification"]
         self.space = data["ConfigurationSpace"]
         self.backend = self._known(LANGUAGES, self.kernel["Language"], "key Language")
@@ -83,30 +63,26 @@ class _T1Reader:
             raise TaskError(f"{self.path}, {where}: {value} is not known here; use one of {', '.join(table)}.")
         return table[value]
 
-    def task(self, reference: str | None) -> Imported:
+    def task(self, reference: str | None) -> tuple[str, dict[str, str]]:
         arguments = [self._argument(one) for one in self.kernel["Arguments"]]
         if not any(one["role"] in ("out", "inout") for one in arguments):
             raise TaskError(
                 f"{self.path}: no argument has the AccessType WriteOnly or ReadWrite, so nothing can be checked."
             )
         source = self._source()
-        defaults = {name: int(value) if isinstance(value, bool) else value for name, value in self.defaults.items()}
-        macros = "".join(f"#define {name} {value}\n" for name, value in defaults.items())
+        values = {name: int(value) if isinstance(value, bool) else value for name, value in self.defaults.items()}
+        macros = "".join(f"#define {name} {value}\n" for name, value in values.items())
         files = {
             f"kernel{self.suffix}": source,
             f"baseline{self.suffix}": f"// The kernel with the parameters' defaults.\n{macros}{source}",
             "template.toml": self._template(),
         }
-        file, _, function = (reference or f"reference.py:{self.entry}").rpartition(":")
-        if reference is None:
-            files["reference.py"] = self._draft(arguments)
-        else:
-            try:
-                files["reference.py"] = Path(file).read_text(encoding="utf-8-sig")
-            except OSError as error:
-                raise TaskError(f"--reference: {file or reference} cannot be read: give FILE.py:FUNCTION.") from error
+        file, _, function = (reference or f":{self.entry}").rpartition(":")
+        if reference is not None and not file:
+            raise TaskError(f"--reference: give FILE.py:FUNCTION, not {reference!r:.80}.")
+        files["reference.py"] = read_source(Path(file), "--reference") if file else self._draft(arguments)
         files["task.toml"] = self._task(arguments, function)
-        return Imported(self.entry, files, reference is not None)
+        return self.entry, files
 
     def _identifier(self, key: str, text: str) -> str:
         if not re.fullmatch(NAME_PATTERN, text):
@@ -154,18 +130,16 @@ class _T1Reader:
                 text = text.replace(f"min({one['name']})", str(min(numbers)))
                 text = text.replace(f"max({one['name']})", str(max(numbers)))
         try:
-            parse(text).require(set(self.sizes), f"{self.path}, argument {name}, key Size")
+            parse(text).require(self.sizes.keys())
         except ExpressionError as error:
-            raise TaskError(str(error)) from error
+            raise TaskError(f"{self.path}, argument {name}, key Size: {error}") from error
         return text
 
     def _source(self) -> str:
         name = self.kernel["KernelFile"]
-        places = [self.path.parent / name, self.path.parent.parent / name]
-        file = next((place for place in places if place.is_file()), None)
-        if file is None:
-            raise TaskError(f"{self.path}, key KernelFile: there is no {name} beside it or in the folder above.")
-        source: str = file.read_text(encoding="utf-8-sig")
+        file = self.path.parent / name
+        above = self.path.parent.parent / name
+        source = read_source(above if above.is_file() and not file.is_file() else file, f"{self.path}, key KernelFile")
         if BACKENDS[self.backend].makes_cubins and 'extern "C"' not in source:
             # Kernel Tuner adds it, too.
             source = re.sub(rf"(__global__\s[^;{{]*\b{self.entry}\s*\()", r'extern "C" \1', source, count=1)

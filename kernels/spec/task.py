@@ -12,12 +12,12 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import Field, StrictInt, model_validator
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.dtypes import ALIASES, DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.template import NAME_PATTERN, BackendName, Config, ExpressionText, Template
+from tunesmith.kernels.spec.template import NAME_PATTERN, BackendName, Config, ExpressionText, Strict, Template
 
 Identifier = Annotated[str, Field(pattern=NAME_PATTERN)]
 
@@ -26,19 +26,14 @@ class TaskError(TunesmithError):
     """A task says something that cannot be carried out."""
 
 
-class _Strict(BaseModel):
-    # Infinities are legal (a Special may be one) and JSON has none, so they travel as text.
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
-
-
-class Special(_Strict):
+class Special(Strict):
     """A share of a buffer's elements, chosen at random, that hold `value` instead of what `fill` gives."""
 
     value: float
     fraction: Annotated[float, Field(gt=0, le=1)]
 
 
-class Fill(_Strict):
+class Fill(Strict):
     """How an input's elements are drawn: normal(mean, scale), uniform(mean - scale, mean + scale), or constant(mean).
     Integer types are rounded. `low` and `high` in a file say the ends of a uniform fill, both of which occur."""
 
@@ -76,7 +71,7 @@ def _shown(value: float) -> str:
     return str(int(value)) if value == math.floor(value) and abs(value) < 2**63 else f"{value:g}"
 
 
-class Argument(_Strict):
+class Argument(Strict):
     """One argument of the kernel, in the order of its signature.
 
     role: `in` is read only, `out` is written only, `inout` both (its result is compared too), `scalar` is passed by
@@ -95,12 +90,12 @@ class Argument(_Strict):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.role != "scalar" and self.values:
-            raise ValueError(f"the array {self.name} needs no `values`: only a scalar has some")
         if self.role == "scalar" and (self.value is None or self.shape):
             raise ValueError(f"the scalar {self.name} needs `value` (an expression) and no `shape`")
-        if self.role != "scalar" and (not self.shape or self.value is not None):
-            raise ValueError(f"the array {self.name} needs `shape` (an expression for each dimension) and no `value`")
+        if self.role != "scalar" and (not self.shape or self.value is not None or self.values):
+            raise ValueError(
+                f"the array {self.name} needs `shape` (an expression for each dimension), no `value` and no `values`"
+            )
         return self
 
 
@@ -110,14 +105,14 @@ ORIGINAL_IS_REFERENCE = (
 )
 
 
-class Tolerance(_Strict):
+class Tolerance(Strict):
     """An element is right when |got - expected| <= atol + rtol * |expected|, or both are the same infinity or NaN."""
 
     rtol: Annotated[float, Field(ge=0)]
     atol: Annotated[float, Field(ge=0)]
 
 
-class Workload(_Strict):
+class Workload(Strict):
     """One shape (and choice of types) the kernel is used on.
 
     weight: its share in the general configuration's objective. held_out: never tuned on, only verified on. devices:
@@ -137,14 +132,14 @@ class Workload(_Strict):
         return {**{dtype: dtype for dtype in DTYPES}, **self.sizes, **self.types}
 
 
-class Baseline(_Strict):
+class Baseline(Strict):
     """The kernel a candidate is compared with. label: its honest kind, such as plain, extracted, production."""
 
     label: str = "plain"
     template: Template
 
 
-class Opponent(_Strict):
+class Opponent(Strict):
     """A function or kernel that a user would have called instead, timed beside the kernels. label: its honest kind.
     on_request: timed only where all opponents are asked for, as it costs seconds to start or to compile."""
 
@@ -178,13 +173,13 @@ OpponentChoice = Literal["usual", "all", "none"]
 """Which opponents are timed: all that are not on request, every one, or none."""
 
 
-class BackendSources(_Strict):
+class BackendSources(Strict):
     baseline: Baseline
     templates: tuple[Template, ...] = ()
     opponents: tuple[KernelOpponent, ...] = ()
 
 
-class Task(_Strict):
+class Task(Strict):
     """A kernel to tune; see docs/tasks.md for the file format. tolerance: by data type or by output.
 
     reference: empty where the original kernel is the reference, else Python source that defines `reference_name`,
@@ -207,10 +202,10 @@ class Task(_Strict):
     flops: ExpressionText = "0"
     requires: tuple[ExpressionText, ...] = ()
     arithmetic: str = ""
-    types: dict[Identifier, tuple[str, ...]] = {}
-    tolerance: dict[str, Tolerance] = {}
+    types: dict[Identifier, tuple[str, ...]] = Field(default_factory=dict)
+    tolerance: dict[str, Tolerance] = Field(default_factory=dict)
     workloads: Annotated[tuple[Workload, ...], Field(min_length=1)]
-    backends: dict[BackendName, BackendSources]
+    backends: Annotated[dict[BackendName, BackendSources], Field(min_length=1)]
     opponents: tuple[FunctionOpponent, ...] = ()
 
     @model_validator(mode="after")
@@ -250,7 +245,7 @@ class Task(_Strict):
                     raise ValueError(DTYPES[dtype].unavailable(backend))
             _reject_repeats(f"{backend} template", [template.name for template in sources.templates])
             _reject_repeats("opponent", [one.name for one in (*sources.opponents, *self.opponents)])
-        if not any(not workload.held_out for workload in self.workloads):
+        if all(workload.held_out for workload in self.workloads):
             raise ValueError("every workload is held out; leave at least one to tune on")
         return self
 
@@ -272,13 +267,10 @@ class Task(_Strict):
         return tuple(argument for argument in self.arguments if argument.role in ("out", "inout"))
 
     def workload(self, name: str) -> Workload:
-        for workload in self.workloads:
-            if workload.name == name:
-                return workload
-        raise TaskError(
-            f"The task {self.name} has no workload {name!r}; it has "
-            f"{', '.join(workload.name for workload in self.workloads)}."
-        )
+        named = {workload.name: workload for workload in self.workloads}
+        if name not in named:
+            raise TaskError(f"The task {self.name} has no workload {name!r}; it has {', '.join(named)}.")
+        return named[name]
 
     def workloads_for(self, kind: str, *, held_out: bool) -> tuple[Workload, ...]:
         """The workloads meant for a kind of device, either the tuned or the held-out ones."""
@@ -326,19 +318,17 @@ class Task(_Strict):
                 "ceil(...) or floor(...)."
             )
         low, high = dtype.span
-        span = f"{low:g} to {high:g}" if dtype.is_float else f"{int(low)} to {int(high)}"
         if not low <= value <= high:
             raise TaskError(
                 f"Task {self.name}, workload {workload.name}: the scalar {argument.name} = `{argument.value}` gives "
-                f"{value!r}, but {dtype.name} holds {span} only: use a wider type."
+                f"{value!r}, but {dtype.name} holds {low} to {high} only: use a wider type."
             )
         return float(value) if dtype.is_float else int(value)
 
     def tolerance_of(self, dtype: str, output: str = "") -> Tolerance:
         """That of the output, or the task's for the data type, or the data type's own."""
-        kind = DTYPES[dtype]
         own = self.tolerance.get(output) or self.tolerance.get(dtype)
-        return own or Tolerance(rtol=kind.rtol, atol=kind.atol)
+        return own or Tolerance(rtol=DTYPES[dtype].rtol, atol=DTYPES[dtype].atol)
 
     def bytes_of(self, workload: Workload) -> float:
         return float(self._number("bytes", self.bytes, workload))
@@ -359,9 +349,8 @@ class Task(_Strict):
 
 
 def _reject_repeats(what: str, names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"the {what} {name} is listed twice")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"the {what} {repeated[0]} is listed twice")
 
 
 def _require_dtype(dtype: str, where: str, extra: tuple[str, ...] = ()) -> None:

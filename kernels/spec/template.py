@@ -1,14 +1,16 @@
 """A template: device source whose execution choices are parameters, with constraints and launch geometry.
 
-Owns the parts of a template, configurations as texts and keys, and the
-record of traits by which backends differ. Which points are feasible is the business of `tunesmith.kernels.space`.
+Owns the parts of a template, configurations as texts and keys, and the record of traits by which backends differ.
+Which points are feasible is the business of `tunesmith.kernels.space`.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,10 +29,36 @@ from pydantic import (
     model_validator,
 )
 
-from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.expression import parse
 
-Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
+
+def unknown_key(wrong: str, known: Sequence[str]) -> str:
+    """The sentence for an unknown key, with the key that was meant or the known keys. No full stop at the end."""
+    close = difflib.get_close_matches(wrong, known, 1)
+    return f"unknown key '{wrong}'; " + (f"did you mean '{close[0]}'?" if close else f"the keys are {', '.join(known)}")
+
+
+class Strict(BaseModel):
+    """A frozen record that files hold; a key that it does not have is a mistake, with the one that was meant."""
+
+    # Infinities are legal (a special value of a fill may be one) and JSON has none, so they travel as text.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, given: object) -> object:
+        if isinstance(given, dict) and (unknown := [key for key in given if key not in cls.model_fields]):
+            raise ValueError(unknown_key(str(unknown[0]), list(cls.model_fields)))
+        return given
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(f"give a number, true, false or text in quotes, not {value!r:.80}")
+
+
+Scalar = Annotated[StrictBool | StrictInt | StrictFloat | StrictStr, BeforeValidator(_plain)]
 Config = dict[str, bool | int | float | str]
 """One point: a value for every parameter, by name."""
 
@@ -38,36 +66,29 @@ NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 MAX_VALUES = 4096
 
 
-class Parameter(BaseModel):
+class Parameter(Strict):
     """A parameter of a template: it becomes a preprocessor macro of the same name, unless it is `launch_only`.
 
     `values` are in their natural order; when they are numbers a neighbour is the next value up or down. `default` is
-    where a search starts and what an untuned template uses; left out, it is the first value.
+    where a search starts and what an untuned template uses; left out, it is the first value. launch_only: only the
+    launch geometry uses it, so that values which differ in nothing else share one compilation. doc: what it does to the
+    generated code.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: Annotated[str, Field(pattern=NAME_PATTERN, description="an identifier; the macro's name in the source")]
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
     values: Annotated[tuple[Scalar, ...], Field(min_length=1, max_length=MAX_VALUES)]
     default: Scalar | None = None
-    launch_only: Annotated[
-        StrictBool,
-        Field(
-            description="true for a parameter that only the launch geometry uses: the source gets no macro of it, and "
-            "values that differ in nothing else share one compilation"
-        ),
-    ] = False
-    doc: Annotated[str, Field(description="what the parameter does to the generated code")] = ""
+    launch_only: StrictBool = False
+    doc: str = ""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
-        # Equal values of different types (1, 1.0 and true) make one macro, and files may lose the difference.
-        if len(set(self.values)) != len(self.values):
-            first, again = _equal(self.values)
-            alike = (
-                f"{first!r} and {again!r} are one value in a macro" if repr(first) != repr(again) else "list it once"
+        # Equal values of different types make one macro, and files may lose the difference.
+        if repeated := [value for value, count in Counter(self.values).items() if count > 1]:
+            raise ValueError(
+                f"the values of parameter {self.name} repeat {repeated[0]!r}: list it once (1, 1.0 and true are one "
+                "value in a macro)"
             )
-            raise ValueError(f"the values of parameter {self.name} repeat {again!r}: {alike}")
         for value in self.values:
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"the value {value!r} of parameter {self.name} is not finite; a macro cannot hold it")
@@ -89,11 +110,6 @@ class Parameter(BaseModel):
     def ordered(self) -> bool:
         """Whether neighbouring values are close: all are numbers, not flags."""
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
-
-
-def _equal(values: Sequence[Scalar]) -> tuple[Scalar, Scalar]:
-    """The first two equal values, of which there are some."""
-    return next((a, b) for at, b in enumerate(values) for a in values[:at] if a == b)
 
 
 def assignments(config: Mapping[str, Any]) -> str:
@@ -194,13 +210,12 @@ TEMPLATE_NAME = r"^[^\x00-\x1f\"\\/]{1,80}$"
 """The name stands in a #line directive and in file names."""
 
 
-class Constraint(BaseModel):
-    """A condition every configuration must meet, over parameters, the workload's sizes and its types."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Constraint(Strict):
+    """A condition every configuration must meet, over parameters, the workload's sizes and its types. because: one
+    sentence for the reader of a rejection."""
 
     expression: ExpressionText
-    because: Annotated[str, Field(description="one sentence for the reader of a rejection")] = ""
+    because: str = ""
 
 
 DEVICE_NAMES = frozenset({"compute_capability"})
@@ -208,11 +223,9 @@ DEVICE_NAMES = frozenset({"compute_capability"})
 for every other device."""
 
 
-class LaunchGeometry(BaseModel):
+class LaunchGeometry(Strict):
     """Up to three expressions for the grid (in blocks) and up to three for the block (in threads); OpenCL's
     work-groups are blocks. `shared_bytes` is dynamic shared memory per block."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     grid: Annotated[tuple[ExpressionText, ...], Field(min_length=1, max_length=3)]
     block: Annotated[tuple[ExpressionText, ...], Field(min_length=1, max_length=3)]
@@ -225,34 +238,28 @@ class LaunchGeometry(BaseModel):
         return (value,) if isinstance(value, str | int | float) and not isinstance(value, bool) else value
 
 
-class Template(BaseModel):
+class Template(Strict):
     """Source plus parameters plus constraints plus launch geometry.
 
     Parameters reach the source as macros of the same name; the workload's types reach it as type macros (see
     `tunesmith.kernels.build.source`). A kernel without parameters is a template with one point: baselines are that.
+
+    source: the whole device source; entry: the kernel's name, in CUDA extern "C". static_shared_bytes: of shared memory
+    that the source declares statically. max_registers: registers per thread the compiler may use; 0 means no cap.
+    device_globals: variables in global memory that the kernel needs, by symbol; any other one is refused as state.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: Annotated[str, Field(pattern=TEMPLATE_NAME, description="short; no quotes and no slashes")]
+    name: Annotated[str, Field(pattern=TEMPLATE_NAME)]
     backend: BackendName
-    source: Annotated[str, Field(min_length=1, description="the whole device source")]
-    entry: Annotated[str, Field(pattern=NAME_PATTERN, description='the kernel\'s name; in CUDA it is extern "C"')]
+    source: Annotated[str, Field(min_length=1)]
+    entry: Annotated[str, Field(pattern=NAME_PATTERN)]
     parameters: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] = ()
     constraints: tuple[Constraint, ...] = ()
     launch: LaunchGeometry
-    static_shared_bytes: Annotated[
-        ExpressionText,
-        Field(description="bytes of shared memory the source declares statically; used to prune before compiling"),
-    ] = "0"
-    max_registers: Annotated[
-        ExpressionText | None, Field(description="registers per thread the compiler may use; 0 means no cap")
-    ] = None
-    fast_math: Annotated[ExpressionText, Field(description="whether to compile with fast math")] = "False"
-    device_globals: Annotated[
-        tuple[str, ...],
-        Field(description="variables in global memory the kernel needs, by symbol; any other one is refused as state"),
-    ] = ()
+    static_shared_bytes: ExpressionText = "0"
+    max_registers: ExpressionText | None = None
+    fast_math: ExpressionText = "False"
+    device_globals: tuple[str, ...] = ()
     description: str = ""
 
     @field_validator("source")
@@ -322,39 +329,11 @@ class Template(BaseModel):
         alone = {text: one for text, one in parsed.items() if one.names and one.names <= DEVICE_NAMES}
         return [text for text, one in alone.items() if not one.evaluate(dict(device))]
 
-    def expressions(self) -> list[tuple[str, str]]:
-        """Every expression with the key it stands at."""
-        found = [(f"constraint {number}", one.expression) for number, one in enumerate(self.constraints, 1)]
-        found += [(f"key launch.grid, {axis}", text) for axis, text in zip("xyz", self.launch.grid, strict=False)]
-        found += [(f"key launch.block, {axis}", text) for axis, text in zip("xyz", self.launch.block, strict=False)]
-        found.append(("key launch.shared_bytes", self.launch.shared_bytes))
-        found.append(("key static_shared_bytes", self.static_shared_bytes))
-        found.append(("key fast_math", self.fast_math))
-        if self.max_registers is not None:
-            found.append(("key max_registers", self.max_registers))
-        return found
-
-    def validate_names(self, sizes: frozenset[str], types: frozenset[str], where: str) -> None:
-        """Raises `ExpressionError` where an expression uses a name that neither the task nor the template defines.
-
-        `sizes` and `types` are the task's names. What decides the source (`max_registers`, `fast_math`) knows no sizes,
-        as one compiled kernel serves all workloads of the same types.
-        """
-        parameters = frozenset(parameter.name for parameter in self.parameters)
-        for what, taken in (("size", sizes), ("type", types), ("data type", frozenset(DTYPES))):
-            if clash := parameters & taken:
-                raise ExpressionError(
-                    f"{where}, key parameters: {min(clash)} is also a {what} of the task: rename the parameter."
-                )
-        known = types | parameters | frozenset(DTYPES)
-        if clash := DEVICE_NAMES & (parameters | sizes | types):
-            raise ExpressionError(f"{where}: {min(clash)} is what constraints call the device's own: rename yours.")
-        for key, text in self.expressions():
-            try:
-                expression = parse(text)
-            except ExpressionError as error:
-                raise ExpressionError(f"{where}, {key}: {error}") from error
-            allowed = known if key in ("key max_registers", "key fast_math") else known | sizes
-            if key.startswith("constraint "):
-                allowed |= DEVICE_NAMES
-            expression.require(allowed, f"{where}, {key}")
+    def expressions(self) -> dict[str, str]:
+        """Every expression by the key it stands at."""
+        launch, found = self.launch, {f"constraint {n}": one.expression for n, one in enumerate(self.constraints, 1)}
+        for name, texts in (("grid", launch.grid), ("block", launch.block)):
+            found |= {f"key launch.{name}, {axis}": text for axis, text in zip("xyz", texts, strict=False)}
+        found |= {"key launch.shared_bytes": launch.shared_bytes, "key static_shared_bytes": self.static_shared_bytes}
+        found["key fast_math"] = self.fast_math
+        return found | ({} if self.max_registers is None else {"key max_registers": self.max_registers})

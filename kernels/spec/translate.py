@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 from tunesmith.hw.errors import TunesmithError
@@ -37,6 +38,15 @@ _SYMBOLS = {
     ast.GtE: ">=",
 }
 _CALLED = {ast.FloorDiv: "floor_div", ast.Mod: "modulo", ast.Pow: "power"}
+_FORMS = {
+    "min": "({0} < {1} ? {0} : {1})",
+    "max": "({0} > {1} ? {0} : {1})",
+    "abs": "({0} < 0 ? -{0} : {0})",
+    "ceil": "((long long)ceil({0}))",
+    "floor": "((long long)floor({0}))",
+    "log2": "log2((double){0})",
+}
+"""Functions that C writes otherwise than as a call of `C_FUNCTIONS`."""
 
 
 class TranslationError(TunesmithError):
@@ -50,140 +60,104 @@ def folded(text: str, values: Mapping[str, Any]) -> str:
     Its value is that of `text`, whatever the other names are. Raises `ExpressionError` where a part
     without other names has no value.
     """
-    return ast.unparse(_fold(ast.parse(parse(text).text, mode="eval").body, values))
+    return ast.unparse(_Folder(values).visit(ast.parse(parse(text).text, mode="eval").body))
 
 
 def to_c(text: str, prefix: str) -> str:
     """`text` as C, whose functions' names begin with `prefix`. Raises `TranslationError` where C has no such thing."""
     try:
-        return _C(prefix).write(ast.parse(text, mode="eval").body)[0]
+        return _c(ast.parse(text, mode="eval").body, prefix)[0]
     except TranslationError as error:
         raise TranslationError(f"The expression `{text}` cannot be written in C: {error}") from error
 
 
-def _fold(node: ast.expr, values: Mapping[str, Any]) -> ast.expr:
-    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} - {
-        one.func.id for one in ast.walk(node) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)
-    }
-    if names <= values.keys():
-        return node if isinstance(node, ast.Tuple | ast.List) else _constant(node, values)
+class _Folder(ast.NodeTransformer):
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def visit(self, node: ast.AST) -> Any:
+        if not isinstance(node, ast.expr) or isinstance(node, ast.Tuple | ast.List):
+            return super().visit(node)
+        if not parse(text := ast.unparse(node)).names <= self._values.keys():
+            return super().visit(node)
+        return ast.parse(repr(parse(text).evaluate(self._values)), mode="eval").body
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        return ast.Call(node.func, [self.visit(one) for one in node.args], [])
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        test = self.visit(node.test)
+        if isinstance(test, ast.Constant):
+            chosen: ast.expr = self.visit(node.body if test.value else node.orelse)
+            return chosen
+        return ast.IfExp(test, self.visit(node.body), self.visit(node.orelse))
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        """The parts that names decide are left out; one that decides the whole is the whole."""
+        conjunction, left = isinstance(node.op, ast.And), list[ast.expr]()
+        for part in map(self.visit, node.values):
+            if not isinstance(part, ast.Constant):
+                left.append(part)
+            elif bool(part.value) != conjunction:
+                return ast.Constant(not conjunction)
+        if len(left) > 1:
+            return ast.BoolOp(node.op, left)
+        return left[0] if left else ast.Constant(conjunction)
+
+
+def _c(node: ast.expr, prefix: str) -> tuple[str, bool]:
+    """An expression in C, and whether it is a float."""
+
+    def written(*nodes: ast.expr) -> tuple[list[str], bool]:
+        parts = [_c(one, prefix) for one in nodes]
+        return [text for text, _ in parts], any(real for _, real in parts)
+
     match node:
-        case ast.BinOp():
-            return ast.BinOp(_fold(node.left, values), node.op, _fold(node.right, values))
+        case ast.Constant(value=bool() as flag):
+            return str(int(flag)), False
+        case ast.Constant(value=int() as number):
+            return f"{number}LL", False
+        case ast.Constant(value=float() as number):
+            return repr(number), True
+        case ast.Name():
+            return node.id, False
         case ast.UnaryOp():
-            return ast.UnaryOp(node.op, _fold(node.operand, values))
-        case ast.Compare():
-            return ast.Compare(
-                _fold(node.left, values), node.ops, [_fold_item(one, values) for one in node.comparators]
-            )
+            [text], real = written(node.operand)
+            return (f"(-{text})", real) if isinstance(node.op, ast.USub) else (f"(!{text})", False)
+        case ast.BinOp():
+            (left, right), real = written(node.left, node.right)
+            if isinstance(node.op, ast.Div):
+                return f"((double){left} / (double){right})", True
+            if type(node.op) in _SYMBOLS:
+                return f"({left} {_SYMBOLS[type(node.op)]} {right})", real
+            if not real:
+                return f"{prefix}{_CALLED[type(node.op)]}({left}, {right})", False
+            raise TranslationError(f"`{ast.unparse(node)}` is of numbers that are not whole.")
         case ast.BoolOp():
-            return _boolean(node, values)
+            texts, _ = written(*node.values)
+            return f"({(' && ' if isinstance(node.op, ast.And) else ' || ').join(texts)})", False
+        case ast.Compare():
+            compared, left = [], _c(node.left, prefix)[0]
+            for operator, right_node in zip(node.ops, node.comparators, strict=True):
+                if isinstance(operator, ast.In | ast.NotIn) and isinstance(right_node, ast.Tuple | ast.List):
+                    held = " || ".join(f"{left} == {item}" for item in written(*right_node.elts)[0]) or "0"
+                    compared.append(f"{'' if isinstance(operator, ast.In) else '!'}({held})")
+                else:
+                    right = _c(right_node, prefix)[0]
+                    compared.append(f"{left} {_SYMBOLS[type(operator)]} {right}")
+                    left = right
+            return f"({' && '.join(compared)})", False
         case ast.IfExp():
-            test = _fold(node.test, values)
-            if isinstance(test, ast.Constant):
-                return _fold(node.body if test.value else node.orelse, values)
-            return ast.IfExp(test, _fold(node.body, values), _fold(node.orelse, values))
-        case ast.Call():
-            return ast.Call(node.func, [_fold(one, values) for one in node.args], [])
-    return node
-
-
-def _fold_item(node: ast.expr, values: Mapping[str, Any]) -> ast.expr:
-    if isinstance(node, ast.Tuple | ast.List):
-        return ast.Tuple([_fold(one, values) for one in node.elts], ast.Load())
-    return _fold(node, values)
-
-
-def _constant(node: ast.expr, values: Mapping[str, Any]) -> ast.expr:
-    value = parse(ast.unparse(node)).evaluate(values)
-    return ast.parse(repr(value), mode="eval").body
-
-
-def _boolean(node: ast.BoolOp, values: Mapping[str, Any]) -> ast.expr:
-    """The parts that names decide are left out; one that decides the whole is the whole."""
-    conjunction, left = isinstance(node.op, ast.And), []
-    for part in (_fold(one, values) for one in node.values):
-        if not isinstance(part, ast.Constant):
-            left.append(part)
-        elif bool(part.value) != conjunction:
-            return ast.Constant(not conjunction)
-    if not left:
-        return ast.Constant(conjunction)
-    return left[0] if len(left) == 1 else ast.BoolOp(node.op, left)
-
-
-class _C:
-    """Writes an expression; each text comes with whether it is a float."""
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-
-    def write(self, node: ast.expr) -> tuple[str, bool]:
-        match node:
-            case ast.Constant(value=bool() as flag):
-                return str(int(flag)), False
-            case ast.Constant(value=int() as number):
-                return f"{number}LL", False
-            case ast.Constant(value=float() as number):
-                return repr(number), True
-            case ast.Name():
-                return node.id, False
-            case ast.UnaryOp(op=ast.USub()):
-                text, real = self.write(node.operand)
-                return f"(-{text})", real
-            case ast.UnaryOp():
-                return f"(!{self.write(node.operand)[0]})", False
-            case ast.BinOp():
-                return self._binary(node)
-            case ast.BoolOp():
-                joined = " && " if isinstance(node.op, ast.And) else " || "
-                return f"({joined.join(self.write(one)[0] for one in node.values)})", False
-            case ast.Compare():
-                return self._compare(node), False
-            case ast.IfExp():
-                test, yes, no = (self.write(one) for one in (node.test, node.body, node.orelse))
-                return f"({test[0]} ? {yes[0]} : {no[0]})", yes[1] or no[1]
-            case ast.Call(func=ast.Name(id=name)):
-                return self._call(name, [self.write(one) for one in node.args])
-        raise TranslationError(f"`{ast.unparse(node)}` has no value there.")
-
-    def _binary(self, node: ast.BinOp) -> tuple[str, bool]:
-        (left, left_real), (right, right_real) = self.write(node.left), self.write(node.right)
-        real = left_real or right_real
-        if isinstance(node.op, ast.Div):
-            return f"((double){left} / (double){right})", True
-        if type(node.op) in _CALLED:
+            [test], _ = written(node.test)
+            (yes, no), real = written(node.body, node.orelse)
+            return f"({test} ? {yes} : {no})", real
+        case ast.Call(func=ast.Name(id=name)):
+            texts, real = written(*node.args)
+            if name in ("min", "max"):
+                return reduce(_FORMS[name].format, texts), real
+            if name in _FORMS:
+                return _FORMS[name].format(*texts), name == "log2" or (name == "abs" and real)
             if real:
-                raise TranslationError(f"`{ast.unparse(node)}` is of numbers that are not whole.")
-            return f"{self._prefix}{_CALLED[type(node.op)]}({left}, {right})", False
-        return f"({left} {_SYMBOLS[type(node.op)]} {right})", real
-
-    def _compare(self, node: ast.Compare) -> str:
-        parts, left = [], self.write(node.left)[0]
-        for operator, right in zip(node.ops, node.comparators, strict=True):
-            if isinstance(operator, ast.In | ast.NotIn):
-                items = right.elts if isinstance(right, ast.Tuple | ast.List) else []
-                held = " || ".join(f"{left} == {self.write(item)[0]}" for item in items) or "0"
-                parts.append(f"({held})" if isinstance(operator, ast.In) else f"!({held})")
-            else:
-                text = self.write(right)[0]
-                parts.append(f"{left} {_SYMBOLS[type(operator)]} {text}")
-                left = text
-        return f"({' && '.join(parts)})"
-
-    def _call(self, name: str, arguments: list[tuple[str, bool]]) -> tuple[str, bool]:
-        texts, real = [text for text, _ in arguments], any(real for _, real in arguments)
-        if name in ("min", "max"):
-            result, sign = texts[0], "<" if name == "min" else ">"
-            for text in texts[1:]:
-                result = f"({result} {sign} {text} ? {result} : {text})"
-            return result, real
-        if name == "abs":
-            return f"({texts[0]} < 0 ? -{texts[0]} : {texts[0]})", real
-        if name in ("ceil", "floor"):
-            return f"((long long){name}({texts[0]}))", False
-        if name == "log2":
-            return f"log2((double){texts[0]})", True
-        if real:
-            raise TranslationError(f"{name}() is of numbers that are not whole.")
-        return f"{self._prefix}{name}({', '.join(texts)})", False
+                raise TranslationError(f"{name}() is of numbers that are not whole.")
+            return f"{prefix}{name}({', '.join(texts)})", False
+    raise TranslationError(f"`{ast.unparse(node)}` has no value there.")

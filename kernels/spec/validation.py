@@ -1,21 +1,22 @@
 """Mistakes in tasks and templates that their schema cannot see, found when they are read and not after a budget.
 
-Owns the rules; each raises `TaskError` with a sentence that begins with the place. What needs a device, a compiler or
-the reference's results is found later.
+Owns the rules, as rows of sentences that begin with the place of a mistake; the first is raised as a `TaskError`. What
+needs a device, a compiler or the reference's results is found later.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import keyword
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Set
 
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS, ExpressionError, parse
-from tunesmith.kernels.spec.task import Task, TaskError, Workload
-from tunesmith.kernels.spec.template import BACKENDS, DEVICE_NAMES, Config, Template, assignments
+from tunesmith.kernels.spec.task import Task, TaskError
+from tunesmith.kernels.spec.template import BACKENDS, DEVICE_NAMES, Template, assignments
 
 _KEYWORDS = """
 alignas alignof asm auto bool break case catch char class const const_cast constexpr continue decltype default
@@ -33,122 +34,198 @@ MAX_BLOCKS = 2**31 - 1
 
 
 def validate_task(task: Task, where: str) -> None:
-    """Raises `TaskError` for names that C or Python reserve, tolerances that accept everything, and baselines whose
-    launch no device can carry out. where: the task's file."""
+    """Raises `TaskError` for the first mistake of a task and of its templates. where: the task's file."""
+    _raise_first(_task_mistakes(task), where)
+
+
+def validate_template(template: Template, task: Task, where: str) -> None:
+    """Raises `TaskError` for the first mistake of a template of `task`: a parameter that cannot be a macro or that
+    nothing uses, a constraint that is not a condition, an expression with an unknown name or without a value where all
+    parameters have their defaults."""
+    _raise_first(_template_mistakes(template, task), where)
+
+
+def _raise_first(mistakes: Iterator[str], where: str) -> None:
+    if mistake := next(mistakes, ""):
+        raise TaskError(f"{where}, {mistake}{'' if mistake.endswith(('.', '?')) else '.'}")
+
+
+def _task_mistakes(task: Task) -> Iterator[str]:
     for argument in task.arguments:
         if keyword.iskeyword(argument.name):
-            raise TaskError(
-                f"{where}, argument {argument.name}: '{argument.name}' is a reserved word of Python, so the reference "
-                "cannot have an argument of that name; rename it."
+            yield (
+                f"argument {argument.name}: '{argument.name}' is a reserved word of Python, so the reference cannot "
+                "have an argument of that name; rename it"
             )
     for what, names in (("types", task.types), ("size", task.size_names)):
         for name in names:
             if keyword.iskeyword(name) or name in FUNCTIONS or (what == "types" and name in C_KEYWORDS):
-                raise TaskError(f"{where}, {what} {name}: '{name}' is a reserved word; choose another name.")
+                yield f"{what} {name}: '{name}' is a reserved word; choose another name"
     if task.entry in C_KEYWORDS:
-        raise TaskError(f"{where}, key entry: '{task.entry}' is a reserved word of C; choose another name.")
-    validate_reference(task, where)
+        yield f"key entry: '{task.entry}' is a reserved word of C; choose another name"
     if task.arithmetic not in ("", "float32"):
-        raise TaskError(
-            f"{where}, key arithmetic: no peak of '{task.arithmetic}' is measured; write 'float32' or leave it out."
-        )
-    for position, text in enumerate(task.requires, 1):
-        _require_condition(text, set(), f"{where}, key requires, item {position}")
+        yield f"key arithmetic: no peak of '{task.arithmetic}' is measured; write 'float32' or leave it out"
     for dtype, tolerance in task.tolerance.items():
         if not (math.isfinite(tolerance.rtol) and math.isfinite(tolerance.atol)):
-            raise TaskError(
-                f"{where}, key tolerance.{dtype}: an infinite tolerance accepts every result; give a number."
-            )
+            yield f"key tolerance.{dtype}: an infinite tolerance accepts every result; give a number"
         if tolerance.rtol >= 1:
-            raise TaskError(
-                f"{where}, key tolerance.{dtype}.rtol: {tolerance.rtol:g} accepts a result of zeros; give a number "
-                "below 1, such as 0.01."
+            yield (
+                f"key tolerance.{dtype}.rtol: {tolerance.rtol:g} accepts a result of zeros; give a number below 1, "
+                "such as 0.01"
             )
+    yield from _reference_mistakes(task)
+    for workload in task.workloads:
+        place = f"workload {workload.name}"
+        if workload.sizes.keys() != task.size_names:
+            yield (
+                f"{place}: it has the sizes {', '.join(workload.sizes)}, but the first workload has "
+                f"{', '.join(sorted(task.size_names))}; all must have the same"
+            )
+        for name, dtype in workload.types.items():
+            if dtype not in task.types.get(name, ()):
+                options = ", ".join(task.types.get(name, ())) or "none, as [types] does not list it"
+                yield f"{place}: the dtype '{dtype}' of {name} is not known; [types] allows {options}"
+        yield from (f"{place}: the size {key} = {n} is not positive" for key, n in workload.sizes.items() if n <= 0)
+    texts = [("key bytes", task.bytes), ("key flops", task.flops)]
+    texts += [(f"key requires[{number}]", text) for number, text in enumerate(task.requires, 1)]
+    for argument in task.arguments:
+        for key, given in (("shape", argument.shape), ("value", (argument.value,)), ("values", argument.values)):
+            texts += [(f"argument {argument.name}, key {key}", text) for text in given if text]
+    yield from _name_mistakes(texts, task.size_names | task.types.keys())
+    for number, text in enumerate(task.requires, 1):
+        yield from _condition_mistakes(text, set(), f"key requires[{number}]")
+    yield from _value_mistakes(task)
     for backend, sources in task.backends.items():
-        for workload in task.workloads:
-            _require_launch(sources.baseline.template, workload, f"{where}, key backends.{backend}.baseline.launch")
-            for one in sources.opponents:
-                _require_launch(one.template, workload, f"{where}, backends.{backend}, opponent {one.name}, launch")
+        opponents = [(f"{backend} opponent {one.name}", one.template) for one in sources.opponents]
+        templates = [(f"{backend} template {one.name}", one) for one in sources.templates]
+        launched = [(f"key backends.{backend}.baseline", sources.baseline.template), *opponents]
+        for place, template in [*launched, *templates]:
+            for key in ("max_registers", "device_globals"):
+                if getattr(template, key) and not BACKENDS[backend].makes_cubins:
+                    yield f"{place}, key {key}: it is for CUDA, and OpenCL C has no such thing; leave it out"
+            yield from (f"{place}, {mistake}" for mistake in _template_mistakes(template, task))
+        for place, template in launched:
+            yield from (f"{place}, {mistake}" for mistake in _launch_mistakes(template, task))
 
 
-def parse_python(text: str, where: str) -> ast.Module:
-    """The syntax tree of the file that the key at `where` names; raises `TaskError`."""
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        at = f" (line {line} of its file)" if line else ""
-        raise TaskError(f"{where}: it is not valid Python{at}: {getattr(error, 'msg', error)}.") from error
-
-
-def validate_reference(task: Task, where: str) -> None:
-    """Raises `TaskError` for a reference that is no Python, lacks its function, or whose function does not take the
+def _reference_mistakes(task: Task) -> Iterator[str]:
+    """Those of Python's files: no Python, and a reference without its function, or whose function does not take the
     arguments that are read. What is not defined by a plain `def` is left to its first call."""
-    name = task.reference_name
+    for place, text in (
+        ("key reference", task.reference),
+        *((f"opponent {one.name}, key call", one.source) for one in task.opponents),
+    ):
+        try:
+            ast.parse(text)
+        except (SyntaxError, ValueError) as error:
+            at = f" (line {line} of its file)" if (line := getattr(error, "lineno", None)) else ""
+            yield f"{place}: it is not valid Python{at}: {getattr(error, 'msg', error)}"
     if task.original_is_reference:
         return
-    tree = parse_python(task.reference, f"{where}, key reference")
-    bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    defined = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    bound |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    bound |= {alias.asname or alias.name for node in imports for alias in node.names}
+    tree, name = ast.parse(task.reference), task.reference_name
+    bound = {getattr(node, key, None) for node in ast.walk(tree) for key in ("name", "asname", "id")}
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if name not in bound and "*" not in bound:
-        found = f"it has {', '.join(one.name for one in defined)}" if defined else "it has none"
-        raise TaskError(f"{where}, key reference: there is no function '{name}' in its file; {found}.")
-    function = next((one for one in reversed(defined) if one.name == name), None)
-    if function is None or function.decorator_list:
+        yield f"key reference: there is no function '{name}' in its file; it has {', '.join(functions) or 'none'}"
+    if (function := functions.get(name)) is None or function.decorator_list:
         return
-    given = [argument.name for argument in task.arguments if argument.role != "out"]
-    takes = function.args
-    if takes.posonlyargs:
-        raise TaskError(
-            f"{where}, key reference: {name} takes {takes.posonlyargs[0].arg} by position only, but arguments are "
-            "given by name; remove the `/`."
-        )
-    named = [one.arg for one in (*takes.args, *takes.kwonlyargs)]
-    required = [one.arg for one in takes.args[: len(takes.args) - len(takes.defaults)]]
-    required += [one.arg for one, value in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if value is None]
-    if missing := [one for one in required if one not in given]:
-        raise TaskError(
-            f"{where}, key reference: {name} wants the argument {missing[0]}, which the task does not give; it gives "
-            f"every array that is read and every scalar: {', '.join(given)}."
-        )
-    if takes.kwarg is None and (unknown := [one for one in given if one not in named]):
-        raise TaskError(
-            f"{where}, key reference: {name} does not take {unknown[0]}; it is given every array that is read and "
-            f"every scalar: write `def {name}({', '.join(given)})`."
+    takes, given = function.args, [argument.name for argument in task.arguments if argument.role != "out"]
+    takes.defaults = [ast.Constant(None) for _ in takes.defaults]
+    takes.kw_defaults = [None if value is None else ast.Constant(None) for value in takes.kw_defaults]
+    signature = ast.fix_missing_locations(ast.Expression(ast.Lambda(takes, ast.Constant(None))))
+    try:
+        inspect.signature(eval(compile(signature, "reference", "eval"))).bind(**dict.fromkeys(given))
+    except TypeError as error:
+        yield (
+            f"key reference: {name}: {error}; it is given every array that is read and every scalar, by name: write "
+            f"`def {name}({', '.join(given)})`"
         )
 
 
-def validate_template(template: Template, task: Task, where: str) -> None:
-    """Raises `TaskError` for parameters that cannot be macros or that nothing uses, constraints that are not
-    conditions, and expressions that have no value where all parameters have their defaults."""
-    for parameter in template.parameters:
-        name = parameter.name
+def _name_mistakes(texts: Iterable[tuple[str, str]], known: Set[str]) -> Iterator[str]:
+    """For expressions by their places: no such expression, and names that are not `known`."""
+    for place, text in texts:
+        try:
+            parse(text).require({*known, *DTYPES})
+        except ExpressionError as error:
+            yield f"{place}: {error}"
+
+
+def _value_mistakes(task: Task) -> Iterator[str]:
+    """What a task's expressions give on its workloads."""
+    for workload in task.workloads:
+        try:
+            for argument in task.arguments:
+                (task.scalar_of if argument.role == "scalar" else task.shape_of)(argument, workload)
+            moved, done, allowed = task.bytes_of(workload), task.flops_of(workload), task.allows(workload)
+        except TaskError as error:
+            yield str(error)
+            continue
+        if moved <= 0 or done < 0:
+            yield (
+                f"workload {workload.name}: bytes must be positive and flops not negative; they are {moved:g} and "
+                f"{done:g}"
+            )
+        if not allowed:
+            yield (
+                f"workload {workload.name}: `requires` ({', '.join(task.requires)}) does not hold of its sizes; "
+                "correct one of them"
+            )
+
+
+def _template_mistakes(template: Template, task: Task) -> Iterator[str]:
+    names = {parameter.name for parameter in template.parameters}
+    for what, taken in (("size", task.size_names), ("type", task.types.keys()), ("data type", DTYPES.keys())):
+        if clash := names & taken:
+            yield f"key parameters: {min(clash)} is also a {what} of the task: rename the parameter"
+    if reserved := DEVICE_NAMES & (names | task.size_names | task.types.keys()):
+        yield f"{min(reserved)} is how constraints call the device's own: rename yours"
+    for name in sorted(names):
         if name in C_KEYWORDS or keyword.iskeyword(name):
-            raise TaskError(
-                f"{where}, parameter {name}: '{name}' is a reserved word of C or Python, and a parameter becomes a "
-                "macro; rename it."
+            yield (
+                f"parameter {name}: '{name}' is a reserved word of C or Python, and a parameter becomes a macro; "
+                "rename it"
             )
         if name in FUNCTIONS:
-            raise TaskError(f"{where}, parameter {name}: '{name}' is a function of expressions; rename the parameter.")
+            yield f"parameter {name}: '{name}' is a function of expressions; rename the parameter"
+    for key, text in template.expressions().items():
+        # One compiled kernel serves all workloads of the same types.
+        sizes = () if key in ("key max_registers", "key fast_math") else task.size_names
+        device = DEVICE_NAMES if key.startswith("constraint") else ()
+        yield from _name_mistakes([(key, text)], {*names, *task.types, *sizes, *device})
     if unused := unused_parameters(template):
-        raise TaskError(
-            f"{where}, parameter {unused[0]}: neither the source nor the launch uses it, so all its values make the "
-            "same kernel; use it or remove it."
+        yield (
+            f"parameter {unused[0]}: neither the source nor the launch uses it, so all its values make the same "
+            "kernel; use it or remove it"
         )
     flags = {p.name for p in template.parameters if all(isinstance(value, bool) for value in p.values)}
-    for position, constraint in enumerate(template.constraints, 1):
-        _require_condition(constraint.expression, flags, f"{where}, constraint {position}")
+    for number, constraint in enumerate(template.constraints, 1):
+        yield from _condition_mistakes(constraint.expression, flags, f"constraint {number}")
     for workload in task.workloads:
-        # What a device gives is not known here; no constraint's value is looked at, only that it has one.
-        names = {**dict.fromkeys(DEVICE_NAMES, 0), **workload.names, **template.default_config}
-        for key, text in template.expressions():
-            # Constraints on the device alone, and what a device decides of others, are evaluated where one is known.
-            if parse(text).names & DEVICE_NAMES:
+        values = {**workload.names, **template.default_config}
+        for key, text in template.expressions().items():
+            # Constraints on the device, also in part, are evaluated where one is known.
+            if (used := parse(text).names) & DEVICE_NAMES:
                 continue
-            _require_value(text, names, template.default_config, workload, f"{where}, {key}")
+            try:
+                parse(text).evaluate(values)
+            except ExpressionError as error:
+                shown = assignments({name: values[name] for name in values if name in used and name not in DTYPES})
+                yield f"{key}: {str(error).rstrip('.')}{f' ({shown})' if shown else ''}"
+
+
+def _launch_mistakes(template: Template, task: Task) -> Iterator[str]:
+    """A launch that no device can carry out."""
+    for workload in task.workloads:
+        names = {**workload.names, **template.default_config}
+        for key, text in template.expressions().items():
+            if key.startswith(("key launch.grid", "key launch.block")):
+                value = parse(text).evaluate(names)
+                if isinstance(value, str) or value != math.floor(value) or not 1 <= value <= MAX_BLOCKS:
+                    yield (
+                        f"{key}: `{text}` gives {value!r} on the workload {workload.name}; it must be a whole number "
+                        f"from 1 to {MAX_BLOCKS}"
+                    )
 
 
 def unused_parameters(template: Template) -> list[str]:
@@ -157,21 +234,14 @@ def unused_parameters(template: Template) -> list[str]:
     if "##" in code:
         # Pasting may make a name that stands nowhere.
         return []
-    texts = [code, *(text for key, text in template.expressions() if not key.startswith("constraint"))]
+    texts = [code, *(text for key, text in template.expressions().items() if not key.startswith("constraint"))]
     used = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts)))
     return [parameter.name for parameter in template.parameters if parameter.name not in used]
 
 
-def require_options(template: Template, where: str) -> None:
-    """Raises `TaskError` for keys that only CUDA has."""
-    for key, given in (("max_registers", template.max_registers), ("device_globals", template.device_globals)):
-        if given and not BACKENDS[template.backend].makes_cubins:
-            raise TaskError(f"{where}, key {key}: it is for CUDA, and OpenCL C has no such thing; leave it out.")
-
-
-def _require_condition(text: str, flags: set[str], where: str) -> None:
+def _condition_mistakes(text: str, flags: set[str], place: str) -> Iterator[str]:
     if not _is_condition(ast.parse(text.strip(), mode="eval").body, flags):
-        raise TaskError(f"{where}: `{text}` is not a condition; compare it with something, such as `{text} <= 1024`.")
+        yield f"{place}: `{text}` is not a condition; compare it with something, such as `{text} <= 1024`"
 
 
 def _is_condition(node: ast.expr, flags: set[str]) -> bool:
@@ -189,27 +259,3 @@ def _is_condition(node: ast.expr, flags: set[str]) -> bool:
         case ast.Name():
             return node.id in flags
     return False
-
-
-def _require_value(text: str, names: Mapping[str, Any], config: Config, workload: Workload, where: str) -> None:
-    try:
-        parse(text).evaluate(names)
-    except ExpressionError as error:
-        used = parse(text).names
-        values = {name: value for name, value in {**workload.sizes, **workload.types, **config}.items() if name in used}
-        at = f" ({assignments(values)})" if values else ""
-        raise TaskError(f"{where}: {str(error).rstrip('.')}{at}.") from error
-
-
-def _require_launch(template: Template, workload: Workload, where: str) -> None:
-    names = {**workload.names, **template.default_config}
-    for name, texts in (("grid", template.launch.grid), ("block", template.launch.block)):
-        for axis, text in zip("xyz", texts, strict=False):
-            place = f"{where}.{name}, {axis}"
-            _require_value(text, names, template.default_config, workload, place)
-            value = parse(text).evaluate(names)
-            if isinstance(value, str) or value != math.floor(value) or not 1 <= value <= MAX_BLOCKS:
-                raise TaskError(
-                    f"{place}: `{text}` gives {value!r} on the workload {workload.name}; it must be a whole number "
-                    f"from 1 to {MAX_BLOCKS}."
-                )

@@ -74,13 +74,13 @@ def _macro(text: str) -> tuple[str, str]:
 
 
 def _import(source: Path, reference: str | None, out: Path | None) -> None:
-    made = read_t1(source, reference)
-    folder = _write(Path(made.name) if out is None else out, made.files)
-    if made.complete:
+    name, files = read_t1(source, reference)
+    folder = _write(Path(name) if out is None else out, files)
+    if reference is not None:
         read_task(folder / "task.toml")
-        echo(f"{folder}: the task {made.name}.")
+        echo(f"{folder}: the task {name}.")
     else:
-        echo(f"{folder}: the task {made.name}, whose reference is to be filled in: {folder / 'reference.py'}")
+        echo(f"{folder}: the task {name}, whose reference is to be filled in: {folder / 'reference.py'}")
     echo(f"Then: tunesmith tune {quote(str(folder))}")
 
 

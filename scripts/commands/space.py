@@ -12,7 +12,7 @@ from tunesmith.cli.view.tables import print_json, print_rows
 from tunesmith.graph.setup import limits_for
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.space import default_refused, device_names, feasible, reason_of, require_points
+from tunesmith.kernels.space import default_refused, device_names, feasible, require_points
 from tunesmith.kernels.spec.task import TaskError, Workload
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template, described
@@ -107,9 +107,9 @@ def _space(
 ) -> dict[str, Any]:
     space = feasible(template, workloads, limits)
     require_points(space, template)
-    kinds = {rule.label: rule.kind for rule in space.rules}
+    rules = {rule.label: rule for rule in space.rules}
     rejected = [
-        {"rule": label, "kind": kinds[label], "points": points, "because": reason_of(template, label)}
+        {"rule": label, "kind": rules[label].kind, "points": points, "because": rules[label].because}
         for label, points in space.rejected.items()
         if points
     ]

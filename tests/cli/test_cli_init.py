@@ -28,7 +28,6 @@ def test_from_a_source_to_a_space(here: Any, tmp_path: Path) -> None:
     unfinished = here("tune", "saxpy", cwd=tmp_path)
     assert unfinished.returncode == 2
     assert "saxpy/task.toml, line 12, is still to be filled in: the value of a;" in unfinished.stderr
-    assert "(2 more lines after it)" in unfinished.stderr
     fill_in(tmp_path / "saxpy")
     (tmp_path / "saxpy" / "reference.py").write_text("def saxpy(a, in_, y, n):\n    return {'y': a * in_ + y}\n")
     shown = here("space", "saxpy", "--target", "h200", cwd=tmp_path)

@@ -91,7 +91,7 @@ IN_TASK = (
     ("flops =", "flop =", "flop"),
     ('"template.toml"', '"template.cl"', "template.cl is not a template"),
     ('arithmetic = "float32"', 'arithmetic = "fp32"', "write 'float32' or leave it out"),
-    ('flops = "n"', 'flops = "n"\nrequires = ["n"]', "key requires, item 1: `n` is not a condition"),
+    ('flops = "n"', 'flops = "n"\nrequires = ["n"]', "key requires[1]: `n` is not a condition"),
 )
 """In task.toml: old text, new text, the key or value that `space` must name."""
 CONSTRAINT, ITEMS, GRID = "GROUP * ITEMS <= 256", '{ name = "ITEMS", values = [1, 4] }', "ceil_div(n, GROUP * ITEMS)"
@@ -103,7 +103,11 @@ IN_TEMPLATE = (
     (CONSTRAINT, "GRUOP <= 256", "did you mean 'GROUP'?"),
     (ITEMS, f'{ITEMS}, {{ name = "SPARE", values = [1, 2] }}', "neither the source nor the launch uses it"),
     (ITEMS, '{ name = "ITEMS", values = [1, "two", 4.5, true] }', "parameter ITEMS"),
-    (ITEMS, '{ name = "ITEMS", values = [[1, 4], 16] }', "item 1: give true or false, a whole number"),
+    (
+        ITEMS,
+        '{ name = "ITEMS", values = [[1, 4], 16] }',
+        "key parameters[ITEMS].values[1]: give a number, true, false or text",
+    ),
     (ITEMS, '{ name = "ITEMS", values = [1, 4], default = 3 }', "ITEMS"),
     ("[launch]", 'max_registers = "32"\n\n[launch]', "key max_registers: it is for CUDA"),
     ("[launch]", "static_shared_bytes = -4\n[launch]", "static shared memory is -4"),
@@ -207,7 +211,7 @@ ANSWERS = (
     (("tune", "{task}", "--settings", "{task}/own.toml"), written("own.toml", "evaluation = 3\n"), 2, "'evaluations'?"),
     (("prompts", "gemm", "--role", "x"), nothing, 2, "--role: there is no 'x'"),
     (("init", "{task}/reference.py"), nothing, 2, "reference.py is no CUDA source: give a .cu file or a T1 file"),
-    (("init", "{task}/t1.json"), written("t1.json", "[1]"), 2, "give a JSON object"),
+    (("init", "{task}/t1.json"), written("t1.json", "[1]"), 2, "a value has another type than the format"),
     (
         ("init", "{task}/k.cu", "--out", "{task}"),
         written("k.cu", PLAIN_CUDA),

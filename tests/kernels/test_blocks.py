@@ -185,13 +185,6 @@ def test_lines_that_the_plain_kernel_does_not_enter_either_are_told_apart(
     assert bool(found.unreached()) == bool(extra) and "line 3, as in the plain kernel" in str(one)
 
 
-def test_lines_are_those_of_the_source(mark: Callable[[Specialised], MarkedArtifact]) -> None:
-    found = mark(Specialised("cuda", "branches", BRANCHES))
-    assert found.artifact.code.startswith(b"\x7fELF")
-    assert {line for block in found.blocks for line in block.lines} <= set(range(1, 9))
-    assert any(4 in block.lines for block in found.blocks)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(("n", "never"), [(5, {5}), (777, set())])
 def test_blocks_that_ran_leave_marks(n: int, never: set[int]) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunesmith.kernels.space import SpaceRule
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import MAX_DEPTH, MAX_INTEGER, ExpressionError, parse
 
@@ -105,36 +104,6 @@ def test_it_means_what_python_means(text: str, point: dict[str, Any]) -> None:
         assert bool(ours) == bool(wanted)
 
 
-@settings(max_examples=300, deadline=None)
-@given(expressions(), st.lists(points, min_size=1, max_size=6))
-@example("(A > 1) + (A > 2)", [{"A": 3, "B": 1, "C": 1, "T": "float16"}])
-@example("-(A > 1)", [{"A": 3, "B": 1, "C": 1, "T": "float16"}])
-@example("A * A * A * A * A * A * A", [{"A": 1025, "B": 1, "C": 1, "T": "float16"}])
-@example("(1 if A > 2 else T) == 1", [{"A": a, "B": 1, "C": 1, "T": "float16"} for a in (1, 3)])
-@example("A in (1, B)", [{"A": a, "B": 2, "C": 1, "T": "float16"} for a in (1, 2, 3)])
-def test_arrays_mean_what_scalars_mean(text: str, candidates: list[dict[str, Any]]) -> None:
-    one_by_one = [_value(text, point) for point in candidates]
-    # Arrays evaluate both sides of a condition, so they may have no value where every scalar has one.
-    assume(all(value is not None for value in one_by_one))
-    together = {name: np.array([point[name] for point in candidates]) for name in (*NAMES, *TEXT_NAMES)}
-    try:
-        answer = parse(text).evaluate(together)
-    except ExpressionError:
-        answer = None
-    # A rule falls back on scalars where arrays have no value, so it must agree always.
-    flags = SpaceRule(parse(text)).flags(together, len(candidates)).tolist()
-    assert flags == [bool(value) for value in one_by_one]
-    if answer is None:
-        return
-    values = np.broadcast_to(np.asarray(answer), (len(candidates),)).tolist()
-    for value, scalar in zip(values, one_by_one, strict=True):
-        if isinstance(value, float) and not math.isfinite(value):
-            # A division by zero on the side that the scalar did not take.
-            assert "/" in text or "%" in text
-        elif not ("/" in text or "%" in text):
-            assert _same(value, scalar), (value, scalar)
-
-
 def test_wrapped_integers_are_an_error_in_arrays_as_in_scalars() -> None:
     big = np.array([3, 1 << 40])
     for text in ("n * n", "n * 8388608", "n + 4611686018427387904", "-n - 4611686018427387904"):
@@ -148,27 +117,20 @@ def test_wrapped_integers_are_an_error_in_arrays_as_in_scalars() -> None:
 HOSTILE = [
     ("a.__class__", "column 1: `a.__class__` is not part"),
     ("1 + (lambda: 1)", "column 6: `lambda: 1` is not part"),
-    ("[x for x in (1, 2)]", "column 1: "),
     ("__import__('os').system('true')", "column 1: "),
     ("eval('1')", "column 1: there is no function 'eval'"),
-    ("f'{a}'", "column 1: "),
     ("(a := 1)", "column 2: `a := 1` is not part"),
     ("a[0]", "column 1: `a[0]` is not part"),
     ("1 + b'x'", "column 5: `b'x'` is not part"),
     ("a or None", "column 6: `None` is not part"),
     ("min(*a, 1)", "column 1: min() takes plain arguments only"),
-    ("min(a=1, b=2)", "column 1: min() takes plain arguments only"),
-    ("await a", "column 1: "),
     ("a is b", "column 1: `a is b` is not part"),
-    ("a << 3", "column 1: `a << 3` is not part"),
-    ("a; b", "column 2: "),
     ("a = 1", "column "),
     ("a\0b", "column 1: "),
     ("\ud800", "column 1: "),
     ("(1,) * 1000000000", "column 1: "),
     ("(1, 2)", "column 1: "),
     ("1 in n", "column 6: `in` is followed by a list"),
-    ("'a' in 'abc'", "column 8: `in` is followed by a list"),
     ("a in (1, (2, 3))", "column 10: "),
     ("a in (1,) == 1", "column 6: `(1,)` is not part"),
     ("1 # and so on", "column 3: a comment cannot stand"),
@@ -216,7 +178,6 @@ EVALUATION = [
     ("a + 1 // (a - 4)", "column 5: integer division or modulo by zero."),
     ("a + zero % 0", "column 5: the name 'zero' is not defined; known names are T, a."),
     ("T + 1", "column 1: text takes part in comparisons only."),
-    ("T * 1000000000", "column 1: text takes part in comparisons only."),
     ("min(T, 'a')", "column 1: text takes part in comparisons only."),
     ("-T", "column 1: text takes part in comparisons only."),
     ("sizeof(a)", f"column 1: sizeof() takes a data type, one of {', '.join(DTYPES)}, not 4."),
@@ -237,10 +198,9 @@ def test_what_has_no_value(text: str, wanted: str) -> None:
 
 def test_an_unknown_name_is_told_in_full() -> None:
     with pytest.raises(ExpressionError) as caught:
-        parse("VEC * dd <= 4").require({"VEC", "d"}, "task.toml, key bytes")
+        parse("VEC * dd <= 4").require({"VEC", "d"})
     assert str(caught.value) == (
-        "task.toml, key bytes: in the expression `VEC * dd <= 4`, column 7: the name 'dd' is not defined; did you mean "
-        "'d'?"
+        "In the expression `VEC * dd <= 4`, column 7: the name 'dd' is not defined; did you mean 'd'?"
     )
 
 

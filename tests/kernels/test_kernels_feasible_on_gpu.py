@@ -139,7 +139,7 @@ def candidates(template: Template, limits: DeviceLimits, seed: int) -> Iterator[
     for key in np.random.default_rng(seed).permutation(space.cartesian):
         config = space.domain.config(np.unravel_index(int(key), space.domain.sizes))
         reason = space.reject(config)
-        yield config, None if reason is None else reason.kind
+        yield config, None if reason is None else reason.reason
 
 
 def test_what_is_refused_for_a_limit_of_the_device_cannot_be_launched(here: DeviceInfo, driver: Driver) -> None:

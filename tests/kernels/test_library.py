@@ -114,6 +114,8 @@ class TestDescription:
         tuned_types = {dtype for w in task.workloads if not w.held_out for dtype in w.types.values()}
         assert tuned_types == {"float16"} | MORE_TUNED.get(name, set())
         assert {w.types["T"] for w in task.workloads_for("gpu", held_out=True)} == set(DTYPES)
+        most = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5}
+        assert all(task.tolerance[one].rtol <= rtol for one, rtol in most.items() if one in task.tolerance)
         for workload in task.workloads:
             assert task.bytes_of(workload) < 8 * GIB
             assert task.flops_of(workload) > 0 or name == "transpose"
@@ -202,32 +204,6 @@ class TestTolerances:
         tolerance = load_task(name).tolerance_of("float16")
         return float(deviation(np, got.astype(np.float64), expected, tolerance).max())
 
-    def test_softmax(self) -> None:
-        x = (3 * np.random.default_rng(0).standard_normal((2, 4096))).astype(np.float16)
-        exact = x.astype(np.float64) - x.max(axis=1, keepdims=True)
-        expected = np.exp(exact) / np.exp(exact).sum(axis=1, keepdims=True)
-        e = np.exp(exact).astype(np.float16)
-        half_sum = np.add.accumulate(e, axis=1, dtype=np.float16)[:, -1:]
-        assert self.share("softmax", (e.astype(np.float32) / half_sum).astype(np.float16), expected) > 1
-        assert self.share("softmax", expected.astype(np.float32).astype(np.float16), expected) < 1
-
-    def test_fused_add_rmsnorm(self) -> None:
-        rng = np.random.default_rng(0)
-        x, r = (4 * rng.standard_normal((2, 2, 4096))).astype(np.float16)
-        weight = rng.uniform(0.5, 1.5, 4096).astype(np.float16)
-        total = x.astype(np.float64) + r
-        norm = total / np.sqrt((total**2).mean(axis=1, keepdims=True) + 1e-6)
-        thrice = (norm.astype(np.float16) * weight).astype(np.float16)
-        assert self.share("fused_add_rmsnorm", thrice, norm * weight) < 1
-        rounded = (x + r).astype(np.float16)
-        with np.errstate(over="ignore"):
-            # The kindest order there is, a balanced tree.
-            squares = rounded * rounded
-            while squares.shape[1] > 1:
-                squares = squares[:, ::2] + squares[:, 1::2]
-        half = (rounded.astype(np.float32) / np.sqrt(squares.astype(np.float32) / 4096) * weight).astype(np.float16)
-        assert self.share("fused_add_rmsnorm", half, norm * weight) > 1
-
     def test_layernorm(self) -> None:
         x = (2 + 4 * np.random.default_rng(0).standard_normal((2, 4096))).astype(np.float16)
         rng = np.random.default_rng(1)
@@ -289,22 +265,18 @@ def check_cuda(name: str, target: str, dtype: str, count: int, seed: int) -> Non
             assert artifact.resources.spills == 0, (template.name, artifact.resources)
 
 
-OLDER = [
-    pytest.param(name, target, marks=[] if name == "gemm" else pytest.mark.slow)
-    for name in TASKS
-    for target in ("sm_75", "sm_80")
-]
-"""gemm chooses its templates by the architecture; the others are the same source everywhere."""
-
-
-@pytest.mark.parametrize(("name", "target"), [*OLDER, *((name, "sm_90") for name in TASKS)])
-def test_cuda_compiles(name: str, target: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("gemm", "sm_75"),  # It chooses its templates by the architecture; the others are the same source everywhere.
+        *((name, "sm_90") for name in TASKS),
+        *(pytest.param(name, target, marks=pytest.mark.slow) for name in TASKS for target in ("sm_75", "sm_80")),
+    ],
+)
+def test_defaults_compile_for_cuda(name: str, target: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    check_cuda(name, target, "float16", 1, seed=2)
-    if target == "sm_90":
-        for dtype in ("bfloat16", "float32"):
-            # The default; test_many_configurations_compile has more of each type.
-            check_cuda(name, target, dtype, 0, seed=2)
+    for dtype in DTYPES if target == "sm_90" else ("float16",):
+        check_cuda(name, target, dtype, 0, seed=2)
 
 
 @pytest.mark.slow

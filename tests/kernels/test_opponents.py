@@ -158,7 +158,7 @@ def test_kernels_are_checked_and_timed_as_candidates(tmp_path: Path, device: Any
 def test_a_kernel_without_a_launch_is_named(tmp_path: Path) -> None:
     task(tmp_path)
     text = '\n[[backends.opencl.opponents]]\nname = "one"\nlabel = "production"\nsource_file = "baseline.cl"\n'
-    with pytest.raises(TunesmithError, match=r"backends\.opencl, opponent one: give `source_file` and `launch`"):
+    with pytest.raises(TunesmithError, match=r"opponents\[one\].launch: it is missing"):
         append(tmp_path / "task" / "task.toml", text)
 
 
@@ -177,9 +177,9 @@ def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> 
 @pytest.mark.parametrize(
     ("old", "new", "wanted"),
     [
-        ("call = ", "cal = ", "opponent right, key call: give the function as 'FILE.py:FUNCTION'"),
-        ('label = "eager"', 'label = "fast"', "opponent right, key label: choose 'vendor library', 'eager'"),
-        ('framework = "numpy"', 'framework = "jax"', "right, key framework: choose 'numpy', 'cupy' or 'torch'"),
+        ("call = ", "cal = ", "key opponents[right].call: give the function as 'FILE.py:FUNCTION'"),
+        ('label = "eager"', 'label = "fast"', "key opponents[right].label: choose 'vendor library', 'eager'"),
+        ('framework = "numpy"', 'framework = "jax"', "opponents[right].framework: choose 'numpy', 'cupy'"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, old: str, new: str, wanted: str) -> None:

@@ -13,7 +13,6 @@ from compiling import bytes_of_arrays, reference_of
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.space import compiler_rejection
 from tunesmith.kernels.spec.task import Task, geometry
@@ -63,7 +62,6 @@ class TestDescription:
         template = task.sources("cuda").baseline.template
         for types in {tuple(workload.types.items()): workload.types for workload in task.workloads}.values():
             source = specialise(template, {}, types)
-            assert refuse(source) is None
             artifact = compiler.compile(source)
             assert isinstance(artifact, Artifact), artifact
             assert artifact.resources.spills == 0 and artifact.globals == ()

@@ -135,8 +135,6 @@ __kernel void row_sum(__global const float* x, __global float* out, int n) {
 LOOPS = {
     "forwards": "for (int i = 0; i < n; ++i) sum += ELEMENT(i);",
     "backwards": "for (int i = n - 1; i >= 0; --i) sum += ELEMENT(i);",
-    "even and odd": "float odd = 0.0f; for (int i = 0; i + 1 < n; i += 2) { sum += ELEMENT(i); odd += ELEMENT(i + 1); }"
-    " sum += odd;",
     "without the last": "for (int i = 0; i + 1 < n; ++i) sum += ELEMENT(i);",
 }
 
@@ -158,7 +156,7 @@ baseline = { source_file = "k.cl", launch = { grid = ["rows"], block = [1] } }
 """
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", ["backwards", "without the last"])
 def test_a_sum_in_another_order_agrees_with_the_original(tmp_path: Path, device: Any, loop: str) -> None:
     """With the kernel that adds forwards as the reference; a sum that leaves something out does not agree."""
     (tmp_path / "task.toml").write_text(ROW_SUM_TASK)

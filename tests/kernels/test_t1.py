@@ -61,10 +61,8 @@ def t1(tmp_path: Path) -> Path:
 
 
 def task_of(t1: Path, folder: Path) -> Task:
-    made = read_t1(t1, f"{t1.parent / 'reference.py'}:add")
-    assert made.complete
     folder.mkdir()
-    for name, text in made.files.items():
+    for name, text in read_t1(t1, f"{t1.parent / 'reference.py'}:add")[1].items():
         (folder / name).write_text(text)
     return read_task(folder / "task.toml")
 
@@ -89,10 +87,10 @@ def test_a_problem_becomes_a_task(t1: Path, tmp_path: Path) -> None:
 
 
 def test_without_a_reference_one_is_to_be_filled_in(t1: Path, tmp_path: Path) -> None:
-    made = read_t1(t1)
-    assert not made.complete and "def add(a, b, n):" in made.files["reference.py"]
+    _, files = read_t1(t1)
+    assert "def add(a, b, n):" in files["reference.py"]
     (tmp_path / "draft").mkdir()
-    for name, text in made.files.items():
+    for name, text in files.items():
         (tmp_path / "draft" / name).write_text(text)
     with pytest.raises(TaskError, match="is still to be filled in: the right results"):
         read_task(tmp_path / "draft" / "task.toml")
@@ -109,7 +107,7 @@ def test_kernel_tuner_accepts_the_problem(t1: Path) -> None:
     ("kernel", "message"),
     [
         ({"Language": "Vulkan"}, "key Language: Vulkan is not known"),
-        ({"KernelFile": "none.cl"}, r"there is no none\.cl beside it"),
+        ({"KernelFile": "none.cl"}, r"key KernelFile: .*none\.cl cannot be read"),
         ({"SharedMemory": 64}, "dynamic shared memory has no expression in T1"),
         ({"Arguments": []}, "no argument has the AccessType"),
         ({"ProblemSize": None}, "is not a tuning problem in the format T1"),
@@ -127,12 +125,3 @@ def test_values_that_are_programs_are_not_run(t1: Path) -> None:
     t1.write_text(json.dumps(data))
     with pytest.raises(TaskError, match="are neither a list nor a range; write them out"):
         read_t1(t1)
-
-
-@pytest.mark.slow
-def test_a_problem_is_tuned_on_the_device(t1: Path, tmp_path: Path, device: Any, ray_cluster: Any) -> None:
-    from tunesmith.graph import tune
-
-    task_of(t1, tmp_path / "task")
-    result = tune(tmp_path / "task" / "task.toml", evaluations=4, rounds=1, run_dir=tmp_path / "run", backend="opencl")
-    assert result.valid and result.summary.evaluations == 4

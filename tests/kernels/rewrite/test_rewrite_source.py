@@ -128,9 +128,7 @@ class TestDraft:
 
     def test_what_is_not_known_is_named_line_by_line_until_nothing_is_left(self, tmp_path: Path) -> None:
         path = self.write(SAXPY, tmp_path)
-        with pytest.raises(
-            TaskError, match=r"task.toml, line \d+, is still .*: the value of a;.*\(2 more lines after it"
-        ):
+        with pytest.raises(TaskError, match=r"task.toml, line \d+, is still .*: the value of a; then delete"):
             read_task(path)
         path.write_text(path.read_text().replace("  # FILL: the value of a", ""))
         with pytest.raises(TaskError, match="is still to be filled in: the sizes you use"):
