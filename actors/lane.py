@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from tunesmith.hw.device_lock import DeviceLock, Holder
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.measure.bench import ComparisonRequest
 from tunesmith.kernels.outcome import Crashed, TimedOut
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BACKENDS
@@ -73,16 +71,8 @@ class LaneActor(WorkerActor):
         return await asyncio.wrap_future(self._thread.submit(super().call, method, *arguments))
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceBusy:
-    """Another process uses the device: nothing was run."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLost:
-    """The visit ended its process; why, or None where an earlier call did, and nothing was run."""
-
-    outcome: Crashed | TimedOut | None
+DEVICE_BUSY, PROCESS_GONE = "device busy", "process gone"
+"""Why nothing was run in a visit: another process uses the device, or an earlier call ended the lane's."""
 
 
 class Lane:
@@ -110,8 +100,9 @@ class Lane:
         """
         self.end()
         with contextlib.ExitStack() as at_failure:
-            process = Isolated("run", DeviceWorker, self._task, self._limits, self._index, seed)
-            at_failure.callback(process.end)
+            process = at_failure.enter_context(
+                Isolated("run", DeviceWorker, self._task, self._limits, self._index, seed)
+            )
             if self._lock is None:
                 uuid: str | Crashed | TimedOut = process.call("uuid", None)
                 if not isinstance(uuid, str):
@@ -134,8 +125,8 @@ class Lane:
                 )
             if failed is not None:
                 return failed
-            checks = self._checks or process.call("checks", None)
-            self._checks = checks if isinstance(checks, dict) else {}
+            if not self._checks and isinstance(checks := process.call("checks", None), dict):
+                self._checks = checks
             at_failure.pop_all()
             self._process = process
             return ready
@@ -156,34 +147,30 @@ class Lane:
         """Who holds the device, as a clause, while `acquire` waits for it in another thread; else empty."""
         return self._lock.waiting_for() if self._waiting and self._lock is not None else ""
 
+    def run(self, method: str, argument: Any, seconds: float | None = None) -> Any:
+        """A method of the `DeviceWorker`, `Crashed` or `TimedOut`, on the device that `acquire` keeps until its end."""
+        assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
+        try:
+            return self._process.call(method, seconds, argument)
+        finally:
+            self._lock.release()
+
     def visit_packed(self, data: bytes, seconds: float) -> bytes:
-        """The outcomes by workload, or `WorkerLost`, or `DeviceBusy`, at once, when another process uses the device and
-        `acquire` did not come before; arguments and result are packed. seconds: deadline of the visit."""
+        """The outcomes by workload; how the visit ended its process; or `PROCESS_GONE`, or, where `acquire` did not
+        come before, `DEVICE_BUSY`. Arguments and result are packed. seconds: deadline of the visit."""
         if self._process is None or self._lock is None:
-            return pack(WorkerLost(None))
+            return pack(PROCESS_GONE)
         if not self._lock.try_acquire():
-            return pack(DeviceBusy())
-        answer = self._run("visit_packed", data, seconds)
+            return pack(DEVICE_BUSY)
+        answer = self.run("visit_packed", data, seconds)
         if isinstance(answer, Crashed | TimedOut):
             self._process = None
-            return pack(WorkerLost(answer))
+            return pack(answer)
         outcomes: bytes
         outcomes, context_lost = answer
         if context_lost:
             self.end()
         return outcomes
-
-    def prepare(self, workloads: Sequence[str]) -> Any:
-        """`DeviceWorker.prepare`; `Crashed` where its process ends, here as in the next two."""
-        return self._run("prepare", workloads)
-
-    def compare(self, request: ComparisonRequest) -> Any:
-        """`Bench.compare`."""
-        return self._run("compare", request)
-
-    def calibrate(self, probes: dict[str, Artifact]) -> Any:
-        """`Bench.calibrate`."""
-        return self._run("calibrate", probes)
 
     def examine(
         self, questions: Sequence[Question], seed: int, roofline: Roofline, deadlines: Limits
@@ -209,11 +196,3 @@ class Lane:
         if self._process is not None:
             self._process.end()
             self._process = None
-
-    def _run(self, method: str, argument: Any, seconds: float | None = None) -> Any:
-        """A method of the `DeviceWorker`, on the device that `acquire` keeps."""
-        assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
-        try:
-            return self._process.call(method, seconds, argument)
-        finally:
-            self._lock.release()

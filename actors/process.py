@@ -63,7 +63,7 @@ class Isolated:
         self._phase, self._make, self._arguments = phase, make, arguments
         self._process: Any = None
         self._pipe: Connection | None = None
-        self._made = self._killed = False
+        self._killed = False
         self.starts = 0
         """Processes started for the object so far: it is made anew in each."""
 
@@ -77,31 +77,16 @@ class Isolated:
         """The result of a method of the object, `TimedOut` or `Crashed`. seconds: None for as long as it takes."""
         if self._killed:
             self.end()
-        if self._pipe is None:
-            self._start()
-        assert self._pipe is not None
+        starting = self._pipe is None
+        pipe = self._pipe or self._start()
         try:
-            if not self._made:
-                if not self._pipe.poll(START_SECONDS):
-                    self.end()
-                    return TimedOut("start", START_SECONDS)
-                failed, result = self._pipe.recv()
-                if failed:
-                    self.end()
-                    raise result
-                self._made = True
-            # Not before: a pipe that nobody reads takes some of a large argument, and then waits.
-            self._pipe.send((method, arguments))
-            if not self._pipe.poll(seconds):
-                self.end()
-                assert seconds is not None
-                return TimedOut(self._phase, seconds)
-            failed, result = self._pipe.recv()
+            # Before a call is sent: a pipe that nobody reads takes some of a large argument, and then waits.
+            if starting and (late := self._answer(pipe, "start", START_SECONDS)) is not None:
+                return late
+            pipe.send((method, arguments))
+            return self._answer(pipe, self._phase, seconds)
         except (EOFError, ConnectionError):
             return Crashed(self._phase, self._death())
-        if failed:
-            raise result
-        return result
 
     def kill(self) -> None:
         """Kills the process, if there is one. The answer that another thread waits for is `Crashed`; a later call
@@ -119,13 +104,13 @@ class Isolated:
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
-        self._made = self._killed = False
+        self._killed = False
 
-    def _start(self) -> None:
+    def _start(self) -> Connection:
         self.starts += 1
         for attempt in range(MAX_START_ATTEMPTS):
             try:
-                self._pipe, self._process = _fork()
+                pipe, self._process = _fork()
                 break
             except (EOFError, ConnectionError):
                 # The server is being ended, as by a system that is short of memory. Once its death is noticed, there is
@@ -133,9 +118,23 @@ class Isolated:
                 if attempt == MAX_START_ATTEMPTS - 1:
                     raise
                 time.sleep(START_PAUSE_SECONDS * 2**attempt)
-        assert self._pipe is not None
+        self._pipe = pipe
         with contextlib.suppress(ConnectionError):
-            self._pipe.send((self._make, self._arguments))
+            pipe.send((self._make, self._arguments))
+        return pipe
+
+    def _answer(self, pipe: Connection, phase: str, seconds: float | None) -> Any:
+        """The next answer of the process, in which an error is raised here, or `TimedOut`."""
+        if not pipe.poll(seconds):
+            self.end()
+            assert seconds is not None
+            return TimedOut(phase, seconds)
+        failed, result = pipe.recv()
+        if failed and phase == "start":
+            self.end()
+        if failed:
+            raise result
+        return result
 
     def _death(self) -> str:
         self._process.join(5.0)

@@ -50,11 +50,9 @@ class Offer:
 
 
 @contextmanager
-def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
+def cluster() -> Iterator[Offer]:
     """Joins the cluster of RAY_ADDRESS (as `ray job submit` sets it), or starts one here for as long as it is needed.
-
-    gpus: how many GPUs a local cluster should manage; None lets Ray find them. Raises `ClusterError`.
-    """
+    Raises `ClusterError`."""
     address = os.environ.get("RAY_ADDRESS")
     already = ray.is_initialized()
     on_sigterm = signal.getsignal(signal.SIGTERM)
@@ -65,17 +63,11 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
         if not already:
             if address:
                 _require_reachable(address)
-                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
             else:
                 _require_room()
                 _keep_token()
-                ray.init(
-                    address="local",
-                    num_gpus=gpus,
-                    include_dashboard=False,
-                    logging_level=logging.ERROR,
-                    log_to_driver=False,
-                )
+            local = {} if address else {"include_dashboard": False}
+            ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
     except (OSError, ValueError, RuntimeError) as error:
         where = f"at RAY_ADDRESS={address}" if address else "on this machine"
         raise ClusterError(f"No Ray cluster could be used {where}: {error}.") from error

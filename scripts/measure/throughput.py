@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.actors.pool.pool import Deadlines, EvaluationRequest, Pool
+from tunesmith.actors.pool.pool import EvaluationRequest, Pool
+from tunesmith.actors.pool.workers import Deadlines, WorkerSet
 from tunesmith.actors.ray_cluster import cluster
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph.journal.events import Evaluated
@@ -141,7 +142,7 @@ def find_place(long: int, seed: int) -> Place:
 
 def make_pool(place: Place, cache: ArtifactCache | None, lanes: int, compilers: int, **more: Any) -> Pool:
     gpu = place.device.backend == "cuda"
-    return Pool(
+    workers = WorkerSet(
         place.task,
         place.device.limits,
         place.device.index,
@@ -149,10 +150,10 @@ def make_pool(place: Place, cache: ArtifactCache | None, lanes: int, compilers: 
         compilers=(compilers or max(1, (os.cpu_count() or 1) - 1 - lanes)) if gpu else 1,
         seed=place.seed,
         workloads=[place.workload],
-        cache=cache,
         say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
         **more,
     )
+    return Pool(workers, cache=cache)
 
 
 def ready(pool: Pool) -> float:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tunesmith.actors.pool.pool import Deadlines, EvaluationRequest, Pool
+from tunesmith.actors.pool.pool import EvaluationRequest, Pool
+from tunesmith.actors.pool.workers import Deadlines, WorkerSet
 from tunesmith.actors.process import pack, unpack
 from tunesmith.actors.workers import CompilerReady, LaneReady
 from tunesmith.hw.roofline import Roofline
@@ -98,6 +99,9 @@ def pretending(
         def acquire(self) -> None:
             pass
 
+        def run(self, method: str, argument: Any) -> Any:
+            return getattr(self, method)(argument)
+
         def visit_packed(self, data: bytes, seconds: float) -> bytes:
             return pack(self.visit(*unpack(data)))
 
@@ -132,11 +136,12 @@ def pretending(
 
 
 def make_pool(lanes: int = 1, compilers: int = 1, **changes: Any) -> Pool:
-    """A pool of pretending workers for H200s. changes: arguments of `pretending` and of `Pool`."""
-    names = ("deadlines", "cache", "say", "precision", "lane_class", "compile_class")
-    of_pool = {name: changes.pop(name) for name in names if name in changes}
-    settings = {"seed": 0, "workloads": WORKLOAD, "deadlines": Deadlines(start=60.0)} | pretending(**changes) | of_pool
-    return Pool(TASK, LIMITS, lanes=lanes, compilers=compilers, **settings)
+    """A pool of pretending workers for H200s. changes: arguments of `pretending`, of `WorkerSet` and of `Pool`."""
+    of_pool = {name: changes.pop(name) for name in ("precision", "cache") if name in changes}
+    of_workers = {name: changes.pop(name) for name in ("say", "lane_class", "compile_class") if name in changes}
+    deadlines = changes.pop("deadlines", Deadlines(start=60.0))
+    settings = {"seed": 0, "workloads": WORKLOAD, "deadlines": deadlines} | pretending(**changes) | of_workers
+    return Pool(WorkerSet(TASK, LIMITS, lanes=lanes, compilers=compilers, **settings), **of_pool)
 
 
 def requests(count: int) -> list[EvaluationRequest]:

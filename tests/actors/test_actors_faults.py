@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from pretence import TEMPLATE, WORKLOAD, all_measured, aside, make_pool, run
 
-from tunesmith.actors.pool.pool import Deadlines, EvaluationRequest, Pool, PoolError
+from tunesmith.actors.pool.pool import EvaluationRequest, Pool, PoolError
+from tunesmith.actors.pool.workers import Deadlines
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.kernels.build.artifact import ArtifactCache

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors.lane import DeviceBusy, Lane, WorkerLost
+from tunesmith.actors.lane import DEVICE_BUSY, PROCESS_GONE, Lane
 from tunesmith.actors.process import pack, unpack
 from tunesmith.actors.workers import LaneReady
 from tunesmith.hw.device_lock import DeviceLock
@@ -79,17 +79,17 @@ def test_whatever_ends_the_process_is_told_and_the_lane_starts_again(lane: Lane,
     start()
     lane.acquire()
     started = time.monotonic()
-    assert visit(lane, packed(ENDLESS), 1.0) == WorkerLost(TimedOut("run", 1.0))
+    assert visit(lane, packed(ENDLESS), 1.0) == TimedOut("run", 1.0)
     assert 1.0 <= time.monotonic() - started < 60.0
-    assert visit(lane, packed(FINE)) == WorkerLost(None), "there is nothing to run it until the lane was started again"
+    assert visit(lane, packed(FINE)) == PROCESS_GONE, "there is nothing to run it until the lane was started again"
     start()
     found = visit(lane, packed(CRASH))
-    assert isinstance(found, WorkerLost) and isinstance(found.outcome, Crashed)
+    assert isinstance(found, Crashed)
     start()
     assert lane._process is not None
     os.kill(lane._process._process.pid, signal.SIGKILL)
     found = visit(lane, packed(FINE))
-    assert isinstance(found, WorkerLost) and isinstance(found.outcome, Crashed) and "SIGKILL" in found.outcome.detail
+    assert isinstance(found, Crashed) and "SIGKILL" in found.detail
     start()
 
 
@@ -97,7 +97,7 @@ def test_a_device_that_others_use_is_busy_until_it_is_acquired(lane: Lane, packe
     ready = lane.start(None, [NAME], 0, 60.0)
     assert isinstance(ready, LaneReady)
     with DeviceLock(ready.uuid):
-        assert visit_at_once(lane, packed(FINE)) == DeviceBusy()
+        assert visit_at_once(lane, packed(FINE)) == DEVICE_BUSY
     lane.acquire()
     assert not DeviceLock(ready.uuid).try_acquire()
     assert isinstance(visit(lane, packed(FINE))[NAME], Measured)
@@ -134,7 +134,7 @@ def test_the_device_is_held_while_buffers_are_made(task: Task, device: Any, tmp_
         with DeviceLock(uuid):
             pass
         lane.acquire()
-        assert lane.prepare([other]) is None
+        assert lane.run("prepare", [other]) is None
         with DeviceLock(uuid):
             pass
     finally:

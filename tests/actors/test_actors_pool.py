@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from pretence import pretending
 
-from tunesmith.actors.pool.pool import Deadlines, EvaluationRequest, Pool, PoolError
+from tunesmith.actors.pool.pool import EvaluationRequest, Pool, PoolError
+from tunesmith.actors.pool.workers import Deadlines, WorkerSet
 from tunesmith.actors.workers import LaneReady
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import OutOfTime, TunesmithError
@@ -41,10 +42,19 @@ def task() -> Task:
     return load_task(str(DATA / "troubled" / "task.toml"))
 
 
-def make_pool(task: Task, device: Any, index: int | None = None, **changes: Any) -> Pool:
-    settings: dict[str, Any] = {"precision": QUICK, "deadlines": Deadlines(start=60.0)} | changes
-    place = device.index if index is None else index
-    return Pool(task, device.limits, place, lanes=1, compilers=1, seed=0, workloads=WORKLOAD, **settings)
+def make_pool(
+    task: Task,
+    device: Any,
+    index: int | None = None,
+    cache: ArtifactCache | None = None,
+    deadlines: Deadlines | None = None,
+    **changes: Any,
+) -> Pool:
+    place, deadlines = device.index if index is None else index, deadlines or Deadlines(start=60.0)
+    workers = WorkerSet(
+        task, device.limits, place, lanes=1, compilers=1, seed=0, workloads=WORKLOAD, deadlines=deadlines, **changes
+    )
+    return Pool(workers, QUICK, cache)
 
 
 def request(task: Task, trouble: int, number: int | None = None, group: int = 16) -> EvaluationRequest:
