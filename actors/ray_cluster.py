@@ -66,8 +66,12 @@ def cluster() -> Iterator[Offer]:
             else:
                 _require_room()
                 _keep_token()
-            local = {} if address else {"include_dashboard": False}
-            ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
+            ray.init(
+                address=address or "local",
+                include_dashboard=None if address else False,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+            )
     except (OSError, ValueError, RuntimeError) as error:
         where = f"at RAY_ADDRESS={address}" if address else "on this machine"
         raise ClusterError(f"No Ray cluster could be used {where}: {error}.") from error
