@@ -183,69 +183,6 @@ def compile_all(
     return Candidate(template, config, {key: artifacts[key] for key in map(types_key, workloads)})
 
 
-class Builder:
-    """One compile process and its queue. seconds: to compile one source. Use as a context manager; at its end nothing
-    is compiled any more."""
-
-    def __init__(self, task: Task, limits: DeviceLimits, index: int, seconds: float) -> None:
-        self._task, self._limits, self._seconds = task, limits, seconds
-        self._compiler = Isolated("compile", CompileWorker, limits, index)
-        self._queue = ThreadPoolExecutor(1, "builder")
-        self._baseline: dict[TypesKey, Artifact] = {}
-        self._marked_baseline: dict[TypesKey, MarkedArtifact] = {}
-
-    def __enter__(self) -> Builder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._compiler.kill()
-        self._queue.shutdown(cancel_futures=True)
-        self._compiler.end()
-
-    def build(
-        self, template: Template, config: Config, workloads: Sequence[Workload]
-    ) -> Future[BuiltKernels | Outcome]:
-        """The kernels of steps on `workloads`, or the candidate's first failure, once everything that was asked for
-        before is compiled. The future raises `TunesmithError` where the baseline cannot be compiled."""
-        return self._queue.submit(self._build, template, config, workloads)
-
-    def probes(self) -> dict[str, Artifact] | None:
-        """The kernels that measure the device's roofs; None where they cannot be compiled."""
-        probes = self._queue.submit(self._compiler.call, "probes", PROBE_SECONDS).result()
-        return probes if isinstance(probes, dict) else None
-
-    def _build(self, template: Template, config: Config, workloads: Sequence[Workload]) -> BuiltKernels | Outcome:
-        candidate = compile_all(self._compiler, template, config, workloads, self._seconds)
-        if not isinstance(candidate, Candidate):
-            return candidate
-        plain = self._task.sources(self._limits.backend).baseline.template
-        baseline = compile_all(self._compiler, plain, {}, workloads, self._seconds, self._baseline)
-        if not isinstance(baseline, Candidate):
-            raise TunesmithError(f"The baseline of {self._task.name} cannot be compiled: {describe(baseline)}.")
-        coverage = self._coverage(candidate, workloads, {})
-        if isinstance(coverage, Coverage):
-            marked = self._coverage(baseline, workloads, self._marked_baseline)
-            coverage.plain = marked if isinstance(marked, Coverage) else None
-        return BuiltKernels(candidate, baseline, coverage, tuple(workloads))
-
-    def _coverage(
-        self, candidate: Candidate, workloads: Sequence[Workload], marked: dict[TypesKey, MarkedArtifact]
-    ) -> Coverage | str:
-        """The candidate's marked twin, or why there is none. marked: twins that were compiled before, to which new ones
-        are added."""
-        for workload in workloads:
-            key = types_key(workload)
-            if key in marked:
-                continue
-            source = specialise(candidate.template, candidate.config, workload.types)
-            artifact = self._compiler.call("mark", self._seconds, source)
-            if not isinstance(artifact, MarkedArtifact):
-                why = artifact.why if isinstance(artifact, NotMarked) else describe(artifact)
-                return f"whether every part of the kernel ran was not looked at: {why}"
-            marked[key] = artifact
-        return Coverage(candidate, {key: marked[key] for key in map(types_key, workloads)})
-
-
 def judge(
     task: Task, limits: DeviceLimits, index: int, questions: Sequence[Question], options: JudgeOptions | None = None
 ) -> list[CandidateVerdict]:
@@ -315,7 +252,12 @@ class _Judgement:
         lock = options.lock or lock_of(examiners[0])
         stack.callback(lock.release)
         self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
-        self._builder = stack.enter_context(Builder(task, limits, index, deadlines.compile))
+        self._compiler = stack.enter_context(Isolated("compile", CompileWorker, limits, index))
+        self._queue = ThreadPoolExecutor(1, "compiling")
+        stack.callback(self._queue.shutdown, cancel_futures=True)
+        stack.callback(self._compiler.kill)
+        self._baseline: dict[TypesKey, Artifact] = {}
+        self._marked_baseline: dict[TypesKey, MarkedArtifact] = {}
         device = HeldDevice(lock, options.listener)
         self._runners = [StepRunner(task, limits, deadlines, one, device, options.listener) for one in examiners]
         self._first = self._runners[0]
@@ -339,7 +281,8 @@ class _Judgement:
             raise TunesmithError(
                 f"The task {self._task.name} has no workload for a {kind}: add one whose `devices` lists it."
             )
-        return only, steps, self._builder.build(template, config, [step.workload for step in steps])
+        workloads = [step.workload for step in steps]
+        return only, steps, self._queue.submit(self._build, template, config, workloads)
 
     def judge(
         self, building: Future[BuiltKernels | Outcome], steps: Sequence[Step], only: str | None
@@ -425,6 +368,40 @@ class _Judgement:
 
         run_steps(self._runners, steps, max_bytes, findings, prepare)
 
+    def _build(self, template: Template, config: Config, workloads: Sequence[Workload]) -> BuiltKernels | Outcome:
+        """The kernels of steps on `workloads`, or the candidate's first failure. Raises `TunesmithError` where the
+        baseline cannot be compiled."""
+        seconds = self._options.deadlines.compile
+        candidate = compile_all(self._compiler, template, config, workloads, seconds)
+        if not isinstance(candidate, Candidate):
+            return candidate
+        plain = self._task.sources(self._limits.backend).baseline.template
+        baseline = compile_all(self._compiler, plain, {}, workloads, seconds, self._baseline)
+        if not isinstance(baseline, Candidate):
+            raise TunesmithError(f"The baseline of {self._task.name} cannot be compiled: {describe(baseline)}.")
+        coverage = self._coverage(candidate, workloads, {})
+        if isinstance(coverage, Coverage):
+            marked = self._coverage(baseline, workloads, self._marked_baseline)
+            coverage.plain = marked if isinstance(marked, Coverage) else None
+        return BuiltKernels(candidate, baseline, coverage, tuple(workloads))
+
+    def _coverage(
+        self, candidate: Candidate, workloads: Sequence[Workload], marked: dict[TypesKey, MarkedArtifact]
+    ) -> Coverage | str:
+        """The candidate's marked twin, or why there is none. marked: twins that were compiled before, to which new ones
+        are added."""
+        for workload in workloads:
+            key = types_key(workload)
+            if key in marked:
+                continue
+            source = specialise(candidate.template, candidate.config, workload.types)
+            artifact = self._compiler.call("mark", self._options.deadlines.compile, source)
+            if not isinstance(artifact, MarkedArtifact):
+                why = artifact.why if isinstance(artifact, NotMarked) else describe(artifact)
+                return f"whether every part of the kernel ran was not looked at: {why}"
+            marked[key] = artifact
+        return Coverage(candidate, {key: marked[key] for key in map(types_key, workloads)})
+
     def _timed(self, built: BuiltKernels, workload: Workload) -> Outcome:
         """The candidate timed on a workload, against the device's roofs."""
         task, first, listener = self._task, self._first, self._options.listener
@@ -434,8 +411,8 @@ class _Judgement:
         require_prepared(task, workload.name, prepared)
         if self._roofline is None:
             # No roofs where the probes do not run on the device.
-            probes = self._builder.probes()
-            roofs = first.call("calibrate", probes, seconds=CALIBRATE_SECONDS) if probes else None
+            probes = self._queue.submit(self._compiler.call, "probes", PROBE_SECONDS).result()
+            roofs = first.call("calibrate", probes, seconds=CALIBRATE_SECONDS) if isinstance(probes, dict) else None
             self._roofline = roofs if isinstance(roofs, Roofline) else Roofline()
         floor = self._roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic) or 0.0
         listener(f"checking timed launches on {workload.name}")

@@ -131,7 +131,7 @@ class Pool(Scheduler):
         self.done.clear()
         if self._metrics is not None:
             ended = [evaluation for _, evaluation in results]
-            self._metrics.report(ended, self.workers, len(self.compile_queue.queue), self.in_flight)
+            self._metrics.report(ended, self.workers, len(self.compile_queue), self.in_flight)
         return results
 
     def evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -71,14 +71,15 @@ Compiled = Artifact | CompileFailed | Rejected | Crashed | TimedOut
 
 @dataclass(slots=True)
 class Job:
-    """A request under way. compile_only: it ends with its `candidate`, and is not visited. losses: processes it has
-    lost; alone: it was in a process that was lost, and is next run with nothing queued beside it, as the result of a
-    call can be lost with a process that the call behind it ended; gated: it must wait for its turn on the device."""
+    """A request under way. artifacts: of its `sources`, by their digests; compile_only: it ends with its `candidate`,
+    and is not visited. losses: processes it has lost; alone: it was in a process that was lost, and is next run with
+    nothing queued beside it, as the result of a call can be lost with a process that the call behind it ended; gated:
+    it must wait for its turn on the device."""
 
     request: EvaluationRequest
     sources: dict[TypesKey, Specialised]
-    compile_only: bool = False
-    artifacts: dict[TypesKey, Artifact] = field(default_factory=dict)
+    compile_only: bool
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
     compile_seconds: float = 0.0
     cached: bool = True
     failure: Failure | None = None
@@ -87,12 +88,9 @@ class Job:
     gated: bool = False
 
     @property
-    def is_compiled(self) -> bool:
-        return len(self.artifacts) == len(self.sources)
-
-    @property
     def candidate(self) -> Candidate:
-        return Candidate(self.request.template, self.request.config, dict(self.artifacts))
+        artifacts = {key: self.artifacts[source.digest] for key, source in self.sources.items()}
+        return Candidate(self.request.template, self.request.config, artifacts)
 
     def evaluation(self, outcomes: dict[str, Outcome], lane_seconds: float) -> Evaluation:
         artifact = next(iter(self.artifacts.values()), None)
@@ -110,77 +108,14 @@ class Job:
 
 @dataclass(slots=True)
 class Compilation:
-    """One source of a job, at a compile worker. compile_key: the digest of the source and the version of the compiler
-    that it was last given to."""
+    """A source, and the jobs that wait for its code, the first of which pays for it. end: no compiler survives it, and
+    it is not compiled again, for whatever job: each time would take as long. losses, alone: as for a job."""
 
-    job: Job
-    key: TypesKey
+    source: Specialised
+    jobs: list[Job] = field(default_factory=list)
+    end: Crashed | TimedOut | None = None
     losses: int = 0
     alone: bool = False
-    compile_key: tuple[str, str] = ("", "")
-
-    @property
-    def source(self) -> Specialised:
-        return self.job.sources[self.key]
-
-
-class CompileQueue:
-    """Compilations for the architecture `arch` that wait for a worker or for the result of another, and the cache on
-    disk. seconds: deadline of a compilation; say: called with a sentence when the cache cannot be written."""
-
-    def __init__(self, arch: str, cache: ArtifactCache | None, seconds: float, say: Callable[[str], None]) -> None:
-        self._arch, self._cache, self._seconds, self._say = arch, cache, seconds, say
-        self.queue: deque[Compilation] = deque()
-        """Compilations that wait for a worker."""
-        self._waiters: dict[tuple[str, str], list[Compilation]] = {}
-        """Compilations that wait for the result of another under way, by its `compile_key`."""
-        self._ended: dict[tuple[str, str], Crashed | TimedOut] = {}
-        """Outcomes of sources that a compiler did not survive, by their `compile_key`. They are not compiled again, for
-        whatever configuration: each time would take as long."""
-
-    @property
-    def waiting_for_code(self) -> int:
-        """Compilations that wait for the result of another evaluation's."""
-        return sum(map(len, self._waiters.values()))
-
-    def dispatch(self, worker: ActorHandle) -> Iterator[tuple[Compilation, Compiled]]:
-        """Gives `worker` the next compilation, if there is any, and yields those before it whose result is known."""
-        while self.queue:
-            compilation = self.queue.popleft()
-            if compilation.job.failure is not None:
-                continue
-            known = compilation.compile_key = compilation.source.digest, worker.version
-            if (waiters := self._waiters.get(known)) is not None:
-                waiters.append(compilation)
-                continue
-            found: Compiled | None = self._ended.get(known)
-            if found is None and self._cache is not None:
-                found = self._cache.get(self._cache_key(compilation))
-            if found is None:
-                compilation.job.cached = False
-                worker.begin(compilation, self._seconds, "compile_packed", pack(compilation.source))
-                self._waiters[known] = []
-                return
-            yield compilation, found
-
-    def on_compiled(self, compilation: Compilation, result: Compiled) -> list[Compilation]:
-        """Gives the compilations that waited for the same result."""
-        if self._cache is not None and isinstance(result, Artifact | CompileFailed):
-            before = self._cache.failure
-            self._cache.put(self._cache_key(compilation), result)
-            if self._cache.failure != before:
-                self._say(self._cache.failure)
-        return self._waiters.pop(compilation.compile_key)
-
-    def on_lost(self, compilation: Compilation, end: Crashed | TimedOut | None = None) -> None:
-        """Puts the waiters of a lost compilation first in the queue, whether or not it is made again. end: outcome of
-        all with this source, where the source is to blame."""
-        if end is not None:
-            self._ended[compilation.compile_key] = end
-        self.queue.extendleft(reversed(self._waiters.pop(compilation.compile_key)))
-
-    def _cache_key(self, compilation: Compilation) -> str:
-        return cache_key(compilation.source, self._arch, compilation.compile_key[1])
 
 
 class Scheduler:
@@ -197,7 +132,10 @@ class Scheduler:
         spare = math.ceil(SPARE_COMPILATIONS * compilers)
         self.max_in_flight = compilers + (self._lanes if self._exclusive else CALLS_PER_WORKER * self._lanes + spare)
         self._averages: dict[str, float] = {}
-        self.compile_queue = CompileQueue(limits.arch, cache, self._deadlines.compile, workers.say)
+        self._cache, self._arch = cache, limits.arch
+        self._compilations: dict[str, Compilation] = {}
+        """Those that wait or are under way, and those that no compiler survives, by the digests of their sources."""
+        self.compile_queue: deque[Compilation] = deque()
         self._visit_queue: deque[Job] = deque()
         self.done: deque[tuple[EvaluationRequest, Evaluation]] = deque()
         self.in_flight = 0
@@ -217,7 +155,7 @@ class Scheduler:
         if not self._exclusive and compilation is not None and visit:
             compiling = math.ceil((1 + SPARE_COMPILATIONS) * compilation * self._lanes / visit)
             target = min(target, CALLS_PER_WORKER * self._lanes + 1 + compiling)
-        return target + self.compile_queue.waiting_for_code
+        return target + sum(len(one.jobs) - 1 for one in self._compilations.values() if one.jobs)
 
     def submit(self, request: EvaluationRequest) -> None:
         """Begins an evaluation, which is in `done` when it has ended."""
@@ -273,8 +211,15 @@ class Scheduler:
         self.in_flight += 1
         if known is not None:
             self._fail(job, known)
-        else:
-            self.compile_queue.queue.extend(Compilation(job, key) for key in sources)
+            return job
+        for digest, source in {source.digest: source for source in sources.values()}.items():
+            compilation = self._compilations.setdefault(digest, Compilation(source))
+            if compilation.end is not None:
+                self._fail(job, compilation.end)
+                continue
+            if not compilation.jobs:
+                self.compile_queue.append(compilation)
+            compilation.jobs.append(job)
         return job
 
     def advance(self, *needed: ActorHandle, until: float = math.inf) -> None:
@@ -304,7 +249,7 @@ class Scheduler:
         for worker in (*compilers, *lanes):
             self.workers.request_ready(worker)
         sides: list[tuple[Any, ...]] = [
-            (compilers, self.workers.lanes, self.compile_queue.queue, self._start_compile),
+            (compilers, self.workers.lanes, self.compile_queue, self._start_compile),
             (lanes, compilers, self._visit_queue, self._start_visit),
         ]
         for group, others, queue, start in sides:
@@ -316,10 +261,19 @@ class Scheduler:
                         start(worker)
 
     def _start_compile(self, worker: ActorHandle) -> None:
+        """Gives `worker` the next compilation whose result is not known."""
         # The source is not to blame for a worker that does not start.
-        if worker.ready:
-            for compilation, found in self.compile_queue.dispatch(worker):
+        while worker.ready and self.compile_queue:
+            compilation = self.compile_queue.popleft()
+            key = cache_key(compilation.source, self._arch, worker.version)
+            if all(job.failure is not None for job in compilation.jobs):
+                del self._compilations[compilation.source.digest]
+            elif self._cache is not None and (found := self._cache.get(key)) is not None:
                 self._on_compiled(compilation, found, 0.0)
+            else:
+                compilation.jobs[0].cached = False
+                worker.begin(compilation, self._deadlines.compile, "compile_packed", pack(compilation.source))
+                return
 
     def _start_visit(self, lane: ActorHandle) -> None:
         if lane.seed != self.workers.seed:
@@ -371,23 +325,27 @@ class Scheduler:
             if isinstance(job, Job):
                 self._on_visited(worker, call, result, seconds)
                 return
-            job.job.compile_seconds += seconds
+            if self._cache is not None and isinstance(result, Artifact | CompileFailed):
+                before = self._cache.failure
+                self._cache.put(cache_key(job.source, self._arch, worker.version), result)
+                if self._cache.failure != before:
+                    self.workers.say(self._cache.failure)
             self._on_compiled(job, result, seconds)
-            for waiter in self.compile_queue.on_compiled(job, result):
-                self._on_compiled(waiter, result, 0.0)
 
     def _on_compiled(self, compilation: Compilation, result: Compiled, seconds: float) -> None:
-        self._note("compile", seconds)
-        job = compilation.job
-        if not isinstance(result, Artifact):
-            self._fail(job, result)
-            return
-        job.artifacts[compilation.key] = result
-        if job.is_compiled and job.failure is None:
-            if job.compile_only:
-                self.in_flight -= 1
-            else:
-                self._visit_queue.append(job)
+        del self._compilations[compilation.source.digest]
+        compilation.jobs[0].compile_seconds += seconds
+        for number, job in enumerate(compilation.jobs):
+            self._note("compile", 0.0 if number else seconds)
+            if not isinstance(result, Artifact):
+                self._fail(job, result)
+                continue
+            job.artifacts[compilation.source.digest] = result
+            if job.failure is None and {source.digest for source in job.sources.values()} == set(job.artifacts):
+                if job.compile_only:
+                    self.in_flight -= 1
+                else:
+                    self._visit_queue.append(job)
 
     def _on_visited(self, lane: ActorHandle, call: ActorCall, result: Any, seconds: float) -> None:
         """result: see `Lane.visit_packed`."""
@@ -438,11 +396,12 @@ class Scheduler:
         if isinstance(outcome, Crashed) and work.losses < MAX_WORKER_LOSSES:
             self._retry_all([call])
             return
-        if isinstance(work, Compilation):
-            self.compile_queue.on_lost(work, outcome)
-        job = work if isinstance(work, Job) else work.job
-        self._quarantine[job.request.key] = outcome
-        self._fail(job, outcome, seconds if worker.phase == "run" else 0.0)
+        if isinstance(work, Job):
+            self._quarantine[work.request.key] = outcome
+            self._fail(work, outcome, seconds)
+        else:
+            self._on_compiled(work, outcome, 0.0)
+            self._compilations[work.source.digest] = Compilation(work.source, end=outcome)
 
     def _retry_all(self, calls: list[ActorCall]) -> None:
         """Makes calls again, before all that wait: a lost one that may not be to blame, and those behind a lost one,
@@ -451,8 +410,7 @@ class Scheduler:
             if isinstance(work, Job):
                 self._visit_queue.appendleft(work)
             elif isinstance(work, Compilation):
-                self.compile_queue.on_lost(work)
-                self.compile_queue.queue.appendleft(work)
+                self.compile_queue.appendleft(work)
             else:
                 continue
             work.alone = True

@@ -171,9 +171,9 @@ def test_code_that_evaluations_share_is_compiled_once(ray_cluster: Any) -> None:
 def test_who_waits_for_a_lost_compilation_is_compiled(ray_cluster: Any) -> None:
     with make_pool(compile_seconds=1.0) as pool:
         pool.make_ready(pool.workers.compilers[0])
+        before = pool.target_in_flight
         for one in shared_code(2):
             pool.submit(one)
-        before = pool.target_in_flight
         pool.collect(timeout=0.3)
         assert pool.target_in_flight == before + 1, "the one that waits leaves its place to another"
         ray_cluster.kill(pool.workers.compilers[0].actor)
