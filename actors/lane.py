@@ -52,9 +52,8 @@ class LaneActor(WorkerActor):
 
     Ray takes a few tenths of a millisecond between two calls of an actor, to send a result and to unpack the arguments
     of the next. Here it does both beside the call under way: calls arrive in an event loop, and one thread works on
-    them in the order in which they came. That is the order in which they were made, except that a call whose arguments
-    Ray has to fetch first (beyond 100 kB) may be overtaken: a visit, which then finds the device busy or its process
-    lost, and is made again.
+    them in the order in which they were made, except that a call whose arguments Ray has to fetch first (beyond 100 kB)
+    may be overtaken: a visit, which then finds the device busy or its process lost, and is made again.
     """
 
     def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
@@ -63,8 +62,7 @@ class LaneActor(WorkerActor):
 
     async def waiting_for(self) -> str:
         """Who holds the device, as a clause, where a call waits for it; else empty. Answered beside that call."""
-        ask = getattr(self._worker, "waiting_for", None)
-        return "" if ask is None else ask()
+        return "" if self._worker is None else self._worker.waiting_for()
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """The result of a method of the lane."""
@@ -99,23 +97,20 @@ class Lane:
         known to return by now, computes there.
         """
         self.end()
+        process = Isolated("run", DeviceWorker, self._task, self._limits, self._index, seed)
         with contextlib.ExitStack() as at_failure:
-            process = at_failure.enter_context(
-                Isolated("run", DeviceWorker, self._task, self._limits, self._index, seed)
-            )
+            at_failure.callback(process.end)
             if self._lock is None:
                 uuid: str | Crashed | TimedOut = process.call("uuid", None)
                 if not isinstance(uuid, str):
                     return uuid
                 self._lock = DeviceLock(uuid, self._holder)
             self.acquire()
-            try:
+            with self._lock:
                 ready: LaneReady | Crashed | TimedOut = process.call("open", None, health, self._checks)
                 if not isinstance(ready, LaneReady) or ready.fault:
                     return ready
                 failed: Crashed | TimedOut | None = process.call("prepare", seconds, tuple(workloads))
-            finally:
-                self._lock.release()
             if isinstance(failed, TimedOut):
                 # No kernel has run yet: only the user's code can take so long.
                 raise TaskError(
@@ -132,10 +127,8 @@ class Lane:
             return ready
 
     def acquire(self) -> None:
-        """Waits until no other process uses the device, and keeps it for the next call.
-
-        A call of its own, because waiting for others is not part of the next call's deadline.
-        """
+        """Waits until no other process uses the device, and keeps it for the next call, of whose deadline waiting is
+        not a part."""
         if self._lock is not None:
             self._waiting = True
             try:
@@ -150,10 +143,8 @@ class Lane:
     def run(self, method: str, argument: Any, seconds: float | None = None) -> Any:
         """A method of the `DeviceWorker`, `Crashed` or `TimedOut`, on the device that `acquire` keeps until its end."""
         assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
-        try:
+        with self._lock:
             return self._process.call(method, seconds, argument)
-        finally:
-            self._lock.release()
 
     def visit_packed(self, data: bytes, seconds: float) -> bytes:
         """The outcomes by workload; how the visit ended its process; or `PROCESS_GONE`, or, where `acquire` did not
@@ -181,15 +172,12 @@ class Lane:
         from tunesmith.actors.judging.judge import JudgeOptions, judge
 
         assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
-        try:
+        with self._lock:
             # The judge's buffers need the memory of the lane's.
-            released = self._process.call("release", None)
-            if isinstance(released, Crashed):
+            if isinstance(released := self._process.call("release", None), Crashed):
                 return released
             options = JudgeOptions(seed, deadlines, roofline=roofline, lock=self._lock)
             return judge(self._task, self._limits, self._index, questions, options)
-        finally:
-            self._lock.release()
 
     def end(self) -> None:
         """Ends the process. It goes with this one anyway, however that ends."""

@@ -5,6 +5,7 @@ Never stops Ray processes that it did not start.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -15,7 +16,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class Offer:
     attached: bool
 
 
-@contextmanager
+@contextlib.contextmanager
 def cluster() -> Iterator[Offer]:
     """Joins the cluster of RAY_ADDRESS (as `ray job submit` sets it), or starts one here for as long as it is needed.
     Raises `ClusterError`."""
@@ -88,18 +88,20 @@ def cluster() -> Iterator[Offer]:
 def _require_room() -> None:
     """Raises `ClusterError` where Ray's folder, among the temporary files, cannot be written or is full: Ray would fail
     of it half a minute later, and not say why."""
-    name = next((one for one in ("RAY_TMPDIR", "TMPDIR") if one in os.environ), "TMPDIR")
-    folder = Path(os.environ.get(name, "/tmp"))
+    name = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"
+    folder = os.environ.get(name, "/tmp")
     try:
         with tempfile.NamedTemporaryFile(prefix="tunesmith-", dir=folder) as file:
             file.write(bytes(MIN_FREE_BYTES))
             file.flush()
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        defect = f"has no room for the {MIN_FREE_BYTES >> 20} MiB that workers need" if full else "cannot be written"
-        remedy = f"make room there, or set {name}" if full else f"set {name}"
+        defect, remedy = "cannot be written", ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            defect = f"has no room for the {MIN_FREE_BYTES >> 20} MiB that workers need"
+            remedy = "make room there, or "
         raise ClusterError(
-            f"{name}: the folder for temporary files {folder} {defect} ({error.strerror}); {remedy} to another folder."
+            f"{name}: the folder for temporary files {folder} {defect} ({error.strerror}); {remedy}set {name} to "
+            "another folder."
         ) from error
 
 
@@ -108,15 +110,13 @@ def _keep_token() -> None:
     and none can be written."""
     if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         return
-    try:
+    with contextlib.suppress(OSError, RuntimeError):
         kept = Path.home() / ".ray" / "auth_token"
         if kept.is_file():
             return
         kept.parent.mkdir(parents=True, exist_ok=True)
         if os.access(kept.parent, os.W_OK):
             return
-    except (OSError, RuntimeError):
-        pass
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 

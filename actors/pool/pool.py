@@ -230,7 +230,7 @@ class Pool(Scheduler):
             workload,
             tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled),
             tuple(one.artifacts[key].code_digest if isinstance(one, Candidate) else "" for one in (base, *compiled)),
-            self.workers.compilers[0].version,
+            self.ready_worker(self.workers.compilers).version,
             tuple(replace(one, against=_placed(one.against, compiles)) for one in answer.opponents),
             (joules[0], *_placed(joules[1:], compiles)) if joules else (),
         )

@@ -99,6 +99,9 @@ def pretending(
         def acquire(self) -> None:
             pass
 
+        def waiting_for(self) -> str:
+            return ""
+
         def run(self, method: str, argument: Any) -> Any:
             return getattr(self, method)(argument)
 
@@ -163,6 +166,17 @@ def run(pool: Pool, count: int, at: dict[int, Callable[[], object]] | None = Non
                 action()
     assert pool.in_flight == 0
     return [found[number] for number in range(count)]
+
+
+def drain(pool: Pool) -> dict[int, Evaluation]:
+    """All evaluations under way, by their numbers."""
+    found, deadline = dict[int, Evaluation](), time.monotonic() + 60
+    while pool.in_flight:
+        assert time.monotonic() < deadline, f"{pool.in_flight} evaluations never ended"
+        for request, evaluation in pool.collect():
+            assert request.number not in found, "an evaluation ended twice"
+            found[request.number] = evaluation
+    return found
 
 
 def all_measured(found: list[Evaluation]) -> bool:

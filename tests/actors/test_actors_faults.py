@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pretence import TEMPLATE, WORKLOAD, all_measured, aside, make_pool, run
+from pretence import TEMPLATE, WORKLOAD, all_measured, aside, drain, make_pool, run
 
-from tunesmith.actors.pool.pool import EvaluationRequest, Pool, PoolError
+from tunesmith.actors.pool.pool import EvaluationRequest, PoolError
 from tunesmith.actors.pool.workers import Deadlines
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.kernels.build.artifact import ArtifactCache
 from tunesmith.kernels.outcome import Crashed, Evaluation, TimedOut
-
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture
@@ -39,13 +36,6 @@ def two_nodes() -> Iterator[Any]:
         finally:
             ray.shutdown()
             cluster.shutdown()
-
-
-def drain(pool: Pool) -> dict[int, Evaluation]:
-    found = dict[int, Evaluation]()
-    while pool.in_flight:
-        found |= {request.number: evaluation for request, evaluation in pool.collect()}
-    return found
 
 
 @pytest.mark.slow
@@ -116,36 +106,6 @@ def test_a_cache_that_cannot_be_written_is_told_once(tmp_path: Path, ray_cluster
         found = run(pool, 4)
     assert all_measured(found) and not any(one.cached for one in found)
     assert len(said) == 1 and "cannot be written" in said[0]
-
-
-@pytest.mark.slow
-def test_a_run_on_a_full_disk_goes_on_when_there_is_room(tmp_path: Path, device: Any, command: Any) -> None:
-    """A disk of half a MiB: a sentence and exit code 2, then room, then the run's end."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o"]
-    if subprocess.run([*mount, "size=320k", "tmpfs", str(place)], capture_output=True, check=False).returncode:
-        pytest.skip("this user may not mount a small disk")
-    task = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
-    try:
-        few = ("--evaluations", 28, "--rounds", 1)
-        done = command("tune", task, *few, "--run-dir", place / "run")
-        said = done.stderr.strip().splitlines()[-1]
-        assert done.returncode == 2, done.stderr
-        assert said.startswith("tunesmith: ") and "cannot be written" in said and "tunesmith resume" in said
-        before = measured(place / "run")
-        subprocess.run([*mount, "remount,size=16m", "tmpfs", str(place)], check=True)
-        done = command("resume", place / "run")
-        assert done.returncode == 0, done.stderr
-        after = measured(place / "run")
-        assert after[: len(before)] == before and len(after) == len(set(after)) == 28
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-
-def measured(folder: Path) -> list[str]:
-    with Journal(folder, create=False) as journal:
-        return [entry.event.key for entry in journal.entries(Evaluated)]
 
 
 def shared_code(count: int) -> list[EvaluationRequest]:

@@ -12,11 +12,10 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import ray
-from pretence import LIMITS, TASK
+from pretence import LIMITS, TASK, drain
 
 from tunesmith.actors.pool.pool import EvaluationRequest, Pool, PoolError
-from tunesmith.actors.pool.workers import ActorHandle, Deadlines, WorkerSet
+from tunesmith.actors.pool.workers import ActorHandle, Deadlines, WorkerSet, result_of
 from tunesmith.actors.workers import LaneReady
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import NoDevice, OutOfTime
@@ -66,17 +65,6 @@ def test_waiting_for_a_device_ends_with_the_time(task: Task, device: Any, monkey
                     wait()
             left[0] = math.inf
             drain(pool)
-
-
-def drain(pool: Pool) -> dict[int, Evaluation]:
-    found = {}
-    deadline = time.monotonic() + 60
-    while pool.in_flight:
-        assert time.monotonic() < deadline, f"{pool.in_flight} evaluations never ended"
-        for one, evaluation in pool.collect(1.0):
-            assert one.number not in found, "an evaluation ended twice"
-            found[one.number] = evaluation
-    return found
 
 
 def device_lock(device: Any) -> DeviceLock:
@@ -185,7 +173,8 @@ class TestTroubles:
 
 
 def pid_of(worker: ActorHandle) -> int:
-    return ray.get(worker.actor.__ray_call__.remote(lambda _: os.getpid()))
+    pid: int = result_of(worker.actor.__ray_call__.remote(lambda _: os.getpid()))
+    return pid
 
 
 def kill_at_work(pool: Pool, worker: ActorHandle) -> None:
@@ -195,11 +184,11 @@ def kill_at_work(pool: Pool, worker: ActorHandle) -> None:
     deadline = time.monotonic() + 60
     while worker.state != "busy":
         assert time.monotonic() < deadline
-        pool.collect(0.0)
+        pool.step(0.0)
     os.kill(pid, signal.SIGKILL)
     while worker.actor is actor:
         assert time.monotonic() < deadline
-        pool.collect(0.1)
+        pool.step(time.monotonic() + 0.1)
 
 
 def test_killed_workers_are_replaced_and_no_process_outlives_the_pool(task: Task, device: Any) -> None:
@@ -212,7 +201,8 @@ def test_killed_workers_are_replaced_and_no_process_outlives_the_pool(task: Task
         pool.submit(request(task, ENDLESS))
         for _ in range(2):
             kill_at_work(pool, lane)
-        outcome = drain(pool)[ENDLESS].outcomes["16384"]
+        ((_, lost),) = pool.collect()
+        outcome = lost.outcomes["16384"]
         assert isinstance(outcome, Crashed) and outcome.phase == "run"
         pool.submit(request(task, ENDLESS, group=32))
         while lane.state != "busy":
