@@ -4,10 +4,9 @@ A call may have a deadline. A call that overruns it, or whose process dies, come
 a new process. A user's mistake that the process finds is raised here, and so is a bug.
 
 Processes are forked by multiprocessing's fork server, which has imported the modules of `preload`. Measured with PoCL's
-modules on two busy cores: 0.8 s to the first child, 8 to 13 ms to each further one, 2.9 MB of its own memory, 2 ms to
-kill it; a new interpreter takes 1.1 s and 31 MB each time. (A fork server of our own was no better: 0.7 s, 7 to 10 ms,
-2.4 MB, 2 ms.) Forking is safe there: the server never touches a device, and its only other threads belong to
-NumPy's OpenBLAS, which stops them before a fork and starts them when they are needed.
+modules on two busy cores: 0.8 s to the first child, 8 to 13 ms and 2.9 MB to each further one; a new interpreter takes
+1.1 s and 31 MB each time. Forking is safe there: the server never touches a device, and its only other threads belong
+to NumPy's OpenBLAS, which stops them before a fork and starts them when they are needed.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 FAULT_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 _FORK_SERVER = multiprocessing.get_context("forkserver")
-_ALWAYS = ["numpy.random"]
-"""Imported by NumPy only on use, which takes 12 ms in each child that draws contents."""
-_FORK_SERVER.set_forkserver_preload([*_ALWAYS, "tunesmith.actors.workers"])
+# NumPy imports numpy.random only on use, which takes 12 ms in each child that draws contents.
+_PRELOADED = ["numpy.random", "tunesmith.actors.workers"]
+_FORK_SERVER.set_forkserver_preload(_PRELOADED)
 _STARTING = threading.Lock()
 
 
 def preload(backend: BackendName) -> None:
     """Has the fork server of this process import the modules of workers for `backend`, as far as installed, before its
     first fork. Without effect once it runs; children import missing modules by themselves."""
-    _FORK_SERVER.set_forkserver_preload([*_ALWAYS, "tunesmith.actors.workers", *BACKENDS[backend].packages])
+    _FORK_SERVER.set_forkserver_preload([*_PRELOADED, *BACKENDS[backend].packages])
 
 
 class Isolated:

@@ -25,7 +25,7 @@ from tunesmith.kernels.build.artifact import ArtifactCache, Candidate, Evaluatio
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Rival
 from tunesmith.kernels.measure.timing import Precision
-from tunesmith.kernels.outcome import Crashed, Evaluation, Failure, LaunchFailed, Outcome, TimedOut
+from tunesmith.kernels.outcome import Crashed, Evaluation, Failure, LaunchFailed, TimedOut
 from tunesmith.kernels.spec.task import AnyOpponent, FunctionOpponent
 
 T = TypeVar("T")
@@ -205,22 +205,23 @@ class Pool(Scheduler):
                 rivals.append(KernelRival(one.name, one.label, kernel))
         deadlines, lanes = self.workers.deadlines, self.workers.lanes
 
-        def run(request: ComparisonRequest) -> WorkloadComparison | Outcome:
+        def run(request: ComparisonRequest) -> WorkloadComparison:
             # A process that was replaced has to make its buffers again; that is not the kernels' time.
             lane = self.ready_worker(lanes, seed)
             self._call(lane, "run", deadlines.prepare, "prepare", [workload])
             beside = request.opponents
             deadline = (deadlines.visit + budget_seconds) * (1 + len(request.candidates) + len(beside))
             deadline += FUNCTION_SECONDS * sum(isinstance(one, FunctionOpponent) for one in beside)
-            lane = self.ready_worker(lanes, seed)
-            answer: WorkloadComparison | Outcome = self._call(lane, "run", deadline, "compare", request)
-            return answer
+            answer = self._call(self.ready_worker(lanes, seed), "run", deadline, "compare", request)
+            if isinstance(answer, WorkloadComparison):
+                return answer
+            return WorkloadComparison(workload, tuple(answer for _ in request.candidates))
 
         finalists = [one for one in compiled if isinstance(one, Candidate)]
         floor, energy_seconds = self.floor(workload), self.precision.energy_seconds
         request = ComparisonRequest(base, finalists, workload, rounds, budget_seconds, floor, energy_seconds, rivals)
         answer = run(request)
-        if not isinstance(answer, WorkloadComparison) or _ended_process(answer):
+        if _ended_process(answer):
             answer = _one_by_one(run, request, answer)
         measured, compiles = iter(answer.results), [isinstance(one, Candidate) for one in compiled]
         key = types_key(self.task.workload(workload))
@@ -289,37 +290,32 @@ def _ratios(roofs: Roofline, standard: Roofline) -> list[float]:
 
 
 def _one_by_one(
-    run: Callable[[ComparisonRequest], WorkloadComparison | Outcome],
-    request: ComparisonRequest,
-    together: WorkloadComparison | Outcome,
+    run: Callable[[ComparisonRequest], WorkloadComparison], request: ComparisonRequest, together: WorkloadComparison
 ) -> WorkloadComparison:
     """The results that can be known where a comparison ended its process, as `together` says, so that nothing is held
     against a finalist or an opponent but its own end. Opponents are not on trial: finalists come first, without any."""
     finalists, rivals = request.candidates, request.opponents
     if rivals:
         together = run(replace(request, opponents=()))
-    if isinstance(together, WorkloadComparison) and not _ended_process(together):
-        results, energies = together.results, together.energies
-    else:
+    if _ended_process(together) and len(finalists) > 1:
         # Which of them did it is not known: each is compared alone.
-        alone = [run(replace(request, candidates=[one], opponents=())) for one in finalists if len(finalists) > 1]
-        alone = alone or [together]
-        results = tuple(one.results[0] if isinstance(one, WorkloadComparison) else one for one in alone)
-        each = [one.energies if isinstance(one, WorkloadComparison) else () for one in alone]
-        energies = (next((one[0] for one in each if one), None), *(one[1] if one else None for one in each))
-    lives = [not _is_end(one) for one in results]
+        alone = [run(replace(request, candidates=[one], opponents=())) for one in finalists]
+        energies = [one.energies or (None, None) for one in alone]
+        baseline = next((joules for joules, _ in energies if joules is not None), None)
+        results = tuple(one.results[0] for one in alone)
+        together = WorkloadComparison("", results, energies=(baseline, *(joules for _, joules in energies)))
+    lives = [not _is_end(one) for one in together.results]
     alive = [finalist for finalist, lived in zip(finalists, lives, strict=True) if lived]
     encounters = []
     for rival in rivals:
         # The only opponent, where no finalist ended a process, has ended it.
         known = not alive or (len(rivals) == 1 and all(lives))
         beside = None if known else run(replace(request, candidates=alive, opponents=[rival]))
-        if isinstance(beside, WorkloadComparison) and not _ended_process(beside):
+        if beside is not None and not _ended_process(beside):
             encounters += [replace(one, against=_placed(one.against, lives)) for one in beside.opponents]
         else:
-            why = ENDED if all(lives) or alive else FINALISTS_ENDED
-            encounters.append(Encounter(rival.name, rival.label, why=why))
-    return WorkloadComparison("", results, opponents=tuple(encounters), energies=energies)
+            encounters.append(Encounter(rival.name, rival.label, why=ENDED if alive else FINALISTS_ENDED))
+    return replace(together, opponents=tuple(encounters))
 
 
 def _placed(values: Sequence[T | None], present: Sequence[bool]) -> tuple[T | None, ...]:

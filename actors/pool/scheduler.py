@@ -6,9 +6,7 @@ wait for this process. A failure becomes the outcome of that evaluation and of n
 its deadline is replaced, and its other calls are made again.
 
 Artifacts pass through this process, because the cache on disk is its own: nodes come and go, and a second run finds all
-in one place. (Handing Ray's reference of a compilation on to the lane would not spare the way: Ray keeps results this
-small with their owner, which is this process, and a visit would be dispatched before it is known whether the source
-compiled.)
+in one place. (Ray would keep results this small here anyway, with their owner.)
 """
 
 from __future__ import annotations
