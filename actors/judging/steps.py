@@ -56,27 +56,25 @@ def for_left_out(
 ) -> list[str]:
     """A sentence for each scalar and size with values that only steps have which were left out. steps: by name;
     unusable: made-up values of scalars that were left out before any step (name, level and value)."""
-    passed, scalars_named = set[tuple[str, float]](), {name for name, _, _ in unusable}
-    blamed = defaultdict[tuple[str, str], set[float]](set)
+    passed = set[tuple[str, float]]()
+    blamed = defaultdict[tuple[str, str], set[tuple[str, float]]](set)
     for name, _, value in unusable:
-        blamed["reference", name].add(value)
-    for step in steps.values():
-        scalars_named |= {name for name, _ in _made_up(step)[0]}
+        blamed["reference", name].add((name, value))
     for one in found:
-        if isinstance(one, Passed) and one.step in steps:
-            passed |= {value for values in _made_up(steps[one.step]) for value in values}
-    for one in found:
-        if isinstance(one, Skipped) and one.reason in BLAMED and one.step in steps:
-            # A size is to blame only where no scalar was changed.
+        if one.step in steps:
             scalars, sizes = _made_up(steps[one.step])
-            for name, value in {*(scalars or sizes)} - passed:
-                blamed[one.reason, name].add(value)
-    sentences = []
-    for (reason, name), values in blamed.items():
-        listed = ", ".join(f"{value:g}" for value in sorted(values)[:MAX_NAMED_VALUES])
-        more = f" and {len(values) - MAX_NAMED_VALUES} more" if len(values) > MAX_NAMED_VALUES else ""
-        remedy = _remedy(name, name in scalars_named)
-        sentences.append(f"{BLAMED[reason]} where {name} is {listed}{more}, which was left out: {remedy}")
+            if isinstance(one, Passed):
+                passed.update(scalars, sizes)
+            elif one.reason in BLAMED:
+                # A size is to blame only where no scalar was changed.
+                for pair in scalars or sizes:
+                    blamed[one.reason, pair[0]].add(pair)
+    sentences, all_sizes = [], {name for step in steps.values() for name in step.workload.sizes}
+    for (reason, name), pairs in blamed.items():
+        if values := [f"{value:g}" for _, value in sorted(pairs - passed)]:
+            more = f" and {len(values) - MAX_NAMED_VALUES} more" if len(values) > MAX_NAMED_VALUES else ""
+            where = f"where {name} is {', '.join(values[:MAX_NAMED_VALUES])}{more}, which was left out"
+            sentences.append(f"{BLAMED[reason]} {where}: {_remedy(name, name not in all_sizes)}")
     return sentences
 
 

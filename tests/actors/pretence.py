@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from tunesmith.actors.pool.pool import EvaluationRequest, Pool
@@ -21,7 +19,7 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.timing import compare
-from tunesmith.kernels.outcome import CompileFailed, Energy, Evaluation, LaunchFailed, Measured, Resources
+from tunesmith.kernels.outcome import Energy, Evaluation, Measured, Resources
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.taskfile import load_task
 
@@ -31,40 +29,17 @@ WORKLOAD = ("512x11008",)
 LIMITS = resolve_target("h200")
 
 
-@contextmanager
-def aside() -> Iterator[None]:
-    """Without the session's cluster in this process, which is as before afterwards."""
-    import ray
-
-    there = ray.is_initialized()
-    ray.shutdown()
-    try:
-        yield
-    finally:
-        ray.shutdown()
-        if there:
-            ray.init(
-                address="local",
-                num_cpus=2,
-                num_gpus=3,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="ERROR",
-            )
-
-
 def pretending(
     *,
     visit_seconds: float = 0.002,
     compile_seconds: float = 0.0,
-    faults: float = 0.0,
+    dies: bool = False,
     bandwidths: tuple[float, ...] = (4e12, 4e12, 4e12),
     hang_at: int = 0,
     names: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """A lane and a compiler, as arguments of `Pool`. faults: share of calls that go wrong, in each of several ways;
-    hang_at: the visit, counted by a lane's process, that takes a minute; bandwidths: of GPUs, by number; names: what
-    GPUs call themselves, by number."""
+    """A lane and a compiler, as arguments of `WorkerSet`. dies: the compiler, of every source; hang_at: the visit,
+    counted by a lane's process, that takes a minute; bandwidths, names: of GPUs, by number."""
 
     class Compiler:
         def __init__(self, limits: Any, index: int) -> None:
@@ -75,10 +50,8 @@ def pretending(
 
         def compile(self, source: Any) -> Any:
             time.sleep(compile_seconds)
-            if random.random() < faults:
+            if dies:
                 os.kill(os.getpid(), signal.SIGKILL)
-            if random.random() < faults:
-                return CompileFailed("error: pretended")
             return Artifact("cuda", self.limits.arch, source.entry, self.code, source.digest, Resources(20, 0, 0, 0))
 
         def compile_packed(self, data: bytes) -> bytes:
@@ -111,12 +84,6 @@ def pretending(
         def visit(self, candidate: Any, workloads: Any, precision: Any) -> Any:
             self.visits += 1
             time.sleep(60 if self.visits == hang_at else visit_seconds)
-            if random.random() < faults:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if random.random() < faults / 4:
-                time.sleep(60)
-            if random.random() < faults:
-                return {workloads[0]: LaunchFailed("an illegal memory access was encountered", sticky=True)}
             energy = Energy(1e-3, 0.3, 1000, 0.01)
             return {
                 name: Measured(1e-5, 1e-5, 1e-5, 7, 6, energy=energy if precision[name].energy_seconds else None)

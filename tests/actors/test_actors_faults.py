@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import resource
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pretence import TEMPLATE, WORKLOAD, all_measured, aside, drain, make_pool, run
+from pretence import TEMPLATE, WORKLOAD, all_measured, drain, make_pool, run
 
 from tunesmith.actors.pool.pool import EvaluationRequest, PoolError
 from tunesmith.actors.pool.workers import Deadlines
@@ -22,20 +21,24 @@ from tunesmith.kernels.outcome import Crashed, Evaluation, TimedOut
 
 @pytest.fixture
 def two_nodes() -> Iterator[Any]:
-    """A head without GPUs and a node with one pretended GPU."""
+    """A head without GPUs and a node with one pretended GPU, instead of the session's cluster."""
     import ray
     from ray.cluster_utils import Cluster
 
-    with aside():
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-        node = cluster.add_node(num_cpus=1, num_gpus=1)
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    there = ray.is_initialized()
+    ray.shutdown()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    node = cluster.add_node(num_cpus=1, num_gpus=1)
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        ray.init(address=cluster.address, **quiet)
         cluster.wait_for_nodes()
-        try:
-            yield cluster, node
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+        yield cluster, node
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        if there:
+            ray.init(address="local", num_cpus=2, num_gpus=3, include_dashboard=False, **quiet)
 
 
 @pytest.mark.slow
@@ -64,19 +67,11 @@ def test_a_lost_node_that_does_not_come_back_is_a_sentence(two_nodes: Any, monke
         run(pool, 120, {40: lambda: cluster.remove_node(node, allow_graceful=False)})
 
 
-@pytest.mark.slow
-def test_a_hung_visit_costs_its_deadline_and_a_second(ray_cluster: Any) -> None:
-    """One of a hundred hangs for a minute."""
-    seconds = []
-    with make_pool(deadlines=Deadlines(visit=2.0, start=60.0, grace=0.0), hang_at=120) as pool:
-        for _ in range(3):
-            started = time.monotonic()
-            found = run(pool, 50)
-            seconds.append(time.monotonic() - started)
-    kinds = Counter(next(iter(one.outcomes.values())).kind for one in found)
-    assert kinds == {"measured": 49, "timed_out": 1}
-    # A new process comes on top, as it does on a real device.
-    assert 2.0 < seconds[2] - seconds[1] < 2.0 + 1.0 + 2.0
+def test_a_lane_that_hangs_costs_one_visit(ray_cluster: Any) -> None:
+    """It keeps no deadline itself; the visit behind is made again."""
+    with make_pool(deadlines=Deadlines(visit=1.0, start=60.0, grace=0.0), hang_at=5) as pool:
+        found = run(pool, 8)
+    assert Counter(next(iter(one.outcomes.values())).kind for one in found) == {"measured": 7, "timed_out": 1}
 
 
 def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
@@ -143,10 +138,10 @@ def test_who_waits_for_a_lost_compilation_is_compiled(ray_cluster: Any) -> None:
 
 @pytest.mark.parametrize(
     ("pretence", "outcome", "compilations"),
-    [({"compile_seconds": 60.0}, TimedOut, 1), ({"faults": 1.0}, Crashed, 2)],
+    [({"compile_seconds": 60.0}, TimedOut, 1), ({"dies": True}, Crashed, 2)],
 )
 def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it(
-    ray_cluster: Any, pretence: dict[str, float], outcome: type, compilations: int
+    ray_cluster: Any, pretence: dict[str, Any], outcome: type, compilations: int
 ) -> None:
     with make_pool(deadlines=Deadlines(start=60.0, compile=1.0), **pretence) as pool:
         made, make = list[int](), pool.workers.compilers[0].make

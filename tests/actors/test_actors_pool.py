@@ -255,18 +255,22 @@ def test_a_mistake_that_a_lane_finds_is_a_sentence(task: Task, device: Any) -> N
         pool.evaluate([request(broken, 0)])
 
 
-def test_a_pool_without_a_worker_that_works_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_work_is_excluded_and_the_last_ends_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.kill", mock.Mock())
-    workers = WorkerSet(TASK, LIMITS, lanes=1, compilers=1, seed=0, workloads=())
-    (lane,), (compiler,) = workers.lanes, workers.compilers
+    said: list[str] = []
+    workers = WorkerSet(TASK, LIMITS, lanes=1, compilers=2, seed=0, workloads=(), say=said.append)
+    (lane,), (first, last) = workers.lanes, workers.compilers
     lane.make = mock.Mock()
     sick = LaneReady("GPU-0", LIMITS.name, "here", "7 of 9 results of a small kernel are wrong")
     with pytest.raises(PoolError, match=r"failed 3 health checks: 7 of 9 results .* wrong\. No other is left\.$"):
         for _ in range(3):
             workers.on_started(lane, sick)
     assert lane.make.call_count == 2
-    with pytest.raises(PoolError, match="Compile worker 0 cannot be used: its process ended 3 times before doing any"):
-        for _ in range(3):
-            workers.on_startup_death(compiler, Crashed("compile", "it is gone"))
+    error = NoDevice("there is no NVRTC here.")
+    workers.on_mistake(first, error)
+    assert said == ["Compile worker 0 is excluded: there is no NVRTC here."] and workers.compilers == [last]
     with pytest.raises(NoDevice, match="there is no NVRTC here"):
-        workers.on_mistake(compiler, NoDevice("there is no NVRTC here."))
+        workers.on_mistake(last, error)
+    with pytest.raises(PoolError, match="Compile worker 1 cannot be used: its process ended 3 times before doing any"):
+        for _ in range(3):
+            workers.on_startup_death(last, Crashed("compile", "it is gone"))
