@@ -13,9 +13,9 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from tunesmith.actors.judging.preparation import ContentsHost, Preparation, require_prepared
 from tunesmith.actors.judging.steps import (
@@ -122,10 +122,6 @@ class CandidateVerdict:
     @property
     def accepted(self) -> bool:
         return self.verdict == "accepted"
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON types only."""
-        return asdict(self)
 
 
 def lock_of(examiner: Isolated) -> DeviceLock:

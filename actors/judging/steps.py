@@ -250,38 +250,35 @@ class StepRunner:
     baseline_ends: bool = False
     """The baseline is known to end on a workload of the task's."""
 
-    def run(self, step: Step, place: int, findings: Findings, source: Preparation) -> None:
-        """One step, whose result goes to `findings`."""
+    def run(self, step: Step, place: int, findings: Findings, source: Preparation) -> Passed | Skipped | Outcome:
+        """The result of one step."""
         if (left_out := findings.left_out(step)) is not None:
-            findings.note(place, left_out)
-            return
+            return left_out
         if not source.is_ready(place):
             self.listener(f"the reference computes {step.name}")
             self.device.leave()
         prepared = source.get(place)
         if isinstance(prepared, Skipped):
-            findings.note(place, prepared)
-            return
+            return prepared
         self.path = prepared
         findings.extend(self.device.take())
+        if (skipped := self.try_plain(step, findings)) is not None:
+            return skipped
         kernels = findings.kernels
-        result: Passed | Skipped | Outcome = self.try_plain(step, findings) or self.call(
-            "verify", kernels.candidate, kernels.baseline, step
-        )
-        if isinstance(result, Passed):
-            if step.own and findings.surplus > 1:
-                surplus = self.call("surplus", kernels.baseline, step)
-                findings.surplus = min(findings.surplus, surplus if isinstance(surplus, float) else 1.0)
-            for edges in self._edges(step, place):
-                beyond = self._at_edges(kernels, step, edges)
-                if isinstance(beyond, str):
-                    findings.unchecked.setdefault(beyond)
-                elif beyond is not None:
-                    result = beyond
-                    break
-        if isinstance(result, Passed):
-            self._cover(step, findings)
-        findings.note(place, result)
+        result: Passed | Skipped | Outcome = self.call("verify", kernels.candidate, kernels.baseline, step)
+        if not isinstance(result, Passed):
+            return result
+        if step.own and findings.surplus > 1:
+            surplus = self.call("surplus", kernels.baseline, step)
+            findings.surplus = min(findings.surplus, surplus if isinstance(surplus, float) else 1.0)
+        for edges in self._edges(step, place):
+            beyond = self._at_edges(kernels, step, edges)
+            if isinstance(beyond, str):
+                findings.unchecked.setdefault(beyond)
+            elif beyond is not None:
+                return beyond
+        self._cover(step, findings)
+        return result
 
     def call(self, method: str, *arguments: Any, seconds: float | None = None) -> Any:
         """A call of the examiner, whose process ends where its device cannot be used any more. seconds: the deadline of
@@ -449,7 +446,7 @@ def run_steps(
         step = findings.steps[place]
         begun, cold = time.monotonic(), runner.is_cold(step)
         try:
-            runner.run(step, place, findings, source)
+            findings.note(place, runner.run(step, place, findings, source))
         finally:
             source.release(place)
         # A first step that fails leaves the process cold: were its time not counted, nothing would bound the verdict's.
@@ -471,20 +468,17 @@ def run_steps(
             runner.device.leave()
 
     with prepare({at: findings.steps[at] for at in (*light, *heavy)}) as source:
-        if len(runners) == 1:
-            go_through(first)
-        else:
-            with ThreadPoolExecutor(len(runners)) as threads:
-                running = [threads.submit(go_through, runner) for runner in runners]
-                try:
-                    for ended in wait(running, return_when=FIRST_EXCEPTION).done:
-                        ended.result()
-                except BaseException:  # also Ctrl-C: the threads wait for processes, which would be waited for first
-                    stop.set()
-                    source.cancel()
-                    for runner in runners:
-                        runner.examiner.kill()
-                    raise
+        with ThreadPoolExecutor(len(runners)) as threads:
+            running = [threads.submit(go_through, runner) for runner in runners]
+            try:
+                for ended in wait(running, return_when=FIRST_EXCEPTION).done:
+                    ended.result()
+            except BaseException:  # also Ctrl-C: the threads wait for processes, which would be waited for first
+                stop.set()
+                source.cancel()
+                for runner in runners:
+                    runner.examiner.kill()
+                raise
         for place in heavy:
             if findings.wanted(place):
                 run(first, place)
