@@ -20,7 +20,7 @@ from tunesmith.kernels.build.artifact import CacheError, DiskCache, open_cache
 from tunesmith.kernels.check.plan import Step, made_up_scalars
 from tunesmith.kernels.check.verify import Skipped
 from tunesmith.kernels.launch.contents import Contents
-from tunesmith.kernels.launch.reference import OutsideContract, key_of, load_reference, prepare_contents
+from tunesmith.kernels.launch.reference import OutsideContract, Prepared, key_of, load_reference, prepare_contents
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 
@@ -56,11 +56,7 @@ class ContentsHost:
         found = []
         for name, level, value in made_up_scalars(self._task, workload):
             contents = Contents(seed=seed, scalars=((name, value),))
-            try:
-                made = prepare_contents(self._task, workload, contents, made_up=True)
-            except TaskError:
-                made = OutsideContract("the reference fails")
-            if isinstance(made, OutsideContract):
+            if isinstance(self._make(workload, contents, made_up=True), OutsideContract):
                 found.append((name, level, value))
         return found
 
@@ -71,12 +67,7 @@ class ContentsHost:
         data = None if self._cache is None else self._cache.read(key)
         if data is None:
             begun = time.monotonic()
-            try:
-                made = prepare_contents(self._task, step.workload, step.contents, made_up=not step.own)
-            except TaskError as error:
-                if step.own:
-                    raise
-                return Skipped(step.name, str(error), reason="reference")
+            made = self._make(step.workload, step.contents, made_up=not step.own)
             if isinstance(made, OutsideContract):
                 return Skipped(step.name, made.why, reason="reference")
             data = made.to_bytes()
@@ -84,6 +75,14 @@ class ContentsHost:
                 self._cache.write(key, data)
         path.write_bytes(data)
         return None
+
+    def _make(self, workload: Workload, contents: Contents, *, made_up: bool) -> Prepared | OutsideContract:
+        try:
+            return prepare_contents(self._task, workload, contents, made_up=made_up)
+        except TaskError as error:
+            if not made_up:
+                raise
+            return OutsideContract(str(error))
 
 
 class Preparation:
