@@ -78,8 +78,8 @@ class Lane:
     others that wait for it. index: the device's; a lane's process sees its GPU as device 0, whatever its number on the
     node."""
 
-    def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int, holder: Holder | None = None) -> None:
-        self._task, self._limits, self._seed, self._holder = task, limits, seed, holder
+    def __init__(self, task: Task, limits: DeviceLimits, index: int, holder: Holder | None = None) -> None:
+        self._task, self._limits, self._holder = task, limits, holder
         self._index = 0 if BACKENDS[limits.backend].pinned_by_ray else index
         preload(limits.backend)
         self._process: Isolated | None = None

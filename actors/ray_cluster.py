@@ -6,7 +6,6 @@ Never stops Ray processes that it did not start.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import secrets
@@ -95,13 +94,9 @@ def _require_room() -> None:
             file.write(bytes(MIN_FREE_BYTES))
             file.flush()
     except OSError as error:
-        defect, remedy = "cannot be written", ""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            defect = f"has no room for the {MIN_FREE_BYTES >> 20} MiB that workers need"
-            remedy = "make room there, or "
         raise ClusterError(
-            f"{name}: the folder for temporary files {folder} {defect} ({error.strerror}); {remedy}set {name} to "
-            "another folder."
+            f"{name}: the folder for temporary files {folder} cannot be used ({error.strerror}): let it be writable, "
+            f"with {MIN_FREE_BYTES >> 20} MiB free, or set {name} to another folder."
         ) from error
 
 

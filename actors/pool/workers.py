@@ -84,7 +84,7 @@ class ActorCall:
 
 @dataclass(slots=True)
 class ActorHandle:
-    """An actor that can be replaced: `make` starts one for a seed.
+    """An actor that can be replaced: `make` starts one.
 
     It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). phase: of its
     calls, in the terms of outcomes; patience: seconds that a process may take to start, or to get the device, before a
@@ -94,10 +94,10 @@ class ActorHandle:
     """
 
     phase: Literal["compile", "run"]
-    make: Callable[[int], Any]
-    seed: int
+    make: Callable[[], Any]
     name: str
     patience: float
+    seed: int = 0
     actor: Any = None
     calls: deque[ActorCall] = field(default_factory=deque)
     started: float = 0.0
@@ -161,7 +161,7 @@ class ActorHandle:
     def replace_actor(self) -> list[ActorCall]:
         """Ends the actor, if any, and starts another. Gives the calls it had."""
         self.end()
-        self.actor = self.make(self.seed)
+        self.actor = self.make()
         self._placed = self.actor.node_id.remote()
         return self.reset_in_place()
 
@@ -236,9 +236,9 @@ class WorkerSet:
         self._lane_class, self._compile_class, self._holder = lane_class, compile_class, this_process()
         self._gpu = BACKENDS[limits.backend].pinned_by_ray
         wait = self.deadlines.start
-        self.lanes = [ActorHandle("run", self._make_lane, seed, f"lane {at}", wait) for at in range(lanes)]
+        self.lanes = [ActorHandle("run", self._make_lane, f"lane {at}", wait, seed) for at in range(lanes)]
         self.compilers = [
-            ActorHandle("compile", self._make_compiler, seed, f"compile worker {at}", wait) for at in range(compilers)
+            ActorHandle("compile", self._make_compiler, f"compile worker {at}", wait) for at in range(compilers)
         ]
         self._compiler_ready: CompilerReady | None = None
         """The answer of the first compile worker that was ready, whose health kernel lanes need to start."""
@@ -411,11 +411,11 @@ class WorkerSet:
             self._failed_checks.pop(lane.name, None)
             lane.ready = True
 
-    def _make_lane(self, seed: int) -> Any:
+    def _make_lane(self) -> Any:
         actor = self._lane_actor
         if self._gpu:
             actor = actor.options(name=f"{self._holder} [{uuid.uuid4().hex}]", namespace=NAMESPACE)
-        return actor.remote(self._lane_class, self._shared_task, self.limits, self._index, seed, self._holder)
+        return actor.remote(self._lane_class, self._shared_task, self.limits, self._index, self._holder)
 
-    def _make_compiler(self, _: int) -> Any:
+    def _make_compiler(self) -> Any:
         return self._compile_actor.remote(self._compile_class, self.limits, self._index)

@@ -61,7 +61,7 @@ def pretending(
             return {}
 
     class Lane:
-        def __init__(self, task: Any, limits: Any, index: int, seed: int, holder: Any) -> None:
+        def __init__(self, task: Any, limits: Any, index: int, holder: Any) -> None:
             self.number = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
             self.name = names[int(self.number)] if names else limits.name
             self.visits = 0

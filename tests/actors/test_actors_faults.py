@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from pretence import TEMPLATE, WORKLOAD, all_measured, drain, make_pool, run
@@ -144,8 +145,8 @@ def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it
     ray_cluster: Any, pretence: dict[str, Any], outcome: type, compilations: int
 ) -> None:
     with make_pool(deadlines=Deadlines(start=60.0, compile=1.0), **pretence) as pool:
-        made, make = list[int](), pool.workers.compilers[0].make
-        pool.workers.compilers[0].make = lambda seed: (made.append(seed), make(seed))[1]
+        (compiler,) = pool.workers.compilers
+        compiler.make = made = mock.Mock(side_effect=compiler.make)
         *first, late = shared_code(4)
         for one in first:
             pool.submit(one)
@@ -153,4 +154,4 @@ def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it
         # Nor for one that comes later.
         found |= dict(enumerate(pool.evaluate([late]), len(first)))
     assert len(found) == 4 and all(isinstance(one.outcomes[WORKLOAD[0]], outcome) for one in found.values())
-    assert len(made) == compilations
+    assert made.call_count == compilations

@@ -36,7 +36,7 @@ def task() -> Task:
 
 @pytest.fixture
 def lane(task: Task, device: Any) -> Iterator[Lane]:
-    made = Lane(task, device.limits, device.index, 0)
+    made = Lane(task, device.limits, device.index)
     yield made
     made.end()
 
@@ -127,7 +127,7 @@ def test_the_device_is_held_while_buffers_are_made(task: Task, device: Any, tmp_
     )
     body = task.reference.replace(":\n", f":\n    {look}\n", 1)
     other = next(one.name for one in task.workloads if one.name != NAME)
-    lane = Lane(task.model_copy(update={"reference": body}), device.limits, device.index, 0)
+    lane = Lane(task.model_copy(update={"reference": body}), device.limits, device.index)
     try:
         assert isinstance(lane.start(None, [NAME], 0, 60.0), LaneReady)
         first = seen.read_text().split()
