@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import time
@@ -26,7 +27,6 @@ from tunesmith.kernels.spec.taskfile import load_task
 DATA = Path(__file__).resolve().parent.parent / "data"
 FINE, ENDLESS, CRASH = 0, 1, 2
 NAME = "16384"
-Visit = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -43,28 +43,25 @@ def lane(task: Task, device: Any) -> Iterator[Lane]:
 
 @pytest.fixture(scope="module")
 def packed(task: Task, device: Any) -> Callable[[int], bytes]:
-    template, types = task.sources("opencl").templates[0], task.workload(NAME).types
-    compiler, made = open_compiler(device.limits, device.index), dict[int, bytes]()
+    """A visit with a trouble, as it is sent."""
+    template, workload = task.sources("opencl").templates[0], task.workload(NAME)
+    compiler = open_compiler(device.limits, device.index)
 
+    @functools.cache
     def give(trouble: int) -> bytes:
-        if trouble not in made:
-            config: dict[str, Any] = {"GROUP": 16, "TROUBLE": trouble}
-            artifact = compiler.compile(specialise(template, config, types))
-            assert isinstance(artifact, Artifact)
-            candidate = Candidate(template, config, {types_key(task.workload(NAME)): artifact})
-            made[trouble] = pack(candidate, (NAME,), Precision(budget_seconds=0.02, min_samples=3))
-        return made[trouble]
+        config: dict[str, Any] = {"GROUP": 16, "TROUBLE": trouble}
+        artifact = compiler.compile(specialise(template, config, workload.types))
+        assert isinstance(artifact, Artifact)
+        candidate = Candidate(template, config, {types_key(workload): artifact})
+        return pack(candidate, (NAME,), Precision(budget_seconds=0.02, min_samples=3))
 
     return give
 
 
-def visit(lane: Lane, data: bytes, seconds: float = 30.0) -> Any:
-    """Once nobody else on this machine uses the device."""
-    lane.acquire()
-    return visit_at_once(lane, data, seconds)
-
-
-def visit_at_once(lane: Lane, data: bytes, seconds: float = 30.0) -> Any:
+def visit(lane: Lane, data: bytes, seconds: float = 30.0, *, wait: bool = True) -> Any:
+    """wait: until nobody else on this machine uses the device."""
+    if wait:
+        lane.acquire()
     (result,) = unpack(lane.visit_packed(data, seconds))
     return result
 
@@ -97,7 +94,7 @@ def test_a_device_that_others_use_is_busy_until_it_is_acquired(lane: Lane, packe
     ready = lane.start(None, [NAME], 0, 60.0)
     assert isinstance(ready, LaneReady)
     with DeviceLock(ready.uuid):
-        assert visit_at_once(lane, packed(FINE)) == DEVICE_BUSY
+        assert visit(lane, packed(FINE), wait=False) == DEVICE_BUSY
     lane.acquire()
     assert not DeviceLock(ready.uuid).try_acquire()
     assert isinstance(visit(lane, packed(FINE))[NAME], Measured)
