@@ -138,6 +138,7 @@ class Scheduler:
         self.done: deque[tuple[EvaluationRequest, Evaluation]] = deque()
         self.in_flight = 0
         self.roofline = Roofline()
+        self._floors: dict[tuple[Roofline, str], float] = {}
         self._fastest: dict[str, float] = {}
         self._quarantine: dict[tuple[str, str], Failure] = {}
         """Configurations that ended a lane: they are answered from here and never run again."""
@@ -196,8 +197,12 @@ class Scheduler:
 
     def floor(self, workload: str) -> float:
         """The least seconds that the roofs allow on a workload; 0 while they are not known."""
-        task, sized = self.task, self.task.workload(workload)
-        return self.roofline.floor_seconds(task.bytes_of(sized), task.flops_of(sized), task.arithmetic) or 0.0
+        key = self.roofline, workload
+        if key not in self._floors:
+            task, sized = self.task, self.task.workload(workload)
+            floor = self.roofline.floor_seconds(task.bytes_of(sized), task.flops_of(sized), task.arithmetic)
+            self._floors[key] = floor or 0.0
+        return self._floors[key]
 
     def _begin(self, request: EvaluationRequest, known: Failure | None = None, *, compile_only: bool = False) -> Job:
         """A job for `request`, which ends at once with a failure that is `known`."""
