@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from tunesmith.hw.device_lock import DeviceLock, Holder
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.measure.bench import ComparisonRequest
 from tunesmith.kernels.outcome import Crashed, TimedOut
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BACKENDS
@@ -54,9 +52,8 @@ class LaneActor(WorkerActor):
 
     Ray takes a few tenths of a millisecond between two calls of an actor, to send a result and to unpack the arguments
     of the next. Here it does both beside the call under way: calls arrive in an event loop, and one thread works on
-    them in the order in which they came. That is the order in which they were made, except that a call whose arguments
-    Ray has to fetch first (beyond 100 kB) may be overtaken: a visit, which then finds the device busy or its process
-    lost, and is made again.
+    them in the order in which they were made, except that a call whose arguments Ray has to fetch first (beyond 100 kB)
+    may be overtaken: a visit, which then finds the device busy or its process lost, and is made again.
     """
 
     def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
@@ -65,24 +62,15 @@ class LaneActor(WorkerActor):
 
     async def waiting_for(self) -> str:
         """Who holds the device, as a clause, where a call waits for it; else empty. Answered beside that call."""
-        ask = getattr(self._worker, "waiting_for", None)
-        return "" if ask is None else ask()
+        return "" if self._worker is None else self._worker.waiting_for()
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """The result of a method of the lane."""
         return await asyncio.wrap_future(self._thread.submit(super().call, method, *arguments))
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceBusy:
-    """Another process uses the device: nothing was run."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLost:
-    """The visit ended its process; why, or None where an earlier call did, and nothing was run."""
-
-    outcome: Crashed | TimedOut | None
+DEVICE_BUSY, PROCESS_GONE = "device busy", "process gone"
+"""Why nothing was run in a visit: another process uses the device, or an earlier call ended the lane's."""
 
 
 class Lane:
@@ -90,8 +78,8 @@ class Lane:
     others that wait for it. index: the device's; a lane's process sees its GPU as device 0, whatever its number on the
     node."""
 
-    def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int, holder: Holder | None = None) -> None:
-        self._task, self._limits, self._seed, self._holder = task, limits, seed, holder
+    def __init__(self, task: Task, limits: DeviceLimits, index: int, holder: Holder | None = None) -> None:
+        self._task, self._limits, self._holder = task, limits, holder
         self._index = 0 if BACKENDS[limits.backend].pinned_by_ray else index
         preload(limits.backend)
         self._process: Isolated | None = None
@@ -109,8 +97,8 @@ class Lane:
         known to return by now, computes there.
         """
         self.end()
+        process = Isolated("run", DeviceWorker, self._task, self._limits, self._index, seed)
         with contextlib.ExitStack() as at_failure:
-            process = Isolated("run", DeviceWorker, self._task, self._limits, self._index, seed)
             at_failure.callback(process.end)
             if self._lock is None:
                 uuid: str | Crashed | TimedOut = process.call("uuid", None)
@@ -118,13 +106,11 @@ class Lane:
                     return uuid
                 self._lock = DeviceLock(uuid, self._holder)
             self.acquire()
-            try:
+            with self._lock:
                 ready: LaneReady | Crashed | TimedOut = process.call("open", None, health, self._checks)
                 if not isinstance(ready, LaneReady) or ready.fault:
                     return ready
                 failed: Crashed | TimedOut | None = process.call("prepare", seconds, tuple(workloads))
-            finally:
-                self._lock.release()
             if isinstance(failed, TimedOut):
                 # No kernel has run yet: only the user's code can take so long.
                 raise TaskError(
@@ -134,17 +120,15 @@ class Lane:
                 )
             if failed is not None:
                 return failed
-            checks = self._checks or process.call("checks", None)
-            self._checks = checks if isinstance(checks, dict) else {}
+            if not self._checks and isinstance(checks := process.call("checks", None), dict):
+                self._checks = checks
             at_failure.pop_all()
             self._process = process
             return ready
 
     def acquire(self) -> None:
-        """Waits until no other process uses the device, and keeps it for the next call.
-
-        A call of its own, because waiting for others is not part of the next call's deadline.
-        """
+        """Waits until no other process uses the device, and keeps it for the next call, of whose deadline waiting is
+        not a part."""
         if self._lock is not None:
             self._waiting = True
             try:
@@ -156,34 +140,28 @@ class Lane:
         """Who holds the device, as a clause, while `acquire` waits for it in another thread; else empty."""
         return self._lock.waiting_for() if self._waiting and self._lock is not None else ""
 
+    def run(self, method: str, argument: Any, seconds: float | None = None) -> Any:
+        """A method of the `DeviceWorker`, `Crashed` or `TimedOut`, on the device that `acquire` keeps until its end."""
+        assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
+        with self._lock:
+            return self._process.call(method, seconds, argument)
+
     def visit_packed(self, data: bytes, seconds: float) -> bytes:
-        """The outcomes by workload, or `WorkerLost`, or `DeviceBusy`, at once, when another process uses the device and
-        `acquire` did not come before; arguments and result are packed. seconds: deadline of the visit."""
+        """The outcomes by workload; how the visit ended its process; or `PROCESS_GONE`, or, where `acquire` did not
+        come before, `DEVICE_BUSY`. Arguments and result are packed. seconds: deadline of the visit."""
         if self._process is None or self._lock is None:
-            return pack(WorkerLost(None))
+            return pack(PROCESS_GONE)
         if not self._lock.try_acquire():
-            return pack(DeviceBusy())
-        answer = self._run("visit_packed", data, seconds)
+            return pack(DEVICE_BUSY)
+        answer = self.run("visit_packed", data, seconds)
         if isinstance(answer, Crashed | TimedOut):
             self._process = None
-            return pack(WorkerLost(answer))
+            return pack(answer)
         outcomes: bytes
         outcomes, context_lost = answer
         if context_lost:
             self.end()
         return outcomes
-
-    def prepare(self, workloads: Sequence[str]) -> Any:
-        """`DeviceWorker.prepare`; `Crashed` where its process ends, here as in the next two."""
-        return self._run("prepare", workloads)
-
-    def compare(self, request: ComparisonRequest) -> Any:
-        """`Bench.compare`."""
-        return self._run("compare", request)
-
-    def calibrate(self, probes: dict[str, Artifact]) -> Any:
-        """`Bench.calibrate`."""
-        return self._run("calibrate", probes)
 
     def examine(
         self, questions: Sequence[Question], seed: int, roofline: Roofline, deadlines: Limits
@@ -194,26 +172,15 @@ class Lane:
         from tunesmith.actors.judging.judge import JudgeOptions, judge
 
         assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
-        try:
+        with self._lock:
             # The judge's buffers need the memory of the lane's.
-            released = self._process.call("release", None)
-            if isinstance(released, Crashed):
+            if isinstance(released := self._process.call("release", None), Crashed):
                 return released
             options = JudgeOptions(seed, deadlines, roofline=roofline, lock=self._lock)
             return judge(self._task, self._limits, self._index, questions, options)
-        finally:
-            self._lock.release()
 
     def end(self) -> None:
         """Ends the process. It goes with this one anyway, however that ends."""
         if self._process is not None:
             self._process.end()
             self._process = None
-
-    def _run(self, method: str, argument: Any, seconds: float | None = None) -> Any:
-        """A method of the `DeviceWorker`, on the device that `acquire` keeps."""
-        assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
-        try:
-            return self._process.call(method, seconds, argument)
-        finally:
-            self._lock.release()

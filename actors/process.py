@@ -4,10 +4,9 @@ A call may have a deadline. A call that overruns it, or whose process dies, come
 a new process. A user's mistake that the process finds is raised here, and so is a bug.
 
 Processes are forked by multiprocessing's fork server, which has imported the modules of `preload`. Measured with PoCL's
-modules on two busy cores: 0.8 s to the first child, 8 to 13 ms to each further one, 2.9 MB of its own memory, 2 ms to
-kill it; a new interpreter takes 1.1 s and 31 MB each time. (A fork server of our own was no better: 0.7 s, 7 to 10 ms,
-2.4 MB, 2 ms.) Forking is safe there: the server never touches a device, and its only other threads belong to
-NumPy's OpenBLAS, which stops them before a fork and starts them when they are needed.
+modules on two busy cores: 0.8 s to the first child, 8 to 13 ms and 2.9 MB to each further one; a new interpreter takes
+1.1 s and 31 MB each time. Forking is safe there: the server never touches a device, and its only other threads belong
+to NumPy's OpenBLAS, which stops them before a fork and starts them when they are needed.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 FAULT_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 _FORK_SERVER = multiprocessing.get_context("forkserver")
-_ALWAYS = ["numpy.random"]
-"""Imported by NumPy only on use, which takes 12 ms in each child that draws contents."""
-_FORK_SERVER.set_forkserver_preload([*_ALWAYS, "tunesmith.actors.workers"])
+# NumPy imports numpy.random only on use, which takes 12 ms in each child that draws contents.
+_PRELOADED = ["numpy.random", "tunesmith.actors.workers"]
+_FORK_SERVER.set_forkserver_preload(_PRELOADED)
 _STARTING = threading.Lock()
 
 
 def preload(backend: BackendName) -> None:
     """Has the fork server of this process import the modules of workers for `backend`, as far as installed, before its
     first fork. Without effect once it runs; children import missing modules by themselves."""
-    _FORK_SERVER.set_forkserver_preload([*_ALWAYS, "tunesmith.actors.workers", *BACKENDS[backend].packages])
+    _FORK_SERVER.set_forkserver_preload([*_PRELOADED, *BACKENDS[backend].packages])
 
 
 class Isolated:
@@ -63,7 +62,7 @@ class Isolated:
         self._phase, self._make, self._arguments = phase, make, arguments
         self._process: Any = None
         self._pipe: Connection | None = None
-        self._made = self._killed = False
+        self._killed = False
         self.starts = 0
         """Processes started for the object so far: it is made anew in each."""
 
@@ -77,31 +76,16 @@ class Isolated:
         """The result of a method of the object, `TimedOut` or `Crashed`. seconds: None for as long as it takes."""
         if self._killed:
             self.end()
-        if self._pipe is None:
-            self._start()
-        assert self._pipe is not None
+        starting = self._pipe is None
+        pipe = self._pipe or self._start()
         try:
-            if not self._made:
-                if not self._pipe.poll(START_SECONDS):
-                    self.end()
-                    return TimedOut("start", START_SECONDS)
-                failed, result = self._pipe.recv()
-                if failed:
-                    self.end()
-                    raise result
-                self._made = True
-            # Not before: a pipe that nobody reads takes some of a large argument, and then waits.
-            self._pipe.send((method, arguments))
-            if not self._pipe.poll(seconds):
-                self.end()
-                assert seconds is not None
-                return TimedOut(self._phase, seconds)
-            failed, result = self._pipe.recv()
+            # Before a call is sent: a pipe that nobody reads takes some of a large argument, and then waits.
+            if starting and (late := self._answer(pipe, "start", START_SECONDS)) is not None:
+                return late
+            pipe.send((method, arguments))
+            return self._answer(pipe, self._phase, seconds)
         except (EOFError, ConnectionError):
             return Crashed(self._phase, self._death())
-        if failed:
-            raise result
-        return result
 
     def kill(self) -> None:
         """Kills the process, if there is one. The answer that another thread waits for is `Crashed`; a later call
@@ -119,13 +103,13 @@ class Isolated:
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
-        self._made = self._killed = False
+        self._killed = False
 
-    def _start(self) -> None:
+    def _start(self) -> Connection:
         self.starts += 1
         for attempt in range(MAX_START_ATTEMPTS):
             try:
-                self._pipe, self._process = _fork()
+                pipe, self._process = _fork()
                 break
             except (EOFError, ConnectionError):
                 # The server is being ended, as by a system that is short of memory. Once its death is noticed, there is
@@ -133,9 +117,23 @@ class Isolated:
                 if attempt == MAX_START_ATTEMPTS - 1:
                     raise
                 time.sleep(START_PAUSE_SECONDS * 2**attempt)
-        assert self._pipe is not None
+        self._pipe = pipe
         with contextlib.suppress(ConnectionError):
-            self._pipe.send((self._make, self._arguments))
+            pipe.send((self._make, self._arguments))
+        return pipe
+
+    def _answer(self, pipe: Connection, phase: str, seconds: float | None) -> Any:
+        """The next answer of the process, in which an error is raised here, or `TimedOut`."""
+        if not pipe.poll(seconds):
+            self.end()
+            assert seconds is not None
+            return TimedOut(phase, seconds)
+        failed, result = pipe.recv()
+        if failed and phase == "start":
+            self.end()
+        if failed:
+            raise result
+        return result
 
     def _death(self) -> str:
         self._process.join(5.0)

@@ -5,7 +5,7 @@ Never stops Ray processes that it did not start.
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import logging
 import os
 import secrets
@@ -15,7 +15,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,12 +48,10 @@ class Offer:
     attached: bool
 
 
-@contextmanager
-def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
+@contextlib.contextmanager
+def cluster() -> Iterator[Offer]:
     """Joins the cluster of RAY_ADDRESS (as `ray job submit` sets it), or starts one here for as long as it is needed.
-
-    gpus: how many GPUs a local cluster should manage; None lets Ray find them. Raises `ClusterError`.
-    """
+    Raises `ClusterError`."""
     address = os.environ.get("RAY_ADDRESS")
     already = ray.is_initialized()
     on_sigterm = signal.getsignal(signal.SIGTERM)
@@ -65,17 +62,15 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
         if not already:
             if address:
                 _require_reachable(address)
-                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
             else:
                 _require_room()
                 _keep_token()
-                ray.init(
-                    address="local",
-                    num_gpus=gpus,
-                    include_dashboard=False,
-                    logging_level=logging.ERROR,
-                    log_to_driver=False,
-                )
+            ray.init(
+                address=address or "local",
+                include_dashboard=None if address else False,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+            )
     except (OSError, ValueError, RuntimeError) as error:
         where = f"at RAY_ADDRESS={address}" if address else "on this machine"
         raise ClusterError(f"No Ray cluster could be used {where}: {error}.") from error
@@ -92,18 +87,16 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
 def _require_room() -> None:
     """Raises `ClusterError` where Ray's folder, among the temporary files, cannot be written or is full: Ray would fail
     of it half a minute later, and not say why."""
-    name = next((one for one in ("RAY_TMPDIR", "TMPDIR") if one in os.environ), "TMPDIR")
-    folder = Path(os.environ.get(name, "/tmp"))
+    name = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"
+    folder = os.environ.get(name, "/tmp")
     try:
         with tempfile.NamedTemporaryFile(prefix="tunesmith-", dir=folder) as file:
             file.write(bytes(MIN_FREE_BYTES))
             file.flush()
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        defect = f"has no room for the {MIN_FREE_BYTES >> 20} MiB that workers need" if full else "cannot be written"
-        remedy = f"make room there, or set {name}" if full else f"set {name}"
         raise ClusterError(
-            f"{name}: the folder for temporary files {folder} {defect} ({error.strerror}); {remedy} to another folder."
+            f"{name}: the folder for temporary files {folder} cannot be used ({error.strerror}): let it be writable, "
+            f"with {MIN_FREE_BYTES >> 20} MiB free, or set {name} to another folder."
         ) from error
 
 
@@ -112,15 +105,13 @@ def _keep_token() -> None:
     and none can be written."""
     if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         return
-    try:
+    with contextlib.suppress(OSError, RuntimeError):
         kept = Path.home() / ".ray" / "auth_token"
         if kept.is_file():
             return
         kept.parent.mkdir(parents=True, exist_ok=True)
         if os.access(kept.parent, os.W_OK):
             return
-    except (OSError, RuntimeError):
-        pass
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 

@@ -12,25 +12,33 @@ import gc
 import os
 import resource
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TypeVar
 
 from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import GpuHealth, query_gpu_health
-from tunesmith.kernels.backends import NotMarked, open_compiler
-from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.backends import DeviceError, NotMarked, OutOfDeviceMemory, open_compiler
+from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.machine_code import MarkedArtifact, Profile
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.check import compare as fused_check
+from tunesmith.kernels.check import verify
+from tunesmith.kernels.check.coverage import launch_marked
+from tunesmith.kernels.check.plan import Step
+from tunesmith.kernels.check.verify import Edges, Passed, Skipped, Standard
+from tunesmith.kernels.launch.buffers import WorkloadData
+from tunesmith.kernels.launch.reference import Prepared
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.roofs import compile_health, compile_probes, self_test
-from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Rejected
+from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Outcome, Rejected
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS
 
+T = TypeVar("T")
 MAX_COMPILER_BYTES = 8 << 30
 """Limit of the address space that a compiler may take beyond that of its process before the first compilation."""
 HEAP_RESERVE_BYTES = 256 << 20
@@ -133,13 +141,23 @@ class CompileWorker:
 
 
 class DeviceWorker(Bench):
-    """The bench on one device, in a process that may die of the kernels it runs; `actors.lane` handles that."""
+    """The bench on one device, which also goes through the steps of verdicts, in a process that may die of the kernels
+    it runs; `actors.lane` and `actors.judging` handle that. index: counts this machine's devices of the backend."""
 
     def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
         super().__init__(task, limits, index, seed=seed)
+        self._step: tuple[Step, WorkloadData] | None = None
+        """The step at hand, and its data."""
+        self._plain: Standard | None = None
+        """The baseline's result in it."""
+        self._path: Path | None = None
+        self._twins: dict[str, tuple[object, object]] = {}
+        """Marked kernels that are loaded, and their marks."""
+        self._loaded: dict[str, object] = {}
+        """Kernels that are loaded, by the digest of their machine code: a verdict launches two in hundreds of steps."""
 
     def uuid(self) -> str:
-        """The device's UUID."""
+        """The device's UUID, by which it is locked."""
         return self.device.uuid
 
     def open(self, health: Artifact | None, checks: Mapping[str, Artifact]) -> LaneReady:
@@ -157,7 +175,8 @@ class DeviceWorker(Bench):
         return dict(fused_check.COMPILED)
 
     def prepare(self, workloads: Sequence[str]) -> None:
-        """Makes buffers and reference results."""
+        """Makes buffers and reference results, for all but steps."""
+        self._step = self._plain = None
         super().prepare(workloads)
         # Objects loaded by now stay: searching them for garbage again and again takes a millisecond each time.
         gc.collect()
@@ -167,3 +186,66 @@ class DeviceWorker(Bench):
         """The outcomes of a visit by workload, arguments and result packed, and whether one of them cost the device."""
         outcomes = self.visit(*unpack(data))
         return pack(outcomes), any(isinstance(one, LaunchFailed) and one.sticky for one in outcomes.values())
+
+    def prepare_step(self, step: Step, path: Path | None = None) -> Skipped | None:
+        """The data for the methods below. path: a file with prepared contents; without it they are made here."""
+        self._step, self._plain, self._path = None, None, path
+        prepared = Prepared.from_bytes(path.read_bytes()) if path is not None else None
+        data = verify.prepare_step(self.device, self.task, step, max_bytes=self.room, prepared=prepared)
+        if isinstance(data, Skipped):
+            return data
+        self._step = step, data
+        return None
+
+    def verify(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
+        """See `tunesmith.kernels.check.verify`, here as in the next methods."""
+        if not {*candidate.digests, *baseline.digests} >= set(self._loaded):
+            self._loaded.clear()
+        return self._with_data(
+            step,
+            lambda data: verify.verify(self.device, candidate, baseline, step, data, self._loaded, self._plain),
+        )
+
+    def time_baseline(self, baseline: Candidate, step: Step) -> float | LaunchFailed | Skipped:
+        return self._with_data(step, lambda data: verify.time_baseline(self.device, baseline, step, data, self._loaded))
+
+    def try_baseline(self, baseline: Candidate, step: Step) -> Skipped | LaunchFailed | None:
+        """Why the step is left out, or None where the baseline is right there."""
+        result = self._with_data(
+            step, lambda data: verify.measure_baseline(self.device, baseline, step, data, self._loaded)
+        )
+        if isinstance(result, Skipped | LaunchFailed):
+            return result
+        self._plain = result
+        return None
+
+    def try_edges(self, candidate: Candidate, step: Step, edges: Edges) -> bool | LaunchFailed | Skipped:
+        def launch(data: WorkloadData) -> bool | Skipped:
+            try:
+                return verify.launch_at_edges(self.device, candidate, data, edges, self._loaded)
+            except OutOfDeviceMemory as error:
+                return Skipped(step.name, str(error))
+
+        return self._with_data(step, launch)
+
+    def surplus(self, baseline: Candidate, step: Step) -> float | LaunchFailed | Skipped:
+        return self._with_data(step, lambda data: verify.surplus_of_blocks(self.device, baseline, data, self._loaded))
+
+    def cover(self, twin: Candidate, step: Step) -> frozenset[int] | LaunchFailed | Skipped:
+        """See `launch_marked`."""
+        if not set(twin.digests) >= set(self._twins):
+            self._twins.clear()
+        return self._with_data(step, lambda data: launch_marked(self.device, twin, data, self._twins))
+
+    def _with_data(self, step: Step, work: Callable[[WorkloadData], T]) -> T | LaunchFailed | Skipped:
+        """`work` on the data of `step`."""
+        if self._step is None or self._step[0] != step:
+            # Another process has prepared it, which was killed from outside.
+            skipped = self.prepare_step(step, self._path)
+            if skipped is not None:
+                return skipped
+        assert self._step is not None
+        try:
+            return work(self._step[1])
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)

@@ -158,7 +158,7 @@ def pools(
 
         def make() -> Pool:
             from tunesmith.actors.pool.pool import Pool
-            from tunesmith.actors.pool.workers import Deadlines
+            from tunesmith.actors.pool.workers import Deadlines, WorkerSet
             from tunesmith.actors.ray_cluster import cluster, wait_for
 
             offer = stack.enter_context(cluster())
@@ -167,22 +167,20 @@ def pools(
                 wait_for("GPU", 1)
             # A lane and this process need a core each, or all wait for them.
             spare = offer.cpus - 1 - max(1, offer.gpus) if gpu else offer.cpus
-            workers = settings.workers or max(1, min(spare, settings.evaluations))
-            return Pool(
+            compilers = settings.workers or max(1, min(spare, settings.evaluations))
+            workers = WorkerSet(
                 task,
                 device.limits,
                 device.index,
                 # GPUs of other models count, too: a lane knows its GPU only when it has it.
                 lanes=min(max(1, offer.gpus), settings.lanes or offer.gpus or 1) if gpu else 1,
-                compilers=workers if BACKENDS[device.backend].compiles_without_device else 1,
+                compilers=compilers if BACKENDS[device.backend].compiles_without_device else 1,
                 seed=settings.seed,
                 workloads=workloads,
-                precision=Precision(energy_seconds=settings.energy_seconds),
                 deadlines=Deadlines(prepare=settings.reference_deadline * (1 + len(workloads))),
-                cache=cache,
                 say=lambda sentence: listener(Progress("pool", sentence)),
-                shared=offer.attached,
                 seconds_left=seconds_left,
             )
+            return Pool(workers, Precision(energy_seconds=settings.energy_seconds), cache, shared=offer.attached)
 
         yield make

@@ -13,28 +13,26 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from tunesmith.actors.judging.preparation import ContentsHost, Preparation, require_prepared
 from tunesmith.actors.judging.steps import (
     MAX_SETS,
     PREPARE_SECONDS,
-    Budget,
     BuiltKernels,
-    Examiner,
     Findings,
     HeldDevice,
-    Limits,
     StepRunner,
     for_left_out,
     for_rejection,
     process_count,
     run_steps,
 )
+from tunesmith.actors.judging.steps import Limits as Limits
 from tunesmith.actors.process import Isolated, preload
-from tunesmith.actors.workers import CompileWorker
+from tunesmith.actors.workers import CompileWorker, DeviceWorker
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
@@ -45,7 +43,7 @@ from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.build.source import literal, specialise
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.plan import Step, plan, reaching_steps, small_workload
-from tunesmith.kernels.check.sanitizer import Suspect, sanitize
+from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
@@ -84,7 +82,6 @@ QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
 OUT_OF_MEMORY = "catastrophic error: out of memory"
 """NVRTC's message when it notices its memory bound itself."""
 
-T = TypeVar("T")
 Question = tuple[Template, Config, str | None]
 """A template at a configuration, for one workload or, with None, for all."""
 
@@ -126,10 +123,6 @@ class CandidateVerdict:
     def accepted(self) -> bool:
         return self.verdict == "accepted"
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON types only."""
-        return asdict(self)
-
 
 def lock_of(examiner: Isolated) -> DeviceLock:
     """The lock of an examiner's device. Raises `TunesmithError` where the device cannot be opened."""
@@ -163,10 +156,16 @@ def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = ()) -> Candid
 
 
 def compile_all(
-    compiler: Isolated, template: Template, config: Config, workloads: Sequence[Workload], seconds: float
+    compiler: Isolated,
+    template: Template,
+    config: Config,
+    workloads: Sequence[Workload],
+    seconds: float,
+    known: dict[TypesKey, Artifact] | None = None,
 ) -> Candidate | Outcome:
-    """`template` at `config` for every combination of types of `workloads`, or the first failure."""
-    artifacts: dict[TypesKey, Artifact] = {}
+    """`template` at `config` for every combination of types of `workloads`, or the first failure. known: compiled
+    before, to which new artifacts are added."""
+    artifacts = {} if known is None else known
     for workload in workloads:
         if types_key(workload) in artifacts:
             continue
@@ -177,75 +176,7 @@ def compile_all(
         if (kept := undeclared_state(template, artifact)) is not None:
             return kept
         artifacts[types_key(workload)] = artifact
-    return Candidate(template, config, artifacts)
-
-
-class Builder:
-    """One compile process and its queue. seconds: to compile one source. Use as a context manager; at its end nothing
-    is compiled any more."""
-
-    def __init__(self, task: Task, limits: DeviceLimits, index: int, seconds: float) -> None:
-        self._task, self._limits, self._seconds = task, limits, seconds
-        self._compiler = Isolated("compile", CompileWorker, limits, index)
-        self._queue = ThreadPoolExecutor(1, "builder")
-        self._baseline: dict[TypesKey, Artifact] = {}
-        self._marked_baseline: dict[TypesKey, MarkedArtifact] = {}
-
-    def __enter__(self) -> Builder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._compiler.kill()
-        self._queue.shutdown(cancel_futures=True)
-        self._compiler.end()
-
-    def build(
-        self, template: Template, config: Config, workloads: Sequence[Workload]
-    ) -> Future[BuiltKernels | Outcome]:
-        """The kernels of steps on `workloads`, or the candidate's first failure, once everything that was asked for
-        before is compiled. The future raises `TunesmithError` where the baseline cannot be compiled."""
-        return self._queue.submit(self._build, template, config, workloads)
-
-    def probes(self) -> dict[str, Artifact] | None:
-        """The kernels that measure the device's roofs; None where they cannot be compiled."""
-        probes = self._queue.submit(self._compiler.call, "probes", PROBE_SECONDS).result()
-        return probes if isinstance(probes, dict) else None
-
-    def _build(self, template: Template, config: Config, workloads: Sequence[Workload]) -> BuiltKernels | Outcome:
-        candidate = compile_all(self._compiler, template, config, workloads, self._seconds)
-        if not isinstance(candidate, Candidate):
-            return candidate
-        # Each combination of types of the baseline is compiled once.
-        plain = self._task.sources(self._limits.backend).baseline.template
-        missing = [workload for workload in workloads if types_key(workload) not in self._baseline]
-        baseline = compile_all(self._compiler, plain, {}, missing, self._seconds)
-        if not isinstance(baseline, Candidate):
-            raise TunesmithError(f"The baseline of {self._task.name} cannot be compiled: {describe(baseline)}.")
-        self._baseline |= baseline.artifacts
-        baseline = Candidate(plain, {}, {key: self._baseline[key] for key in map(types_key, workloads)})
-        coverage = self._coverage(candidate, workloads, {})
-        if isinstance(coverage, str):
-            return BuiltKernels(candidate, baseline, None, coverage, tuple(workloads))
-        marked = self._coverage(baseline, workloads, self._marked_baseline)
-        coverage.plain = marked if isinstance(marked, Coverage) else None
-        return BuiltKernels(candidate, baseline, coverage, "", tuple(workloads))
-
-    def _coverage(
-        self, candidate: Candidate, workloads: Sequence[Workload], marked: dict[TypesKey, MarkedArtifact]
-    ) -> Coverage | str:
-        """The candidate's marked twin, or why there is none. marked: twins that were compiled before, to which new ones
-        are added."""
-        for workload in workloads:
-            key = types_key(workload)
-            if key in marked:
-                continue
-            source = specialise(candidate.template, candidate.config, workload.types)
-            artifact = self._compiler.call("mark", self._seconds, source)
-            if not isinstance(artifact, MarkedArtifact):
-                why = artifact.why if isinstance(artifact, NotMarked) else describe(artifact)
-                return f"whether every part of the kernel ran was not looked at: {why}"
-            marked[key] = artifact
-        return Coverage(candidate, {key: marked[key] for key in map(types_key, workloads)})
+    return Candidate(template, config, {key: artifacts[key] for key in map(types_key, workloads)})
 
 
 def judge(
@@ -253,51 +184,21 @@ def judge(
 ) -> list[CandidateVerdict]:
     """The full verdict on each template at its configuration. Raises `TunesmithError` where task or baseline are at
     fault."""
-    options = options or JudgeOptions()
-    seed, deadlines, listener = options.seed, options.deadlines, options.listener
-    preload(limits.backend)
+    verdicts, suspects = list[CandidateVerdict](), dict[int, Suspect]()
     with contextlib.ExitStack() as stack:
-        count = max(1, process_count(limits) if options.processes is None else options.processes)
-        examiners = [stack.enter_context(Isolated("run", Examiner, task, limits, index, seed)) for _ in range(count)]
-        lock = options.lock or lock_of(examiners[0])
-        stack.callback(lock.release)
-        device = HeldDevice(lock, listener)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
-        hosts = [stack.enter_context(Isolated("run", ContentsHost, task)) for _ in examiners]
-        builder = stack.enter_context(Builder(task, limits, index, deadlines.compile))
-        runners = [StepRunner(task, limits, deadlines, examiner, device, listener) for examiner in examiners]
-        unusable: object = []
-        own = [workload for workload in task.workloads if limits.kind in workload.devices]
-        if own and not task.original_is_reference and any(only is None for _, _, only in questions):
-            unusable = hosts[0].call("unusable_scalars", deadlines.prepare, small_workload(task, own), seed)
-        # Where the reference is too slow to tell, the steps will.
-        unusable = unusable if isinstance(unusable, list) else []
-        judgement = _Judgement(task, limits, options, builder, runners, hosts, folder, unusable, options.roofline)
-        planned = [
-            (only, steps, builder.build(template, config, [step.workload for step in steps]))
-            for template, config, only in questions
-            for steps in [judgement.steps(template, config, only)]
-        ]
-        verdicts, suspects = list[CandidateVerdict](), dict[int, Suspect]()
-        for only, steps, building in planned:
+        judgement = _Judgement(task, limits, index, questions, options or JudgeOptions(), stack)
+        for only, steps, building in [judgement.plan(*question) for question in questions]:
             started = time.monotonic()
             verdict, suspect = judgement.judge(building, steps, only)
             if suspect is not None:
                 suspects[len(verdicts)] = suspect
             verdicts.append(replace(verdict, seconds=round(time.monotonic() - started, 1)))
-        # The sanitizer needs the memory of the examiners' buffers.
-        for examiner in examiners:
-            examiner.end()
-        if suspects and BACKENDS[limits.backend].nvidia_tools:
-            device.take()
-            listener("compute-sanitizer")
-        answers = sanitize(list(suspects.values()), task, limits, index, seed)
-        for place, answer in zip(suspects, answers, strict=True):
+        for place, answer in zip(suspects, judgement.sanitize(list(suspects.values())), strict=True):
             verdict = verdicts[place]
             if answer.found:
                 verdict = replace(verdict, verdict="rejected", reason="sanitizer", detail=answer.found)
             verdicts[place] = replace(verdict, notes=(answer.note, *verdict.notes) if answer.note else verdict.notes)
-        return verdicts
+    return verdicts
 
 
 def _source_with_parameters(template: Template, config: Config) -> str:
@@ -324,132 +225,200 @@ def _account(made_up: Collection[Step], results: Sequence[Passed | Skipped], sec
     )
 
 
-@dataclass(slots=True)
 class _Judgement:
-    """The processes of a judgement, and the facts known of task and device. unusable: see
-    `ContentsHost.unusable_scalars`."""
+    """The processes of a judgement, which end with `stack`, and the facts known of task and device."""
 
-    task: Task
-    limits: DeviceLimits
-    options: JudgeOptions
-    builder: Builder
-    runners: Sequence[StepRunner]
-    hosts: Sequence[Isolated]
-    folder: Path
-    unusable: Sequence[tuple[str, int, float]]
-    roofline: Roofline | None
+    def __init__(
+        self,
+        task: Task,
+        limits: DeviceLimits,
+        index: int,
+        questions: Sequence[Question],
+        options: JudgeOptions,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self._task, self._limits, self._index, self._options = task, limits, index, options
+        self._roofline, deadlines = options.roofline, options.deadlines
+        preload(limits.backend)
+        count = max(1, process_count(limits) if options.processes is None else options.processes)
+        examiners = [Isolated("run", DeviceWorker, task, limits, index, options.seed) for _ in range(count)]
+        self._hosts = [Isolated("run", ContentsHost, task) for _ in examiners]
+        for process in (*examiners, *self._hosts):
+            stack.enter_context(process)
+        lock = options.lock or lock_of(examiners[0])
+        stack.callback(lock.release)
+        self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
+        self._compiler = stack.enter_context(Isolated("compile", CompileWorker, limits, index))
+        self._queue = ThreadPoolExecutor(1, "compiling")
+        stack.callback(self._queue.shutdown, cancel_futures=True)
+        stack.callback(self._compiler.kill)
+        self._baseline: dict[TypesKey, Artifact] = {}
+        self._marked_baseline: dict[TypesKey, MarkedArtifact] = {}
+        device = HeldDevice(lock, options.listener)
+        self._runners = [StepRunner(task, limits, deadlines, one, device, options.listener) for one in examiners]
+        self._first = self._runners[0]
+        unusable: object = None
+        own = [workload for workload in task.workloads if limits.kind in workload.devices]
+        if own and not task.original_is_reference and any(only is None for _, _, only in questions):
+            small = small_workload(task, own)
+            unusable = self._hosts[0].call("unusable_scalars", deadlines.prepare, small, options.seed)
+        self._unusable: list[tuple[str, int, float]] = unusable if isinstance(unusable, list) else []
+        """See `ContentsHost.unusable_scalars`. Where the reference is too slow to tell, the steps will."""
 
-    def steps(self, template: Template, config: Config, only: str | None) -> list[Step]:
-        """The steps of a question, at least one."""
-        source = _source_with_parameters(template, config)
-        unusable = {(name, level) for name, level, _ in self.unusable}
-        options = self.options
-        steps = plan(self.task, self.limits, options.seed, options.largest_bytes, only, source, unusable)
+    def plan(
+        self, template: Template, config: Config, only: str | None
+    ) -> tuple[str | None, list[Step], Future[BuiltKernels | Outcome]]:
+        """The workload and the steps, at least one, of a question, and its kernels, once they are compiled."""
+        options, source = self._options, _source_with_parameters(template, config)
+        unusable = {(name, level) for name, level, _ in self._unusable}
+        steps = plan(self._task, self._limits, options.seed, options.largest_bytes, only, source, unusable)
         if not steps:
+            kind = self._limits.kind
             raise TunesmithError(
-                f"The task {self.task.name} has no workload for a {self.limits.kind}: add one whose `devices` lists it."
+                f"The task {self._task.name} has no workload for a {kind}: add one whose `devices` lists it."
             )
-        return steps
+        workloads = [step.workload for step in steps]
+        return only, steps, self._queue.submit(self._build, template, config, workloads)
 
     def judge(
         self, building: Future[BuiltKernels | Outcome], steps: Sequence[Step], only: str | None
     ) -> tuple[CandidateVerdict, Suspect | None]:
         """The verdict but for the sanitizer's, and the candidate for the sanitizer unless it is rejected already."""
-        self.runners[0].device.leave()
-        self.options.listener("compiling")
+        self._first.device.leave()
+        self._options.listener("compiling")
         built = building.result()
         if not isinstance(built, BuiltKernels):
             return rejected(built), None
-        findings = Findings(Budget(self.options.deadlines.check or CHECK_SECONDS[self.limits.kind]))
-        self._go_through(built, steps, only, findings)
-        passed = findings.passed()
+        findings = Findings(built, self._options.deadlines.check or CHECK_SECONDS[self._limits.kind])
+        self._go_through(steps, only, findings)
+        passed, coverage = findings.passed(), built.coverage
         if (wrong := findings.wrong()) is not None:
             outcome, at = wrong
             verdict, remedy = rejected(outcome, passed), for_rejection(at)
             return replace(verdict, detail=f"{verdict.detail}; {remedy}") if remedy else verdict, None
-        timed = self._timed(built, min((step.workload for step in steps if not step.derived), key=self.task.bytes_of))
+        timed = self._timed(built, min((step.workload for step in steps if not step.derived), key=self._task.bytes_of))
         if not isinstance(timed, Measured):
             return rejected(timed, passed), None
-        notes = [*self.task.caveats, *([built.uncounted] if built.uncounted else []), *findings.unchecked]
+        made_up = {step.name: step for step in steps if step.derived}
+        notes = [*self._task.caveats, *([coverage] if isinstance(coverage, str) else []), *findings.unchecked]
         if not all(step.deterministic for step in passed if isinstance(step, Passed)):
             notes.append("repeated launches differ in some bits, within the tolerance")
-        made_up = {step.name: step for step in steps if step.derived}
-        notes += _account(made_up.values(), passed, findings.budget.seconds)
-        notes += for_left_out({step.name: step for step in steps}, passed, self.unusable if only is None else ())
-        excluded = self._excluded(built, made_up, passed, findings.budget)
+        notes += _account(made_up.values(), passed, findings.seconds)
+        notes += for_left_out({step.name: step for step in steps}, passed, self._unusable if only is None else ())
+        excluded, surplus, baseline_note = self._excluded(made_up, passed, findings), findings.surplus, ""
         partial = excluded > MAX_EXCLUDED_SHARE * len(made_up)
-        surplus, coverage = findings.surplus, built.coverage
+        if MIN_REPORTED_SURPLUS <= surplus < math.inf:
+            baseline_note = (
+                f"The baseline is launched with {surplus:.0f} times the blocks that it needs (its results are right "
+                "without the others), so speed-ups over it are too high: correct `grid` in its launch."
+            )
         verdict = CandidateVerdict(
             "partial" if partial else "accepted",
             detail=f"the template excludes {excluded} of {len(made_up)} steps on made-up sizes" if partial else "",
             steps=tuple(passed),
             notes=tuple(notes),
-            baseline_note=(
-                f"The baseline is launched with {surplus:.0f} times the blocks that it needs (its results are right "
-                "without the others), so speed-ups over it are too high: correct `grid` in its launch."
-            )
-            if MIN_REPORTED_SURPLUS <= surplus < math.inf
-            else "",
-            unexecuted=coverage.unexecuted() if coverage is not None and findings.counting else (),
+            baseline_note=baseline_note,
+            unexecuted=() if isinstance(coverage, str) or not findings.counting else coverage.unexecuted(),
             artifacts={"candidate": built.candidate.digests, "baseline": built.baseline.digests},
         )
         return verdict, (built.candidate, built.workloads)
 
-    def _go_through(self, built: BuiltKernels, steps: Sequence[Step], only: str | None, findings: Findings) -> None:
+    def sanitize(self, suspects: Sequence[Suspect]) -> Sequence[Sanitized]:
+        """The sanitizer's answers, once the memory of the examiners' buffers is free."""
+        for runner in self._runners:
+            runner.examiner.end()
+        if suspects and BACKENDS[self._limits.backend].nvidia_tools:
+            self._first.device.take()
+            self._options.listener("compute-sanitizer")
+        return sanitize(suspects, self._task, self._limits, self._index, self._options.seed)
+
+    def _go_through(self, steps: Sequence[Step], only: str | None, findings: Findings) -> None:
         """The planned steps, then steps on sizes that enter blocks which none of them entered, then those for which no
         time was left before."""
-        budget, coverage = findings.budget, built.coverage
-        budget.reserve = REACHING_SHARE * budget.seconds if coverage is not None else 0.0
-        self._run(built, steps, findings)
-        budget.reserve = 0.0
-        if coverage is not None and findings.first_wrong is None and findings.counting:
-            like = self.task.workload(only) if only is not None else steps[-1].workload
-            types, seed = coverage.unreached(), self.options.seed
-            further = reaching_steps(self.task, self.limits, like, types, seed, tried=only is None)
-            while further and coverage.unreached() and not budget.is_spent:
-                self._run(built, further[:REACHING_BATCH], findings)
+        coverage = findings.kernels.coverage
+        findings.reserve = REACHING_SHARE * findings.seconds if isinstance(coverage, Coverage) else 0.0
+        self._run(steps, findings)
+        findings.reserve = 0.0
+        if isinstance(coverage, Coverage) and findings.first_wrong is None and findings.counting:
+            like = self._task.workload(only) if only is not None else steps[-1].workload
+            types, seed = coverage.unreached(), self._options.seed
+            further = reaching_steps(self._task, self._limits, like, types, seed, tried=only is None)
+            while further and coverage.unreached() and not findings.is_spent:
+                self._run(further[:REACHING_BATCH], findings)
                 further = further[REACHING_BATCH:] if findings.first_wrong is None and findings.counting else []
         late = {step.step for step in findings.passed() if isinstance(step, Skipped) and step.reason == "time"}
         again = [step for step in steps if step.name in late]
-        if findings.first_wrong is None and again and not budget.is_spent:
+        if findings.first_wrong is None and again and not findings.is_spent:
             findings.forget(late)
-            self._run(built, again, findings)
+            self._run(again, findings)
 
-    def _run(self, built: BuiltKernels, steps: Sequence[Step], findings: Findings) -> None:
+    def _run(self, steps: Sequence[Step], findings: Findings) -> None:
         """`run_steps` with contents that are prepared beside it."""
-        deadlines, count = self.options.deadlines, len(self.runners)
-        seconds = (deadlines.prepare, deadlines.made_up_step(findings.budget))
+        deadlines, count = self._options.deadlines, len(self._runners)
+        seconds = (deadlines.prepare, deadlines.made_up_step(findings.seconds))
         # The data of all processes together leaves half of the device's memory to others.
-        max_bytes = (self.limits.memory_bytes or 0) / (2 * MAX_SETS * count) if count > 1 else math.inf
+        max_bytes = (self._limits.memory_bytes or 0) / (2 * MAX_SETS * count) if count > 1 else math.inf
 
         def prepare(chosen: Mapping[int, Step]) -> Preparation:
-            return Preparation(self.task, self.limits, chosen, self.hosts, findings, self.folder, seconds)
+            return Preparation(self._task, self._limits, chosen, self._hosts, findings, self._folder, seconds)
 
-        run_steps(self.runners, built, steps, max_bytes, findings, prepare)
+        run_steps(self._runners, steps, max_bytes, findings, prepare)
+
+    def _build(self, template: Template, config: Config, workloads: Sequence[Workload]) -> BuiltKernels | Outcome:
+        """The kernels of steps on `workloads`, or the candidate's first failure. Raises `TunesmithError` where the
+        baseline cannot be compiled."""
+        seconds = self._options.deadlines.compile
+        candidate = compile_all(self._compiler, template, config, workloads, seconds)
+        if not isinstance(candidate, Candidate):
+            return candidate
+        plain = self._task.sources(self._limits.backend).baseline.template
+        baseline = compile_all(self._compiler, plain, {}, workloads, seconds, self._baseline)
+        if not isinstance(baseline, Candidate):
+            raise TunesmithError(f"The baseline of {self._task.name} cannot be compiled: {describe(baseline)}.")
+        coverage = self._coverage(candidate, workloads, {})
+        if isinstance(coverage, Coverage):
+            marked = self._coverage(baseline, workloads, self._marked_baseline)
+            coverage.plain = marked if isinstance(marked, Coverage) else None
+        return BuiltKernels(candidate, baseline, coverage, tuple(workloads))
+
+    def _coverage(
+        self, candidate: Candidate, workloads: Sequence[Workload], marked: dict[TypesKey, MarkedArtifact]
+    ) -> Coverage | str:
+        """The candidate's marked twin, or why there is none. marked: twins that were compiled before, to which new ones
+        are added."""
+        for workload in workloads:
+            key = types_key(workload)
+            if key in marked:
+                continue
+            source = specialise(candidate.template, candidate.config, workload.types)
+            artifact = self._compiler.call("mark", self._options.deadlines.compile, source)
+            if not isinstance(artifact, MarkedArtifact):
+                why = artifact.why if isinstance(artifact, NotMarked) else describe(artifact)
+                return f"whether every part of the kernel ran was not looked at: {why}"
+            marked[key] = artifact
+        return Coverage(candidate, {key: marked[key] for key in map(types_key, workloads)})
 
     def _timed(self, built: BuiltKernels, workload: Workload) -> Outcome:
         """The candidate timed on a workload, against the device's roofs."""
-        task, deadlines, first = self.task, self.options.deadlines, self.runners[0]
+        task, first, listener = self._task, self._first, self._options.listener
         first.device.take()
-        self.options.listener(f"preparing {workload.name}")
-        require_prepared(task, workload.name, first.call("prepare", deadlines.prepare, [workload.name]))
-        if self.roofline is None:
+        listener(f"preparing {workload.name}")
+        prepared = first.call("prepare", [workload.name], seconds=self._options.deadlines.prepare)
+        require_prepared(task, workload.name, prepared)
+        if self._roofline is None:
             # No roofs where the probes do not run on the device.
-            probes = self.builder.probes()
-            roofs = first.call("calibrate", CALIBRATE_SECONDS, probes) if probes else None
-            self.roofline = roofs if isinstance(roofs, Roofline) else Roofline()
-        floor = self.roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic) or 0.0
-        self.options.listener(f"checking timed launches on {workload.name}")
-        precision = replace(QUICK, floor=floor)
-        answer = first.call("visit", deadlines.run, built.candidate, [workload.name], precision)
+            probes = self._queue.submit(self._compiler.call, "probes", PROBE_SECONDS).result()
+            roofs = first.call("calibrate", probes, seconds=CALIBRATE_SECONDS) if isinstance(probes, dict) else None
+            self._roofline = roofs if isinstance(roofs, Roofline) else Roofline()
+        floor = self._roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic) or 0.0
+        listener(f"checking timed launches on {workload.name}")
+        answer = first.call("visit", built.candidate, [workload.name], replace(QUICK, floor=floor))
         outcome: Outcome = answer[workload.name] if isinstance(answer, dict) else answer
         if isinstance(outcome, LaunchFailed) and outcome.sticky:
             first.examiner.end()
         return outcome
 
-    def _excluded(
-        self, built: BuiltKernels, made_up: Mapping[str, Step], results: Sequence[Passed | Skipped], budget: Budget
-    ) -> int:
+    def _excluded(self, made_up: Mapping[str, Step], results: Sequence[Passed | Skipped], findings: Findings) -> int:
         """How many of the `made_up` steps the template excludes; where these are most, without the share in which the
         plain kernel is not right either, by a sample."""
         names = {result.step for result in results if isinstance(result, Skipped) and result.reason == "template"}
@@ -458,22 +427,8 @@ class _Judgement:
             return len(excluded)
         unfit = tried = 0
         for step in excluded[:: max(1, len(excluded) // MAX_EXCLUDED_TRIALS)]:
-            if budget.is_spent:
+            if findings.is_spent:
                 break
-            unfit += not self.runners[0].plain_fits(built.baseline, step, Findings(budget))
+            unfit += not self._first.plain_fits(step, findings)
             tried += 1
         return len(excluded) - len(excluded) * unfit // max(1, tried)
-
-
-__all__ = [
-    "Builder",
-    "CandidateVerdict",
-    "JudgeOptions",
-    "Limits",
-    "Question",
-    "compile_all",
-    "judge",
-    "lock_of",
-    "reason_of",
-    "rejected",
-]

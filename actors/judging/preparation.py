@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from tunesmith.kernels.build.artifact import CacheError, DiskCache, open_cache
 from tunesmith.kernels.check.plan import Step, made_up_scalars
 from tunesmith.kernels.check.verify import Skipped
 from tunesmith.kernels.launch.contents import Contents
-from tunesmith.kernels.launch.reference import OutsideContract, key_of, load_reference, prepare_contents
+from tunesmith.kernels.launch.reference import OutsideContract, Prepared, key_of, load_reference, prepare_contents
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 
@@ -31,7 +31,7 @@ MAX_PREPARED_STEPS = 8
 """Steps that each process prepares before one of them is used: their files take disk space."""
 MAX_HOST_BYTES = 16 << 20
 """Bytes that a launch moves beyond which a GPU computes the reference faster than the host."""
-READY_SECONDS, POLL_SECONDS = 0.2, 0.5
+READY_SECONDS = 0.2
 END_SECONDS = 1.0
 """How long a step under way may go on once preparing has ended: a process that is killed imports the reference anew."""
 MAX_CACHED_BYTES_PER_SECOND = 5e6
@@ -56,11 +56,7 @@ class ContentsHost:
         found = []
         for name, level, value in made_up_scalars(self._task, workload):
             contents = Contents(seed=seed, scalars=((name, value),))
-            try:
-                made = prepare_contents(self._task, workload, contents, made_up=True)
-            except TaskError:
-                made = OutsideContract("the reference fails")
-            if isinstance(made, OutsideContract):
+            if isinstance(self._make(workload, contents, made_up=True), OutsideContract):
                 found.append((name, level, value))
         return found
 
@@ -71,12 +67,7 @@ class ContentsHost:
         data = None if self._cache is None else self._cache.read(key)
         if data is None:
             begun = time.monotonic()
-            try:
-                made = prepare_contents(self._task, step.workload, step.contents, made_up=not step.own)
-            except TaskError as error:
-                if step.own:
-                    raise
-                return Skipped(step.name, str(error), reason="reference")
+            made = self._make(step.workload, step.contents, made_up=not step.own)
             if isinstance(made, OutsideContract):
                 return Skipped(step.name, made.why, reason="reference")
             data = made.to_bytes()
@@ -84,6 +75,14 @@ class ContentsHost:
                 self._cache.write(key, data)
         path.write_bytes(data)
         return None
+
+    def _make(self, workload: Workload, contents: Contents, *, made_up: bool) -> Prepared | OutsideContract:
+        try:
+            return prepare_contents(self._task, workload, contents, made_up=made_up)
+        except TaskError as error:
+            if not made_up:
+                raise
+            return OutsideContract(str(error))
 
 
 class Preparation:
@@ -101,22 +100,17 @@ class Preparation:
         seconds: tuple[float, float],
     ) -> None:
         self._task, self._findings, self._folder, self._seconds = task, findings, folder, seconds
-        self._hosts, self._steps = hosts, steps
-        on_host = {
-            place: step
+        self._hosts, self._idle = hosts, list(hosts)
+        self._room, self._stop = threading.Semaphore(MAX_PREPARED_STEPS * len(hosts)), threading.Event()
+        self._threads = ThreadPoolExecutor(len(hosts), "preparation")
+        self._made = {
+            place: self._threads.submit(self._prepare, step, self._path(place))
             for place, step in steps.items()
             if not task.original_is_reference
             and (limits.kind == "cpu" or step.derived or task.bytes_of(step.workload) <= MAX_HOST_BYTES)
         }
-        self._made: dict[int, Future[Path | Skipped]] = {place: Future() for place in on_host}
-        self._waiting = iter(on_host.items())
-        self._room = threading.Semaphore(MAX_PREPARED_STEPS * max(1, len(hosts)))
-        self._lock, self._stop = threading.Lock(), threading.Event()
-        self._threads = ThreadPoolExecutor(max(1, len(hosts)), "preparation")
-        self._working: dict[Future[None], Isolated] = {}
 
     def __enter__(self) -> Preparation:
-        self._working = {self._threads.submit(self._work, host): host for host in self._hosts}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -126,9 +120,11 @@ class Preparation:
     def cancel(self) -> None:
         """Ends the preparing; no step that is not prepared yet will be."""
         self._stop.set()
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._room.release(len(self._hosts))
-        for late in wait(self._working, END_SECONDS).not_done:
-            self._working[late].kill()
+        wait([made for made in self._made.values() if made.running()], END_SECONDS)
+        for late in set(self._hosts) - set(self._idle):
+            late.kill()
 
     def is_ready(self, place: int) -> bool:
         """Whether `get` returns at once, or nearly so."""
@@ -137,41 +133,33 @@ class Preparation:
     def get(self, place: int) -> Path | Skipped | None:
         """The file of prepared contents, why the step is left out, or None where the device is to prepare it. Raises
         `TunesmithError` where the task's own contents cannot be prepared."""
-        if place not in self._made:
-            return None
-        while not wait([self._made[place]], POLL_SECONDS).done:
-            if self._stop.is_set():
-                return Skipped(self._steps[place].name, "the verdict was ended", reason="time")
-        return self._made[place].result()
+        return self._made[place].result() if place in self._made else None
 
     def release(self, place: int) -> None:
         """Removes the file of a step that is over."""
         if place in self._made:
-            (self._folder / f"{place}.npz").unlink(missing_ok=True)
+            self._path(place).unlink(missing_ok=True)
             self._room.release()
 
-    def _work(self, host: Isolated) -> None:
-        while True:
-            self._room.acquire()
-            with self._lock:
-                place, step = next(self._waiting, (-1, None))
-            if step is None or self._stop.is_set():
-                return
-            made = self._made[place]
-            try:
-                made.set_result(self._prepared(host, step, self._folder / f"{place}.npz"))
-            except Exception as error:  # noqa: BLE001 - raised where the step is asked for, which else would wait on
-                made.set_exception(error)
+    def _path(self, place: int) -> Path:
+        return self._folder / f"{place}.npz"
 
-    def _prepared(self, host: Isolated, step: Step, path: Path) -> Path | Skipped:
+    def _prepare(self, step: Step, path: Path) -> Path | Skipped:
+        self._room.acquire()
+        if self._stop.is_set():
+            return Skipped(step.name, "the verdict was ended", reason="time")
         if (left_out := self._findings.left_out(step)) is not None:
             return left_out
-        answer = host.call("prepare", self._seconds[step.derived], step, path)
+        host = self._idle.pop()
+        try:
+            answer = host.call("prepare", self._seconds[step.derived], step, path)
+        finally:
+            self._idle.append(host)
         if isinstance(answer, TimedOut | Crashed) and not self._stop.is_set():
             if step.own:
                 require_prepared(self._task, step.name, answer)
             if isinstance(answer, TimedOut) and step.derived:
-                self._findings.note_slow(step, f"the reference takes longer than {answer.limit:g} s")
+                self._findings.slow.append((step.workload, f"the reference takes longer than {answer.limit:g} s"))
             return Skipped(step.name, f"the reference fails there: {describe(answer)}", reason="reference")
         return answer if isinstance(answer, Skipped) else path
 

@@ -6,17 +6,16 @@ process of its own, as it may hang or end its process.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends.nvrtc import CudaUnavailable
-from tunesmith.kernels.build.artifact import Artifact, undeclared_state
+from tunesmith.kernels.build.artifact import Artifact, TypesKey, types_key, undeclared_state
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.check.plan import small_workload
 from tunesmith.kernels.check.verify import infeasible_on
@@ -26,8 +25,15 @@ from tunesmith.kernels.outcome import Crashed, TimedOut, describe
 from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.space import compiler_rejection
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload, geometry
+from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS
+
+COMPILE_SECONDS = 60.0
+REFERENCE_SECONDS = 60.0
+"""Deadline of the reference on one workload, unless the user says otherwise."""
+MAX_HOST_BYTES = 16 << 20
+"""Workloads that move more are left to the device, which computes their results faster; where all do, the reference is
+called on the smallest."""
 
 
 def examine_reference(task: Task, workload: Workload, seed: int, *, twice: bool) -> None:
@@ -58,7 +64,15 @@ def examine_reference(task: Task, workload: Workload, seed: int, *, twice: bool)
             raise TaskError(
                 f"{where} returns nan at {argument.name}{at}, although no argument holds nan or infinity: fix it."
             )
-        _require_tolerance(task, workload, argument, values)
+        dtype = task.dtype_of(argument, workload)
+        tolerance, finite = task.tolerance_of(dtype, argument.name), np.abs(values[np.isfinite(values)])
+        if finite.size and finite.max() > 0 and bool((finite <= tolerance.atol + tolerance.rtol * finite).all()):
+            named = argument.name if argument.name in task.tolerance else dtype
+            raise TaskError(
+                f"Task {task.name}, workload {workload.name}: the tolerance of {named} (rtol {tolerance.rtol:g}, atol "
+                f"{tolerance.atol:g}) would accept zeros for {argument.name}, whose largest value is "
+                f"{finite.max():.3g}: make atol smaller than the values that count."
+            )
     if twice:
         again = reference_results(task, workload, {name: array.copy() for name, array in given.items()})
         for name, value in results.items():
@@ -67,26 +81,6 @@ def examine_reference(task: Task, workload: Workload, seed: int, *, twice: bool)
                     f"{where} gives two different results for {name} from the same arguments: make it deterministic "
                     "(draw no random numbers, keep no state between calls)."
                 )
-
-
-def _require_tolerance(task: Task, workload: Workload, output: Argument, expected: NDArray[Any]) -> None:
-    dtype, name = task.dtype_of(output, workload), output.name
-    tolerance = task.tolerance_of(dtype, name)
-    finite = np.abs(expected[np.isfinite(expected)])
-    if finite.size and finite.max() > 0 and bool((finite <= tolerance.atol + tolerance.rtol * finite).all()):
-        raise TaskError(
-            f"Task {task.name}, workload {workload.name}: the tolerance of {name if name in task.tolerance else dtype} "
-            f"(rtol {tolerance.rtol:g}, atol {tolerance.atol:g}) would accept zeros for {name}, whose largest value is "
-            f"{finite.max():.3g}: make atol smaller than the values that count."
-        )
-
-
-COMPILE_SECONDS = 60.0
-REFERENCE_SECONDS = 60.0
-"""Deadline of the reference on one workload, unless the user says otherwise."""
-MAX_HOST_BYTES = 16 << 20
-"""Workloads that move more are left to the device, which computes their results faster; where all do, the reference is
-called on the smallest."""
 
 
 class _Host:
@@ -156,9 +150,9 @@ def _check_baseline(
     """Compiles the baseline for each combination of types, and tries its launch on each workload, on paper."""
     template = task.sources(limits.backend).baseline.template
     where = f"Task {task.name}, {limits.backend} baseline"
-    combinations: dict[tuple[tuple[str, str], ...], list[Workload]] = {}
+    combinations = defaultdict[TypesKey, list[Workload]](list)
     for workload in workloads:
-        combinations.setdefault(tuple(sorted(workload.types.items())), []).append(workload)
+        combinations[types_key(workload)].append(workload)
     with Isolated("compile", CompileWorker, limits, index) as compiler:
         for types, alike in combinations.items():
             named = f" with {', '.join(f'{name} = {dtype}' for name, dtype in types)}" if types else ""

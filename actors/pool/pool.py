@@ -11,32 +11,22 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ray.util.metrics import Counter, Gauge
 
 from tunesmith.actors.judging.judge import CandidateVerdict, Limits, Question
-from tunesmith.actors.lane import Lane
-from tunesmith.actors.pool.scheduler import Scheduler, sources_of
-from tunesmith.actors.pool.workers import ActorHandle, Deadlines, PoolError, WorkerSet
-from tunesmith.actors.workers import CompileWorker
-from tunesmith.hw.limits import DeviceLimits
+from tunesmith.actors.pool.scheduler import Scheduler
+from tunesmith.actors.pool.workers import GATE, ActorHandle, PoolError, WorkerSet
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.build.artifact import (
-    Artifact,
-    ArtifactCache,
-    Candidate,
-    EvaluationRequest,
-    TypesKey,
-    cache_key,
-    types_key,
-)
+from tunesmith.kernels.build.artifact import ArtifactCache, Candidate, EvaluationRequest, types_key
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Rival
 from tunesmith.kernels.measure.timing import Precision
-from tunesmith.kernels.outcome import CompileFailed, Crashed, Evaluation, Failure, LaunchFailed, Outcome, TimedOut
-from tunesmith.kernels.spec.task import AnyOpponent, FunctionOpponent, Task
+from tunesmith.kernels.outcome import Crashed, Evaluation, Failure, LaunchFailed, TimedOut
+from tunesmith.kernels.spec.task import AnyOpponent, FunctionOpponent
 
 T = TypeVar("T")
 MAX_EXAMINATION_SECONDS = 1800.0
@@ -102,57 +92,28 @@ class LaneStatus:
 
 
 class Pool(Scheduler):
-    """Lanes and compile workers for one task on one kind of device.
+    """Evaluations, roofs, comparisons and verdicts by `workers`, for one task on one kind of device.
 
-    limits, index: the device (index matters to OpenCL only); lanes, compilers: numbers of workers; seed: of the data in
-    all buffers; workloads: prepared by lanes at their start; cache: of artifacts on disk, None for none; say: called
-    with a sentence for the user on the workers; shared: the cluster was there before, and has metrics. Use as a context
-    manager; it ends its processes.
+    cache: of artifacts on disk, None for none; shared: the cluster was there before, and has metrics. Use as a context
+    manager; it starts and ends the processes.
     """
 
     def __init__(
         self,
-        task: Task,
-        limits: DeviceLimits,
-        index: int = 0,
-        *,
-        lanes: int,
-        compilers: int,
-        seed: int,
-        workloads: Sequence[str],
+        workers: WorkerSet,
         precision: Precision | None = None,
-        deadlines: Deadlines | None = None,
         cache: ArtifactCache | None = None,
-        say: Callable[[str], None] = lambda _: None,
+        *,
         shared: bool = False,
-        seconds_left: Callable[[], float] = lambda: math.inf,
-        lane_class: type = Lane,
-        compile_class: type = CompileWorker,
     ) -> None:
-        workers = WorkerSet(
-            task,
-            limits,
-            index,
-            lanes=lanes,
-            compilers=compilers,
-            seed=seed,
-            workloads=workloads,
-            deadlines=deadlines or Deadlines(),
-            say=say,
-            seconds_left=seconds_left,
-            lane_class=lane_class,
-            compile_class=compile_class,
-        )
         super().__init__(workers, precision or Precision(), cache)
-        self.limits, self.cache = limits, cache
-        self._metrics = Metrics(task.name) if shared else None
+        self._metrics = Metrics(workers.task.name) if shared else None
 
     def __enter__(self) -> Pool:
         self.workers.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.compile_queue.flush_cache()
         self.workers.end()
 
     @property
@@ -170,7 +131,7 @@ class Pool(Scheduler):
         self.done.clear()
         if self._metrics is not None:
             ended = [evaluation for _, evaluation in results]
-            self._metrics.report(ended, self.workers, len(self.compile_queue.queue), self.in_flight)
+            self._metrics.report(ended, self.workers, len(self.compile_queue), self.in_flight)
         return results
 
     def evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
@@ -196,7 +157,8 @@ class Pool(Scheduler):
         self.ready_worker(workers.lanes)
         # Lanes that wait for a place in the cluster are not waited for.
         ready = [lane for lane in workers.lanes if lane.ready]
-        answers = [(lane, self._call(lane, "calibrate", workers.deadlines.visit * 3, probes)) for lane in ready]
+        seconds = workers.deadlines.visit * 3
+        answers = [(lane, self._call(lane, "run", seconds, "calibrate", probes)) for lane in ready]
         measured = [(lane, roofs) for lane, roofs in answers if isinstance(roofs, Roofline)]
         if not measured:
             return self.roofline
@@ -231,38 +193,45 @@ class Pool(Scheduler):
 
         Comparisons of the same `seed` share a process, on one device. Nothing else may be in flight.
         """
-        compiled = [self._compile(request) for request in (baseline, *candidates)]
-        base, ready = compiled[0], [one for one in compiled[1:] if isinstance(one, Candidate)]
+        base, *compiled = self.compile(baseline, *candidates)
         if not isinstance(base, Candidate):
             return WorkloadComparison(workload, tuple(base for _ in candidates))
+        rivals: list[Rival] = []
+        for one in opponents:
+            if isinstance(one, FunctionOpponent):
+                rivals.append(one)
+            else:
+                (kernel,) = self.compile(EvaluationRequest(0, one.template, {}, (workload,)))
+                rivals.append(KernelRival(one.name, one.label, kernel))
         deadlines, lanes = self.workers.deadlines, self.workers.lanes
 
-        def run(request: ComparisonRequest) -> WorkloadComparison | Outcome:
+        def run(request: ComparisonRequest) -> WorkloadComparison:
             # A process that was replaced has to make its buffers again; that is not the kernels' time.
             lane = self.ready_worker(lanes, seed)
-            self._call(lane, "prepare", deadlines.prepare, [workload])
-            rivals = request.opponents
-            deadline = (deadlines.visit + budget_seconds) * (1 + len(request.candidates) + len(rivals))
-            deadline += FUNCTION_SECONDS * sum(isinstance(one, FunctionOpponent) for one in rivals)
-            lane = self.ready_worker(lanes, seed)
-            answer: WorkloadComparison | Outcome = self._call(lane, "compare", deadline, request)
-            return answer
+            self._call(lane, "run", deadlines.prepare, "prepare", [workload])
+            beside = request.opponents
+            deadline = (deadlines.visit + budget_seconds) * (1 + len(request.candidates) + len(beside))
+            deadline += FUNCTION_SECONDS * sum(isinstance(one, FunctionOpponent) for one in beside)
+            answer = self._call(self.ready_worker(lanes, seed), "run", deadline, "compare", request)
+            if isinstance(answer, WorkloadComparison):
+                return answer
+            return WorkloadComparison(workload, tuple(answer for _ in request.candidates))
 
-        energy_seconds = self.precision.energy_seconds
-        floor, rivals = self.floor(workload), [self._rival(one, workload) for one in opponents]
-        request = ComparisonRequest(base, ready, workload, rounds, budget_seconds, floor, energy_seconds, rivals)
+        finalists = [one for one in compiled if isinstance(one, Candidate)]
+        floor, energy_seconds = self.floor(workload), self.precision.energy_seconds
+        request = ComparisonRequest(base, finalists, workload, rounds, budget_seconds, floor, energy_seconds, rivals)
         answer = run(request)
-        if not isinstance(answer, WorkloadComparison) or _ended_process(answer):
+        if _ended_process(answer):
             answer = _one_by_one(run, request, answer)
-        measured, compiles = iter(answer.results), [isinstance(one, Candidate) for one in compiled[1:]]
+        measured, compiles = iter(answer.results), [isinstance(one, Candidate) for one in compiled]
         key = types_key(self.task.workload(workload))
         # Where nobody asked for energies, or all failed, there are none at all.
         joules = answer.energies if any(answer.energies) else ()
         return WorkloadComparison(
             workload,
-            tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled[1:]),
-            tuple(one.artifacts[key].code_digest if isinstance(one, Candidate) else "" for one in compiled),
-            self.workers.compilers[0].version,
+            tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled),
+            tuple(one.artifacts[key].code_digest if isinstance(one, Candidate) else "" for one in (base, *compiled)),
+            self.ready_worker(self.workers.compilers).version,
             tuple(replace(one, against=_placed(one.against, compiles)) for one in answer.opponents),
             (joules[0], *_placed(joules[1:], compiles)) if joules else (),
         )
@@ -279,35 +248,18 @@ class Pool(Scheduler):
         verdicts: list[CandidateVerdict] | Failure = self._call(lane, "examine", deadline, *arguments)
         return verdicts
 
-    def _rival(self, opponent: AnyOpponent, workload: str) -> Rival:
-        if isinstance(opponent, FunctionOpponent):
-            return opponent
-        compiled = self._compile(EvaluationRequest(0, opponent.template, {}, (workload,)))
-        return KernelRival(opponent.name, opponent.label, compiled)
-
-    def _compile(self, request: EvaluationRequest) -> Candidate | Outcome:
-        artifacts: dict[TypesKey, Artifact] = {}
-        for key, source in sources_of(request, [self.task.workload(name) for name in request.workloads]).items():
-            worker = self.ready_worker(self.workers.compilers)
-            entry = cache_key(source, self.limits.arch, worker.version)
-            artifact: Any = None if self.cache is None else self.cache.get(entry)
-            if artifact is None:
-                artifact = self._call(worker, "compile", self.workers.deadlines.compile, source)
-                if self.cache is not None and isinstance(artifact, Artifact | CompileFailed):
-                    self.cache.put(entry, artifact)
-            if not isinstance(artifact, Artifact):
-                failed: Outcome = artifact
-                return failed
-            artifacts[key] = artifact
-        return Candidate(request.template, request.config, artifacts)
-
-    def _call(self, worker: ActorHandle, method: str, deadline: float, *arguments: Any) -> Any:
-        """See `call`; the worker starts a new process where its own has ended."""
-        result = self.call(worker, method, deadline, *arguments)
-        if worker.ready and (
-            isinstance(result, Crashed | TimedOut)
-            or (isinstance(result, WorkloadComparison) and _ended_process(result))
-        ):
+    def _call(self, worker: ActorHandle, method: str, seconds: float, *arguments: Any) -> Any:
+        """The result of one call on a worker that is ready; a death or an overrun comes back as an outcome, and the
+        process is started anew. Waiting for the device is not part of its `seconds`."""
+        answer = Future[Any]()
+        if worker.phase == "run":
+            worker.begin(GATE, 0.0, "acquire")
+        worker.begin(answer, seconds, method, *arguments)
+        while not answer.done():
+            self.advance(worker)
+        result = answer.result()
+        ended = _ended_process(result) if isinstance(result, WorkloadComparison) else _is_end(result)
+        if worker.ready and ended:
             worker.reset_in_place()
         return result
 
@@ -338,37 +290,32 @@ def _ratios(roofs: Roofline, standard: Roofline) -> list[float]:
 
 
 def _one_by_one(
-    run: Callable[[ComparisonRequest], WorkloadComparison | Outcome],
-    request: ComparisonRequest,
-    together: WorkloadComparison | Outcome,
+    run: Callable[[ComparisonRequest], WorkloadComparison], request: ComparisonRequest, together: WorkloadComparison
 ) -> WorkloadComparison:
     """The results that can be known where a comparison ended its process, as `together` says, so that nothing is held
     against a finalist or an opponent but its own end. Opponents are not on trial: finalists come first, without any."""
     finalists, rivals = request.candidates, request.opponents
     if rivals:
         together = run(replace(request, opponents=()))
-    if isinstance(together, WorkloadComparison) and not _ended_process(together):
-        results, energies = together.results, together.energies
-    else:
+    if _ended_process(together) and len(finalists) > 1:
         # Which of them did it is not known: each is compared alone.
-        alone = [run(replace(request, candidates=[one], opponents=())) for one in finalists if len(finalists) > 1]
-        alone = alone or [together]
-        results = tuple(one.results[0] if isinstance(one, WorkloadComparison) else one for one in alone)
-        each = [one.energies if isinstance(one, WorkloadComparison) else () for one in alone]
-        energies = (next((one[0] for one in each if one), None), *(one[1] if one else None for one in each))
-    lives = [not _is_end(one) for one in results]
+        alone = [run(replace(request, candidates=[one], opponents=())) for one in finalists]
+        energies = [one.energies or (None, None) for one in alone]
+        baseline = next((joules for joules, _ in energies if joules is not None), None)
+        results = tuple(one.results[0] for one in alone)
+        together = WorkloadComparison("", results, energies=(baseline, *(joules for _, joules in energies)))
+    lives = [not _is_end(one) for one in together.results]
     alive = [finalist for finalist, lived in zip(finalists, lives, strict=True) if lived]
     encounters = []
     for rival in rivals:
         # The only opponent, where no finalist ended a process, has ended it.
         known = not alive or (len(rivals) == 1 and all(lives))
         beside = None if known else run(replace(request, candidates=alive, opponents=[rival]))
-        if isinstance(beside, WorkloadComparison) and not _ended_process(beside):
+        if beside is not None and not _ended_process(beside):
             encounters += [replace(one, against=_placed(one.against, lives)) for one in beside.opponents]
         else:
-            why = ENDED if all(lives) or alive else FINALISTS_ENDED
-            encounters.append(Encounter(rival.name, rival.label, why=why))
-    return WorkloadComparison("", results, opponents=tuple(encounters), energies=energies)
+            encounters.append(Encounter(rival.name, rival.label, why=ENDED if alive else FINALISTS_ENDED))
+    return replace(together, opponents=tuple(encounters))
 
 
 def _placed(values: Sequence[T | None], present: Sequence[bool]) -> tuple[T | None, ...]:
@@ -387,4 +334,4 @@ def _is_end(outcome: object) -> bool:
     return isinstance(outcome, Crashed | TimedOut) or (isinstance(outcome, LaunchFailed) and outcome.sticky)
 
 
-__all__ = ["Deadlines", "EvaluationRequest", "LaneStatus", "Pool", "PoolError"]
+__all__ = ["EvaluationRequest", "LaneStatus", "Pool", "PoolError"]

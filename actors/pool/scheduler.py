@@ -6,9 +6,7 @@ wait for this process. A failure becomes the outcome of that evaluation and of n
 its deadline is replaced, and its other calls are made again.
 
 Artifacts pass through this process, because the cache on disk is its own: nodes come and go, and a second run finds all
-in one place. (Handing Ray's reference of a compilation on to the lane would not spare the way: Ray keeps results this
-small with their owner, which is this process, and a visit would be dispatched before it is known whether the source
-compiled.)
+in one place. (Ray would keep results this small here anyway, with their owner.)
 """
 
 from __future__ import annotations
@@ -16,15 +14,16 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import ray
 from ray.exceptions import NodeDiedError, ObjectLostError
 
-from tunesmith.actors.lane import DeviceBusy, WorkerLost
-from tunesmith.actors.pool.workers import LOST, ActorCall, ActorHandle, WorkerSet, describe_loss, result_of
+from tunesmith.actors.lane import DEVICE_BUSY, PROCESS_GONE
+from tunesmith.actors.pool.workers import GATE, LOST, ActorCall, ActorHandle, WorkerSet, describe_loss, result_of
 from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS
 from tunesmith.hw.errors import TunesmithError
@@ -52,7 +51,6 @@ from tunesmith.kernels.outcome import (
     Resources,
     TimedOut,
 )
-from tunesmith.kernels.spec.task import Workload
 
 MAX_WORKER_LOSSES = 2
 """Worker losses after which an evaluation itself is blamed. The cause of a loss is not known: a kernel that wrote out
@@ -66,37 +64,31 @@ SPARE_COMPILATIONS = 0.25
 NEWEST_WEIGHT = 0.1
 """Weight of the newest duration in the running averages."""
 
-USES_DEVICE = ("prepare", "compare", "calibrate", "examine")
-"""Calls of a lane that launch kernels, before which it waits for the device."""
-
-Compiled = Artifact | CompileFailed | Rejected
-
-
-def sources_of(request: EvaluationRequest, workloads: Sequence[Workload]) -> dict[TypesKey, Specialised]:
-    """The source for each combination of types that `workloads` have."""
-    sources: dict[TypesKey, Specialised] = {}
-    for workload in workloads:
-        key = types_key(workload)
-        if key not in sources:
-            sources[key] = specialise(request.template, request.config, workload.types)
-    return sources
+Compiled = Artifact | CompileFailed | Rejected | Crashed | TimedOut
 
 
 @dataclass(slots=True)
 class Job:
-    """A request under way. losses: processes it has lost; alone: it was in a process that was lost, and is next run
-    with nothing queued beside it, as the result of a call can be lost with a process that the call behind it ended;
-    gated: it must wait for its turn on the device."""
+    """A request under way. artifacts: of its `sources`, by their digests; compile_only: it ends with its `candidate`,
+    and is not visited. losses: processes it has lost; alone: it was in a process that was lost, and is next run with
+    nothing queued beside it, as the result of a call can be lost with a process that the call behind it ended; gated:
+    it must wait for its turn on the device."""
 
     request: EvaluationRequest
     sources: dict[TypesKey, Specialised]
-    artifacts: dict[TypesKey, Artifact] = field(default_factory=dict)
+    compile_only: bool
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
     compile_seconds: float = 0.0
     cached: bool = True
-    failed: bool = False
+    failure: Failure | None = None
     losses: int = 0
     alone: bool = False
     gated: bool = False
+
+    @property
+    def candidate(self) -> Candidate:
+        artifacts = {key: self.artifacts[source.digest] for key, source in self.sources.items()}
+        return Candidate(self.request.template, self.request.config, artifacts)
 
     def evaluation(self, outcomes: dict[str, Outcome], lane_seconds: float) -> Evaluation:
         artifact = next(iter(self.artifacts.values()), None)
@@ -114,144 +106,34 @@ class Job:
 
 @dataclass(slots=True)
 class Compilation:
-    """One source of a job, at a compile worker. compile_key: the digest of the source and the version of the compiler
-    that it was last given to."""
+    """A source, and the jobs that wait for its code, the first of which pays for it. end: no compiler survives it, and
+    it is not compiled again, for whatever job: each time would take as long. losses, alone: as for a job."""
 
-    job: Job
-    key: TypesKey
+    source: Specialised
+    jobs: list[Job] = field(default_factory=list)
+    end: Crashed | TimedOut | None = None
     losses: int = 0
     alone: bool = False
-    compile_key: tuple[str, str] = ("", "")
-
-    @property
-    def source(self) -> Specialised:
-        return self.job.sources[self.key]
-
-
-@dataclass(slots=True)
-class Direct:
-    """A call for which the pool waits: its result, once it has ended, or how its process was lost."""
-
-    ended: bool = False
-    result: Any = None
-    alone: bool = False
-
-
-class InFlightTarget:
-    """How many evaluations should be in flight on `lanes` lanes and `compilers` compile workers: enough that no lane
-    waits, and no more, as a search learns nothing from evaluations in flight.
-
-    By Little's law (Little, Operations Research 9, 1961) lanes that take an evaluation every t seconds from
-    compilations of c seconds need c / t of them being compiled, besides those at the lanes themselves. exclusive: lanes
-    and compile workers take turns on one processor.
-    """
-
-    def __init__(self, lanes: int, compilers: int, *, exclusive: bool) -> None:
-        self._lanes, self._exclusive = lanes, exclusive
-        self._averages: dict[str, float] = {}
-        spare = math.ceil(SPARE_COMPILATIONS * compilers)
-        self.max = lanes + compilers if exclusive else CALLS_PER_WORKER * lanes + compilers + spare
-        """The number that keeps all workers busy, however long calls take."""
-
-    @property
-    def now(self) -> int:
-        """The number that keeps the lanes busy, by the durations so far; `max` while none is known."""
-        compilation, visit = self._averages.get("compile"), self._averages.get("visit")
-        if self._exclusive or compilation is None or not visit:
-            return self.max
-        compiling = math.ceil((1 + SPARE_COMPILATIONS) * compilation * self._lanes / visit)
-        return min(self.max, CALLS_PER_WORKER * self._lanes + 1 + compiling)
-
-    def note(self, what: Literal["compile", "visit"], seconds: float) -> None:
-        """A compilation or a visit took `seconds`."""
-        before = self._averages.get(what, seconds)
-        self._averages[what] = (1 - NEWEST_WEIGHT) * before + NEWEST_WEIGHT * seconds
-
-
-class CompileQueue:
-    """Compilations for the architecture `arch` that wait for a worker or for the result of another, and the cache on
-    disk. seconds: deadline of a compilation; say: called with a sentence when the cache cannot be written."""
-
-    def __init__(self, arch: str, cache: ArtifactCache | None, seconds: float, say: Callable[[str], None]) -> None:
-        self._arch, self._cache, self._seconds, self._say = arch, cache, seconds, say
-        self.queue: deque[Compilation] = deque()
-        """Compilations that wait for a worker."""
-        self._waiters: dict[tuple[str, str], list[Compilation]] = {}
-        """Compilations that wait for the result of another under way, by its `compile_key`."""
-        self._unwritten: dict[str, Artifact | CompileFailed] = {}
-        """Results that are not in the cache yet, by their keys there."""
-        self._ended: dict[tuple[str, str], Crashed | TimedOut] = {}
-        """Outcomes of sources that a compiler did not survive, by their `compile_key`. They are not compiled again, for
-        whatever configuration: each time would take as long."""
-
-    @property
-    def waiting_for_code(self) -> int:
-        """Compilations that wait for the result of another evaluation's."""
-        return sum(len(waiters) for waiters in self._waiters.values())
-
-    def dispatch(self, worker: ActorHandle) -> Iterator[tuple[Compilation, Compiled | Crashed | TimedOut]]:
-        """Gives `worker` the next compilation, if there is any, and yields those before it whose result is known."""
-        while self.queue:
-            compilation = self.queue.popleft()
-            if compilation.job.failed:
-                continue
-            compilation.compile_key = compilation.source.digest, worker.version
-            if (waiters := self._waiters.get(compilation.compile_key)) is not None:
-                waiters.append(compilation)
-            elif (found := self._ended.get(compilation.compile_key) or self._known(compilation)) is not None:
-                yield compilation, found
-            else:
-                compilation.job.cached = False
-                reference = worker.actor.call.remote("compile_packed", pack(compilation.source))
-                worker.begin(ActorCall(reference, self._seconds, compilation))
-                self._waiters[compilation.compile_key] = []
-                return
-
-    def on_compiled(self, compilation: Compilation, result: Compiled) -> list[Compilation]:
-        """Gives the compilations that waited for the same result."""
-        if self._cache is not None and isinstance(result, Artifact | CompileFailed):
-            self._unwritten[self._key(compilation)] = result
-        return self._waiters.pop(compilation.compile_key)
-
-    def on_lost(self, compilation: Compilation, end: Crashed | TimedOut | None = None) -> None:
-        """Puts the waiters of a lost compilation first in the queue, whether or not it is made again. end: outcome of
-        all with this source, where the source is to blame."""
-        if end is not None:
-            self._ended[compilation.compile_key] = end
-        self.queue.extendleft(reversed(self._waiters.pop(compilation.compile_key)))
-
-    def flush_cache(self) -> None:
-        """Writes new results to the cache. It is called when all workers are served: files take longer to write than
-        anything else in this process, and compilers often end at the same time."""
-        for key, result in self._unwritten.items():
-            assert self._cache is not None
-            before = self._cache.failure
-            self._cache.put(key, result)
-            if self._cache.failure != before:
-                self._say(self._cache.failure)
-        self._unwritten.clear()
-
-    def _known(self, compilation: Compilation) -> Artifact | CompileFailed | None:
-        if self._cache is None:
-            return None
-        key = self._key(compilation)
-        return self._unwritten.get(key) or self._cache.get(key)
-
-    def _key(self, compilation: Compilation) -> str:
-        return cache_key(compilation.source, self._arch, compilation.compile_key[1])
 
 
 class Scheduler:
     """Evaluations in flight, on `workers`. done: ended, but not collected yet; in_flight: number of those under way;
-    roofline: the device's measured roofs, below which times are refused."""
+    max_in_flight: the number that keeps all workers busy, however long calls take; roofline: the device's measured
+    roofs, below which times are refused."""
 
     def __init__(self, workers: WorkerSet, precision: Precision, cache: ArtifactCache | None) -> None:
         self.workers, self.task, self.precision = workers, workers.task, precision
         limits, self._deadlines = workers.limits, workers.deadlines
         self._exclusive = limits.kind == "cpu"
         """Compiling and timing share the processor, so they take turns."""
-        self._target = InFlightTarget(len(workers.lanes), len(workers.compilers), exclusive=self._exclusive)
-        self.compile_queue = CompileQueue(limits.arch, cache, self._deadlines.compile, workers.say)
+        self._lanes, compilers = len(workers.lanes), len(workers.compilers)
+        spare = math.ceil(SPARE_COMPILATIONS * compilers)
+        self.max_in_flight = compilers + (self._lanes if self._exclusive else CALLS_PER_WORKER * self._lanes + spare)
+        self._averages: dict[str, float] = {}
+        self._cache, self._arch = cache, limits.arch
+        self._compilations: dict[str, Compilation] = {}
+        """Those that wait or are under way, and those that no compiler survives, by the digests of their sources."""
+        self.compile_queue: deque[Compilation] = deque()
         self._visit_queue: deque[Job] = deque()
         self.done: deque[tuple[EvaluationRequest, Evaluation]] = deque()
         self.in_flight = 0
@@ -264,40 +146,34 @@ class Scheduler:
     @property
     def target_in_flight(self) -> int:
         """How many evaluations should be in flight now: so many that no lane waits, and no more, as a search learns
-        nothing from evaluations under way. Requests that share a pending compilation do not count."""
-        return self._target.now + self.compile_queue.waiting_for_code
+        nothing from evaluations under way. Requests that share a pending compilation do not count.
 
-    @property
-    def max_in_flight(self) -> int:
-        """The upper bound of `target_in_flight` where no two requests share their code."""
-        return self._target.max
+        By Little's law (Little, Operations Research 9, 1961) lanes that take an evaluation every t seconds from
+        compilations of c seconds need c / t of them being compiled, besides those at the lanes themselves."""
+        target, compilation, visit = self.max_in_flight, self._averages.get("compile"), self._averages.get("visit")
+        if not self._exclusive and compilation is not None and visit:
+            compiling = math.ceil((1 + SPARE_COMPILATIONS) * compilation * self._lanes / visit)
+            target = min(target, CALLS_PER_WORKER * self._lanes + 1 + compiling)
+        return target + sum(len(one.jobs) - 1 for one in self._compilations.values() if one.jobs)
 
     def submit(self, request: EvaluationRequest) -> None:
         """Begins an evaluation, which is in `done` when it has ended."""
-        job = Job(request, sources_of(request, [self.task.workload(name) for name in request.workloads]))
-        self.in_flight += 1
-        if (known := self._quarantine.get(request.key)) is not None:
-            self._fail(job, known)
-        else:
-            self.compile_queue.queue.extend(Compilation(job, key) for key in job.sources)
+        self._begin(request, self._quarantine.get(request.key))
+
+    def compile(self, *requests: EvaluationRequest) -> list[Candidate | Failure]:
+        """The kernels of `requests`, each for all of its workloads' types, or why not. Nothing else may be in
+        flight."""
+        jobs = [self._begin(request, compile_only=True) for request in requests]
+        while self.in_flight:
+            self._dispatch([])
+            self.advance(*self.workers.lanes)
+        return [job.failure or job.candidate for job in jobs]
 
     def step(self, until: float) -> None:
         """Gives workers their next calls, and waits for a call to end, until a monotonic time at most."""
-        self._dispatch()
-        self.compile_queue.flush_cache()
+        self._dispatch(self.workers.lanes)
         if not self.done and self.in_flight:
-            self._advance(self.workers.workers, until)
-            self.workers.report_waiting(self.workers.lanes)
-
-    def call(self, worker: ActorHandle, method: str, seconds: float, *arguments: Any) -> Any:
-        """The result of one call on a worker that is ready; a death or an overrun comes back as an outcome, and the
-        actor is replaced. Waiting for the device is not part of its `seconds`."""
-        gate = worker.actor.call.remote("acquire") if method in USES_DEVICE else None
-        direct = Direct()
-        worker.begin(ActorCall(worker.actor.call.remote(method, *arguments), seconds, direct, gate))
-        while not direct.ended:
-            self._advance_one(worker)
-        return direct.result
+            self.advance(*self.workers.lanes, until=until)
 
     def make_ready(self, worker: ActorHandle) -> None:
         """Waits until `worker` is ready, or excluded. Raises `PoolError` when it was the last of its kind."""
@@ -306,7 +182,7 @@ class Scheduler:
             # Lanes need the answer of a compile worker to start.
             for one in (worker, *self.workers.compilers):
                 self.workers.request_ready(one)
-            self._advance_one(worker)
+            self.advance(worker)
 
     def ready_worker(self, group: list[ActorHandle], seed: int | None = None) -> ActorHandle:
         """The first of the lanes or compile workers, ready; where it is excluded meanwhile, the next. seed: of the
@@ -319,40 +195,64 @@ class Scheduler:
             if worker in group:
                 return worker
 
-    def _advance_one(self, worker: ActorHandle) -> None:
-        """Waits for a call of `worker` or of a compile worker to end, and reports why that takes long."""
-        self._advance([worker, *self.workers.compilers], time.monotonic() + REPORT_AFTER_SECONDS)
-        lanes = self.workers.lanes
-        self.workers.report_waiting([worker] if worker.phase == "run" else lanes)
+    def floor(self, workload: str) -> float:
+        """The least seconds that the roofs allow on a workload; 0 while they are not known."""
+        key = self.roofline, workload
+        if key not in self._floors:
+            task, sized = self.task, self.task.workload(workload)
+            floor = self.roofline.floor_seconds(task.bytes_of(sized), task.flops_of(sized), task.arithmetic)
+            self._floors[key] = floor or 0.0
+        return self._floors[key]
 
-    def _advance(self, workers: list[ActorHandle], waited_until: float) -> None:
-        """Waits for a call of `workers` to end, and handles all that have ended or are overdue."""
-        waited = {worker.waited: worker for worker in workers if worker.calls}
-        if not waited:
-            return
-        references = list(waited)
-        finished, _ = ray.wait(references, num_returns=len(references), timeout=0)
-        if not finished:
-            pause = min(waited_until, *(worker.deadline for worker in waited.values())) - time.monotonic()
-            finished, _ = ray.wait(references, timeout=max(0.0, pause))
-        for reference in finished:
-            worker = waited[reference]
-            if worker.calls and reference is worker.waited:
-                if worker.calls[0].gate is not None:
-                    worker.pass_gate()
-                else:
-                    self._finish(worker)
-        now = time.monotonic()
-        for worker in waited.values():
-            if worker.calls and now > worker.deadline and worker.waited not in finished:
-                self._on_overdue(worker)
+    def _begin(self, request: EvaluationRequest, known: Failure | None = None, *, compile_only: bool = False) -> Job:
+        """A job for `request`, which ends at once with a failure that is `known`."""
+        sources: dict[TypesKey, Specialised] = {}
+        for workload in map(self.task.workload, request.workloads):
+            if (key := types_key(workload)) not in sources:
+                sources[key] = specialise(request.template, request.config, workload.types)
+        job = Job(request, sources, compile_only)
+        self.in_flight += 1
+        if known is not None:
+            self._fail(job, known)
+            return job
+        for digest, source in {source.digest: source for source in sources.values()}.items():
+            compilation = self._compilations.setdefault(digest, Compilation(source))
+            if compilation.end is not None:
+                self._fail(job, compilation.end)
+                continue
+            if not compilation.jobs:
+                self.compile_queue.append(compilation)
+            compilation.jobs.append(job)
+        return job
 
-    def _dispatch(self) -> None:
-        lanes, compilers = self.workers.lanes, self.workers.compilers
-        for worker in self.workers.workers:
+    def advance(self, *needed: ActorHandle, until: float = math.inf) -> None:
+        """Waits for a call of the workers `needed`, or of a compile worker, to end, until a monotonic time at most,
+        handles all that have ended or are overdue, and reports why lanes take long to be ready."""
+        until = min(until, time.monotonic() + REPORT_AFTER_SECONDS)
+        workers = [*self.workers.compilers, *needed]
+        if waited := {worker.calls[0].reference: worker for worker in workers if worker.calls}:
+            references = list(waited)
+            finished, _ = ray.wait(references, num_returns=len(references), timeout=0)
+            if not finished:
+                pause = min(until, *(worker.deadline for worker in waited.values())) - time.monotonic()
+                finished, _ = ray.wait(references, timeout=max(0.0, pause))
+            now = time.monotonic()
+            for reference, worker in waited.items():
+                # Handling another may have replaced this one.
+                if worker.calls and worker.calls[0].reference is reference:
+                    if reference in finished:
+                        self._finish(worker)
+                    elif now > worker.deadline:
+                        self._on_overdue(worker)
+        self.workers.report_waiting([worker for worker in needed if worker.phase == "run"] or self.workers.lanes)
+
+    def _dispatch(self, lanes: Sequence[ActorHandle]) -> None:
+        """Gives `lanes` and compile workers their next calls."""
+        compilers = self.workers.compilers
+        for worker in (*compilers, *lanes):
             self.workers.request_ready(worker)
         sides: list[tuple[Any, ...]] = [
-            (compilers, lanes, self.compile_queue.queue, self._start_compile),
+            (compilers, self.workers.lanes, self.compile_queue, self._start_compile),
             (lanes, compilers, self._visit_queue, self._start_visit),
         ]
         for group, others, queue, start in sides:
@@ -364,10 +264,19 @@ class Scheduler:
                         start(worker)
 
     def _start_compile(self, worker: ActorHandle) -> None:
+        """Gives `worker` the next compilation whose result is not known."""
         # The source is not to blame for a worker that does not start.
-        if worker.ready:
-            for compilation, found in self.compile_queue.dispatch(worker):
+        while worker.ready and self.compile_queue:
+            compilation = self.compile_queue.popleft()
+            key = cache_key(compilation.source, self._arch, worker.version)
+            if all(job.failure is not None for job in compilation.jobs):
+                del self._compilations[compilation.source.digest]
+            elif self._cache is not None and (found := self._cache.get(key)) is not None:
                 self._on_compiled(compilation, found, 0.0)
+            else:
+                compilation.jobs[0].cached = False
+                worker.begin(compilation, self._deadlines.compile, "compile_packed", pack(compilation.source))
+                return
 
     def _start_visit(self, lane: ActorHandle) -> None:
         if lane.seed != self.workers.seed:
@@ -376,12 +285,11 @@ class Scheduler:
             return
         job = self._visit_queue.popleft()
         names = job.request.workloads
-        gate = lane.actor.call.remote("acquire") if job.gated else None
-        candidate = Candidate(job.request.template, job.request.config, dict(job.artifacts))
-        packed = pack(candidate, names, {name: self._precision_of(name) for name in names})
+        if job.gated:
+            lane.begin(GATE, 0.0, "acquire")
+        packed = pack(job.candidate, names, {name: self._precision_of(name) for name in names})
         seconds = self._deadlines.visit * len(names)
-        reference = lane.actor.call.remote("visit_packed", packed, seconds)
-        lane.begin(ActorCall(reference, seconds, job, gate, self._deadlines.grace))
+        lane.begin(job, seconds, "visit_packed", packed, seconds, grace=self._deadlines.grace)
 
     def _precision_of(self, workload: str) -> Precision:
         """The usual precision, with the floor. Clear losers to the fastest on this workload are dropped, unless energy
@@ -390,15 +298,6 @@ class Scheduler:
         above = self.precision.give_up_above if best is None else best * EARLY_STOP_RATIO
         return replace(self.precision, give_up_above=above, floor=self.floor(workload))
 
-    def floor(self, workload: str) -> float:
-        """The least seconds that the roofs allow on a workload; 0 while they are not known."""
-        key = self.roofline, workload
-        if key not in self._floors:
-            task, sized = self.task, self.task.workload(workload)
-            floor = self.roofline.floor_seconds(task.bytes_of(sized), task.flops_of(sized), task.arithmetic)
-            self._floors[key] = floor or 0.0
-        return self._floors[key]
-
     def _finish(self, worker: ActorHandle) -> None:
         """The first call of `worker` has ended."""
         call, seconds = worker.end_call()
@@ -406,6 +305,8 @@ class Scheduler:
         try:
             result = result_of(call.reference)
         except LOST as error:
+            if job is GATE:
+                return  # the call behind it tells
             # The evaluation is not to blame for a lost node, nor for a result that was lost after it was there.
             blameless = worker.node_is_gone or isinstance(error, ObjectLostError | NodeDiedError)
             outcome = Crashed(worker.phase, describe_loss(error))
@@ -419,52 +320,56 @@ class Scheduler:
             return
         if job is None:
             self.workers.on_started(worker, result)
-        elif isinstance(job, Direct):
-            job.ended, job.result = True, result
-        else:
+        elif isinstance(job, Future):
+            job.set_result(result)
+        elif job is not GATE:
             (result,) = unpack(result)
             worker.startup_deaths, worker.served = 0, worker.served + 1
             if isinstance(job, Job):
                 self._on_visited(worker, call, result, seconds)
                 return
-            job.job.compile_seconds += seconds
+            if self._cache is not None and isinstance(result, Artifact | CompileFailed):
+                before = self._cache.failure
+                self._cache.put(cache_key(job.source, self._arch, worker.version), result)
+                if self._cache.failure != before:
+                    self.workers.say(self._cache.failure)
             self._on_compiled(job, result, seconds)
-            for waiter in self.compile_queue.on_compiled(job, result):
-                self._on_compiled(waiter, result, 0.0)
 
-    def _on_compiled(self, compilation: Compilation, result: Compiled | Crashed | TimedOut, seconds: float) -> None:
-        self._target.note("compile", seconds)
-        job = compilation.job
-        if not isinstance(result, Artifact):
-            self._fail(job, result)
-            return
-        job.artifacts[compilation.key] = result
-        if len(job.artifacts) == len(job.sources) and not job.failed:
-            self._visit_queue.append(job)
+    def _on_compiled(self, compilation: Compilation, result: Compiled, seconds: float) -> None:
+        del self._compilations[compilation.source.digest]
+        compilation.jobs[0].compile_seconds += seconds
+        for number, job in enumerate(compilation.jobs):
+            self._note("compile", 0.0 if number else seconds)
+            if not isinstance(result, Artifact):
+                self._fail(job, result)
+                continue
+            job.artifacts[compilation.source.digest] = result
+            if job.failure is None and {source.digest for source in job.sources.values()} == set(job.artifacts):
+                if job.compile_only:
+                    self.in_flight -= 1
+                else:
+                    self._visit_queue.append(job)
 
-    def _on_visited(
-        self, lane: ActorHandle, call: ActorCall, result: dict[str, Outcome] | DeviceBusy | WorkerLost, seconds: float
-    ) -> None:
+    def _on_visited(self, lane: ActorHandle, call: ActorCall, result: Any, seconds: float) -> None:
+        """result: see `Lane.visit_packed`."""
         job: Job = call.job
-        if isinstance(result, DeviceBusy):
+        if result == DEVICE_BUSY:
             # Another process uses the device: this visit waits for its turn, and its deadline with it.
             job.gated = True
             self._visit_queue.appendleft(job)
-            return
-        if isinstance(result, WorkerLost):
+        elif result == PROCESS_GONE:
+            self._retry_all([call, *lane.reset_in_place()])
+        elif isinstance(result, Crashed | TimedOut):
             self._retry_all(lane.reset_in_place())
-            if result.outcome is None:
-                self._retry(call)
-            else:
-                self._on_lost(lane, call, result.outcome, seconds, blameless=False)
-            return
-        sticky = [one for one in result.values() if isinstance(one, LaunchFailed) and one.sticky]
-        if sticky:
-            self._retry_all(lane.reset_in_place())
-            self._quarantine[job.request.key] = sticky[0]
+            self._on_lost(lane, call, result, seconds, blameless=False)
         else:
-            self._target.note("visit", seconds)
-        self._deliver(job, result, seconds)
+            sticky = [one for one in result.values() if isinstance(one, LaunchFailed) and one.sticky]
+            if sticky:
+                self._retry_all(lane.reset_in_place())
+                self._quarantine[job.request.key] = sticky[0]
+            else:
+                self._note("visit", seconds)
+            self._deliver(job, result, seconds)
 
     def _on_overdue(self, worker: ActorHandle) -> None:
         if not worker.ready and self.in_flight and self.workers.others_ready(worker):
@@ -473,6 +378,8 @@ class Scheduler:
             return
         patience = 0.0 if worker.ready else worker.patience
         call, seconds = worker.end_call()
+        if call.job is GATE:
+            call, seconds = worker.end_call()
         self._retry_all(worker.replace_actor())
         self._on_lost(worker, call, TimedOut(worker.phase, call.seconds + patience), seconds, blameless=False)
 
@@ -485,36 +392,35 @@ class Scheduler:
             self.workers.on_startup_death(worker, outcome)
             return
         worker.startup_deaths = 0
-        if isinstance(work, Direct):
-            work.ended, work.result = True, outcome
+        if isinstance(work, Future):
+            work.set_result(outcome)
             return
         work.losses += not blameless
-        again = isinstance(outcome, Crashed) and work.losses < MAX_WORKER_LOSSES
-        if isinstance(work, Compilation):
-            self.compile_queue.on_lost(work, None if again else outcome)
-        if again:
-            self._retry(call)
+        if isinstance(outcome, Crashed) and work.losses < MAX_WORKER_LOSSES:
+            self._retry_all([call])
             return
-        job = work if isinstance(work, Job) else work.job
-        self._quarantine[job.request.key] = outcome
-        self._fail(job, outcome, seconds if worker.phase == "run" else 0.0)
+        if isinstance(work, Job):
+            self._quarantine[work.request.key] = outcome
+            self._fail(work, outcome, seconds)
+        else:
+            self._on_compiled(work, outcome, 0.0)
+            self._compilations[work.source.digest] = Compilation(work.source, end=outcome)
 
     def _retry_all(self, calls: list[ActorCall]) -> None:
-        """Makes the calls behind a lost one again, as they did nothing wrong."""
-        for call in reversed(calls):
-            if call.job is not None:
-                if isinstance(call.job, Compilation):
-                    self.compile_queue.on_lost(call.job)
-                self._retry(call)
-
-    def _retry(self, call: ActorCall) -> None:
-        call.job.alone = True
-        queue: deque[Any] = self._visit_queue if isinstance(call.job, Job) else self.compile_queue.queue
-        queue.appendleft(call.job)
+        """Makes calls again, before all that wait: a lost one that may not be to blame, and those behind a lost one,
+        which did nothing wrong."""
+        for work in (call.job for call in reversed(calls)):
+            if isinstance(work, Job):
+                self._visit_queue.appendleft(work)
+            elif isinstance(work, Compilation):
+                self.compile_queue.appendleft(work)
+            else:
+                continue
+            work.alone = True
 
     def _fail(self, job: Job, outcome: Failure, lane_seconds: float = 0.0) -> None:
-        if not job.failed:
-            job.failed = True
+        if job.failure is None:
+            job.failure = outcome
             self._deliver(job, {job.request.workloads[0]: outcome}, lane_seconds)
 
     def _deliver(self, job: Job, outcomes: dict[str, Outcome], lane_seconds: float) -> None:
@@ -522,11 +428,18 @@ class Scheduler:
         for name, outcome in outcomes.items():
             if isinstance(outcome, Measured):
                 self._fastest[name] = min(outcome.seconds, self._fastest.get(name, outcome.seconds))
-        self.done.append((job.request, job.evaluation(outcomes, lane_seconds)))
+        if not job.compile_only:
+            self.done.append((job.request, job.evaluation(outcomes, lane_seconds)))
+
+    def _note(self, what: Literal["compile", "visit"], seconds: float) -> None:
+        """A compilation or a visit took `seconds`."""
+        before = self._averages.get(what, seconds)
+        self._averages[what] = (1 - NEWEST_WEIGHT) * before + NEWEST_WEIGHT * seconds
 
 
 def _has_room(worker: ActorHandle, depth: int, alone: bool) -> bool:
     """Whether a worker that has `depth` calls may get another; alone: the call must not share its worker."""
     if len(worker.calls) != depth:
         return False
-    return depth == 0 or not (alone or any(call.job is not None and call.job.alone for call in worker.calls))
+    works = [call.job for call in worker.calls if isinstance(call.job, Job | Compilation)]
+    return depth == 0 or not (alone or any(work.alone for work in works))

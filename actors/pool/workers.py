@@ -7,6 +7,7 @@ result. Which call comes next is the pool's business.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import uuid
 from collections import deque
@@ -26,9 +27,9 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tunesmith.actors.lane import LaneActor, WorkerActor
+from tunesmith.actors.lane import Lane, LaneActor, WorkerActor
 from tunesmith.actors.ray_cluster import cpu_share, total
-from tunesmith.actors.workers import CompilerReady, LaneReady
+from tunesmith.actors.workers import CompilerReady, CompileWorker, LaneReady
 from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS, REPORT_EVERY_SECONDS, this_process
 from tunesmith.hw.errors import OutOfTime, TunesmithError
 from tunesmith.hw.limits import DeviceLimits
@@ -38,6 +39,23 @@ from tunesmith.kernels.spec.template import BACKENDS
 
 LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
 """Ray's errors for a call that ends without a result: its process, its node or its result is gone."""
+MAX_STARTUP_DEATHS = 3
+MAX_FAILED_HEALTH_CHECKS = 3
+"""Health checks in a row that a device may fail."""
+DEVICE_POLL_SECONDS = 5.0
+"""Time between two looks at the GPUs of a cluster."""
+NO_DEVICE_SECONDS = 60.0
+"""Timeout for a cluster without any GPU."""
+ANSWER_SECONDS = 1.0
+"""Timeout for a lane to say who holds its device."""
+NAMESPACE = "tunesmith"
+"""Ray's namespace for the names of lanes, by which tunings that wait for a GPU see each other."""
+GATE = "device"
+"""The job of a call that waits for the device, and must return before the call behind it begins."""
+
+
+class PoolError(TunesmithError):
+    """The pool can no longer work: workers die without doing anything, or no device is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +71,33 @@ class Deadlines:
     grace: float = 5.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ActorCall:
-    """A call under way, behind `reference`; it may take `seconds` and `grace` from when those before it have ended.
-
-    job: the pool's note on the call; None for calls that make a process ready. gate: a call that must return before
-    this one begins; until then its seconds do not run.
-    """
+    """A call under way, behind `reference`; it may take `seconds` from when those before it have ended. job: the pool's
+    note on the call; `GATE` for waiting for the device, None for making a process ready."""
 
     reference: Any
     seconds: float
-    job: Any = None
-    gate: Any = None
-    grace: float = 0.0
+    job: Any
+    grace: float
 
 
 @dataclass(slots=True)
 class ActorHandle:
-    """An actor that can be replaced: `make` starts one for a seed.
+    """An actor that can be replaced: `make` starts one.
 
     It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). phase: of its
-    calls, in the terms of outcomes; patience: seconds that a process may take to start, or a gate to open, before a
+    calls, in the terms of outcomes; patience: seconds that a process may take to start, or to get the device, before a
     call's own seconds run; ready: the actor has said that it is; startup_deaths: how often in a row it ended without
     having done anything; busy_seconds: time with a call under way once it was ready, of all the actors it has been;
     _placed: the node's id, behind a reference that is ready once the actor has a place in the cluster.
     """
 
     phase: Literal["compile", "run"]
-    make: Callable[[int], Any]
-    seed: int
-    name: str = ""
-    patience: float = 0.0
+    make: Callable[[], Any]
+    name: str
+    patience: float
+    seed: int = 0
     actor: Any = None
     calls: deque[ActorCall] = field(default_factory=deque)
     started: float = 0.0
@@ -100,17 +114,6 @@ class ActorHandle:
         """The name at the beginning of a sentence."""
         return self.name[0].upper() + self.name[1:]
 
-    def begin(self, call: ActorCall) -> None:
-        """Adds a call behind those under way."""
-        self.calls.append(call)
-        if len(self.calls) == 1:
-            self._begin_first()
-
-    @property
-    def waited(self) -> Any:
-        """The reference to wait for next: the gate or the result of the first call."""
-        return self.calls[0].gate or self.calls[0].reference
-
     @property
     def busy_until_now(self) -> float:
         """`busy_seconds` with the call under way."""
@@ -118,12 +121,12 @@ class ActorHandle:
 
     @property
     def state(self) -> str:
-        """One of starting, idle, waiting (for a gate) and busy."""
+        """One of starting, idle, waiting (for the device) and busy."""
         if not self.ready:
             return "starting"
         if not self.calls:
             return "idle"
-        return "waiting" if self.calls[0].gate is not None else "busy"
+        return "waiting" if self.calls[0].job is GATE else "busy"
 
     @property
     def node(self) -> str | None:
@@ -139,19 +142,18 @@ class ActorHandle:
         alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}  # type: ignore[no-untyped-call]
         return self.node is not None and self.node not in alive
 
-    def pass_gate(self) -> None:
-        """The first call begins: from now on its deadline runs. If the process died instead, the call tells."""
-        with contextlib.suppress(*LOST):
-            result_of(self.calls[0].gate)
-        self.calls[0].gate = None
-        self._begin_first()
+    def begin(self, job: Any, seconds: float, method: str, *arguments: Any, grace: float = 0.0) -> None:
+        """Makes a call, behind those under way. grace: further seconds, for an actor that keeps the deadline itself."""
+        self.calls.append(ActorCall(self.actor.call.remote(method, *arguments), seconds, job, grace))
+        if len(self.calls) == 1:
+            self._begin_first()
 
     def end_call(self) -> tuple[ActorCall, float]:
         """Takes the first call off; gives it and the seconds it took. The next one's time begins."""
-        call, now = self.calls.popleft(), time.monotonic()
-        seconds = now - self.started
-        if self.ready:
+        seconds = time.monotonic() - self.started
+        if self.state == "busy":
             self.busy_seconds += seconds
+        call = self.calls.popleft()
         if self.calls:
             self._begin_first()
         return call, seconds
@@ -159,7 +161,7 @@ class ActorHandle:
     def replace_actor(self) -> list[ActorCall]:
         """Ends the actor, if any, and starts another. Gives the calls it had."""
         self.end()
-        self.actor = self.make(self.seed)
+        self.actor = self.make()
         self._placed = self.actor.node_id.remote()
         return self.reset_in_place()
 
@@ -179,14 +181,14 @@ class ActorHandle:
     def _begin_first(self) -> None:
         first = self.calls[0]
         self.started = time.monotonic()
-        patience = self.patience if first.gate is not None or not self.ready else 0.0
+        patience = self.patience if first.job is GATE or not self.ready else 0.0
         self.deadline = self.started + first.seconds + first.grace + patience
 
 
-def result_of(reference: Any, timeout: float | None = None) -> Any:
+def result_of(reference: Any) -> Any:
     """The result behind `reference`. A mistake of the user's that a worker found is raised as it was there."""
     try:
-        return ray.get(reference, timeout=timeout)
+        return ray.get(reference)
     except RayTaskError as error:
         if isinstance(error.cause, TunesmithError):
             raise error.cause from None
@@ -195,93 +197,54 @@ def result_of(reference: Any, timeout: float | None = None) -> Any:
 
 def describe_loss(error: Exception) -> str:
     """A clause for the user on an error of `LOST`."""
-    known = {
-        OutOfMemoryError: "Ray ended the worker process because its node ran out of memory",
-        NodeDiedError: "its node left the cluster",
-        ObjectLostError: "its result was lost with the node that held it",
-    }
+    match error:
+        case OutOfMemoryError():
+            return "Ray ended the worker process because its node ran out of memory"
+        case NodeDiedError() | ObjectLostError():
+            return "its node left the cluster"
     # Ray does not know the signal.
-    unknown = "the worker process ended without a result, as after an invalid access or when the system kills it"
-    return next((clause for kind, clause in known.items() if isinstance(error, kind)), unknown)
-
-
-MAX_STARTUP_DEATHS = 3
-MAX_FAILED_HEALTH_CHECKS = 3
-"""Health checks in a row that a device may fail."""
-DEVICE_POLL_SECONDS = 5.0
-"""Time between two looks at the GPUs of a cluster."""
-NO_DEVICE_SECONDS = 60.0
-"""Timeout for a cluster without any GPU."""
-NAMESPACE = "tunesmith"
-"""Ray's namespace for the names of lanes, by which tunings that wait for a GPU see each other."""
-
-
-class PoolError(TunesmithError):
-    """The pool can no longer work: workers die without doing anything, or no device is left."""
+    return "the worker process ended without a result, as after an invalid access or when the system kills it"
 
 
 class WorkerSet:
-    """The workers of one pool; `say` is called with a sentence for the user. seconds_left: until waiting for a device
-    ends the run; lane_class, compile_class: the classes that the actors make."""
+    """The lanes and compile workers of one pool, for one task on one kind of device.
+
+    limits, index: the device (index matters to OpenCL only); lanes, compilers: numbers of workers; seed: of the data in
+    all buffers; workloads: prepared by lanes at their start; say: called with a sentence for the user; seconds_left:
+    until waiting for a device ends the run; lane_class, compile_class: the classes that the actors make.
+    """
 
     def __init__(
         self,
         task: Task,
         limits: DeviceLimits,
-        index: int,
+        index: int = 0,
         *,
         lanes: int,
         compilers: int,
         seed: int,
         workloads: Sequence[str],
-        deadlines: Deadlines,
-        say: Callable[[str], None],
-        seconds_left: Callable[[], float],
-        lane_class: type,
-        compile_class: type,
+        deadlines: Deadlines | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        seconds_left: Callable[[], float] = lambda: math.inf,
+        lane_class: type = Lane,
+        compile_class: type = CompileWorker,
     ) -> None:
-        self.limits, self.deadlines, self.say = limits, deadlines, say
-        self._seconds_left = seconds_left
-        self.task, self.seed, self._workloads = task, seed, tuple(workloads)
+        self.task, self.limits, self.seed, self.say = task, limits, seed, say
+        self.deadlines = deadlines or Deadlines()
+        self._index, self._workloads, self._seconds_left = index, tuple(workloads), seconds_left
+        self._lane_class, self._compile_class, self._holder = lane_class, compile_class, this_process()
         self._gpu = BACKENDS[limits.backend].pinned_by_ray
-        # On a CPU compiling and timing take turns, so compile workers take no core besides the lane's.
-        takes_turns = limits.kind == "cpu"
-        share = cpu_share(lanes, compilers, gpu=self._gpu)
-        lane_actor: Any = ray.remote(
-            num_gpus=1 if self._gpu else 0, num_cpus=1 if takes_turns else share, max_restarts=0
-        )(LaneActor)
-        if not self._gpu:
-            # An OpenCL device's number is this machine's.
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-            lane_actor = lane_actor.options(scheduling_strategy=here)
-        compile_actor: Any = ray.remote(
-            num_cpus=0 if takes_turns else share, max_restarts=0, scheduling_strategy="SPREAD"
-        )(WorkerActor)
-        holder = this_process()
-        # Arguments that every worker needs are stored once in the cluster, not sent with each.
-        shared_task = ray.put(task)
-
-        def make_lane(drawn: int) -> Any:
-            name = f"{holder} [{uuid.uuid4().hex}]"
-            named = lane_actor.options(name=name, namespace=NAMESPACE) if self._gpu else lane_actor
-            return named.remote(lane_class, shared_task, limits, index, drawn, holder)
-
-        def make_compiler(_: int) -> Any:
-            return compile_actor.remote(compile_class, limits, index)
-
-        self._me = str(holder)
-        wait = deadlines.start
-        self.lanes = [ActorHandle("run", make_lane, seed, f"lane {at}", wait) for at in range(lanes)]
+        wait = self.deadlines.start
+        self.lanes = [ActorHandle("run", self._make_lane, f"lane {at}", wait, seed) for at in range(lanes)]
         self.compilers = [
-            ActorHandle("compile", make_compiler, seed, f"compile worker {at}", wait) for at in range(compilers)
+            ActorHandle("compile", self._make_compiler, f"compile worker {at}", wait) for at in range(compilers)
         ]
         self._compiler_ready: CompilerReady | None = None
         """The answer of the first compile worker that was ready, whose health kernel lanes need to start."""
         self._failed_checks: dict[str, int] = {}
         self._noted: set[str] = set()
-        self._without_device: float | None = None
-        self._started = self._next_look = self._next_report = 0.0
-        self._holder_asked: tuple[ActorHandle, Any] | None = None
+        self._started = self._device_seen = self._next_look = self._next_report = 0.0
 
     @property
     def workers(self) -> list[ActorHandle]:
@@ -290,9 +253,22 @@ class WorkerSet:
     def start(self) -> None:
         """Starts all actors. Lanes first: a compile worker may be on any node, and must not take the last core of one
         that has a GPU."""
+        # On a CPU compiling and timing take turns, so compile workers take no core besides the lane's.
+        takes_turns = self.limits.kind == "cpu"
+        share = cpu_share(len(self.lanes), len(self.compilers), gpu=self._gpu)
+        options: dict[str, Any] = {"num_cpus": 0 if takes_turns else share, "scheduling_strategy": "SPREAD"}
+        self._compile_actor: Any = ray.remote(max_restarts=0, **options)(WorkerActor)
+        options = {"num_cpus": 1 if takes_turns else share, "num_gpus": 1 if self._gpu else 0}
+        if not self._gpu:
+            # An OpenCL device's number is this machine's.
+            here = ray.get_runtime_context().get_node_id()
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=True)
+        self._lane_actor: Any = ray.remote(max_restarts=0, **options)(LaneActor)
+        # Arguments that every worker needs are stored once in the cluster, not sent with each.
+        self._shared_task = ray.put(self.task)
         for worker in (*self.lanes, *self.compilers):
             worker.replace_actor()
-        self._started = time.monotonic()
+        self._started = self._device_seen = time.monotonic()
         self._next_report = self._started + REPORT_AFTER_SECONDS
         for worker in self.compilers:
             self.request_ready(worker)
@@ -314,13 +290,12 @@ class WorkerSet:
         if worker.ready or worker.calls:
             return
         if worker.phase == "compile":
-            worker.begin(ActorCall(worker.actor.call.remote("start"), 0.0))
+            worker.begin(None, 0.0, "start")
         elif self._compiler_ready is not None:
             # Lanes with other contents are for comparisons, which prepare their few workloads themselves.
             workloads = self._workloads if worker.seed == self.seed else ()
             seconds, health = self.deadlines.prepare, self._compiler_ready.health
-            reference = worker.actor.call.remote("start", health, workloads, worker.seed, seconds)
-            worker.begin(ActorCall(reference, seconds, grace=self.deadlines.grace))
+            worker.begin(None, seconds, "start", health, workloads, worker.seed, seconds, grace=self.deadlines.grace)
 
     def on_started(self, worker: ActorHandle, answer: CompilerReady | LaneReady | Crashed | TimedOut) -> None:
         """`worker` has answered whether it is ready. Raises `PoolError` where no other can work."""
@@ -371,72 +346,76 @@ class WorkerSet:
         has had no GPU for a while."""
         self._require_device()
         now = time.monotonic()
-        if self._holder_asked is not None:
-            lane, answer = self._holder_asked
-            if ray.wait([answer], timeout=0)[0]:
-                self._holder_asked = None
-                with contextlib.suppress(*LOST):
-                    if clause := ray.get(answer):
-                        self._say_waiting(f"{lane.title} is {clause}")
-        elif now >= self._next_report and not any(lane.state in ("busy", "idle") for lane in needed):
-            # The next report comes not later than at the end of the time that is left.
-            next_report = now + max(0.0, min(REPORT_EVERY_SECONDS, self._seconds_left()))
-            waiting = [lane for lane in needed if lane.calls and now - lane.started > REPORT_AFTER_SECONDS]
-            if self._gpu and all(lane.node is None for lane in self.lanes):
-                self._next_report = next_report
-                self._report_no_gpu()
-            elif (placed := next((lane for lane in waiting if lane.node is not None), None)) is not None:
-                self._next_report = next_report
-                self._holder_asked = placed, placed.actor.waiting_for.remote()
+        if now < self._next_report or any(lane.state in ("busy", "idle") for lane in needed):
+            return
+        waiting = [lane for lane in needed if lane.calls and now - lane.started > REPORT_AFTER_SECONDS]
+        clause = ""
+        if self._gpu and all(lane.node is None for lane in self.lanes):
+            clause = self._why_no_gpu()
+        elif (placed := next((lane for lane in waiting if lane.node is not None), None)) is None:
+            return
+        else:
+            with contextlib.suppress(GetTimeoutError, *LOST):
+                said = ray.get(placed.actor.waiting_for.remote(), timeout=ANSWER_SECONDS)
+                clause = said and f"{placed.title} is {said}"
+        # The next report comes not later than at the end of the time that is left.
+        left = self._seconds_left()
+        self._next_report = now + max(0.0, min(REPORT_EVERY_SECONDS, left))
+        if clause and left <= 0:
+            raise OutOfTime(
+                f"The time limit is reached. {clause}; what was measured is kept: once it is free, go on with "
+                "`tunesmith resume` and a new --time-limit."
+            )
+        if clause:
+            self.say(f"{clause}.")
 
     def _require_device(self) -> None:
         """Raises `PoolError` when lanes wait for GPUs and the cluster has had none for a while."""
         now = time.monotonic()
         if not self._gpu or any(lane.ready for lane in self.lanes):
-            self._without_device = None
+            self._device_seen = now
         elif now >= self._next_look:
             self._next_look = now + DEVICE_POLL_SECONDS
             if total("GPU") >= 1:
-                self._without_device = None
-            elif self._without_device is None:
-                self._without_device = now
-            elif now - self._without_device > NO_DEVICE_SECONDS:
+                self._device_seen = now
+            elif now - self._device_seen > NO_DEVICE_SECONDS:
                 raise PoolError(
                     "The Ray cluster has no GPU any more: bring the node back and continue with `tunesmith resume`."
                 )
 
-    def _report_no_gpu(self) -> None:
+    def _why_no_gpu(self) -> str:
+        """A clause on who has the GPUs; empty where workers may just be slow to start."""
         gpus = total("GPU")
         named = [one["name"].rpartition(" [")[0] for one in ray.util.list_named_actors(all_namespaces=True)]
-        others = sorted({name for name in named if name.startswith("pid ")} - {self._me})
-        # Without another tuning, workers may just be slow to start.
-        if gpus >= 1 and (others or time.monotonic() - self._started > REPORT_EVERY_SECONDS):
-            held = f"tunings on this cluster: {'; '.join(others)}" if others else "by other Ray jobs, or not freed yet"
-            self._say_waiting(f"Waiting for a GPU: all {gpus:g} of the Ray cluster are in use ({held})")
-
-    def _say_waiting(self, clause: str) -> None:
-        if self._seconds_left() <= 0:
-            raise OutOfTime(
-                f"The time limit is reached. {clause}; what was measured is kept: once it is free, go on with "
-                "`tunesmith resume` and a new --time-limit."
-            )
-        self.say(f"{clause}.")
+        others = sorted({name for name in named if name.startswith("pid ")} - {str(self._holder)})
+        if gpus < 1 or not (others or time.monotonic() - self._started > REPORT_EVERY_SECONDS):
+            return ""
+        held = f"tunings on this cluster: {'; '.join(others)}" if others else "by other Ray jobs, or not freed yet"
+        return f"Waiting for a GPU: all {gpus:g} of the Ray cluster are in use ({held})"
 
     def _on_lane_ready(self, lane: ActorHandle, answer: LaneReady) -> None:
         lane.name = f"{answer.name} ({answer.uuid}) on {answer.machine}"
         if self._gpu and answer.name != self.limits.name:
             article = "an" if answer.name[:1] in "AEIN" else "a"
             self.exclude(lane, f"it is {article} {answer.name}, and this run tunes for {self.limits.name}")
-            return
-        if answer.fault:
+        elif answer.fault:
             failed = self._failed_checks[lane.name] = self._failed_checks.get(lane.name, 0) + 1
             if failed >= MAX_FAILED_HEALTH_CHECKS:
                 self.exclude(lane, f"it failed {failed} health checks: {answer.fault}")
             else:
                 lane.replace_actor()
-            return
-        if answer.note and lane.name not in self._noted:
-            self._noted.add(lane.name)
-            self.say(f"{lane.name} is used, but {answer.note}.")
-        self._failed_checks.pop(lane.name, None)
-        lane.ready = True
+        else:
+            if answer.note and lane.name not in self._noted:
+                self._noted.add(lane.name)
+                self.say(f"{lane.name} is used, but {answer.note}.")
+            self._failed_checks.pop(lane.name, None)
+            lane.ready = True
+
+    def _make_lane(self) -> Any:
+        actor = self._lane_actor
+        if self._gpu:
+            actor = actor.options(name=f"{self._holder} [{uuid.uuid4().hex}]", namespace=NAMESPACE)
+        return actor.remote(self._lane_class, self._shared_task, self.limits, self._index, self._holder)
+
+    def _make_compiler(self) -> Any:
+        return self._compile_actor.remote(self._compile_class, self.limits, self._index)

@@ -44,41 +44,36 @@ def bind(
 ) -> list[BoundLaunch] | Outcome:
     """The launches of `candidate` on each set of `data`, or why it cannot be launched. loaded: kernels of this device
     by the digest of their machine code, to which this one is added. Raises `DeviceError`."""
-    workload = data.workload
-    artifact = candidate.artifacts[types_key(workload)]
-    shape = geometry(candidate.template, candidate.config, workload)
-    if (rejected := undeclared_state(candidate.template, artifact)) is not None:
+    artifact = candidate.artifacts[types_key(data.workload)]
+    shape = geometry(candidate.template, candidate.config, data.workload)
+    rejected = undeclared_state(candidate.template, artifact)
+    rejected = rejected or compiler_rejection(device.limits, shape, artifact.resources)
+    if rejected is not None:
         return rejected
-    if (rejected := compiler_rejection(device.limits, shape, artifact.resources)) is not None:
-        return rejected
-    kernel = None if loaded is None else loaded.get(artifact.code_digest)
-    if kernel is None:
-        kernel = device.load(artifact)
-        if loaded is not None:
-            loaded[artifact.code_digest] = kernel
+    loaded = {} if loaded is None else loaded
+    if artifact.code_digest not in loaded:
+        loaded[artifact.code_digest] = device.load(artifact)
+    kernel = loaded[artifact.code_digest]
     return [BoundLaunch(kernel, shape, data.arguments(index)) for index in range(data.sets)]
 
 
 def prepare(
     device: Device, candidate: Candidate, data: WorkloadData, sample_seconds: float | None = None
 ) -> Checked | Outcome:
-    """Loads and checks `candidate`: one launch alone, then launches of the kind that will be timed.
-
-    Which set the lone launch takes, and so its contents and addresses, differs from candidate to candidate, and
-    depends on nothing but the candidate, so that a verdict does not depend on what ran before. sample_seconds: how long
-    a timed sample should last; the device's own choice if left out.
-    """
+    """Loads and checks `candidate`: one launch alone, then launches of the kind that will be timed. Which set the lone
+    launch takes depends on the candidate alone, so that a verdict does not depend on what ran before. sample_seconds:
+    how long a timed sample should last; the device's own choice if left out."""
     wanted = device.sample_seconds if sample_seconds is None else sample_seconds
     window_of = partial(window_for, sets=data.sets, sample_seconds=wanted, rounds=device.has_graph_overhead)
-    alone = zlib.crc32(candidate.artifacts[types_key(data.workload)].digest.encode()) % data.sets
+    artifact = candidate.artifacts[types_key(data.workload)]
+    alone = zlib.crc32(artifact.digest.encode()) % data.sets
     try:
         launches = bind(device, candidate, data)
         if not isinstance(launches, list):
             return launches
         data.restore()
         seconds = device.once(launches[alone])
-        first = measure_set(data, alone)
-        if isinstance(first, WrongResult):
+        if isinstance(first := measure_set(data, alone), WrongResult):
             return first
         # Nothing else has run. What it wrote astray red zones tell, and farther off `tunesmith.kernels.check.verify`.
         data.restore_set(alone, data.held(alone))
@@ -92,8 +87,7 @@ def prepare(
             data.restore()
             last = rotation.run_first()
         # Launches that are timed are launches that were checked: the last of the first sample must be right too.
-        again = measure_set(data, last)
-        if isinstance(again, WrongResult):
+        if isinstance(again := measure_set(data, last), WrongResult):
             return again
     except DeviceError as error:
         return LaunchFailed(str(error), sticky=error.sticky)
@@ -101,24 +95,22 @@ def prepare(
         name: Deviation(max(one.largest, again[name].largest), max(one.rms, again[name].rms))
         for name, one in first.items()
     }
-    return Checked(candidate.artifacts[types_key(data.workload)], rotation, launches, worst)
+    return Checked(artifact, rotation, launches, worst)
 
 
 def load_again(device: Device, checked: Checked, data: WorkloadData) -> Checked:
     """The same launches, on the sets where they lie now, with the code loaded anew where that is cheap."""
-    launches = [replace(launch, arguments=data.arguments(index)) for index, launch in enumerate(checked.launches)]
-    if device.loads_quickly:
-        kernel = device.load(checked.artifact)
-        launches = [replace(launch, kernel=kernel) for launch in launches]
+    kernel = device.load(checked.artifact) if device.loads_quickly else checked.launches[0].kernel
+    launches = [
+        replace(launch, kernel=kernel, arguments=data.arguments(index)) for index, launch in enumerate(checked.launches)
+    ]
     return replace(checked, rotation=checked.rotation.again(launches), launches=launches)
 
 
 def recheck(checked: Checked, data: WorkloadData) -> WrongResult | None:
-    """After timing: do the timed launches still do the work? Raises `DeviceError`.
-
-    One set gets other inputs, while it keeps the outputs of an earlier launch, and the sequence that was timed last
-    runs again. A kernel that skips its work when it finds an output, or repeats one, is wrong here.
-    """
+    """After timing: do the timed launches still do the work? One set gets other inputs, while it keeps the outputs of
+    an earlier launch, and the sequence that was timed last runs again. A kernel that skips its work when it finds an
+    output, or repeats one, is wrong here. Raises `DeviceError`."""
     index = checked.rotation.last_set
     if not data.exchange_inputs(index):
         return None

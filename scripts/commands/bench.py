@@ -11,10 +11,10 @@ import typer
 
 from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of
 from tunesmith.actors.judging.preparation import require_prepared
-from tunesmith.actors.judging.steps import PREPARE_SECONDS, Examiner
+from tunesmith.actors.judging.steps import PREPARE_SECONDS
 from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.actors.process import Isolated, preload
-from tunesmith.actors.workers import CompileWorker
+from tunesmith.actors.workers import CompileWorker, DeviceWorker
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
 from tunesmith.cli.view.tables import percent, print_json, print_rows, us
 from tunesmith.graph.history import best_roofs
@@ -105,7 +105,7 @@ def _measure(
     """Compares the second kernel of `pair`, by what a message calls it, with the first one, and with the opponents."""
     with (
         Isolated("compile", CompileWorker, device.limits, device.index) as compiler,
-        Isolated("run", Examiner, task, device.limits, device.index, seed) as examiner,
+        Isolated("run", DeviceWorker, task, device.limits, device.index, seed) as examiner,
     ):
 
         def compiled(template: Template, config: Config) -> Candidate | AnyOutcome:

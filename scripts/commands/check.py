@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -81,7 +81,7 @@ def check(
     limits = Limits(compile_deadline, run_deadline, reference_deadline, check_time)
     verdict = _judged(loaded, backend, source, template, config, limits)
     if as_json:
-        print_json(verdict.to_json())
+        print_json(asdict(verdict))
     else:
         _print(verdict)
     if verdict.verdict == "rejected":

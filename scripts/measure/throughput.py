@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.actors.pool.pool import Deadlines, EvaluationRequest, Pool
+from tunesmith.actors.pool.pool import EvaluationRequest, Pool
+from tunesmith.actors.pool.workers import Deadlines, WorkerSet
 from tunesmith.actors.ray_cluster import cluster
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph.journal.events import Evaluated
@@ -142,7 +143,7 @@ def find_place(long: int, seed: int) -> Place:
 def ready_pool(place: Place, folder: str, lanes: int, compilers: int, **more: Any) -> Iterator[tuple[Pool, float]]:
     """A pool with its cache in `folder`, and the seconds until all its workers were ready."""
     gpu = place.device.backend == "cuda"
-    with Pool(
+    workers = WorkerSet(
         place.task,
         place.device.limits,
         place.device.index,
@@ -150,10 +151,10 @@ def ready_pool(place: Place, folder: str, lanes: int, compilers: int, **more: An
         compilers=(compilers or max(1, (os.cpu_count() or 1) - 1 - lanes)) if gpu else 1,
         seed=place.seed,
         workloads=[place.workload],
-        cache=ArtifactCache(Path(folder)),
         say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
         **more,
-    ) as pool:
+    )
+    with Pool(workers, cache=ArtifactCache(Path(folder))) as pool:
         started = time.monotonic()
         for worker in pool.workers.workers:
             pool.workers.request_ready(worker)

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-from tunesmith.actors.pool.pool import Deadlines, EvaluationRequest, Pool
+from tunesmith.actors.pool.pool import EvaluationRequest, Pool
+from tunesmith.actors.pool.workers import Deadlines, WorkerSet
 from tunesmith.actors.process import pack, unpack
 from tunesmith.actors.workers import CompilerReady, LaneReady
 from tunesmith.hw.roofline import Roofline
@@ -20,7 +19,7 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.timing import compare
-from tunesmith.kernels.outcome import CompileFailed, Energy, Evaluation, LaunchFailed, Measured, Resources
+from tunesmith.kernels.outcome import Energy, Evaluation, Measured, Resources
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.taskfile import load_task
 
@@ -30,40 +29,17 @@ WORKLOAD = ("512x11008",)
 LIMITS = resolve_target("h200")
 
 
-@contextmanager
-def aside() -> Iterator[None]:
-    """Without the session's cluster in this process, which is as before afterwards."""
-    import ray
-
-    there = ray.is_initialized()
-    ray.shutdown()
-    try:
-        yield
-    finally:
-        ray.shutdown()
-        if there:
-            ray.init(
-                address="local",
-                num_cpus=2,
-                num_gpus=3,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="ERROR",
-            )
-
-
 def pretending(
     *,
     visit_seconds: float = 0.002,
     compile_seconds: float = 0.0,
-    faults: float = 0.0,
+    dies: bool = False,
     bandwidths: tuple[float, ...] = (4e12, 4e12, 4e12),
     hang_at: int = 0,
     names: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """A lane and a compiler, as arguments of `Pool`. faults: share of calls that go wrong, in each of several ways;
-    hang_at: the visit, counted by a lane's process, that takes a minute; bandwidths: of GPUs, by number; names: what
-    GPUs call themselves, by number."""
+    """A lane and a compiler, as arguments of `WorkerSet`. dies: the compiler, of every source; hang_at: the visit,
+    counted by a lane's process, that takes a minute; bandwidths, names: of GPUs, by number."""
 
     class Compiler:
         def __init__(self, limits: Any, index: int) -> None:
@@ -74,10 +50,8 @@ def pretending(
 
         def compile(self, source: Any) -> Any:
             time.sleep(compile_seconds)
-            if random.random() < faults:
+            if dies:
                 os.kill(os.getpid(), signal.SIGKILL)
-            if random.random() < faults:
-                return CompileFailed("error: pretended")
             return Artifact("cuda", self.limits.arch, source.entry, self.code, source.digest, Resources(20, 0, 0, 0))
 
         def compile_packed(self, data: bytes) -> bytes:
@@ -87,7 +61,7 @@ def pretending(
             return {}
 
     class Lane:
-        def __init__(self, task: Any, limits: Any, index: int, seed: int, holder: Any) -> None:
+        def __init__(self, task: Any, limits: Any, index: int, holder: Any) -> None:
             self.number = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
             self.name = names[int(self.number)] if names else limits.name
             self.visits = 0
@@ -98,18 +72,18 @@ def pretending(
         def acquire(self) -> None:
             pass
 
+        def waiting_for(self) -> str:
+            return ""
+
+        def run(self, method: str, argument: Any) -> Any:
+            return getattr(self, method)(argument)
+
         def visit_packed(self, data: bytes, seconds: float) -> bytes:
             return pack(self.visit(*unpack(data)))
 
         def visit(self, candidate: Any, workloads: Any, precision: Any) -> Any:
             self.visits += 1
             time.sleep(60 if self.visits == hang_at else visit_seconds)
-            if random.random() < faults:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if random.random() < faults / 4:
-                time.sleep(60)
-            if random.random() < faults:
-                return {workloads[0]: LaunchFailed("an illegal memory access was encountered", sticky=True)}
             energy = Energy(1e-3, 0.3, 1000, 0.01)
             return {
                 name: Measured(1e-5, 1e-5, 1e-5, 7, 6, energy=energy if precision[name].energy_seconds else None)
@@ -132,11 +106,12 @@ def pretending(
 
 
 def make_pool(lanes: int = 1, compilers: int = 1, **changes: Any) -> Pool:
-    """A pool of pretending workers for H200s. changes: arguments of `pretending` and of `Pool`."""
-    names = ("deadlines", "cache", "say", "precision", "lane_class", "compile_class")
-    of_pool = {name: changes.pop(name) for name in names if name in changes}
-    settings = {"seed": 0, "workloads": WORKLOAD, "deadlines": Deadlines(start=60.0)} | pretending(**changes) | of_pool
-    return Pool(TASK, LIMITS, lanes=lanes, compilers=compilers, **settings)
+    """A pool of pretending workers for H200s. changes: arguments of `pretending`, of `WorkerSet` and of `Pool`."""
+    of_pool = {name: changes.pop(name) for name in ("precision", "cache") if name in changes}
+    of_workers = {name: changes.pop(name) for name in ("say", "lane_class", "compile_class") if name in changes}
+    deadlines = changes.pop("deadlines", Deadlines(start=60.0))
+    settings = {"seed": 0, "workloads": WORKLOAD, "deadlines": deadlines} | pretending(**changes) | of_workers
+    return Pool(WorkerSet(TASK, LIMITS, lanes=lanes, compilers=compilers, **settings), **of_pool)
 
 
 def requests(count: int) -> list[EvaluationRequest]:
@@ -158,6 +133,17 @@ def run(pool: Pool, count: int, at: dict[int, Callable[[], object]] | None = Non
                 action()
     assert pool.in_flight == 0
     return [found[number] for number in range(count)]
+
+
+def drain(pool: Pool) -> dict[int, Evaluation]:
+    """All evaluations under way, by their numbers."""
+    found, deadline = dict[int, Evaluation](), time.monotonic() + 60
+    while pool.in_flight:
+        assert time.monotonic() < deadline, f"{pool.in_flight} evaluations never ended"
+        for request, evaluation in pool.collect():
+            assert request.number not in found, "an evaluation ended twice"
+            found[request.number] = evaluation
+    return found
 
 
 def all_measured(found: list[Evaluation]) -> bool:

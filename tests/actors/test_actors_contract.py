@@ -84,7 +84,7 @@ def passed(found: CandidateVerdict) -> list[str]:
 def test_scalars_that_the_reference_divides_by_zero_for_decide_nothing(
     reference: str, plain: str, candidate: str, device: Any
 ) -> None:
-    found = verdict(task(reference, f"if (i < n) {plain}", f"if (i < n) {candidate}"), device)
+    found = verdict(task(reference, f"if (i < n) {plain}", f"if (i < n) {candidate}"), device, check=2.0)
     assert found.accepted, found.detail
     assert not any("t = 0" in step for step in passed(found))
     assert any("t = 6.25" in step for step in passed(found))
@@ -121,7 +121,7 @@ def test_arithmetic_errors_that_reach_no_result_leave_nothing_out(
 
 def test_a_reference_that_is_slow_on_made_up_sizes_ends_nothing(device: Any) -> None:
     begun = time.monotonic()
-    found = verdict(task(before=f"x.size > 100 and x.size != {SIZE} and time.sleep(600)"), device)
+    found = verdict(task(before=f"x.size > 100 and x.size != {SIZE} and time.sleep(600)"), device, check=4.0)
     assert found.accepted and time.monotonic() - begun < 10 * CHECK
     [tried, *_] = skipped(found, "reference")
     assert "deadline of 2 s" in tried.why
@@ -143,7 +143,7 @@ def test_what_a_reference_imports_is_not_its_time(device: Any, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        ("if (n < 3) *(volatile global int*)0 = 1;", "SIGSEGV"),
+        ("if (n == 1) *(volatile global int*)0 = 1;", "SIGSEGV"),
         pytest.param(f"while (n > 700 && n != {SIZE}) ;", "deadline of 2 s", marks=pytest.mark.slow),
     ],
     ids=["crash", "hang"],
@@ -181,7 +181,7 @@ def test_a_template_that_excludes_most_sizes_is_right_in_part(
     plain: str, constraint: str, expected: str, device: Any
 ) -> None:
     made = task("x * t", plain, constraints=[{"expression": constraint}])
-    found = verdict(made, device)
+    found = verdict(made, device, check=CHECK if expected == "accepted" else 1.0)
     assert found.verdict == expected, found.detail
     assert verdict(made, device, only="own").accepted
 

@@ -3,48 +3,43 @@
 from __future__ import annotations
 
 import resource
-import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
-from pretence import TEMPLATE, WORKLOAD, all_measured, aside, make_pool, run
+from pretence import TEMPLATE, WORKLOAD, all_measured, drain, make_pool, run
 
-from tunesmith.actors.pool.pool import Deadlines, EvaluationRequest, Pool, PoolError
+from tunesmith.actors.pool.pool import EvaluationRequest, PoolError
+from tunesmith.actors.pool.workers import Deadlines
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.kernels.build.artifact import ArtifactCache
 from tunesmith.kernels.outcome import Crashed, Evaluation, TimedOut
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
-
 
 @pytest.fixture
 def two_nodes() -> Iterator[Any]:
-    """A head without GPUs and a node with one pretended GPU."""
+    """A head without GPUs and a node with one pretended GPU, instead of the session's cluster."""
     import ray
     from ray.cluster_utils import Cluster
 
-    with aside():
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-        node = cluster.add_node(num_cpus=1, num_gpus=1)
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    there = ray.is_initialized()
+    ray.shutdown()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    node = cluster.add_node(num_cpus=1, num_gpus=1)
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        ray.init(address=cluster.address, **quiet)
         cluster.wait_for_nodes()
-        try:
-            yield cluster, node
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
-
-
-def drain(pool: Pool) -> dict[int, Evaluation]:
-    found = dict[int, Evaluation]()
-    while pool.in_flight:
-        found |= {request.number: evaluation for request, evaluation in pool.collect()}
-    return found
+        yield cluster, node
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        if there:
+            ray.init(address="local", num_cpus=2, num_gpus=3, include_dashboard=False, **quiet)
 
 
 @pytest.mark.slow
@@ -73,19 +68,11 @@ def test_a_lost_node_that_does_not_come_back_is_a_sentence(two_nodes: Any, monke
         run(pool, 120, {40: lambda: cluster.remove_node(node, allow_graceful=False)})
 
 
-@pytest.mark.slow
-def test_a_hung_visit_costs_its_deadline_and_a_second(ray_cluster: Any) -> None:
-    """One of a hundred hangs for a minute."""
-    seconds = []
-    with make_pool(deadlines=Deadlines(visit=2.0, start=60.0, grace=0.0), hang_at=120) as pool:
-        for _ in range(3):
-            started = time.monotonic()
-            found = run(pool, 50)
-            seconds.append(time.monotonic() - started)
-    kinds = Counter(next(iter(one.outcomes.values())).kind for one in found)
-    assert kinds == {"measured": 49, "timed_out": 1}
-    # A new process comes on top, as it does on a real device.
-    assert 2.0 < seconds[2] - seconds[1] < 2.0 + 1.0 + 2.0
+def test_a_lane_that_hangs_costs_one_visit(ray_cluster: Any) -> None:
+    """It keeps no deadline itself; the visit behind is made again."""
+    with make_pool(deadlines=Deadlines(visit=1.0, start=60.0, grace=0.0), hang_at=5) as pool:
+        found = run(pool, 8)
+    assert Counter(next(iter(one.outcomes.values())).kind for one in found) == {"measured": 7, "timed_out": 1}
 
 
 def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
@@ -117,36 +104,6 @@ def test_a_cache_that_cannot_be_written_is_told_once(tmp_path: Path, ray_cluster
     assert len(said) == 1 and "cannot be written" in said[0]
 
 
-@pytest.mark.slow
-def test_a_run_on_a_full_disk_goes_on_when_there_is_room(tmp_path: Path, device: Any, command: Any) -> None:
-    """A disk of half a MiB: a sentence and exit code 2, then room, then the run's end."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o"]
-    if subprocess.run([*mount, "size=320k", "tmpfs", str(place)], capture_output=True, check=False).returncode:
-        pytest.skip("this user may not mount a small disk")
-    task = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
-    try:
-        few = ("--evaluations", 28, "--rounds", 1)
-        done = command("tune", task, *few, "--run-dir", place / "run")
-        said = done.stderr.strip().splitlines()[-1]
-        assert done.returncode == 2, done.stderr
-        assert said.startswith("tunesmith: ") and "cannot be written" in said and "tunesmith resume" in said
-        before = measured(place / "run")
-        subprocess.run([*mount, "remount,size=16m", "tmpfs", str(place)], check=True)
-        done = command("resume", place / "run")
-        assert done.returncode == 0, done.stderr
-        after = measured(place / "run")
-        assert after[: len(before)] == before and len(after) == len(set(after)) == 28
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-
-def measured(folder: Path) -> list[str]:
-    with Journal(folder, create=False) as journal:
-        return [entry.event.key for entry in journal.entries(Evaluated)]
-
-
 def shared_code(count: int) -> list[EvaluationRequest]:
     """Configurations of silu_and_mul with one code: their GRID_CAP is of the launch alone."""
     config = TEMPLATE.default_config | {"WALK": 1}
@@ -170,9 +127,9 @@ def test_code_that_evaluations_share_is_compiled_once(ray_cluster: Any) -> None:
 def test_who_waits_for_a_lost_compilation_is_compiled(ray_cluster: Any) -> None:
     with make_pool(compile_seconds=1.0) as pool:
         pool.make_ready(pool.workers.compilers[0])
+        before = pool.target_in_flight
         for one in shared_code(2):
             pool.submit(one)
-        before = pool.target_in_flight
         pool.collect(timeout=0.3)
         assert pool.target_in_flight == before + 1, "the one that waits leaves its place to another"
         ray_cluster.kill(pool.workers.compilers[0].actor)
@@ -182,14 +139,14 @@ def test_who_waits_for_a_lost_compilation_is_compiled(ray_cluster: Any) -> None:
 
 @pytest.mark.parametrize(
     ("pretence", "outcome", "compilations"),
-    [({"compile_seconds": 60.0}, TimedOut, 1), ({"faults": 1.0}, Crashed, 2)],
+    [({"compile_seconds": 60.0}, TimedOut, 1), ({"dies": True}, Crashed, 2)],
 )
 def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it(
-    ray_cluster: Any, pretence: dict[str, float], outcome: type, compilations: int
+    ray_cluster: Any, pretence: dict[str, Any], outcome: type, compilations: int
 ) -> None:
     with make_pool(deadlines=Deadlines(start=60.0, compile=1.0), **pretence) as pool:
-        made, make = list[int](), pool.workers.compilers[0].make
-        pool.workers.compilers[0].make = lambda seed: (made.append(seed), make(seed))[1]
+        (compiler,) = pool.workers.compilers
+        compiler.make = made = mock.Mock(side_effect=compiler.make)
         *first, late = shared_code(4)
         for one in first:
             pool.submit(one)
@@ -197,4 +154,4 @@ def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it
         # Nor for one that comes later.
         found |= dict(enumerate(pool.evaluate([late]), len(first)))
     assert len(found) == 4 and all(isinstance(one.outcomes[WORKLOAD[0]], outcome) for one in found.values())
-    assert len(made) == compilations
+    assert made.call_count == compilations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,68 +124,6 @@ def test_who_has_the_device_is_said(task: Task, device: Any, monkeypatch: pytest
     assert said[0].startswith("waiting for the device: pid 28171 on gpu-1, tunesmith tune gemm, for "), said
 
 
-@pytest.fixture
-def pretended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], sanitize.Sanitized]:
-    """What a stand-in for compute-sanitizer, a shell script, makes of a candidate on three workloads. Its folder has
-    the job it is given; `$tool` is which of the tools it is, `$done` where it says how many launches were made."""
-    from tunesmith.hw.targets import resolve_target
-    from tunesmith.kernels.build.artifact import Candidate
-
-    def run(script: str) -> sanitize.Sanitized:
-        tool = tmp_path / "compute-sanitizer"
-        lines = [
-            "#!/bin/sh",
-            "tool=${1#--tool=}",
-            'for last; do done="$job"; job="$last"; done',
-            f'cp "$job" {tmp_path}/job.$$ && mv {tmp_path}/job.$$ {tmp_path}/job',
-            script,
-        ]
-        tool.write_text("\n".join(lines) + "\n")
-        tool.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        task = load_task(str(DATA.parent / "raw" / "rope"))
-        suspect = Candidate(task.sources("cuda").baseline.template, {}, {}), list(task.workloads[:3])
-        (found,) = sanitize.sanitize([suspect], task, resolve_target("h200"), 3, 0)
-        return found
-
-    return run
-
-
-def test_compute_sanitizer_is_run_on_the_device_in_question(
-    tmp_path: Path, pretended: Callable[[str], sanitize.Sanitized]
-) -> None:
-    import pickle
-
-    assert pretended(f'touch {tmp_path}/ran.$tool; printf 3 > "$done"') == sanitize.Sanitized()
-    jobs, task, index, _ = pickle.loads((tmp_path / "job").read_bytes())
-    assert index == 3
-    assert {path.suffix[1:] for path in tmp_path.glob("ran.*")} == set(sanitize.SANITIZER_TOOLS)
-    sizes = [task.bytes_of(workload) for _, workload in jobs]
-    assert len(sizes) == 3 and sizes == sorted(sizes)
-
-
-FOUND = f"echo '========= Oh' && exit {sanitize.ERROR_EXIT_CODE}; echo 'another cannot be run'; exit 1"
-LATE = 'printf 1 > "$done" || printf 3 > "$done"'
-BROKEN = 'echo "no such tool" && exit 1; printf 3 > "$done"'
-
-
-@pytest.mark.parametrize(
-    ("tool", "script", "expected"),
-    [
-        *((tool, FOUND, f"{tool}: Oh") for tool in sanitize.SANITIZER_TOOLS),
-        ("racecheck", LATE, "compute-sanitizer: racecheck had no time for "),
-        ("initcheck", BROKEN, "compute-sanitizer: initcheck could not be run: no such tool"),
-    ],
-)
-def test_the_result_of_each_tool_is_told(
-    tool: str, script: str, expected: str, pretended: Callable[[str], sanitize.Sanitized]
-) -> None:
-    found = pretended(f"[ $tool = {tool} ] && {script}")
-    said = found.found if script == FOUND else found.note
-    assert said.startswith(expected) and bool(found.found) == (script == FOUND)
-    assert script != LATE or said.count(",") == 1
-
-
 STRIDE = """
 __kernel void scale_add(__global const float *x, __global const float *y, __global float *out, float a, int n) {
     for (int i = get_global_id(0); i < n; i += get_global_size(0)) out[i] = a * x[i] + y[i];
@@ -215,6 +152,6 @@ def test_a_baseline_with_blocks_that_do_nothing_is_told(device: Any, grid: str, 
     backends = {"opencl": sources.model_copy(update={"baseline": baseline})}
     task = task.model_copy(update={"workloads": (task.workloads[1], small), "backends": backends})
     asked = sources.templates[0], {"GROUP": 16, "ITEMS": 4, "UNROLL": 0}, None
-    (found,) = judge(task, device.limits, device.index, [asked], JudgeOptions(0, Limits(check=1.0), roofline=KNOWN))
+    (found,) = judge(task, device.limits, device.index, [asked], JudgeOptions(0, Limits(check=0.3), roofline=KNOWN))
     assert found.accepted, found
     assert found.baseline_note.startswith(said) and bool(found.baseline_note) == bool(said), found.baseline_note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import time
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors.lane import DeviceBusy, Lane, WorkerLost
+from tunesmith.actors.lane import DEVICE_BUSY, PROCESS_GONE, Lane
 from tunesmith.actors.process import pack, unpack
 from tunesmith.actors.workers import LaneReady
 from tunesmith.hw.device_lock import DeviceLock
@@ -26,7 +27,6 @@ from tunesmith.kernels.spec.taskfile import load_task
 DATA = Path(__file__).resolve().parent.parent / "data"
 FINE, ENDLESS, CRASH = 0, 1, 2
 NAME = "16384"
-Visit = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -36,35 +36,32 @@ def task() -> Task:
 
 @pytest.fixture
 def lane(task: Task, device: Any) -> Iterator[Lane]:
-    made = Lane(task, device.limits, device.index, 0)
+    made = Lane(task, device.limits, device.index)
     yield made
     made.end()
 
 
 @pytest.fixture(scope="module")
 def packed(task: Task, device: Any) -> Callable[[int], bytes]:
-    template, types = task.sources("opencl").templates[0], task.workload(NAME).types
-    compiler, made = open_compiler(device.limits, device.index), dict[int, bytes]()
+    """A visit with a trouble, as it is sent."""
+    template, workload = task.sources("opencl").templates[0], task.workload(NAME)
+    compiler = open_compiler(device.limits, device.index)
 
+    @functools.cache
     def give(trouble: int) -> bytes:
-        if trouble not in made:
-            config: dict[str, Any] = {"GROUP": 16, "TROUBLE": trouble}
-            artifact = compiler.compile(specialise(template, config, types))
-            assert isinstance(artifact, Artifact)
-            candidate = Candidate(template, config, {types_key(task.workload(NAME)): artifact})
-            made[trouble] = pack(candidate, (NAME,), Precision(budget_seconds=0.02, min_samples=3))
-        return made[trouble]
+        config: dict[str, Any] = {"GROUP": 16, "TROUBLE": trouble}
+        artifact = compiler.compile(specialise(template, config, workload.types))
+        assert isinstance(artifact, Artifact)
+        candidate = Candidate(template, config, {types_key(workload): artifact})
+        return pack(candidate, (NAME,), Precision(budget_seconds=0.02, min_samples=3))
 
     return give
 
 
-def visit(lane: Lane, data: bytes, seconds: float = 30.0) -> Any:
-    """Once nobody else on this machine uses the device."""
-    lane.acquire()
-    return visit_at_once(lane, data, seconds)
-
-
-def visit_at_once(lane: Lane, data: bytes, seconds: float = 30.0) -> Any:
+def visit(lane: Lane, data: bytes, seconds: float = 30.0, *, wait: bool = True) -> Any:
+    """wait: until nobody else on this machine uses the device."""
+    if wait:
+        lane.acquire()
     (result,) = unpack(lane.visit_packed(data, seconds))
     return result
 
@@ -79,17 +76,17 @@ def test_whatever_ends_the_process_is_told_and_the_lane_starts_again(lane: Lane,
     start()
     lane.acquire()
     started = time.monotonic()
-    assert visit(lane, packed(ENDLESS), 1.0) == WorkerLost(TimedOut("run", 1.0))
+    assert visit(lane, packed(ENDLESS), 1.0) == TimedOut("run", 1.0)
     assert 1.0 <= time.monotonic() - started < 60.0
-    assert visit(lane, packed(FINE)) == WorkerLost(None), "there is nothing to run it until the lane was started again"
+    assert visit(lane, packed(FINE)) == PROCESS_GONE, "there is nothing to run it until the lane was started again"
     start()
     found = visit(lane, packed(CRASH))
-    assert isinstance(found, WorkerLost) and isinstance(found.outcome, Crashed)
+    assert isinstance(found, Crashed)
     start()
     assert lane._process is not None
     os.kill(lane._process._process.pid, signal.SIGKILL)
     found = visit(lane, packed(FINE))
-    assert isinstance(found, WorkerLost) and isinstance(found.outcome, Crashed) and "SIGKILL" in found.outcome.detail
+    assert isinstance(found, Crashed) and "SIGKILL" in found.detail
     start()
 
 
@@ -97,7 +94,7 @@ def test_a_device_that_others_use_is_busy_until_it_is_acquired(lane: Lane, packe
     ready = lane.start(None, [NAME], 0, 60.0)
     assert isinstance(ready, LaneReady)
     with DeviceLock(ready.uuid):
-        assert visit_at_once(lane, packed(FINE)) == DeviceBusy()
+        assert visit(lane, packed(FINE), wait=False) == DEVICE_BUSY
     lane.acquire()
     assert not DeviceLock(ready.uuid).try_acquire()
     assert isinstance(visit(lane, packed(FINE))[NAME], Measured)
@@ -127,14 +124,14 @@ def test_the_device_is_held_while_buffers_are_made(task: Task, device: Any, tmp_
     )
     body = task.reference.replace(":\n", f":\n    {look}\n", 1)
     other = next(one.name for one in task.workloads if one.name != NAME)
-    lane = Lane(task.model_copy(update={"reference": body}), device.limits, device.index, 0)
+    lane = Lane(task.model_copy(update={"reference": body}), device.limits, device.index)
     try:
         assert isinstance(lane.start(None, [NAME], 0, 60.0), LaneReady)
         first = seen.read_text().split()
         with DeviceLock(uuid):
             pass
         lane.acquire()
-        assert lane.prepare([other]) is None
+        assert lane.run("prepare", [other]) is None
         with DeviceLock(uuid):
             pass
     finally:

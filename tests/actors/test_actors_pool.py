@@ -6,19 +6,19 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
-from pretence import pretending
+from pretence import LIMITS, TASK, drain
 
-from tunesmith.actors.pool.pool import Deadlines, EvaluationRequest, Pool, PoolError
+from tunesmith.actors.pool.pool import EvaluationRequest, Pool, PoolError
+from tunesmith.actors.pool.workers import ActorHandle, Deadlines, WorkerSet, result_of
 from tunesmith.actors.workers import LaneReady
 from tunesmith.hw.device_lock import DeviceLock
-from tunesmith.hw.errors import OutOfTime, TunesmithError
+from tunesmith.hw.errors import NoDevice, OutOfTime
 from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.build.artifact import ArtifactCache
 from tunesmith.kernels.measure.bench import WorkloadComparison
@@ -41,10 +41,9 @@ def task() -> Task:
     return load_task(str(DATA / "troubled" / "task.toml"))
 
 
-def make_pool(task: Task, device: Any, index: int | None = None, **changes: Any) -> Pool:
-    settings: dict[str, Any] = {"precision": QUICK, "deadlines": Deadlines(start=60.0)} | changes
-    place = device.index if index is None else index
-    return Pool(task, device.limits, place, lanes=1, compilers=1, seed=0, workloads=WORKLOAD, **settings)
+def make_pool(task: Task, device: Any, cache: ArtifactCache | None = None, **changes: Any) -> Pool:
+    settings: dict[str, Any] = {"seed": 0, "workloads": WORKLOAD, "deadlines": Deadlines(start=60.0)} | changes
+    return Pool(WorkerSet(task, device.limits, device.index, lanes=1, compilers=1, **settings), QUICK, cache)
 
 
 def request(task: Task, trouble: int, number: int | None = None, group: int = 16) -> EvaluationRequest:
@@ -68,47 +67,16 @@ def test_waiting_for_a_device_ends_with_the_time(task: Task, device: Any, monkey
             drain(pool)
 
 
-def drain(pool: Pool) -> dict[int, Evaluation]:
-    found = {}
-    deadline = time.monotonic() + 60
-    while pool.in_flight:
-        assert time.monotonic() < deadline, f"{pool.in_flight} evaluations never ended"
-        for one, evaluation in pool.collect(1.0):
-            assert one.number not in found, "an evaluation ended twice"
-            found[one.number] = evaluation
-    return found
-
-
 def device_lock(device: Any) -> DeviceLock:
     """As another process holds it."""
     return DeviceLock(open_device(device.limits, device.index).uuid)
 
 
-def workers(title: str) -> set[int]:
-    """Process ids of Ray workers below this process whose title contains `title`."""
-    parents, titles = dict[int, int](), dict[int, str]()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            titles[int(entry.name)] = (entry / "cmdline").read_text(errors="replace")
-            parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-
-    def ours(pid: int) -> bool:
-        while pid > 1 and pid != os.getpid():
-            pid = parents.get(pid, 0)
-        return pid == os.getpid()
-
-    return {pid for pid, text in titles.items() if text.startswith(title) and ours(pid)}
-
-
 @pytest.fixture(scope="class")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> ArtifactCache:
-    return ArtifactCache(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(scope="class")
-def troubled(task: Task, device: Any, ray_cluster: Any, cache: ArtifactCache) -> Iterator[Pool]:
+def troubled(task: Task, device: Any, ray_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """With short deadlines; it ends with the tests of a class, as a lane takes one of the cluster's two cores."""
-    with make_pool(task, device, deadlines=DEADLINES, cache=cache) as pool:
+    cache = ArtifactCache(tmp_path_factory.mktemp("cache"))
+    with make_pool(task, device, cache, deadlines=DEADLINES) as pool:
         yield pool
 
 
@@ -159,16 +127,17 @@ class TestTroubles:
     def test_neither_the_order_of_submission_nor_a_number_used_before_matters(
         self, task: Task, found: dict[int, Evaluation], troubled: Pool
     ) -> None:
-        """Each round of a run numbers its evaluations from 0, in the same pool; `evaluate` keeps the order."""
-        quick = [INPUT, UNWRITTEN, PAST_END, WRONG, NO_COMPILE, 0]
-        again = troubled.evaluate([request(task, trouble, number) for number, trouble in enumerate(quick)])
+        """Each round of a run numbers its evaluations from 0, in the same pool; `evaluate` keeps the order. Nothing is
+        compiled twice."""
+        quick = {number: number for number in (INPUT, UNWRITTEN, PAST_END, WRONG, NO_COMPILE)} | {100: 0}
+        again = troubled.evaluate([request(task, trouble, at) for at, trouble in enumerate(quick.values())])
         assert troubled.in_flight == 0
-        for trouble, evaluation in zip(quick[:-1], again, strict=False):
-            before, after = found[trouble].outcomes["16384"], evaluation.outcomes["16384"]
-            if isinstance(before, CompileFailed) and isinstance(after, CompileFailed):
-                # A compiler's log names addresses; everything else of a failure is the same.
-                before, after = replace(before, log=""), replace(after, log="")
-            assert before == after
+        for number, after in zip(quick, again, strict=True):
+            before = found[number]
+            assert after.config == before.config and after.artifact == before.artifact
+            assert not before.cached and before.compile_seconds > 0 and after.cached and after.compile_seconds == 0
+            outcome = after.outcomes["16384"]
+            assert isinstance(outcome, Measured) or before.outcomes["16384"] == outcome
         assert isinstance(again[-1].outcomes["16384"], Measured)
 
     def test_a_visit_waits_for_other_processes_and_its_deadline_does_not_run(
@@ -202,65 +171,49 @@ class TestTroubles:
         )
         assert [type(result) for result in compared.results] == [CompileFailed]
 
-    def test_compiled_once_is_compiled_for_good(
-        self, task: Task, device: Any, found: dict[int, Evaluation], cache: ArtifactCache
-    ) -> None:
-        cold = [found[number] for number in (100, NO_COMPILE, WRONG)]
-        with make_pool(task, device, cache=cache) as another:
-            warm = another.evaluate([request(task, trouble) for trouble in (0, NO_COMPILE, WRONG)])
-        assert [one.cached for one in cold] == [False] * 3 and [one.cached for one in warm] == [True] * 3
-        assert all(one.compile_seconds == 0 for one in warm) and all(one.compile_seconds > 0 for one in cold)
-        assert [type(one.outcomes["16384"]) for one in warm] == [Measured, CompileFailed, WrongResult]
-        assert [one.config for one in warm] == [one.config for one in cold]
-        assert warm[1].outcomes == cold[1].outcomes
-        assert [one.artifact for one in warm] == [one.artifact for one in cold]
+
+def pid_of(worker: ActorHandle) -> int:
+    pid: int = result_of(worker.actor.__ray_call__.remote(lambda _: os.getpid()))
+    return pid
 
 
-def lane_is_busy(pool: Pool) -> bool:
-    """The title of a lane's process does not tell: of two calls, one that waited for the device and the visit behind
-    it, the end of the first takes it away."""
-    return any(lane.state == "busy" for lane in pool.lanes)
-
-
-def kill(pool: Pool, title: str, at_work: Callable[[Pool], bool]) -> None:
-    """Ends by SIGKILL, as soon as they are at work, the processes of the lane or the compile worker."""
+def kill_at_work(pool: Pool, worker: ActorHandle) -> None:
+    """Ends its process by SIGKILL; then there is another."""
+    pool.make_ready(worker)
+    actor, pid = worker.actor, pid_of(worker)
     deadline = time.monotonic() + 60
-    while not (at_work(pool) and (found := workers(title))):
+    while worker.state != "busy":
         assert time.monotonic() < deadline
-        pool.collect(0.1)
-    for pid in found:
-        os.kill(pid, signal.SIGKILL)
-    while workers("ray::") & found:
+        pool.step(0.0)
+    os.kill(pid, signal.SIGKILL)
+    while worker.actor is actor:
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        pool.step(time.monotonic() + 0.1)
 
 
 def test_killed_workers_are_replaced_and_no_process_outlives_the_pool(task: Task, device: Any) -> None:
     """Who killed a process is not known, so its evaluation gets a second one."""
     with make_pool(task, device, deadlines=Deadlines(compile=60.0, visit=60.0, grace=0.0)) as pool:
+        (lane,), (compiler,) = pool.workers.lanes, pool.workers.compilers
         pool.submit(request(task, 0))
-        kill(pool, "ray::WorkerActor", lambda pool: True)
+        kill_at_work(pool, compiler)
         assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
         pool.submit(request(task, ENDLESS))
-        kill(pool, "ray::LaneActor", lane_is_busy)
-        while not lane_is_busy(pool):
+        for _ in range(2):
+            kill_at_work(pool, lane)
+        ((_, lost),) = pool.collect()
+        outcome = lost.outcomes["16384"]
+        assert isinstance(outcome, Crashed) and outcome.phase == "run"
+        pool.submit(request(task, ENDLESS, group=32))
+        while lane.state != "busy":
             pool.collect(0.1)
+        left = [pid_of(lane), pid_of(compiler)]
     # Even a kernel that never ends goes with the pool.
     deadline = time.monotonic() + 15
-    while (left := workers("ray::LaneActor") | workers("ray::WorkerActor")) and time.monotonic() < deadline:
+    while left and time.monotonic() < deadline:
+        left = [pid for pid in left if Path(f"/proc/{pid}").exists()]
         time.sleep(0.05)
     assert not left
-
-
-@pytest.mark.slow
-def test_a_visit_that_loses_two_processes_is_a_crash(task: Task, device: Any) -> None:
-    with make_pool(task, device, deadlines=Deadlines(visit=60.0)) as pool:
-        pool.submit(request(task, ENDLESS))
-        for _ in range(2):
-            kill(pool, "ray::LaneActor", lane_is_busy)
-        outcome = drain(pool)[ENDLESS].outcomes["16384"]
-        assert isinstance(outcome, Crashed) and outcome.phase == "run"
-        assert isinstance(pool.evaluate([request(task, 0)])[0].outcomes["16384"], Measured)
 
 
 @pytest.mark.slow
@@ -296,28 +249,28 @@ def test_a_comparison_holds_an_end_against_who_ended_it_and_costs_no_other_anyth
         assert isinstance(pool.evaluate([request(task, 0)])[0].outcomes["16384"], Measured)
 
 
-def test_mistakes_that_workers_find_are_a_sentence(task: Task, device: Any) -> None:
-    with make_pool(task, device, 99) as lost, pytest.raises(TunesmithError, match="no OpenCL device 99"):
-        lost.evaluate([request(task, 0)])
+def test_a_mistake_that_a_lane_finds_is_a_sentence(task: Task, device: Any) -> None:
     broken = task.model_copy(update={"reference": "def scale_add(**_):\n    raise ArithmeticError('no such sum')\n"})
     with make_pool(broken, device) as pool, pytest.raises(TaskError, match=r"^.*ArithmeticError: no such sum.*$"):
         pool.evaluate([request(broken, 0)])
 
 
-def test_a_device_that_fails_its_health_checks_is_taken_out(task: Task, device: Any) -> None:
-    class SickLane:
-        """On a device that computes wrongly."""
-
-        def __init__(self, *_: Any) -> None:
-            pass
-
-        def start(self, *_: Any) -> LaneReady:
-            return LaneReady("cpu-0", "sick", "here", "7 of 9 results of a small kernel are wrong")
-
+def test_a_worker_that_cannot_work_is_excluded_and_the_last_ends_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.kill", mock.Mock())
     said: list[str] = []
-    pretended = pretending()["compile_class"]
-    with (
-        make_pool(task, device, lane_class=SickLane, compile_class=pretended, say=said.append) as pool,
-        pytest.raises(PoolError, match=r"failed 3 health checks: 7 of 9 results .* wrong\. No other is left\.$"),
-    ):
-        pool.evaluate([request(task, 0)])
+    workers = WorkerSet(TASK, LIMITS, lanes=1, compilers=2, seed=0, workloads=(), say=said.append)
+    (lane,), (first, last) = workers.lanes, workers.compilers
+    lane.make = mock.Mock()
+    sick = LaneReady("GPU-0", LIMITS.name, "here", "7 of 9 results of a small kernel are wrong")
+    with pytest.raises(PoolError, match=r"failed 3 health checks: 7 of 9 results .* wrong\. No other is left\.$"):
+        for _ in range(3):
+            workers.on_started(lane, sick)
+    assert lane.make.call_count == 2
+    error = NoDevice("there is no NVRTC here.")
+    workers.on_mistake(first, error)
+    assert said == ["Compile worker 0 is excluded: there is no NVRTC here."] and workers.compilers == [last]
+    with pytest.raises(NoDevice, match="there is no NVRTC here"):
+        workers.on_mistake(last, error)
+    with pytest.raises(PoolError, match="Compile worker 1 cannot be used: its process ended 3 times before doing any"):
+        for _ in range(3):
+            workers.on_startup_death(last, Crashed("compile", "it is gone"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ from unittest import mock
 import pytest
 
 from tunesmith.actors.judging.judge import JudgeOptions, judge
-from tunesmith.actors.judging.steps import Budget, Findings, HeldDevice, Limits, StepRunner, run_steps
+from tunesmith.actors.judging.steps import Findings, HeldDevice, Limits, StepRunner, run_steps
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check.plan import Step
@@ -24,59 +23,44 @@ from tunesmith.kernels.spec.taskfile import load_task
 TASK = load_task(str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"))
 
 
-def pretended_step(
-    *, wrong: bool = False, raises: bool = False, seconds: float = 0.0, nbytes: int = 1, derived: bool = False
-) -> Any:
-    """wrong, raises: what it does; seconds: how long it takes; nbytes: of its workload."""
-    return SimpleNamespace(wrong=wrong, raises=raises, seconds=seconds, workload=nbytes, derived=derived)
+def pretended_step(wrong: bool = False, seconds: float = 0.0, nbytes: int = 1, derived: bool = False) -> Any:
+    """wrong: it rejects the kernel; seconds: how long it takes, an error where negative; nbytes: of its workload."""
+    return SimpleNamespace(wrong=wrong, seconds=seconds, workload=nbytes, derived=derived)
 
 
 class PretendedRunner:
     """Stands for a process; done: who did which step."""
 
+    limits = None
+    task = SimpleNamespace(bytes_of=lambda workload: workload)
+    device = SimpleNamespace(leave=lambda: None)
+
     def __init__(self, number: int, done: dict[int, int]) -> None:
         self.number, self.done, self.killed = number, done, threading.Event()
-        self.task = SimpleNamespace(bytes_of=lambda workload: workload)
         self.examiner = SimpleNamespace(kill=self.killed.set)
-        self.device = SimpleNamespace(leave=lambda: None)
-
-    def excluded(self, asked: object, step: Any) -> None:
-        return None
 
     def is_cold(self, step: Any) -> bool:
         return False
 
-    def run(self, asked: object, step: Any, place: int, findings: Findings, source: object) -> None:
-        self.killed.wait(step.seconds)
-        if step.raises:
+    def run(self, step: Any, place: int, findings: Findings, source: object) -> Outcome | Passed:
+        if step.seconds < 0:
             raise TunesmithError("the task is at fault")
+        self.killed.wait(step.seconds)
         self.done[place] = self.number
-        found: Outcome | Passed = Passed(str(place), {}, {}, True)
-        findings.note(place, WrongResult("mismatch", "out", str(place)) if step.wrong else found)
-
-
-class PretendedPreparation(contextlib.nullcontext[Any]):
-    """Whose steps are all prepared."""
-
-    def __init__(self) -> None:
-        super().__init__(self)
-        self.released: list[int] = []
-        self.release = self.released.append
-
-    def cancel(self) -> None:
-        pass
+        return WrongResult("mismatch", "out", str(place)) if step.wrong else Passed(str(place), {}, {}, True)
 
 
 def run(
-    steps: list[Any], runners: int, budget: float = 60.0, pretended: list[Any] | None = None
+    steps: list[Any], count: int, budget: float = 60.0, runners: list[Any] | None = None
 ) -> tuple[Findings, dict[int, int]]:
     """The findings, and who did which step; steps on more than 10 bytes are the first runner's."""
-    done, asked, source = dict[int, int](), mock.sentinel.asked, PretendedPreparation()
-    made: Any = [] if pretended is None else pretended
-    made += [PretendedRunner(number, done) for number in range(runners)]
-    findings = Findings(Budget(budget))
-    run_steps(made, asked, steps, 10.0, findings, lambda _: source)
-    assert sorted(source.released) == sorted(done)
+    done, findings, source = dict[int, int](), Findings(mock.Mock(), budget), mock.MagicMock()
+    runners = [] if runners is None else runners
+    runners += [PretendedRunner(number, done) for number in range(count)]
+    with mock.patch("tunesmith.actors.judging.steps.excluded", return_value=None):
+        run_steps(runners, steps, 10.0, findings, source)
+    released = [place for ((place,), _) in source.return_value.__enter__.return_value.release.call_args_list]
+    assert sorted(released) == sorted(done)
     return findings, done
 
 
@@ -107,7 +91,7 @@ def test_large_workloads_are_one_process_alone() -> None:
 
 def test_an_error_ends_all_processes_at_once() -> None:
     runners: list[Any] = []
-    slow, wrong = pretended_step(seconds=600.0), pretended_step(raises=True)
+    slow, wrong = pretended_step(seconds=600.0), pretended_step(seconds=-1.0)
     with pytest.raises(TunesmithError, match="at fault"):
         run([slow, wrong, slow], 3, 60.0, runners)
     assert all(one.killed.is_set() for one in runners)
@@ -138,8 +122,8 @@ def test_the_device_is_free_while_all_that_are_left_wait() -> None:
 
 def test_the_task_s_own_workloads_use_up_no_time_for_made_up_ones() -> None:
     own = [pretended_step(seconds=0.3), pretended_step(seconds=0.05, derived=True)]
-    assert not run(own, 1, 0.25)[0].budget.is_spent
-    assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].budget.is_spent
+    assert not run(own, 1, 0.25)[0].is_spent
+    assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent
 
 
 @pytest.mark.parametrize(("before", "after", "counts"), [(True, False, False), (True, True, True)])
@@ -148,18 +132,7 @@ def test_a_first_step_uses_up_time_only_where_it_fails(
 ) -> None:
     """Else every slow step, whose process is killed, would be a first one again, and nothing would end the verdict."""
     monkeypatch.setattr(PretendedRunner, "is_cold", lambda runner, _: after if runner.done else before)
-    assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].budget.is_spent == counts
-
-
-def test_what_is_larger_than_a_slow_size_is_left_out_of_later_steps_too() -> None:
-    budget = Budget(60.0)
-    steps = {size: made_up(size) for size in (8, 100, 200)}
-    Findings(budget).note_slow(steps[100], "the reference takes longer than 2 s")
-    later = Findings(budget)
-    assert later.left_out(steps[8]) is None
-    for size in (100, 200):
-        found = later.left_out(steps[size])
-        assert found is not None and found.reason == "time" and "at least as large as 100" in found.why
+    assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent == counts
 
 
 def made_up(size: int) -> Step:
@@ -170,7 +143,7 @@ def made_up(size: int) -> Step:
 def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
     """Else a slow start is taken for a slow kernel, and all larger sizes are left out: a short deadline is only that of
     a launch, and not of the first one in a process, which loads the kernel."""
-    limits, findings, calls = Limits(run=20.0), Findings(Budget(20.0)), list[tuple[str, float]]()
+    limits, findings, calls = Limits(run=20.0), Findings(mock.Mock(), 20.0), list[tuple[str, float]]()
 
     def call(method: str, seconds: float, *_: object) -> float | None:
         """Like a process in which everything is right."""
@@ -178,15 +151,14 @@ def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
         return 0.001 if method == "time_baseline" else None
 
     examiner: Any = SimpleNamespace(starts=1, call=call)
-    runner = StepRunner(TASK, resolve_target("h200"), limits, examiner, examiner, lambda _: None)
-    baseline: Any = None
-    short = limits.made_up_step(findings.budget)
+    runner = StepRunner(TASK, resolve_target("h200"), limits, examiner, examiner, lambda _: None, Path())
+    short = limits.made_up_step(findings.seconds)
     assert short < limits.run
 
     def short_calls(types: dict[str, str]) -> list[str]:
         calls.clear()
         workload = TASK.workloads[0].model_copy(update={"types": types})
-        assert runner.try_plain(baseline, Step(workload, Contents(), derived=True), Path(), findings) is None
+        assert runner.try_plain(Step(workload, Contents(), derived=True), findings) is None
         assert calls[-1] == ("try_baseline", limits.run)
         return [method for method, seconds in calls if seconds <= short]
 
@@ -198,14 +170,17 @@ def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
 
 
 def test_a_plain_kernel_that_overruns_in_a_first_step_rules_out_larger_sizes() -> None:
-    findings = Findings(Budget(20.0))
+    findings = Findings(mock.Mock(), 20.0)
 
     def call(method: str, seconds: float, *_: object) -> TimedOut | None:
         return TimedOut("run", seconds) if method == "try_baseline" else None
 
     examiner: Any = SimpleNamespace(starts=1, call=call)
-    runner = StepRunner(TASK, resolve_target("h200"), Limits(), examiner, examiner, lambda _: None, baseline_ends=True)
-    baseline: Any = None
-    assert runner.try_plain(baseline, made_up(100), Path(), findings) is not None
+    runner = StepRunner(
+        TASK, resolve_target("h200"), Limits(), examiner, examiner, lambda _: None, Path(), baseline_ends=True
+    )
+    assert runner.try_plain(made_up(100), findings) is not None
     assert runner.is_cold(made_up(100)) and findings.left_out(made_up(8)) is None
-    assert findings.left_out(made_up(200)) is not None
+    for size in (100, 200):
+        found = findings.left_out(made_up(size))
+        assert found is not None and found.reason == "time" and "at least as large as 100" in found.why

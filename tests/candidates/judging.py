@@ -63,10 +63,6 @@ class Fixture:
     def backend(self) -> str:
         return "cuda" if self.file.endswith(".cu") else "opencl"
 
-    @property
-    def expected(self) -> str:
-        return " or ".join(self.reasons) or "accepted"
-
     def load(self) -> tuple[Task, Template]:
         task = task_of(self.task)
         if self.template is not None:
@@ -138,28 +134,20 @@ def _replaced(name: str, text: str, entry: dict[str, Any]) -> str:
 
 
 def verdict_of(
-    fixture: Fixture,
-    limits: DeviceLimits,
-    index: int,
-    deadlines: Limits,
-    largest_bytes: float = LARGEST_BYTES,
-    processes: int | None = None,
+    fixture: Fixture, limits: DeviceLimits, index: int, deadlines: Limits, processes: int | None = None
 ) -> CandidateVerdict:
     """The full verdict, on the device. processes: that go through its steps; as many as suit this machine if left
     out."""
-    refused = refuse_text(fixture.text, limits.backend)
-    if refused is not None:
+    if (refused := refuse_text(fixture.text, limits.backend)) is not None:
         return rejected(refused)
     task, template = fixture.load()
-    question = (template, template.default_config, None)
-    options = JudgeOptions(deadlines=deadlines, largest_bytes=largest_bytes, processes=processes)
-    return judge(task, limits, index, [question], options)[0]
+    options = JudgeOptions(deadlines=deadlines, largest_bytes=LARGEST_BYTES, processes=processes)
+    return judge(task, limits, index, [(template, template.default_config, None)], options)[0]
 
 
 def compiler_verdict(fixture: Fixture, limits: DeviceLimits, deadlines: Limits) -> CandidateVerdict | None:
     """The verdict of source rules and compiler, which need no device; None where these have nothing against it."""
-    refused = refuse_text(fixture.text, limits.backend)
-    if refused is not None:
+    if (refused := refuse_text(fixture.text, limits.backend)) is not None:
         return rejected(refused)
     task, template = fixture.load()
     workloads = task.workloads_for(limits.kind, held_out=False)[:1]

@@ -18,6 +18,7 @@ from tunesmith.kernels.check.sanitizer import (
     MAX_DERIVED_WORKLOADS,
     MAX_WORKLOAD_BYTES,
     SANITIZER_TOOLS,
+    Sanitized,
     chosen_workloads,
     sanitize,
 )
@@ -49,6 +50,39 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     tool.write_text(f'#!/bin/sh\nfor last; do done="$job"; job="$last"; done\n{script}\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_it_is_run_on_the_device_in_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With each tool, on the smallest workloads first."""
+    pretend(tmp_path, monkeypatch, f'cp "$job" {tmp_path}/ran.${{1#--tool=}}; printf 3 > "$done"')
+    assert sanitize([(SUSPECTS[0][0], TASK.workloads[:3])], TASK, LIMITS, 3, 0) == [Sanitized()]
+    ran = {path.suffix[1:]: path.read_bytes() for path in tmp_path.glob("ran.*")}
+    jobs, task, index, _ = pickle.loads(ran["memcheck"])
+    assert index == 3 and set(ran) == set(SANITIZER_TOOLS)
+    sizes = [task.bytes_of(workload) for _, workload in jobs]
+    assert len(sizes) == 3 and sizes == sorted(sizes)
+
+
+FOUND = f"echo '========= Oh' && exit {ERROR_EXIT_CODE}; echo 'another cannot be run'; exit 1"
+LATE = 'printf 1 > "$done" || printf 3 > "$done"'
+BROKEN = 'echo "no such tool" && exit 1; printf 3 > "$done"'
+
+
+@pytest.mark.parametrize(
+    ("tool", "script", "expected"),
+    [
+        *((tool, FOUND, f"{tool}: Oh") for tool in SANITIZER_TOOLS),
+        ("racecheck", LATE, "compute-sanitizer: racecheck had no time for "),
+        ("initcheck", BROKEN, "compute-sanitizer: initcheck could not be run: no such tool"),
+    ],
+)
+def test_the_result_of_each_tool_is_told(
+    tool: str, script: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(tmp_path, monkeypatch, f"[ $1 = --tool={tool} ] && {script}")
+    (found,) = sanitize([(SUSPECTS[0][0], TASK.workloads[:3])], TASK, LIMITS, 0, 0)
+    assert (found.found or found.note).startswith(expected) and bool(found.found) == (script == FOUND)
+    assert script != LATE or found.note.count(",") == 1
 
 
 def test_where_something_is_found_each_goes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

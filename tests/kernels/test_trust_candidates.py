@@ -48,21 +48,12 @@ def parameters(backend: str, judges: set[str]) -> list[object]:
     ]
 
 
-def device(backend: str) -> DeviceInfo:
-    try:
-        return probe().device("cuda" if backend == "cuda" else "opencl")
-    except NoDevice as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="module")
-def opencl() -> DeviceInfo:
-    return device("opencl")
-
-
 @pytest.fixture(scope="module")
 def cuda() -> DeviceInfo:
-    return device("cuda")
+    try:
+        return probe().device("cuda")
+    except NoDevice as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +82,12 @@ def test_candidates_are_of_all_classes_and_tasks(backend: str) -> None:
 
 
 @pytest.mark.parametrize("fixture", parameters("opencl", {"pocl"}))
-def test_verdicts_with_opencl(fixture: Fixture, opencl: DeviceInfo) -> None:
+def test_verdicts_with_opencl(fixture: Fixture, device: DeviceInfo) -> None:
     # Nothing of these is about deadlines.
     deadlines = Limits(compile=60.0, run=60.0) if fixture.kind or "edited" in fixture.file else DEADLINES
     # Where the verdict comes early, a second process takes longer to start than it saves.
     processes = 1 if Path(fixture.file).stem in QUICK else None
-    verdict = verdict_of(fixture, opencl.limits, opencl.index, deadlines, processes=processes)
+    verdict = verdict_of(fixture, device.limits, device.index, deadlines, processes=processes)
     assert fixture.agrees(verdict), f"{verdict.reason}: {verdict.detail}"
 
 
@@ -115,7 +106,6 @@ def test_verdicts_of_the_cuda_compiler(fixture: Fixture, h200: DeviceLimits) -> 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fixture", [pytest.param(one, id=one.file) for one in ALL if one.backend == "cuda"])
 def test_verdicts_on_a_gpu(fixture: Fixture, cuda: DeviceInfo) -> None:
-
     if fixture.judge == "sanitizer" and find_tool("compute-sanitizer") is None:
         pytest.skip("compute-sanitizer is not installed")
     verdict = verdict_of(fixture, cuda.limits, cuda.index, Limits(compile=20.0, run=30.0))
