@@ -15,12 +15,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.check.source_sizes import source_integers
-from tunesmith.kernels.launch.contents import CHANGES, Contents, Kind, kinds_of
+from tunesmith.kernels.launch.contents import CHANGES, Contents, kinds_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload
@@ -58,9 +58,9 @@ FULL_STEP_COST = 3.0
 """Additional time of a step with `MAX_BYTES` of arrays, over the time of a step with nearly none."""
 SMALL_BYTES = 1e6
 """Total array bytes of the small workload on which the reference is examined first."""
-ON_TUNED: tuple[Kind, ...] = ("large", "shifted", "outliers", "masked", "edges")
+ON_TUNED = ("large", "shifted", "outliers", "masked", "edges")
 """Kinds of contents whose effect grows with the size: the smallest tuned workload is checked on them too."""
-UNINFORMATIVE: tuple[Kind, ...] = ("zeros", "ties", "constant", "edges", "infinities", "masked", "nans")
+UNINFORMATIVE = ("zeros", "ties", "constant", "edges", "infinities", "masked", "nans")
 """Kinds of contents under which a result may be undefined, or the same as without any arithmetic."""
 MAX_UNINFORMATIVE_RESULTS = 16
 """Elements of the largest output up to which such contents say too little, so that the task's own are used too."""
@@ -217,8 +217,8 @@ def derived_steps(
         classes[name] = ladder if name in shapes.extents else [(value,) for value in others if value >= 1]
     kinds = kinds_of(task)
     levels = {
-        argument.name: [level for level in range(1 + len(changes)) if (argument.name, level) not in unusable]
-        for argument, changes in _scalar_changes(task)
+        name: [level for level in range(1 + count) if (name, level) not in unusable]
+        for name, count in _scalar_levels(task).items()
     }
     factors = {
         **{f"size {name}": len(members) for name, members in classes.items()},
@@ -501,36 +501,38 @@ def _array_bytes(task: Task, workload: Workload, arguments: Sequence[Argument] |
     )
 
 
-def _scalar_changes(task: Task) -> Iterator[tuple[Argument, list[Callable[[Workload], float]]]]:
-    """Each scalar, with the values beside the task's own that it takes in the checks."""
+def _scalar_levels(task: Task) -> dict[str, int]:
+    """For each scalar, how many values beside the task's own it takes in the checks."""
+    levels = {}
     for argument in task.arguments:
         if argument.role == "scalar":
-            listed = [argument.model_copy(update={"value": value}) for value in argument.values]
-            changes: list[Callable[[Workload], float]] = [partial(task.scalar_of, one) for one in listed]
             types = task.types.get(argument.dtype, (argument.dtype,))
-            if not listed and all(DTYPES[dtype].is_float for dtype in types):
-                changes = [partial(_changed_scalar, task, argument, change) for change in SCALARS]
-            yield argument, changes
-
-
-def _changed_scalar(task: Task, argument: Argument, change: Callable[[float], float], workload: Workload) -> float:
-    return change(task.scalar_of(argument, workload))
+            changed = len(SCALARS) if all(DTYPES[dtype].is_float for dtype in types) else 0
+            levels[argument.name] = len(argument.values) or changed
+    return levels
 
 
 def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
-    """The values of scalars that are not the task's own in a step."""
+    """The values of scalars that are not the task's own in a step. chosen: levels, from 1 on; 0 is the task's own."""
     found = []
-    for argument, changes in _scalar_changes(task):
+    for argument in task.arguments:
         if level := chosen.get(argument.name, 0):
             with contextlib.suppress(TaskError):
-                if (value := changes[level - 1](workload)) != task.scalar_of(argument, workload):
+                own = task.scalar_of(argument, workload)
+                if argument.values:
+                    listed = argument.model_copy(update={"value": argument.values[level - 1]})
+                    value = task.scalar_of(listed, workload)
+                else:
+                    value = SCALARS[level - 1](own)
+                if value != own:
                     found.append((argument.name, value))
     return tuple(found)
 
 
 def made_up_scalars(task: Task, workload: Workload) -> Iterator[tuple[str, int, float]]:
     """The values of scalars that no task lists: name, level and value on `workload`."""
-    for argument, changes in _scalar_changes(task):
-        for level in range(1, 1 + len(changes)) if not argument.values else ():
+    levels = _scalar_levels(task)
+    for argument in task.arguments:
+        for level in range(1, 1 + levels.get(argument.name, 0)) if not argument.values else ():
             for name, value in _scalars(task, workload, {argument.name: level}):
                 yield name, level, value
