@@ -271,7 +271,7 @@ def test_each_class_of_sizes_catches_what_no_other_does(at: int, device: Any, mo
     tuned = task.workloads_for(device.limits.kind, held_out=False)[0]
 
     def sizes() -> set[tuple[str, int, str]]:
-        steps = planning.derived_steps(task, device.limits, tuned, 0)
+        steps = planning.derived_steps(planning.Shapes(task, device.limits, tuned, 0))
         return {(name, size, step.workload.types["T"]) for step in steps for name, size in step.workload.sizes.items()}
 
     members = set(itertools.product(tuned.sizes, planning.LADDER[at], task.types["T"]))
@@ -284,11 +284,12 @@ def test_each_class_of_sizes_catches_what_no_other_does(at: int, device: Any, mo
 def test_a_size_that_only_the_source_names_is_checked(device: Any) -> None:
     task = load_task("silu_and_mul")
     tuned = task.workloads_for(device.limits.kind, held_out=False)[0]
-    steps = planning.source_size_steps(task, device.limits, tuned, 0, "if (n == 777 || d % (1 << 9) < 64) {} // 555")
+    shapes = planning.Shapes(task, device.limits, tuned, 0)
+    steps = planning.source_size_steps(shapes, "if (n == 777 || d % (1 << 9) < 64) {} // 555")
     found = {(name, size) for step in steps for name, size in step.workload.sizes.items()}
     assert {(name, size) for name in ("n", "d") for size in (776, 777, 778, 511, 512, 513)} <= found
     assert not {("n", 555), ("n", 64)} & found
-    assert planning.source_size_steps(task, device.limits, tuned, 0, "x = 3.5f + 1e4;") == []
+    assert planning.source_size_steps(shapes, "x = 3.5f + 1e4;") == []
 
 
 def test_each_value_of_a_scalar_is_another() -> None:

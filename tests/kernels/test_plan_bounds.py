@@ -17,6 +17,7 @@ from tunesmith.kernels.check.plan import (
     MAX_ELEMENTS_PER_BYTE,
     MAX_FLOPS,
     MAX_NEIGHBOUR_BYTES,
+    Shapes,
     Step,
     extents,
     plan,
@@ -157,7 +158,7 @@ def planned(task: Task, limits: DeviceLimits, sources: Sequence[str]) -> list[St
     own = [one for one in task.workloads if limits.kind in one.devices]
     return [
         *(step for step in plan(task, limits, 3) if step.derived),
-        *(step for source in sources for step in source_size_steps(task, limits, own[0], 5, source)),
+        *(step for source in sources for step in source_size_steps(Shapes(task, limits, own[0], 5), source)),
         *reaching_steps(task, limits, own[-1], [own[-1].types], 6, tried=True),
     ]
 

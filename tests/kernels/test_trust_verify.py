@@ -24,6 +24,7 @@ from tunesmith.kernels.check.plan import (
     MAX_NEIGHBOUR_BYTES,
     MAX_NEIGHBOUR_STEPS,
     SECOND_SEED,
+    Shapes,
     Step,
     derived_steps,
     plan,
@@ -107,7 +108,7 @@ def test_a_look_at_what_did_not_run_makes_each_size_as_long_as_the_memory_budget
 
 def derived(name: str, limits: DeviceLimits = GPU) -> tuple[Task, list[tuple[dict[str, int], str, str, bool]]]:
     task = load_task(name)
-    steps = derived_steps(task, limits, task.workloads_for(limits.kind, held_out=False)[0], seed=0)
+    steps = derived_steps(Shapes(task, limits, task.workloads_for(limits.kind, held_out=False)[0], seed=0))
     found = [
         (step.workload.sizes, step.workload.types["T"], step.contents.kind, bool(step.contents.scalars))
         for step in steps
@@ -150,19 +151,15 @@ def test_scalars_take_the_values_a_task_lists() -> None:
     listed = eps.model_copy(update={"values": ("1e-3", "d / 1000")})
     arguments = tuple(listed if argument is eps else argument for argument in task.arguments)
     changed = task.model_copy(update={"arguments": arguments})
-    steps = derived_steps(changed, GPU, task.workloads[0], seed=0)
+    steps = derived_steps(Shapes(changed, GPU, task.workloads[0], seed=0))
     found = {
         value == 1e-3 or value == step.workload.sizes["d"] / 1000
         for step in steps
         for _, value in step.contents.scalars
     }
     assert found == {True}
-    assert {value for step in derived_steps(task, GPU, task.workloads[0], 0) for _, value in step.contents.scalars} == {
-        -1e-6,
-        0.0,
-        2e-6 + 0.25,
-        1e-3,
-    }
+    steps = derived_steps(Shapes(task, GPU, task.workloads[0], 0))
+    assert {value for step in steps for _, value in step.contents.scalars} == {-1e-6, 0.0, 2e-6 + 0.25, 1e-3}
 
 
 def test_a_launch_of_nothing_is_no_traceback_but_a_reason() -> None:
