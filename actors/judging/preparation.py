@@ -20,7 +20,7 @@ from tunesmith.kernels.build.artifact import CacheError, DiskCache, open_cache
 from tunesmith.kernels.check.plan import Step, made_up_scalars
 from tunesmith.kernels.check.verify import Skipped
 from tunesmith.kernels.launch.contents import Contents
-from tunesmith.kernels.launch.reference import OutsideContract, key_of, load_reference, prepare_contents
+from tunesmith.kernels.launch.reference import Prepared, key_of, load_reference, packed, prepare_contents
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 
@@ -57,10 +57,10 @@ class ContentsHost:
         for name, level, value in made_up_scalars(self._task, workload):
             contents = Contents(seed=seed, scalars=((name, value),))
             try:
-                made = prepare_contents(self._task, workload, contents, made_up=True)
-            except TaskError:
-                made = OutsideContract("the reference fails")
-            if isinstance(made, OutsideContract):
+                made: Prepared | str = prepare_contents(self._task, workload, contents, made_up=True)
+            except TaskError as error:
+                made = str(error)
+            if isinstance(made, str):
                 found.append((name, level, value))
         return found
 
@@ -77,9 +77,9 @@ class ContentsHost:
                 if step.own:
                     raise
                 return Skipped(step.name, str(error), reason="reference")
-            if isinstance(made, OutsideContract):
-                return Skipped(step.name, made.why, reason="reference")
-            data = made.to_bytes()
+            if isinstance(made, str):
+                return Skipped(step.name, made, reason="reference")
+            data = packed(made)
             if self._cache is not None and len(data) < MAX_CACHED_BYTES_PER_SECOND * (time.monotonic() - begun):
                 self._cache.write(key, data)
         path.write_bytes(data)

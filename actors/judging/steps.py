@@ -40,7 +40,7 @@ from tunesmith.kernels.check.verify import (
 )
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.contents import Contents
-from tunesmith.kernels.launch.reference import Prepared
+from tunesmith.kernels.launch.reference import unpacked
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.outcome import Crashed, LaunchFailed, Outcome, TimedOut, WrongResult, describe
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
@@ -76,7 +76,7 @@ class Examiner(Bench):
     def prepare_step(self, step: Step, path: Path | None = None) -> Skipped | None:
         """The data for `verify`. path: a file with prepared contents; without it they are made here."""
         self._step, self._plain, self._path = None, None, path
-        prepared = Prepared.from_bytes(path.read_bytes()) if path is not None else None
+        prepared = unpacked(path.read_bytes()) if path is not None else None
         data = prepare_step(self.device, self.task, step, max_bytes=self.room, prepared=prepared)
         if isinstance(data, Skipped):
             return data

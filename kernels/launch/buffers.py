@@ -161,7 +161,7 @@ class WorkloadData:
         else:
             pairs = (
                 tuple({name: xp.asarray(array) for name, array in part.items()} for part in parts)
-                for parts in zip(prepared.inputs[:count], prepared.expected[:count], strict=True)
+                for parts in prepared[:count]
             )
         self.variants = tuple(self._variant(*pair) for pair in pairs)
         # What is read and written counts twice in the traffic, but takes the cache once.

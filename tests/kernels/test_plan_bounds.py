@@ -77,10 +77,10 @@ FILES: dict[str, tuple[str, str, tuple[str, ...], str, set[str]]] = {
     "no inputs": ("out out T n", "n=65536", (), "", set()),
     "a contradiction elsewhere": ("x in T n; out out T n", "n=4096", ("n // (n - 64) >= 1 or n < 2",), "", set()),
     "attention": (
-        "q in T b h t d; k in T b g s d; v in T b g s d; out out T b h t d",
-        "b=1, h=32, g=8, t=128, s=1024, d=128",
+        "q in T h t d; k in T g s d; v in T g s d; out out T h t d",
+        "h=32, g=8, t=128, s=1024, d=128",
         ("h % g == 0", "t <= s", "d in (64, 128)"),
-        "4 * b * h * t * s * d",
+        "4 * h * t * s * d",
         set(),
     ),
 }  # fmt: skip
