@@ -254,30 +254,22 @@ class WorkloadData:
         """Whether a NaN of the reference is the result that a kernel must have."""
         return self.contents.kind in DEFINED and not self.contents.scalars
 
-    def sensitivity(self, index: int) -> dict[str, Any]:
+    def slack(self, index: int, *, lenient: bool) -> dict[str, Any]:
         """Errors that are accepted beside the tolerance for what set `index` holds, as flat float64 arrays by output
-        name: `ROUNDING_FACTOR` times the change of the reference's results when each input changes by a rounding of
+        name. They are multiples of the change of the reference's results when each input changes by a rounding of
         float32, or of float64 for a task in that.
 
-        Where large numbers cancel, or exponents are large, no tolerance that was chosen for other contents is fair.
+        lenient: `ROUNDING_FACTOR` times the change of each element, as where large numbers cancel, or exponents are
+        large, no tolerance that was chosen for other contents is fair. Where results are compared with the original
+        kernel's, which have roundings of their own, at least `SUM_ORDER_FACTOR` times the root mean square over each
+        output, as it is chance which element meets which rounding.
         """
-        return {name: ROUNDING_FACTOR * self._changes(index, name) for name in self.expected_of(index)}
-
-    def order_of_sums(self, index: int) -> dict[str, Any]:
-        """Errors that are accepted beside the tolerance where results are compared with the original kernel's: these
-        have roundings of their own, and a sum in another order has others. As `sensitivity`, but `SUM_ORDER_FACTOR`
-        times the root mean square over each output, as it is chance which element meets which rounding. Zeros where
-        a reference computes in float64."""
-        xp = self.device.xp
-
-        def of_roundings(name: str) -> float:
+        xp, slack = self.device.xp, {}
+        for name, result in self.expected_of(index).items():
             changes = self._changes(index, name)
-            return SUM_ORDER_FACTOR * float(xp.sqrt(xp.mean(changes * changes)))
-
-        return {
-            name: xp.full_like(result, 0.0 if self.task.reference else of_roundings(name))
-            for name, result in self.expected_of(index).items()
-        }
+            least = 0.0 if self.task.reference else SUM_ORDER_FACTOR * float(xp.sqrt(xp.mean(changes * changes)))
+            slack[name] = xp.maximum(least, ROUNDING_FACTOR * changes) if lenient else xp.full_like(result, least)
+        return slack
 
     def _changes(self, index: int, output: str) -> Any:
         """The change of a result when each input changes by about a rounding: the largest of `ROUNDING_ATTEMPTS`.
@@ -354,7 +346,7 @@ class WorkloadData:
 
     def restore_set(self, index: int, variant: int) -> None:
         """Makes set `index` as before any launch, holding `variant`."""
-        self.device.copy(self._set(index), self.variants[variant].image)
+        self.device.copy(self.set_buffer(index), self.variants[variant].image)
         self._held[index] = variant
 
     def exchange_inputs(self, index: int) -> bool:
@@ -388,7 +380,9 @@ class WorkloadData:
 
     def set_buffer(self, index: int, *, pristine: bool = False) -> Any:
         """As `set_array`, as a buffer."""
-        return self.variants[self._held[index]].image if pristine else self._set(index)
+        if pristine:
+            return self.variants[self._held[index]].image
+        return self.device.view(self._arena, index * self.set_bytes, self.set_bytes)
 
     def expected_buffer(self, index: int, name: str) -> Any:
         """The float64 results that belong to what set `index` holds, where a kernel can read them."""
@@ -400,6 +394,3 @@ class WorkloadData:
             memo["buffer", name] = self.device.allocate(results.nbytes)
             self.device.write(memo["buffer", name], np.ascontiguousarray(results).view(np.uint8))
         return memo["buffer", name]
-
-    def _set(self, index: int) -> Any:
-        return self.device.view(self._arena, index * self.set_bytes, self.set_bytes)
