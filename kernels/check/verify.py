@@ -23,7 +23,7 @@ from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.compare import Deviation, check_surroundings, measure_set
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.trial import bind
-from tunesmith.kernels.launch.buffers import Layout, WorkloadData
+from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.contents import COMPARABLE, HEAVY
 from tunesmith.kernels.launch.reference import Prepared
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, Rejected, WrongResult
@@ -120,7 +120,6 @@ def prepare_step(
 ) -> WorkloadData | Skipped:
     """The buffers of a step and the reference's results for them. prepared: contents that were made before; without
     them the user's code runs here. Raises `TaskError`."""
-    layout = Layout.unforeseen(ALIGNMENT)
     try:
         return WorkloadData(
             device,
@@ -129,8 +128,8 @@ def prepare_step(
             seed=step.contents.seed,
             max_bytes=max_bytes,
             contents=step.contents,
-            max_sets=int(np.random.default_rng(layout.seed).integers(SETS[0], SETS[1] + 1)),
-            layout=layout,
+            max_sets=int(np.random.default_rng().integers(SETS[0], SETS[1] + 1)),
+            alignment=ALIGNMENT,
             prepared=prepared,
         )
     except OutOfDeviceMemory as error:
@@ -242,7 +241,7 @@ class _StepLaunches:
     def __init__(self, launches: Sequence[BoundLaunch], data: WorkloadData, step: Step, standard: Standard) -> None:
         self._launches, self._data, self._step, self._standard = launches, data, step, standard
         self._growth = growth(data.task, step.workload)
-        self._rng = np.random.default_rng([data.layout.seed, len(launches)])
+        self._rng = np.random.default_rng([data.layout_seed, len(launches)])
         # The task's tolerance is meant for its own workloads; on others the baseline's error is the measure.
         factor = HEAVY_FACTOR if step.contents.kind in HEAVY else ACCURACY_FACTOR
         self._allowed = [

@@ -4,7 +4,7 @@ Owns layout and contents. Each *set* is a complete copy of the kernel's arrays; 
 over them in turn, each finds its data gone from the last cache. The contents come in two variants, which sets hold
 alternately, so that a launch meets other contents and other addresses than the one before; an image of each variant is
 kept, from which inputs, poison and red zones are restored. Where arrays lie and what bytes surround them is drawn
-anew for each `Layout`, so that a kernel cannot know by its addresses that it is being checked.
+anew for each object, so that a kernel cannot know by its addresses that it is being checked.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Task, Workload
 
 ALIGNMENT = 512
-"""Bytes; where a layout says nothing else, every array starts at a multiple, as where a program allocates it."""
+"""Bytes; unless the caller says otherwise, every array starts at a multiple, as where a program allocates it."""
 RED_ZONE = 2048
 """Bytes before and after each array, at least, that no kernel may write."""
 MAX_GAP_BYTES = 4096
-"""Bytes that a layout may add before an array."""
+"""Bytes that may be added before an array."""
 MAX_SETS = 512
 MAX_COLD_MULTIPLE = 8
 """Bytes of all sets, in multiples of the bytes that cold caches need, where launches touch a part of their arrays."""
@@ -50,20 +50,6 @@ ROUNDING_FACTOR = 16.0
 large arguments."""
 SUM_ORDER_FACTOR = 8.0
 """The same where the original kernel is the reference, of the root mean square over an output."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where arrays lie: in an order, with gaps, and between bytes drawn from `seed`, at multiples of `alignment` bytes
-    or of what the device needs, where that is more."""
-
-    seed: int = 0
-    alignment: int = ALIGNMENT
-
-    @classmethod
-    def unforeseen(cls, alignment: int) -> Layout:
-        """A layout that no source can have been written for."""
-        return cls(secrets.randbits(64), alignment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +97,10 @@ class WorkloadData:
 
     sets: how many sets of buffers there are, as many as cold caches need or `max_sets`; set_bytes: bytes of one;
     touched_bytes: those that a launch reads or writes, at least, by what the task says of its traffic.
-    layout: where arrays lie, drawn anew for each object if left out. prepared: the contents and the expected results,
-    where they were made before; else they are made here, and the reference is called. `max_bytes` bounds the device
-    memory taken. Raises `TaskError` for a reference that fails, `OutOfDeviceMemory` when not even one set fits.
+    alignment: bytes that arrays start at multiples of, or as many as the device needs, where that is more; where they
+    lie is drawn from `layout_seed`, anew for each object. prepared: the contents and the expected results, where they
+    were made before; else they are made here, and the reference is called. `max_bytes` bounds the device memory taken.
+    Raises `TaskError` for a reference that fails, `OutOfDeviceMemory` when not even one set fits.
     """
 
     def __init__(
@@ -126,13 +113,15 @@ class WorkloadData:
         max_bytes: int,
         contents: Contents | None = None,
         max_sets: int = MAX_SETS,
-        layout: Layout | None = None,
+        alignment: int = ALIGNMENT,
         prepared: Prepared | None = None,
     ) -> None:
         self.device, self.task, self.workload = device, task, workload
         self.contents = contents or Contents(seed=seed)
-        self.layout = layout or Layout.unforeseen(ALIGNMENT)
-        arranging = np.random.default_rng(self.layout.seed)
+        self._alignment = max(alignment, device.base_alignment)
+        # No source can have been written for where its arrays lie.
+        self.layout_seed = secrets.randbits(64)
+        arranging = np.random.default_rng(self.layout_seed)
         self.places, self.set_bytes = self._arranged(arranging)
         # Around arrays mostly a NaN of 16 bits and more, which shows a kernel that multiplies by zero what it reads
         # beside an array; otherwise any byte.
@@ -204,7 +193,7 @@ class WorkloadData:
     def _arranged(self, rng: np.random.Generator) -> tuple[tuple[Slot, ...], int]:
         """The places, in the order of the arguments, and the bytes of a set, which hold whatever is drawn."""
         arrays = [argument for argument in self.task.arguments if argument.role != "scalar"]
-        step = max(self.layout.alignment, self.device.base_alignment)
+        step = self._alignment
         places: dict[str, Slot] = {}
         cursor = 0
         for position in rng.permutation(len(arrays)):

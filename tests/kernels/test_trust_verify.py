@@ -205,7 +205,7 @@ def test_parameters_are_macros_of_what_a_source_speaks_of() -> None:
 
 def test_made_up_workloads_are_judged_beside_the_baseline_and_are_not_the_tasks_own() -> None:
     workload = load_task("softmax").workloads[0]
-    data: Any = SimpleNamespace(task=load_task("softmax"), places=[], sets=2, layout=SimpleNamespace(seed=1))
+    data: Any = SimpleNamespace(task=load_task("softmax"), places=[], sets=2, layout_seed=1)
     standard = ({"out": Deviation(0.95, 0.1)},) * 2
     allowed = {}
     for is_derived in (False, True):
