@@ -261,10 +261,10 @@ def measure_set(
 ) -> WrongResult | dict[str, Deviation]:
     """The deviations of each output of set `index` after exactly one launch on its contents, or the first error.
 
-    allowed: the largest deviation per output, as a share of its tolerance; 1.0 if left out. Where it is exceeded and
-    the original kernel is the reference, an element may also be off by `WorkloadData.order_of_sums`. lenient: it may
-    then be off by `WorkloadData.sensitivity` in any case; where the task does not define a NaN, anything may stand in
-    its place, and a NaN in the rest of its row: arithmetic on infinities spreads within a sum as it is ordered."""
+    allowed: the largest deviation per output, as a share of its tolerance; 1.0 if left out. Where it is exceeded, an
+    element may also be off by `WorkloadData.slack`, if the original kernel is the reference or `lenient` is set. Where
+    the task does not define a NaN, anything may then stand in its place, and a NaN in the rest of its row: arithmetic
+    on infinities spreads within a sum as it is ordered."""
     quick = fused_check(data.device)
     found: WrongResult | dict[str, Deviation] | None = quick.passes(data, index, allowed or {}) if quick else None
     if found is None:
