@@ -242,17 +242,7 @@ class _StepLaunches:
         self._launches, self._data, self._step, self._standard = launches, data, step, standard
         self._growth = growth(data.task, step.workload)
         self._rng = np.random.default_rng([data.layout_seed, len(launches)])
-        # The task's tolerance is meant for its own workloads; on others the baseline's error is the measure.
-        factor = HEAVY_FACTOR if step.contents.kind in HEAVY else ACCURACY_FACTOR
-        self._allowed = [
-            {
-                name: 1.0
-                if step.own and one.largest <= 1
-                else max(1.0, factor * one.largest, min(self._growth, LONG_FACTOR * one.largest))
-                for name, one in of_variant.items()
-            }
-            for of_variant in standard
-        ]
+        self._allowed = allowed_errors(step, standard, self._growth)
         self._index = int(self._rng.integers(data.sets))
         self._first: dict[str, Deviation] = {}
         self._deterministic = True
@@ -353,6 +343,17 @@ def growth(task: Task, workload: Workload) -> float:
     task's tolerance is meant for its own sizes."""
     longest = {name: max(one.sizes[name] for one in task.workloads) for name in workload.sizes}
     return max([1.0, *(size / longest[name] for name, size in workload.sizes.items())])
+
+
+def allowed_errors(step: Step, standard: Standard, grown: float) -> list[dict[str, float]]:
+    """The largest deviation of each output that is accepted, for each variant: the task's tolerance is meant for its
+    own workloads; on others the baseline's error is the measure. grown: see `growth`."""
+    factor = HEAVY_FACTOR if step.contents.kind in HEAVY else ACCURACY_FACTOR
+
+    def allowed(error: float) -> float:
+        return 1.0 if step.own and error <= 1 else max(1.0, factor * error, min(grown, LONG_FACTOR * error))
+
+    return [{name: allowed(one.largest) for name, one in of_variant.items()} for of_variant in standard]
 
 
 def less_accurate(

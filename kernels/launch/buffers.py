@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,17 +142,16 @@ class WorkloadData:
                 f"the workload {workload.name} needs {needed:.1f} GiB of device memory; {allowed:.1f} GiB may be used"
             )
         xp = device.xp
-        pairs: Iterator[tuple[dict[str, Any], ...]]
         if prepared is None:
-            drawn = draw_variants(xp, task, workload, self.contents, count)
-            pairs = ((inputs, self._results(values_of(xp, task, workload, inputs))) for inputs in drawn)
-            del drawn
+            self.variants = tuple(
+                self._variant(inputs, self._results(values_of(xp, task, workload, inputs)))
+                for inputs in draw_variants(xp, task, workload, self.contents, count)
+            )
         else:
-            pairs = (
-                tuple({name: xp.asarray(array) for name, array in part.items()} for part in parts)
+            self.variants = tuple(
+                self._variant(*({name: xp.asarray(array) for name, array in part.items()} for part in parts))
                 for parts in prepared[:count]
             )
-        self.variants = tuple(self._variant(*pair) for pair in pairs)
         # What is read and written counts twice in the traffic, but takes the cache once.
         twice = sum(place.nbytes for place in self.places if place.argument.role == "inout")
         traffic = task.bytes_of(workload)
