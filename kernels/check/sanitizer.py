@@ -25,7 +25,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -91,14 +91,6 @@ Suspect = tuple[Candidate, Sequence[Workload]]
 Job = tuple[Candidate, Workload]
 
 
-class ToolRun(NamedTuple):
-    """code: the exit code, None after the timeout; launches: how many were made, if the process said so."""
-
-    code: int | None
-    output: str
-    launches: int | None
-
-
 def find_tool(name: str) -> str | None:
     """Path of an NVIDIA tool, or None where it is not installed."""
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(TOOL_FOLDERS))
@@ -106,9 +98,10 @@ def find_tool(name: str) -> str | None:
 
 def run_under(
     tools: Mapping[str, Sequence[str]], jobs: Sequence[Job], task: Task, index: int, seed: int, timeout_seconds: float
-) -> Generator[tuple[str, ToolRun], None, None]:
+) -> Generator[tuple[str, int | None, str, int], None, None]:
     """Launches `jobs` on the CUDA device `index` under each of `tools` (command lines by name), which run side by side.
-    Closing the generator ends the tools, together with the processes that they watch."""
+    For each its name, its exit code, None after the timeout, its output, and how many launches were made, all unless
+    its process says otherwise. Closing the generator ends the tools, together with the processes that they watch."""
     with tempfile.TemporaryDirectory(prefix="tunesmith-") as name_of_folder, contextlib.ExitStack() as stack:
         folder, running = Path(name_of_folder), {}
         (folder / "job.pickle").write_bytes(pickle.dumps((jobs, task, index, seed)))
@@ -128,7 +121,7 @@ def run_under(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(max(0.0, deadline - time.monotonic()))
             text, done = (folder / f"{name}.txt").read_text("utf-8", errors="replace"), folder / name
-            yield name, ToolRun(code, text, int(done.read_text("ascii")) if done.exists() else None)
+            yield name, code, text, int(done.read_text("ascii")) if done.exists() else len(jobs)
 
 
 def _end(group: int) -> None:
@@ -168,18 +161,16 @@ def _sanitize_together(
     tools = {name: (tool, f"--tool={name}", *options) for name in SANITIZER_TOOLS}
     notes = []
     with contextlib.closing(run_under(tools, jobs, task, index, seed, SANITIZER_SECONDS)) as runs:
-        for name, run in runs:
-            made = len(jobs) if run.launches is None else run.launches
-            if run.code == ERROR_EXIT_CODE:
-                return Sanitized(found=f"{name}: {_first_error(run.output)}")
-            if run.code is None:
+        for name, code, output, launches in runs:
+            if code == ERROR_EXIT_CODE:
+                return Sanitized(found=f"{name}: {_first_error(output)}")
+            if code is None:
                 notes.append(f"{name} did not end within {SANITIZER_SECONDS:g} s")
-            elif run.code != 0:
-                last = (run.output.strip() or "it says nothing").splitlines()[-1]
+            elif code != 0:
+                last = (output.strip() or "it says nothing").splitlines()[-1]
                 notes.append(f"{name} could not be run: {last[:300]}")
-            elif left := list(dict.fromkeys(workload.name for _, workload in jobs[made:])):
-                more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-                notes.append(f"{name} had no time for {', '.join(left[:3])}{more}")
+            elif launches < len(jobs):
+                notes.append(f"{name} had no time for {len(jobs) - launches} of {len(jobs)} launches")
     return Sanitized(note=f"compute-sanitizer: {'; '.join(notes)}" if notes else "")
 
 
@@ -211,10 +202,10 @@ def count_events(
     # The clocks stay as they are: the harness owns them, and times are taken elsewhere.
     options = "--csv --page raw --print-units base --clock-control none --target-processes all --launch-count 1"
     command = [tool, *options.split(), "--kernel-name", candidate.template.entry, "--metrics", ",".join(METRICS)]
-    ((_, run),) = run_under({"ncu": command}, [(candidate, workload)], task, index, seed, PROFILER_SECONDS)
-    if run.code is None:
+    ((_, code, output, _),) = run_under({"ncu": command}, [(candidate, workload)], task, index, seed, PROFILER_SECONDS)
+    if code is None:
         return Counters(note=f"ncu did not end within {PROFILER_SECONDS:g} s")
-    return parse_counters(run.output)
+    return parse_counters(output)
 
 
 def parse_counters(text: str) -> Counters:
