@@ -169,8 +169,9 @@ def _sanitize_together(
             elif code != 0:
                 last = (output.strip() or "it says nothing").splitlines()[-1]
                 notes.append(f"{name} could not be run: {last[:300]}")
-            elif launches < len(jobs):
-                notes.append(f"{name} had no time for {len(jobs) - launches} of {len(jobs)} launches")
+            elif left := list(dict.fromkeys(workload.name for _, workload in jobs[launches:])):
+                more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+                notes.append(f"{name} had no time for {', '.join(left[:3])}{more}")
     return Sanitized(note=f"compute-sanitizer: {'; '.join(notes)}" if notes else "")
 
 
