@@ -61,8 +61,10 @@ FILES: dict[str, tuple[str, str, tuple[str, ...], str, set[str]]] = {
     "indices": ("t in T v d; i in int32 n k; out out T n d", "v=4096, d=64, n=2048, k=16", ("k <= v",), "", set()),
     "histogram": ("x in uint8 n; bins out int32 256", "n=1048576; n=16777216", (), "n", set()),
     "bitmap": ("x in uint32 ceil_div(n,32); out out uint32 ceil_div(n,32)", "n=1048576", (), "", set()),
+    "partial sums": ("x in T n; out out T ceil_div(n,1024)", "n=16777216", (), "n", set()),
     "capped": ("x in T min(n,65536); out out T min(n,65536)", "n=4096", (), "", set()),
     "products": ("x in T b*t h*d; out out T b*h t*d", "b=2, t=512, h=8, d=64", ("d % 8 == 0",), "", set()),
+    "cubes": ("x in T n n n; out out T n n n", "n=128; n=256", (), "8 * n * n * n", set()),
     "powers": ("x in T 2**p; out out T 2**p", "p=16; p=20", (), "p * 2 ** p", set()),
     "packed": (
         "w in uint8 n k//2; s in float16 n k//64; x in T k; out out T n",
