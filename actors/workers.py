@@ -31,7 +31,7 @@ from tunesmith.kernels.check.coverage import launch_marked
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Edges, Passed, Skipped, Standard
 from tunesmith.kernels.launch.buffers import WorkloadData
-from tunesmith.kernels.launch.reference import Prepared
+from tunesmith.kernels.launch.reference import unpacked
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.roofs import compile_health, compile_probes, self_test
 from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Outcome, Rejected
@@ -190,7 +190,7 @@ class DeviceWorker(Bench):
     def prepare_step(self, step: Step, path: Path | None = None) -> Skipped | None:
         """The data for the methods below. path: a file with prepared contents; without it they are made here."""
         self._step, self._plain, self._path = None, None, path
-        prepared = Prepared.from_bytes(path.read_bytes()) if path is not None else None
+        prepared = unpacked(path.read_bytes()) if path is not None else None
         data = verify.prepare_step(self.device, self.task, step, max_bytes=self.room, prepared=prepared)
         if isinstance(data, Skipped):
             return data

@@ -20,7 +20,7 @@ from tunesmith.kernels.build.artifact import CacheError, DiskCache, open_cache
 from tunesmith.kernels.check.plan import Step, made_up_scalars
 from tunesmith.kernels.check.verify import Skipped
 from tunesmith.kernels.launch.contents import Contents
-from tunesmith.kernels.launch.reference import OutsideContract, Prepared, key_of, load_reference, prepare_contents
+from tunesmith.kernels.launch.reference import Prepared, key_of, load_reference, packed, prepare_contents
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 
@@ -56,7 +56,7 @@ class ContentsHost:
         found = []
         for name, level, value in made_up_scalars(self._task, workload):
             contents = Contents(seed=seed, scalars=((name, value),))
-            if isinstance(self._make(workload, contents, made_up=True), OutsideContract):
+            if isinstance(self._make(workload, contents, made_up=True), str):
                 found.append((name, level, value))
         return found
 
@@ -68,21 +68,21 @@ class ContentsHost:
         if data is None:
             begun = time.monotonic()
             made = self._make(step.workload, step.contents, made_up=not step.own)
-            if isinstance(made, OutsideContract):
-                return Skipped(step.name, made.why, reason="reference")
-            data = made.to_bytes()
+            if isinstance(made, str):
+                return Skipped(step.name, made, reason="reference")
+            data = packed(made)
             if self._cache is not None and len(data) < MAX_CACHED_BYTES_PER_SECOND * (time.monotonic() - begun):
                 self._cache.write(key, data)
         path.write_bytes(data)
         return None
 
-    def _make(self, workload: Workload, contents: Contents, *, made_up: bool) -> Prepared | OutsideContract:
+    def _make(self, workload: Workload, contents: Contents, *, made_up: bool) -> Prepared | str:
         try:
             return prepare_contents(self._task, workload, contents, made_up=made_up)
         except TaskError as error:
             if not made_up:
                 raise
-            return OutsideContract(str(error))
+            return str(error)
 
 
 class Preparation:

@@ -35,55 +35,43 @@ FIGURES = 3
 """What a block reports: the largest share of the tolerance, the sum of squares, and how many elements are wrong."""
 UNCHANGED = "unchanged"
 
+_WORDS = {
+    "KERNEL": (
+        f'extern "C" __global__ void __launch_bounds__({BLOCK})',
+        f"__attribute__((reqd_work_group_size({BLOCK}, 1, 1))) __kernel void",
+    ),
+    "DEVICE": ("__device__", ""),
+    "GLOBAL": ("", "__global"),
+    "SHARED": ("__shared__", "__local"),
+    "BARRIER": ("__syncthreads()", "barrier(CLK_LOCAL_MEM_FENCE)"),
+    "LOCAL_ID": ("threadIdx.x", "get_local_id(0)"),
+    "GROUP_ID": ("blockIdx.x", "get_group_id(0)"),
+    "GROUPS": ("gridDim.x", "get_num_groups(0)"),
+    "AS_FLOAT": ("__uint_as_float", "as_float"),
+    "wide": ("long long", "long"),
+    "byte": ("unsigned char", "uchar"),
+}
+"""What the kernels' text says in CUDA and in OpenCL."""
+_LOOP = f"#define FIRST ((wide)GROUP_ID * {BLOCK} + (wide)LOCAL_ID)\n#define STEP ((wide)GROUPS * {BLOCK})\n"
 _HEADS: dict[BackendName, str] = {
-    "cuda": f"""
-#define KERNEL extern "C" __global__ void __launch_bounds__({BLOCK})
-#define DEVICE __device__
-#define GLOBAL
-#define SHARED __shared__
-#define BARRIER __syncthreads()
-#define LOCAL_ID threadIdx.x
-#define GROUP_ID blockIdx.x
-#define GLOBAL_ID ((long long)blockIdx.x * {BLOCK} + threadIdx.x)
-#define GLOBAL_SIZE ((long long)gridDim.x * {BLOCK})
-#define AS_FLOAT __uint_as_float
-typedef long long wide;
-typedef unsigned char byte;
-""",
-    "opencl": f"""
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#define KERNEL __attribute__((reqd_work_group_size({BLOCK}, 1, 1))) __kernel void
-#define DEVICE
-#define GLOBAL __global
-#define SHARED __local
-#define BARRIER barrier(CLK_LOCAL_MEM_FENCE)
-#define LOCAL_ID get_local_id(0)
-#define GROUP_ID get_group_id(0)
-#define GLOBAL_ID ((long)get_global_id(0))
-#define GLOBAL_SIZE ((long)get_global_size(0))
-#define AS_FLOAT as_float
-typedef long wide;
-typedef uchar byte;
-""",
+    "cuda": "".join(f"#define {word} {cuda}\n" for word, (cuda, _) in _WORDS.items()) + _LOOP,
+    "opencl": "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"
+    + "".join(f"#define {word} {opencl}\n" for word, (_, opencl) in _WORDS.items())
+    + _LOOP,
 }
 _REDUCE = f"""
-    SHARED double largest[{BLOCK}], squares[{BLOCK}], wrong[{BLOCK}];
+    SHARED double partial[{FIGURES}][{BLOCK}];
     const int lane = (int)LOCAL_ID;
-    largest[lane] = most; squares[lane] = sum; wrong[lane] = bad;
+    partial[0][lane] = most; partial[1][lane] = sum; partial[2][lane] = bad;
     BARRIER;
     for (int width = {BLOCK // 2}; width > 0; width /= 2) {{
         if (lane < width) {{
-            largest[lane] = fmax(largest[lane], largest[lane + width]);
-            squares[lane] += squares[lane + width];
-            wrong[lane] += wrong[lane + width];
+            partial[0][lane] = fmax(partial[0][lane], partial[0][lane + width]);
+            for (int i = 1; i < {FIGURES}; ++i) partial[i][lane] += partial[i][lane + width];
         }}
         BARRIER;
     }}
-    if (lane == 0) {{
-        figures[part + {FIGURES} * GROUP_ID] = largest[0];
-        figures[part + {FIGURES} * GROUP_ID + 1] = squares[0];
-        figures[part + {FIGURES} * GROUP_ID + 2] = wrong[0];
-    }}
+    if (lane < {FIGURES}) figures[part + {FIGURES} * GROUP_ID + lane] = partial[lane][0];
 }}
 """
 _COMPARE = (
@@ -91,7 +79,7 @@ _COMPARE = (
 KERNEL compare(GLOBAL const ELEMENT* got, GLOBAL const double* expected, GLOBAL double* figures, wide part,
                wide count, double rtol, double atol, double edge, double allowed) {
     double most = 0.0, sum = 0.0, bad = 0.0;
-    for (wide i = GLOBAL_ID; i < count; i += GLOBAL_SIZE) {
+    for (wide i = FIRST; i < count; i += STEP) {
         const double x = VALUE(got[i]), y = expected[i];
         int same = x == y || (isnan(x) && isnan(y));
         same = same || (isinf(x) && fabs(y) >= edge && (x > 0.0) == (y > 0.0));
@@ -111,7 +99,7 @@ typedef struct { wide low, high; } Pair;
 KERNEL unchanged(GLOBAL const byte* after, GLOBAL const byte* before, GLOBAL double* figures, wide part,
                  wide begin, wide end) {
     double most = 0.0, sum = 0.0, bad = 0.0;
-    for (wide at = begin / 16 * 16 + 16 * GLOBAL_ID; at < end; at += 16 * GLOBAL_SIZE) {
+    for (wide at = begin / 16 * 16 + 16 * FIRST; at < end; at += 16 * STEP) {
         if (at >= begin && at + 16 <= end) {
             const Pair a = *(GLOBAL const Pair*)(after + at), b = *(GLOBAL const Pair*)(before + at);
             bad += a.low != b.low || a.high != b.high;
@@ -273,20 +261,17 @@ def measure_set(
 ) -> WrongResult | dict[str, Deviation]:
     """The deviations of each output of set `index` after exactly one launch on its contents, or the first error.
 
-    allowed: the largest deviation per output, as a share of its tolerance; 1.0 if left out. Where it is exceeded and
-    the original kernel is the reference, an element may also be off by `WorkloadData.order_of_sums`. lenient: it may
-    then be off by `WorkloadData.sensitivity` in any case; where the task does not define a NaN, anything may stand in
-    its place, and a NaN in the rest of its row: arithmetic on infinities spreads within a sum as it is ordered."""
-    xp, quick = data.device.xp, fused_check(data.device)
+    allowed: the largest deviation per output, as a share of its tolerance; 1.0 if left out. Where it is exceeded, an
+    element may also be off by `WorkloadData.slack`, if the original kernel is the reference or `lenient` is set. Where
+    the task does not define a NaN, anything may then stand in its place, and a NaN in the rest of its row: arithmetic
+    on infinities spreads within a sum as it is ordered."""
+    quick = fused_check(data.device)
     found: WrongResult | dict[str, Deviation] | None = quick.passes(data, index, allowed or {}) if quick else None
     if found is None:
         found = _measure_slowly(data, index, allowed or {})
     may_differ = lenient or not data.task.reference
     if may_differ and isinstance(found, WrongResult) and found.reason in ("mismatch", "unwritten"):
-        slack = data.order_of_sums(index)
-        if lenient:
-            slack = {name: xp.maximum(slack[name], one) for name, one in data.sensitivity(index).items()}
-        found = _measure_slowly(data, index, allowed or {}, slack)
+        found = _measure_slowly(data, index, allowed or {}, data.slack(index, lenient=lenient))
     return found if isinstance(found, WrongResult) else _unwritten_nan(data, index) or found
 
 

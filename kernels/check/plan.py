@@ -15,12 +15,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.check.source_sizes import source_integers
-from tunesmith.kernels.launch.contents import CHANGES, Contents, Kind, kinds_of
+from tunesmith.kernels.launch.contents import CHANGES, Contents, kinds_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload
@@ -58,9 +58,9 @@ FULL_STEP_COST = 3.0
 """Additional time of a step with `MAX_BYTES` of arrays, over the time of a step with nearly none."""
 SMALL_BYTES = 1e6
 """Total array bytes of the small workload on which the reference is examined first."""
-ON_TUNED: tuple[Kind, ...] = ("large", "shifted", "outliers", "masked", "edges")
+ON_TUNED = ("large", "shifted", "outliers", "masked", "edges")
 """Kinds of contents whose effect grows with the size: the smallest tuned workload is checked on them too."""
-UNINFORMATIVE: tuple[Kind, ...] = ("zeros", "ties", "constant", "edges", "infinities", "masked", "nans")
+UNINFORMATIVE = ("zeros", "ties", "constant", "edges", "infinities", "masked", "nans")
 """Kinds of contents under which a result may be undefined, or the same as without any arithmetic."""
 MAX_UNINFORMATIVE_RESULTS = 16
 """Elements of the largest output up to which such contents say too little, so that the task's own are used too."""
@@ -133,11 +133,10 @@ def plan(
         return _on_one(task, task.workload(only), seed)
     if not own:
         return []
-    smallest = min(own, key=task.bytes_of)
-    tuned = min((w for w in own if not w.held_out), key=task.bytes_of, default=smallest)
-    steps = derived_steps(task, limits, tuned, seed, unusable)
-    steps += source_size_steps(task, limits, tuned, seed, source, {step.workload.name for step in steps})
-    steps = _by_gain(task, limits, steps)
+    tuned = min([one for one in own if not one.held_out] or own, key=task.bytes_of)
+    shapes = Shapes(task, limits, tuned, seed)
+    steps = derived_steps(shapes, unusable)
+    steps = _by_gain(shapes, steps + source_size_steps(shapes, source, {step.workload.name for step in steps}))
     steps += _on_one(task, tuned, seed)
     others = (one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes)
     return steps + [Step(workload, Contents(seed=seed)) for workload in others]
@@ -175,13 +174,12 @@ def extents(task: Task, workloads: Sequence[Workload]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _by_gain(task: Task, limits: DeviceLimits, steps: Sequence[Step]) -> list[Step]:
+def _by_gain(shapes: Shapes, steps: Sequence[Step]) -> list[Step]:
     """`steps` in greedy order: next is the step that adds the most pairs which no earlier step has, for its cost. The
     gain of a step only shrinks, so that a queue with outdated gains suffices (Minoux, "Accelerated greedy algorithms
     for maximizing submodular set functions", 1978)."""
     pairs = [step.pairs for step in steps]
-    most = MAX_BYTES[limits.kind]
-    costs = [1 + FULL_STEP_COST * _array_bytes(task, step.workload) / most for step in steps]
+    costs = [1 + FULL_STEP_COST * _array_bytes(shapes.task, step.workload) / shapes.cheap[0] for step in steps]
     queue = [(-len(of_step) / cost, at) for at, (of_step, cost) in enumerate(zip(pairs, costs, strict=True))]
     heapq.heapify(queue)
     covered: set[tuple[object, object]] = set()
@@ -202,14 +200,12 @@ def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
     return [Step(workload, contents) for contents in (first, *kinds, last)]
 
 
-def derived_steps(
-    task: Task, limits: DeviceLimits, like: Workload, seed: int, unusable: Collection[tuple[str, int]] = ()
-) -> list[Step]:
-    """Steps on sizes of the ladder, around the sizes of `like`, and about the largest of the task, the smallest first.
-    A size that is not an extent takes the value of `like`, half of it, one less, one more, and twice of it."""
-    shapes = _Shapes(task, limits, like, seed)
+def derived_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> list[Step]:
+    """Steps on sizes of the ladder, around the sizes of `shapes.like`, and about the largest of the task, the smallest
+    first. A size that is not an extent takes that workload's value, half of it, one less, one more, and twice of it."""
+    task, seed = shapes.task, shapes.seed
     classes: dict[str, list[tuple[int, ...]]] = {}
-    for name, size in like.sizes.items():
+    for name, size in shapes.like.sizes.items():
         largest = max(workload.sizes[name] for workload in shapes.own)
         around, beyond = (size, max(1, size - 1), size + 1), (largest, largest + 1, largest + 3)
         others = dict.fromkeys((size, size // 2, size - 1, size + 1, 2 * size))
@@ -217,8 +213,8 @@ def derived_steps(
         classes[name] = ladder if name in shapes.extents else [(value,) for value in others if value >= 1]
     kinds = kinds_of(task)
     levels = {
-        argument.name: [level for level in range(1 + len(changes)) if (argument.name, level) not in unusable]
-        for argument, changes in _scalar_changes(task)
+        name: [level for level in range(1 + count) if (name, level) not in unusable]
+        for name, count in _scalar_levels(task).items()
     }
     factors = {
         **{f"size {name}": len(members) for name, members in classes.items()},
@@ -241,7 +237,7 @@ def derived_steps(
         if (fitting := shapes.within(sizes, shapes.types[at], kept)) is None:
             return
         turns.update((name, size, at) for name, size in fitting.items())
-        workload = shapes.workload(fitting, shapes.types[at], "derived")
+        workload = _resized(shapes.like, fitting, shapes.types[at], "derived")
         scalars = _scalars(task, workload, {name: of[chosen.get(f"scalar {name}", 0)] for name, of in levels.items()})
         kind, change = kinds[chosen["kind"]], CHANGES[position % len(CHANGES)]
         variants = [Contents(kind, seed, change, scalars)]
@@ -275,36 +271,31 @@ def reaching_steps(
     `MAX_COVERAGE_STEPS`, sizes of all magnitudes among the first, and `MAX_NEIGHBOUR_STEPS` beside the task's own
     shapes. Each size in turn becomes as long as the memory budget allows, as a row may have to exceed a parameter of
     the template. tried: whether the steps of `derived_steps` have been carried out; if not, they are among these."""
-    shapes, found = _Shapes(task, limits, like, seed), []
+    shapes, found = Shapes(task, limits, like, seed), []
+    untried = [] if tried else derived_steps(shapes)
     for own in types:
-        steps = list(_long_steps(shapes, own))
-        if not tried:
-            steps += [one for one in derived_steps(task, limits, like, seed) if one.workload.types == own]
+        steps = [*_long_steps(shapes, own), *(one for one in untried if one.workload.types == own)]
         # Multiples of the golden ratio, modulo 1, spread evenly however many are taken.
         order = sorted(range(len(steps)), key=lambda at: at * GOLDEN_RATIO % 1)
         found.append([*(steps[at] for at in order[:MAX_COVERAGE_STEPS]), *_near_steps(shapes, own)])
     return [step for turn in itertools.zip_longest(*found) for step in turn if step is not None]
 
 
-def _long_steps(shapes: _Shapes, types: Mapping[str, str]) -> Iterator[Step]:
+def _long_steps(shapes: Shapes, types: Mapping[str, str]) -> Iterator[Step]:
     """Each size long, with and without a rest behind the last vector, while the others are small."""
-    turn = 0
-    for name in sorted(shapes.extents):
-        length = MIN_LONG_SIZE
-        while shapes.allow_long(length):
-            for size in (length, length + 1):
-                turn += 1
-                small = {
-                    other: 1 + (at + turn) % 3 if other in shapes.extents else given
-                    for at, (other, given) in enumerate(shapes.like.sizes.items())
-                }
-                sizes = shapes.within(small | {name: size}, types, name)
-                if sizes is not None and sizes[name] == size:  # and not cut to what another length gave
-                    yield shapes.step(shapes.workload(sizes, types, "long"), turn)
-            length *= 2
+    lengths = itertools.takewhile(shapes.allow_long, (MIN_LONG_SIZE << times for times in itertools.count()))
+    longer = [size for length in lengths for size in (length, length + 1)]
+    for turn, (name, size) in enumerate(itertools.product(sorted(shapes.extents), longer), 1):
+        small = {
+            other: 1 + (at + turn) % 3 if other in shapes.extents else given
+            for at, (other, given) in enumerate(shapes.like.sizes.items())
+        }
+        sizes = shapes.within(small | {name: size}, types, name)
+        if sizes is not None and sizes[name] == size:  # and not cut to what another length gave
+            yield shapes.step(_resized(shapes.like, sizes, types, "long"), turn)
 
 
-def _near_steps(shapes: _Shapes, types: Mapping[str, str]) -> list[Step]:
+def _near_steps(shapes: Shapes, types: Mapping[str, str]) -> list[Step]:
     """The task's own shapes with each size in turn one more, the largest first: a path for large arrays has its own way
     with what no vector divides."""
     task, found = shapes.task, dict[str, Step]()
@@ -316,24 +307,21 @@ def _near_steps(shapes: _Shapes, types: Mapping[str, str]) -> list[Step]:
     return list(found.values())[:MAX_NEIGHBOUR_STEPS]
 
 
-def source_size_steps(
-    task: Task, limits: DeviceLimits, like: Workload, seed: int, source: str, known: Collection[str] = ()
-) -> list[Step]:
+def source_size_steps(shapes: Shapes, source: str, known: Collection[str] = ()) -> list[Step]:
     """Steps in which each size in turn is what `source` compares something with, and its neighbours, in each
     combination of types; other sizes are small. known: names of workloads that need no further step."""
     made: dict[str, Step] = {}
-    shapes = _Shapes(task, limits, like, seed)
-    long = [name for name in like.sizes if name in shapes.extents]
+    long = [name for name in shapes.like.sizes if name in shapes.extents]
     usual = {size for of_class in LADDER for size in of_class} | set(range(MIN_SOURCE_SIZE))
     numbers = [number for number in source_integers(source) if not {number - 1, number, number + 1} <= usual]
     numbers = list(filter(shapes.allow_long, numbers))[: MAX_SOURCE_SIZE_STEPS // max(1, 3 * len(long))]
     for number in numbers:
         for turn, (name, value) in enumerate(itertools.product(long, (number, number - 1, number + 1))):
-            wanted = like.sizes | dict.fromkeys(long, (3, 8, 17)[turn % 3]) | {name: value}
+            wanted = shapes.like.sizes | dict.fromkeys(long, (3, 8, 17)[turn % 3]) | {name: value}
             for types in shapes.types:
                 sizes = shapes.within(wanted, types, name)
-                if sizes is not None and shapes.workload(sizes, types, "derived").name not in known:
-                    workload = shapes.workload(sizes, types, "from the source")
+                if sizes is not None and _resized(shapes.like, sizes, types, "derived").name not in known:
+                    workload = _resized(shapes.like, sizes, types, "from the source")
                     made.setdefault(workload.name, shapes.step(workload, turn))
     return list(made.values())
 
@@ -367,28 +355,28 @@ def _balance(rows: list[dict[str, int]], name: str, levels: int) -> None:
             row[name] = new
 
 
-class _Shapes:
-    """The sizes that made-up workloads of a task may have on a kind of device, and steps on these. like: the workload
-    whose sizes they vary; cheap, most: bytes and operations of a usual step, and of any, at least the need of the
-    task's smallest workload; types: the combinations of types of the task's workloads that the backend knows."""
+class Shapes:
+    """The sizes that made-up workloads of a task may have on a kind of device. like: the workload whose sizes they
+    vary; cheap, most: bytes and operations of a usual step, and of any, at least the need of the task's smallest
+    workload; types: the combinations of types of the task's workloads that the backend knows."""
 
     def __init__(self, task: Task, limits: DeviceLimits, like: Workload, seed: int) -> None:
         self.task, self.kind, self.like, self.seed = task, limits.kind, like, seed
         self.own = _of_kind(task, limits)
         self.extents = extents(task, self.own)
+        self._requirements: dict[tuple[object, ...], list[str]] = {}
+        self._costs: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._related_sizes: dict[tuple[object, ...], list[dict[str, int]]] = {}
         smallest = min(self.own, key=lambda one: _array_bytes(task, one))
+        operations = _number(lambda: task.flops_of(smallest))
         self.cheap = MAX_BYTES[limits.kind], MAX_FLOPS[limits.kind]
-        self.most = max(self.cheap[0], _array_bytes(task, smallest)), max(self.cheap[1], _flops(task, smallest))
+        self.most = max(self.cheap[0], _array_bytes(task, smallest)), max(self.cheap[1], operations)
         found = {tuple(workload.types.items()): workload.types for workload in task.workloads}
         self.types = [
             dict(types)
             for types in found.values()
             if all(limits.backend in DTYPES[dtype].c_names for dtype in types.values())
         ]
-        self._related_sizes: dict[tuple[object, ...], list[dict[str, int]]] = {}
-
-    def workload(self, sizes: Mapping[str, int], types: Mapping[str, str], origin: str) -> Workload:
-        return _resized(self.like, sizes, types, origin)
 
     def step(self, workload: Workload, turn: int) -> Step:
         """`workload` with the task's own contents."""
@@ -405,14 +393,14 @@ class _Shapes:
                 break
             sizes = {**sizes, name: lower[0]}
         # One size after another, rather others than `kept`, as long as more of what the task requires holds.
-        broken, affordable = self._broken(sizes, types), self._affordable(sizes, types)
+        broken, affordable = self._broken(sizes, types), self._costs_at_most(self.most, sizes, types)
         for name in sorted((name for name in sizes if name in self.extents), key=lambda name: name == kept):
             for size in self._others(name, sizes[name]):
                 if affordable and not any(name in parse(text).names for text in broken):
                     break
                 changed = {**sizes, name: size}
                 left = self._broken(changed, types)
-                if (len(left) < len(broken) or not affordable) and self._affordable(changed, types):
+                if (len(left) < len(broken) or not affordable) and self._costs_at_most(self.most, changed, types):
                     sizes, broken, affordable = changed, left, True
         if affordable and not broken:
             return sizes
@@ -432,8 +420,8 @@ class _Shapes:
             bases = [one for one in cheap if not self._broken(one, types)]
             lengths = range(1, MAX_RELATED_SIZE + 1)
             varied = [{**one, kept: size} for one in (bases[:1] + bases[-1:]) for size in lengths]
-            whole = [one for one in varied if not self._broken(one, types) and self._affordable(one, types)]
-            self._related_sizes[key] = bases + whole
+            fitting = [one for one in varied if not self._broken(one, types)]
+            self._related_sizes[key] = bases + [one for one in fitting if self._costs_at_most(self.most, one, types)]
         return self._related_sizes.get(key, [])
 
     def _others(self, name: str, size: int) -> list[int]:
@@ -451,15 +439,19 @@ class _Shapes:
 
     def _broken(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> list[str]:
         """The task's requirements that do not hold, or cannot be computed."""
-        workload = self.workload(sizes, types, "")
-        return [text for text in self.task.requires if not _allows(self.task, workload, text)]
-
-    def _affordable(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> bool:
-        return self._costs_at_most(self.most, sizes, types)
+        key = (*sizes.values(), *types.values())
+        if key not in self._requirements:
+            workload = _resized(self.like, sizes, types, "")
+            broken = [text for text in self.task.requires if not _allows(self.task, workload, text)]
+            self._requirements[key] = broken
+        return self._requirements[key]
 
     def _costs_at_most(self, most: tuple[float, float], sizes: Mapping[str, int], types: Mapping[str, str]) -> bool:
-        workload = self.workload(sizes, types, "")
-        return _array_bytes(self.task, workload) <= most[0] and _flops(self.task, workload) <= most[1]
+        key = (*sizes.values(), *types.values())
+        if key not in self._costs:
+            workload = _resized(self.like, sizes, types, "")
+            self._costs[key] = _array_bytes(self.task, workload), _number(lambda: self.task.flops_of(workload))
+        return self._costs[key][0] <= most[0] and self._costs[key][1] <= most[1]
 
 
 def _resized(like: Workload, sizes: Mapping[str, int], types: Mapping[str, str], origin: str) -> Workload:
@@ -487,10 +479,6 @@ def _number(compute: Callable[[], float]) -> float:
         return math.inf
 
 
-def _flops(task: Task, workload: Workload) -> float:
-    return _number(lambda: task.flops_of(workload))
-
-
 def _array_bytes(task: Task, workload: Workload, arguments: Sequence[Argument] | None = None) -> float:
     """Bytes of all arrays, or of those among `arguments`."""
     arrays = [one for one in arguments or task.arguments if one.role != "scalar"]
@@ -501,36 +489,38 @@ def _array_bytes(task: Task, workload: Workload, arguments: Sequence[Argument] |
     )
 
 
-def _scalar_changes(task: Task) -> Iterator[tuple[Argument, list[Callable[[Workload], float]]]]:
-    """Each scalar, with the values beside the task's own that it takes in the checks."""
+def _scalar_levels(task: Task) -> dict[str, int]:
+    """For each scalar, how many values beside the task's own it takes in the checks."""
+    levels = {}
     for argument in task.arguments:
         if argument.role == "scalar":
-            listed = [argument.model_copy(update={"value": value}) for value in argument.values]
-            changes: list[Callable[[Workload], float]] = [partial(task.scalar_of, one) for one in listed]
             types = task.types.get(argument.dtype, (argument.dtype,))
-            if not listed and all(DTYPES[dtype].is_float for dtype in types):
-                changes = [partial(_changed_scalar, task, argument, change) for change in SCALARS]
-            yield argument, changes
-
-
-def _changed_scalar(task: Task, argument: Argument, change: Callable[[float], float], workload: Workload) -> float:
-    return change(task.scalar_of(argument, workload))
+            changed = len(SCALARS) if all(DTYPES[dtype].is_float for dtype in types) else 0
+            levels[argument.name] = len(argument.values) or changed
+    return levels
 
 
 def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
-    """The values of scalars that are not the task's own in a step."""
+    """The values of scalars that are not the task's own in a step. chosen: levels, from 1 on; 0 is the task's own."""
     found = []
-    for argument, changes in _scalar_changes(task):
+    for argument in task.arguments:
         if level := chosen.get(argument.name, 0):
             with contextlib.suppress(TaskError):
-                if (value := changes[level - 1](workload)) != task.scalar_of(argument, workload):
+                own = task.scalar_of(argument, workload)
+                if argument.values:
+                    listed = argument.model_copy(update={"value": argument.values[level - 1]})
+                    value = task.scalar_of(listed, workload)
+                else:
+                    value = SCALARS[level - 1](own)
+                if value != own:
                     found.append((argument.name, value))
     return tuple(found)
 
 
 def made_up_scalars(task: Task, workload: Workload) -> Iterator[tuple[str, int, float]]:
     """The values of scalars that no task lists: name, level and value on `workload`."""
-    for argument, changes in _scalar_changes(task):
-        for level in range(1, 1 + len(changes)) if not argument.values else ():
+    levels = _scalar_levels(task)
+    for argument in task.arguments:
+        for level in range(1, 1 + levels.get(argument.name, 0)) if not argument.values else ():
             for name, value in _scalars(task, workload, {argument.name: level}):
                 yield name, level, value

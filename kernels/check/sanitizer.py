@@ -25,14 +25,14 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import Candidate, types_key
 from tunesmith.kernels.check.verify import infeasible_on
-from tunesmith.kernels.launch.contents import Contents, draw, spread
+from tunesmith.kernels.launch.contents import Contents, draw_variants
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS
@@ -91,14 +91,6 @@ Suspect = tuple[Candidate, Sequence[Workload]]
 Job = tuple[Candidate, Workload]
 
 
-class ToolRun(NamedTuple):
-    """code: the exit code, None after the timeout; launches: how many were made, if the process said so."""
-
-    code: int | None
-    output: str
-    launches: int | None
-
-
 def find_tool(name: str) -> str | None:
     """Path of an NVIDIA tool, or None where it is not installed."""
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(TOOL_FOLDERS))
@@ -106,17 +98,18 @@ def find_tool(name: str) -> str | None:
 
 def run_under(
     tools: Mapping[str, Sequence[str]], jobs: Sequence[Job], task: Task, index: int, seed: int, timeout_seconds: float
-) -> Generator[tuple[str, ToolRun], None, None]:
+) -> Generator[tuple[str, int | None, str, int], None, None]:
     """Launches `jobs` on the CUDA device `index` under each of `tools` (command lines by name), which run side by side.
-    Closing the generator ends the tools, together with the processes that they watch."""
-    with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder, contextlib.ExitStack() as stack:
-        job = Path(folder, "job.pickle")
-        job.write_bytes(pickle.dumps((jobs, task, index, seed)))
-        running = {}
+    For each its name, its exit code, None after the timeout, its output, and how many launches were made, all unless
+    its process says otherwise. Closing the generator ends the tools, together with the processes that they watch."""
+    with tempfile.TemporaryDirectory(prefix="tunesmith-") as name_of_folder, contextlib.ExitStack() as stack:
+        folder, running = Path(name_of_folder), {}
+        (folder / "job.pickle").write_bytes(pickle.dumps((jobs, task, index, seed)))
         for name, tool in tools.items():
-            program = [sys.executable, "-m", "tunesmith.kernels.check.sanitizer", str(Path(folder, name)), str(job)]
+            files = str(folder / name), str(folder / "job.pickle")
+            program = [sys.executable, "-m", "tunesmith.kernels.check.sanitizer", *files]
             # Into a file: nobody reads the pipe of a tool while another is waited for.
-            with Path(folder, f"{name}.txt").open("w", encoding="utf-8") as output:
+            with (folder / f"{name}.txt").open("wb") as output:
                 process = subprocess.Popen(
                     [*tool, *program], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
                 )
@@ -124,12 +117,11 @@ def run_under(
             stack.callback(_end, process.pid)
         deadline = time.monotonic() + timeout_seconds
         for name, process in running.items():
-            try:
+            code = None
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                code = None
-            text, done = Path(folder, f"{name}.txt").read_text("utf-8", errors="replace"), Path(folder, name)
-            yield name, ToolRun(code, text, int(done.read_text("ascii")) if done.exists() else None)
+            text, done = (folder / f"{name}.txt").read_text("utf-8", errors="replace"), folder / name
+            yield name, code, text, int(done.read_text("ascii")) if done.exists() else len(jobs)
 
 
 def _end(group: int) -> None:
@@ -169,17 +161,15 @@ def _sanitize_together(
     tools = {name: (tool, f"--tool={name}", *options) for name in SANITIZER_TOOLS}
     notes = []
     with contextlib.closing(run_under(tools, jobs, task, index, seed, SANITIZER_SECONDS)) as runs:
-        for name, run in runs:
-            if run.code is None:
+        for name, code, output, launches in runs:
+            if code == ERROR_EXIT_CODE:
+                return Sanitized(found=f"{name}: {_first_error(output)}")
+            if code is None:
                 notes.append(f"{name} did not end within {SANITIZER_SECONDS:g} s")
-            elif run.code == ERROR_EXIT_CODE:
-                return Sanitized(found=f"{name}: {_first_error(run.output)}")
-            elif run.code != 0:
-                lines = [line for line in run.output.splitlines() if line.strip()]
-                notes.append(f"{name} could not be run: {lines[-1][:300] if lines else 'it says nothing'}")
-            elif run.launches is not None and (
-                left := list(dict.fromkeys(job[1].name for job in jobs[run.launches :]))
-            ):
+            elif code != 0:
+                last = (output.strip() or "it says nothing").splitlines()[-1]
+                notes.append(f"{name} could not be run: {last[:300]}")
+            elif left := list(dict.fromkeys(workload.name for _, workload in jobs[launches:])):
                 more = f" and {len(left) - 3} more" if len(left) > 3 else ""
                 notes.append(f"{name} had no time for {', '.join(left[:3])}{more}")
     return Sanitized(note=f"compute-sanitizer: {'; '.join(notes)}" if notes else "")
@@ -213,10 +203,10 @@ def count_events(
     # The clocks stay as they are: the harness owns them, and times are taken elsewhere.
     options = "--csv --page raw --print-units base --clock-control none --target-processes all --launch-count 1"
     command = [tool, *options.split(), "--kernel-name", candidate.template.entry, "--metrics", ",".join(METRICS)]
-    ((_, run),) = run_under({"ncu": command}, [(candidate, workload)], task, index, seed, PROFILER_SECONDS)
-    if run.code is None:
+    ((_, code, output, _),) = run_under({"ncu": command}, [(candidate, workload)], task, index, seed, PROFILER_SECONDS)
+    if code is None:
         return Counters(note=f"ncu did not end within {PROFILER_SECONDS:g} s")
-    return parse_counters(run.output)
+    return parse_counters(output)
 
 
 def parse_counters(text: str) -> Counters:
@@ -243,21 +233,18 @@ def launch_once(candidate: Candidate, task: Task, workload: Workload, index: int
     import cupy
 
     cupy.cuda.Device(index).use()
-    contents, rng = Contents(seed=seed), np.random.default_rng(seed)
-    arguments: list[Any] = []
-    held = []
+    (inputs,) = draw_variants(np, task, workload, Contents(seed=seed), 1)
+    arguments, held = list[Any](), []
     for argument in task.arguments:
-        dtype = task.dtype_of(argument, workload)
+        kind = DTYPES[task.dtype_of(argument, workload)]
         if argument.role == "scalar":
-            arguments.append(DTYPES[dtype].scalar(task.scalar_of(argument, workload)))
+            arguments.append(kind.scalar(task.scalar_of(argument, workload)))
             continue
-        shape_of = task.shape_of(argument, workload)
         # Directly from the driver: CuPy's pool would round the size up.
-        memory = cupy.cuda.Memory(math.prod(shape_of) * DTYPES[dtype].size)
+        memory = cupy.cuda.Memory(math.prod(task.shape_of(argument, workload)) * kind.size)
         held.append(memory)
-        if argument.role != "out":
-            block = draw(contents, argument.fill, shape_of, dtype, rng)
-            host = spread(np, block, math.prod(shape_of), rng).view(np.uint8)
+        if argument.name in inputs:
+            host = inputs[argument.name]
             cupy.cuda.runtime.memcpy(memory.ptr, host.ctypes.data, host.nbytes, cupy.cuda.runtime.memcpyHostToDevice)
         arguments.append(np.uint64(memory.ptr))
     artifact = candidate.artifacts[types_key(workload)]
@@ -276,25 +263,18 @@ def launch_once(candidate: Candidate, task: Task, workload: Workload, index: int
 def main(done: str, path: str) -> None:
     """The process under a tool. path: file of the pickled jobs; done: file for the number of launches made."""
     jobs, task, index, seed = pickle.loads(Path(path).read_bytes())
-    begun = time.monotonic()
-    taken: list[tuple[float, float]] = []
+    begun = before = time.monotonic()
+    launches, shortest, per_byte = 0, 0.0, 0.0
     for candidate, workload in jobs:
-        before, moved = time.monotonic(), task.bytes_of(workload)
-        if before - begun + expected_seconds(taken, moved) > LAUNCHING_SECONDS:
+        # The shortest launch so far is the fixed cost of one; the rest is in proportion to the bytes of the last.
+        moved = max(1.0, task.bytes_of(workload))
+        if before - begun + shortest + per_byte * moved > LAUNCHING_SECONDS:
             break
         launch_once(candidate, task, workload, index, seed)
-        taken.append((moved, time.monotonic() - before))
-    Path(done).write_text(str(len(taken)), "ascii")
-
-
-def expected_seconds(taken: Sequence[tuple[float, float]], moved: float) -> float:
-    """Estimated seconds of a launch that moves `moved` bytes, in proportion to the last one. taken: bytes and seconds
-    of the launches before; the shortest is the fixed cost of a launch."""
-    if not taken:
-        return 0.0
-    least = min(seconds for _, seconds in taken)
-    last_moved, last = taken[-1]
-    return least + (last - least) * moved / max(1.0, last_moved)
+        seconds, before = time.monotonic() - before, time.monotonic()
+        shortest = min(shortest or seconds, seconds)
+        launches, per_byte = launches + 1, (seconds - shortest) / moved
+    Path(done).write_text(str(launches), "ascii")
 
 
 if __name__ == "__main__":

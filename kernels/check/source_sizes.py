@@ -46,8 +46,6 @@ OPERATORS = {
     ">>": operator.rshift,
 }
 
-Range = tuple[int, int]
-
 
 class _Operand(NamedTuple):
     """constants: its values, one of which it has, if it is a constant. beside: otherwise, constants in its expression.
@@ -56,9 +54,6 @@ class _Operand(NamedTuple):
     constants: tuple[int, ...] = ()
     beside: tuple[int, ...] = ()
     steps: tuple[tuple[str, tuple[int, ...]], ...] = ()
-
-
-UNKNOWN = _Operand()
 
 
 def source_integers(source: str) -> tuple[int, ...]:
@@ -83,19 +78,6 @@ def _parsed(text: str) -> Node:
     return _PARSER.parse(text.encode("utf-8", "replace")).root_node
 
 
-def _postorder(root: Node) -> Iterator[Node]:
-    """Children first, from left to right; without recursion, as a source may be nested to any depth."""
-    pending, nodes = [root], []
-    while pending:
-        nodes.append(pending.pop())
-        pending.extend(nodes[-1].children)
-    return reversed(nodes)
-
-
-def _text(node: Node) -> str:
-    return (node.text or b"").decode("utf-8", "replace")
-
-
 class _Reader:
     """Folds the expressions of syntax trees. macros: the trees of each macro's definitions. named: the integers found
     so far, and whether something is compared with each."""
@@ -105,45 +87,47 @@ class _Reader:
         self._macros, self._values, self._depth = macros, dict[str, tuple[int, ...]](), 0
 
     def operands(self, tree: Node) -> Mapping[int, _Operand]:
-        """The operand of each expression in `tree`, by the identifier of its node."""
-        operands: dict[int, _Operand] = {}
-        for node in _postorder(tree):
-            children = [operands.get(child.id, UNKNOWN) for child in node.children]
-            operands[node.id] = self._operand(node, children)
+        """The operand of each expression in `tree`, by the identifier of its node. Without recursion, as a source may
+        be nested to any depth."""
+        pending, nodes, operands = [tree], list[Node](), dict[int, _Operand]()
+        while pending:
+            nodes.append(pending.pop())
+            pending.extend(nodes[-1].children)
+        for node in reversed(nodes):  # children first, from left to right
+            operands[node.id] = self._operand(node, [operands[child.id] for child in node.children])
         return operands
 
     def _operand(self, node: Node, children: Sequence[_Operand]) -> _Operand:
+        parts = node.children
         match node.type:
             case "number_literal":
                 return _Operand(_literal(_text(node)))
             case "identifier" | "type_identifier":
                 return _Operand(self._macro(_text(node)))
-            case "parenthesized_expression" if len(children) == 3:
+            case "parenthesized_expression" if len(parts) == 3:
                 return children[1]
-            case "type_descriptor" if len(children) == 1:
+            case "type_descriptor" if len(parts) == 1:
                 return children[0]
-            case "cast_expression" if len(children) == 4 and not children[1].constants:
+            case "cast_expression" if len(parts) == 4 and not children[1].constants:
                 return children[3]
-            case "cast_expression" if len(children) == 4 and node.children[3].type == "unary_expression":
+            case "cast_expression" if len(parts) == 4 and parts[3].type == "unary_expression":
                 # `(CAP) - 1`, where CAP is a macro and no type.
                 return self._joined("+", children[1], children[3])
-            case "unary_expression" | "pointer_expression" if len(children) == 2:
+            case "unary_expression" | "pointer_expression" if len(parts) == 2:
                 values, beside, _ = children[1]
-                match node.children[0].type:
+                match parts[0].type:
                     case "+":
                         return children[1]
                     case "-":
                         return _Operand(tuple(-value for value in values), beside)
                 return _Operand((), values + beside)
-            case "binary_expression" if len(children) == 3 and (
-                (sign := node.children[1].type) in OPERATORS or sign in COMPARISONS or sign == "&"
-            ):
-                return self._joined(sign, children[0], children[2])
+            case "binary_expression" if len(parts) == 3 and parts[1].type in {*OPERATORS, *COMPARISONS, "&"}:
+                return self._joined(parts[1].type, children[0], children[2])
         # Anything else ends an expression. Template arguments, and code that does not parse, may hold comparisons.
-        compared = node.type == "case_statement" or any(child.type in COMPARISONS for child in node.children)
-        for child, operand in zip(node.children, children, strict=True):
+        compared = node.type == "case_statement" or any(child.type in COMPARISONS for child in parts)
+        for child, operand in zip(parts, children, strict=True):
             self._name(operand, compared and not child.type.endswith("statement"))
-        return UNKNOWN
+        return _Operand()
 
     def _name(self, operand: _Operand, compared: bool) -> None:
         self.named += [(value, compared) for value in operand.constants + operand.beside]
@@ -169,7 +153,7 @@ class _Reader:
             self.named += [(value, True) for value in changes]
             self._name(left, True)
             self._name(right, True)
-            return UNKNOWN
+            return _Operand()
         if left.constants and right.constants:
             computed = [_computed(sign, *pair) for pair in itertools.product(left.constants, right.constants)]
             return _Operand(tuple(dict.fromkeys(one for one in computed if one is not None))[:MAX_MACRO_VALUES])
@@ -186,6 +170,10 @@ class _Reader:
         return _Operand((), beside[:MAX_BESIDE], steps if len(steps) <= MAX_STEPS else ())
 
 
+def _text(node: Node) -> str:
+    return (node.text or b"").decode("utf-8", "replace")
+
+
 def _literal(text: str) -> tuple[int, ...]:
     """The value of an integer literal; of another number, or of one too long to be a size, none."""
     digits = text.replace("'", "").rstrip("uUlLzZ")
@@ -198,42 +186,36 @@ def _literal(text: str) -> tuple[int, ...]:
 
 def _computed(sign: str, left: int, right: int) -> int | None:
     """The value of an operator on constants, if it may lead to a size."""
-    if sign in ("/", "%", "<<", ">>") and (left < 0 or right < 0):
+    if sign not in OPERATORS or (sign in ("/", "%", "<<", ">>") and min(left, right) < 0):
         return None
-    if sign not in OPERATORS or (sign in ("/", "%") and right == 0) or (sign in ("<<", ">>") and right >= 64):
+    if (sign in ("/", "%") and right == 0) or (sign in ("<<", ">>") and right >= 64):
         return None
     value = OPERATORS[sign](left, right)
     return value if abs(value) < MAX_INTEGER else None
-
-
-def _undone(sign: str, constant: int, values: Range) -> Range | None:
-    """The operands for which `sign` with `constant` gives one of `values`."""
-    first, last = values
-    if sign in ("<<", ">>"):
-        if not 0 <= constant < 64:
-            return None
-        sign, constant = "*" if sign == "<<" else "/", 1 << constant
-    match sign:
-        case "+":
-            return first - constant, last - constant
-        case "-":
-            return first + constant, last + constant
-        case "*" if constant > 0:
-            return first // constant, last // constant
-        case "/" if constant > 0:
-            return first * constant, last * constant + constant - 1
-    return None
 
 
 def _changes(operand: _Operand, constants: Sequence[int]) -> Iterator[int]:
     """The first and the last value of the operand at the start of `operand.steps` that leads to one of `constants`."""
     for constants_of_steps in itertools.islice(itertools.product(*(one for _, one in operand.steps)), MAX_MACRO_VALUES):
         for constant in constants if operand.steps else ():
-            values: Range | None = (constant, constant)
+            values: tuple[int, ...] = (constant, constant)
             for (sign, _), other in zip(operand.steps, constants_of_steps, strict=True):
-                values = _undone(sign, other, values) if values is not None else None
-            if values is not None:
-                yield from dict.fromkeys(values)
+                values = _undone(sign, other, *values) if values else ()
+            yield from dict.fromkeys(values)
 
 
-__all__ = ["source_integers"]
+def _undone(sign: str, constant: int, first: int, last: int) -> tuple[int, ...]:
+    """The first and the last operand for which `sign` with `constant` gives `first` to `last`; empty if not known."""
+    scale = constant
+    if sign in ("<<", ">>"):
+        scale = 1 << constant if 0 <= constant < 64 else 0
+    match sign:
+        case "+":
+            return first - constant, last - constant
+        case "-":
+            return first + constant, last + constant
+        case "*" | "<<" if scale > 0:
+            return first // scale, last // scale
+        case "/" | ">>" if scale > 0:
+            return first * scale, last * scale + scale - 1
+    return ()

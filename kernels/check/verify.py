@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.compare import Deviation, check_surroundings, measure_set
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.trial import bind
-from tunesmith.kernels.launch.buffers import Layout, WorkloadData
+from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.contents import COMPARABLE, HEAVY
 from tunesmith.kernels.launch.reference import Prepared
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, Rejected, WrongResult
@@ -51,6 +51,7 @@ ACCURACY_ELEMENTS = 4096
 """Elements of an output below which the root mean square says little: it is that of a few roundings."""
 
 
+Measured = WrongResult | dict[str, Deviation]
 Standard = tuple[Mapping[str, Deviation], ...]
 """The baseline's deviations per output, for each variant of the contents: a sum that is exact in one may be a tie of
 rounding in the other."""
@@ -119,7 +120,6 @@ def prepare_step(
 ) -> WorkloadData | Skipped:
     """The buffers of a step and the reference's results for them. prepared: contents that were made before; without
     them the user's code runs here. Raises `TaskError`."""
-    layout = Layout.unforeseen(ALIGNMENT)
     try:
         return WorkloadData(
             device,
@@ -128,8 +128,8 @@ def prepare_step(
             seed=step.contents.seed,
             max_bytes=max_bytes,
             contents=step.contents,
-            max_sets=int(np.random.default_rng(layout.seed).integers(SETS[0], SETS[1] + 1)),
-            layout=layout,
+            max_sets=int(np.random.default_rng().integers(SETS[0], SETS[1] + 1)),
+            alignment=ALIGNMENT,
             prepared=prepared,
         )
     except OutOfDeviceMemory as error:
@@ -199,10 +199,9 @@ def _deviations(
         found = measure_set(data, 0, allowed)
         if not step.own and not _is_finite(found):
             found = measure_set(data, 0, allowed, lenient=True)
-        if step.derived and (changed := check_surroundings(data, {0})) is not None:
-            found = changed
-        if isinstance(found, WrongResult):
-            return found.detail
+        wrong = (check_surroundings(data, {0}) if step.derived else None) or found
+        if isinstance(wrong, WrongResult):
+            return wrong.detail
         if not _is_finite(found):
             return "an infinite error"
         standard.append(found)
@@ -232,7 +231,7 @@ def _launch(data: WorkloadData, launch: BoundLaunch, index: int = 0, variant: in
     data.device.synchronize()
 
 
-def _is_finite(found: WrongResult | dict[str, Deviation]) -> bool:
+def _is_finite(found: Measured) -> TypeGuard[dict[str, Deviation]]:
     return isinstance(found, dict) and all(one.largest < math.inf for one in found.values())
 
 
@@ -242,18 +241,8 @@ class _StepLaunches:
     def __init__(self, launches: Sequence[BoundLaunch], data: WorkloadData, step: Step, standard: Standard) -> None:
         self._launches, self._data, self._step, self._standard = launches, data, step, standard
         self._growth = growth(data.task, step.workload)
-        self._rng = np.random.default_rng([data.layout.seed, len(launches)])
-        # The task's tolerance is meant for its own workloads; on others the baseline's error is the measure.
-        factor = HEAVY_FACTOR if step.contents.kind in HEAVY else ACCURACY_FACTOR
-        self._allowed = [
-            {
-                name: 1.0
-                if step.own and one.largest <= 1
-                else max(1.0, factor * one.largest, min(self._growth, LONG_FACTOR * one.largest))
-                for name, one in of_variant.items()
-            }
-            for of_variant in standard
-        ]
+        self._rng = np.random.default_rng([data.layout_seed, len(launches)])
+        self._allowed = allowed_errors(step, standard, self._growth)
         self._index = int(self._rng.integers(data.sets))
         self._first: dict[str, Deviation] = {}
         self._deterministic = True
@@ -264,7 +253,7 @@ class _StepLaunches:
         beside = self._beside = dict(self._standard[self._data.held(self._index)])
         _launch(self._data, self._launches[self._index])
         for name in self._order():
-            if (wrong := CHECKS[name](self)) is not None:
+            if isinstance(wrong := CHECKS[name](self), WrongResult):
                 return replace(wrong, detail=f"on {self._step.name}: {wrong.detail}")
         return Passed(self._step.name, self._first, beside, self._deterministic, self._step.derived)
 
@@ -278,12 +267,11 @@ class _StepLaunches:
             later.remove("other_set")
         return [name for name in first + later + last if name in CHECKS]
 
-    def result(self) -> WrongResult | None:
+    def result(self) -> Measured:
         """The first launch against the reference, and the other contents of its set."""
-        if isinstance(found := self._measure(self._index), WrongResult):
-            return found
-        self._first = found
-        return None
+        if not isinstance(found := self._measure(self._index), WrongResult):
+            self._first = found
+        return found
 
     def surroundings(self) -> WrongResult | None:
         """All that the first launch must leave alone, the other sets among it."""
@@ -309,7 +297,7 @@ class _StepLaunches:
                 return replace(again, reason="nondeterministic", detail=f"another launch was right, but {again.detail}")
         return None
 
-    def stale(self) -> WrongResult | None:
+    def stale(self) -> Measured | None:
         """A launch on other inputs, while the outputs, of an earlier launch, are right ones of other inputs."""
         data, index = self._data, self._index
         if not data.exchange_inputs(index):
@@ -325,14 +313,13 @@ class _StepLaunches:
             return changed
         return replace(changed, reason="stale_output", detail=f"after the inputs had changed, {changed.detail}")
 
-    def other_set(self) -> WrongResult | None:
+    def other_set(self) -> Measured | None:
         """A launch on another set, at other addresses."""
         other = (self._index + 1) % self._data.sets
         if other == self._index:
             return None
         self._launch_anew(other)
-        found = self._measure(other)
-        return found if isinstance(found, WrongResult) else None
+        return self._measure(other)
 
     def surroundings_at_the_end(self) -> WrongResult | None:
         """The memory that no launch may change, after all launches."""
@@ -341,19 +328,12 @@ class _StepLaunches:
     def _launch_anew(self, index: int) -> None:
         _launch(self._data, self._launches[index], index, self._data.held(index))
 
-    def _measure(self, index: int) -> WrongResult | dict[str, Deviation]:
+    def _measure(self, index: int) -> Measured:
         return measure_set(self._data, index, self._allowed[self._data.held(index)], lenient=not self._step.own)
 
 
-CHECKS: dict[str, Callable[[_StepLaunches], WrongResult | None]] = {
-    "result": _StepLaunches.result,
-    "surroundings": _StepLaunches.surroundings,
-    "accuracy": _StepLaunches.accuracy,
-    "repeats": _StepLaunches.repeats,
-    "stale": _StepLaunches.stale,
-    "other_set": _StepLaunches.other_set,
-    "surroundings_at_the_end": _StepLaunches.surroundings_at_the_end,
-}
+_CHECKS = ("result", "surroundings", "accuracy", "repeats", "stale", "other_set", "surroundings_at_the_end")
+CHECKS: dict[str, Callable[[_StepLaunches], Measured | None]] = {name: getattr(_StepLaunches, name) for name in _CHECKS}
 """The checks of a step by name; a test has for each a kernel that no other check rejects."""
 
 
@@ -363,6 +343,17 @@ def growth(task: Task, workload: Workload) -> float:
     task's tolerance is meant for its own sizes."""
     longest = {name: max(one.sizes[name] for one in task.workloads) for name in workload.sizes}
     return max([1.0, *(size / longest[name] for name, size in workload.sizes.items())])
+
+
+def allowed_errors(step: Step, standard: Standard, grown: float) -> list[dict[str, float]]:
+    """The largest deviation of each output that is accepted, for each variant: the task's tolerance is meant for its
+    own workloads; on others the baseline's error is the measure. grown: see `growth`."""
+    factor = HEAVY_FACTOR if step.contents.kind in HEAVY else ACCURACY_FACTOR
+
+    def allowed(error: float) -> float:
+        return 1.0 if step.own and error <= 1 else max(1.0, factor * error, min(grown, LONG_FACTOR * error))
+
+    return [{name: allowed(one.largest) for name, one in of_variant.items()} for of_variant in standard]
 
 
 def less_accurate(
@@ -410,17 +401,15 @@ def launch_at_edges(
     if not isinstance(launches, list):
         return False
     data.restore_set(0, 0)
-    moved: dict[str, object] = {}
-    for place in data.places:
-        if place.argument.name in edges.arrays:
-            copied = device.copy_at_edge(data.view(place, 0), edges.side, writable=edges.writable)
-            if copied is None:
-                return False
-            moved[place.argument.name] = copied
-    arguments = tuple(
-        moved.get(argument.name, given)
-        for argument, given in zip(data.task.arguments, launches[0].arguments, strict=True)
-    )
+    moved = {
+        place.argument.name: device.copy_at_edge(data.view(place, 0), edges.side, writable=edges.writable)
+        for place in data.places
+        if place.argument.name in edges.arrays
+    }
+    if any(copied is None for copied in moved.values()):
+        return False
+    given = zip(data.task.arguments, launches[0].arguments, strict=True)
+    arguments = tuple(moved.get(argument.name, own) for argument, own in given)
     _launch(data, replace(launches[0], arguments=arguments))
     return True
 

@@ -4,14 +4,14 @@ Owns layout and contents. Each *set* is a complete copy of the kernel's arrays; 
 over them in turn, each finds its data gone from the last cache. The contents come in two variants, which sets hold
 alternately, so that a launch meets other contents and other addresses than the one before; an image of each variant is
 kept, from which inputs, poison and red zones are restored. Where arrays lie and what bytes surround them is drawn
-anew for each `Layout`, so that a kernel cannot know by its addresses that it is being checked.
+anew for each object, so that a kernel cannot know by its addresses that it is being checked.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,11 +31,11 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Task, Workload
 
 ALIGNMENT = 512
-"""Bytes; where a layout says nothing else, every array starts at a multiple, as where a program allocates it."""
+"""Bytes; unless the caller says otherwise, every array starts at a multiple, as where a program allocates it."""
 RED_ZONE = 2048
 """Bytes before and after each array, at least, that no kernel may write."""
 MAX_GAP_BYTES = 4096
-"""Bytes that a layout may add before an array."""
+"""Bytes that may be added before an array."""
 MAX_SETS = 512
 MAX_COLD_MULTIPLE = 8
 """Bytes of all sets, in multiples of the bytes that cold caches need, where launches touch a part of their arrays."""
@@ -50,20 +50,6 @@ ROUNDING_FACTOR = 16.0
 large arguments."""
 SUM_ORDER_FACTOR = 8.0
 """The same where the original kernel is the reference, of the root mean square over an output."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where arrays lie: in an order, with gaps, and between bytes drawn from `seed`, at multiples of `alignment` bytes
-    or of what the device needs, where that is more."""
-
-    seed: int = 0
-    alignment: int = ALIGNMENT
-
-    @classmethod
-    def unforeseen(cls, alignment: int) -> Layout:
-        """A layout that no source can have been written for."""
-        return cls(secrets.randbits(64), alignment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +97,10 @@ class WorkloadData:
 
     sets: how many sets of buffers there are, as many as cold caches need or `max_sets`; set_bytes: bytes of one;
     touched_bytes: those that a launch reads or writes, at least, by what the task says of its traffic.
-    layout: where arrays lie, drawn anew for each object if left out. prepared: the contents and the expected results,
-    where they were made before; else they are made here, and the reference is called. `max_bytes` bounds the device
-    memory taken. Raises `TaskError` for a reference that fails, `OutOfDeviceMemory` when not even one set fits.
+    alignment: bytes that arrays start at multiples of, or as many as the device needs, where that is more; where they
+    lie is drawn from `layout_seed`, anew for each object. prepared: the contents and the expected results, where they
+    were made before; else they are made here, and the reference is called. `max_bytes` bounds the device memory taken.
+    Raises `TaskError` for a reference that fails, `OutOfDeviceMemory` when not even one set fits.
     """
 
     def __init__(
@@ -126,13 +113,15 @@ class WorkloadData:
         max_bytes: int,
         contents: Contents | None = None,
         max_sets: int = MAX_SETS,
-        layout: Layout | None = None,
+        alignment: int = ALIGNMENT,
         prepared: Prepared | None = None,
     ) -> None:
         self.device, self.task, self.workload = device, task, workload
         self.contents = contents or Contents(seed=seed)
-        self.layout = layout or Layout.unforeseen(ALIGNMENT)
-        arranging = np.random.default_rng(self.layout.seed)
+        self._alignment = max(alignment, device.base_alignment)
+        # No source can have been written for where its arrays lie.
+        self.layout_seed = secrets.randbits(64)
+        arranging = np.random.default_rng(self.layout_seed)
         self.places, self.set_bytes = self._arranged(arranging)
         # Around arrays mostly a NaN of 16 bits and more, which shows a kernel that multiplies by zero what it reads
         # beside an array; otherwise any byte.
@@ -153,17 +142,16 @@ class WorkloadData:
                 f"the workload {workload.name} needs {needed:.1f} GiB of device memory; {allowed:.1f} GiB may be used"
             )
         xp = device.xp
-        pairs: Iterator[tuple[dict[str, Any], ...]]
         if prepared is None:
-            drawn = draw_variants(xp, task, workload, self.contents, count)
-            pairs = ((inputs, self._results(values_of(xp, task, workload, inputs))) for inputs in drawn)
-            del drawn
-        else:
-            pairs = (
-                tuple({name: xp.asarray(array) for name, array in part.items()} for part in parts)
-                for parts in zip(prepared.inputs[:count], prepared.expected[:count], strict=True)
+            self.variants = tuple(
+                self._variant(inputs, self._results(values_of(xp, task, workload, inputs)))
+                for inputs in draw_variants(xp, task, workload, self.contents, count)
             )
-        self.variants = tuple(self._variant(*pair) for pair in pairs)
+        else:
+            self.variants = tuple(
+                self._variant(*({name: xp.asarray(array) for name, array in part.items()} for part in parts))
+                for parts in prepared[:count]
+            )
         # What is read and written counts twice in the traffic, but takes the cache once.
         twice = sum(place.nbytes for place in self.places if place.argument.role == "inout")
         traffic = task.bytes_of(workload)
@@ -204,7 +192,7 @@ class WorkloadData:
     def _arranged(self, rng: np.random.Generator) -> tuple[tuple[Slot, ...], int]:
         """The places, in the order of the arguments, and the bytes of a set, which hold whatever is drawn."""
         arrays = [argument for argument in self.task.arguments if argument.role != "scalar"]
-        step = max(self.layout.alignment, self.device.base_alignment)
+        step = self._alignment
         places: dict[str, Slot] = {}
         cursor = 0
         for position in rng.permutation(len(arrays)):
@@ -254,30 +242,22 @@ class WorkloadData:
         """Whether a NaN of the reference is the result that a kernel must have."""
         return self.contents.kind in DEFINED and not self.contents.scalars
 
-    def sensitivity(self, index: int) -> dict[str, Any]:
+    def slack(self, index: int, *, lenient: bool) -> dict[str, Any]:
         """Errors that are accepted beside the tolerance for what set `index` holds, as flat float64 arrays by output
-        name: `ROUNDING_FACTOR` times the change of the reference's results when each input changes by a rounding of
+        name. They are multiples of the change of the reference's results when each input changes by a rounding of
         float32, or of float64 for a task in that.
 
-        Where large numbers cancel, or exponents are large, no tolerance that was chosen for other contents is fair.
+        lenient: `ROUNDING_FACTOR` times the change of each element, as where large numbers cancel, or exponents are
+        large, no tolerance that was chosen for other contents is fair. Where results are compared with the original
+        kernel's, which have roundings of their own, at least `SUM_ORDER_FACTOR` times the root mean square over each
+        output, as it is chance which element meets which rounding.
         """
-        return {name: ROUNDING_FACTOR * self._changes(index, name) for name in self.expected_of(index)}
-
-    def order_of_sums(self, index: int) -> dict[str, Any]:
-        """Errors that are accepted beside the tolerance where results are compared with the original kernel's: these
-        have roundings of their own, and a sum in another order has others. As `sensitivity`, but `SUM_ORDER_FACTOR`
-        times the root mean square over each output, as it is chance which element meets which rounding. Zeros where
-        a reference computes in float64."""
-        xp = self.device.xp
-
-        def of_roundings(name: str) -> float:
+        xp, slack = self.device.xp, {}
+        for name, result in self.expected_of(index).items():
             changes = self._changes(index, name)
-            return SUM_ORDER_FACTOR * float(xp.sqrt(xp.mean(changes * changes)))
-
-        return {
-            name: xp.full_like(result, 0.0 if self.task.reference else of_roundings(name))
-            for name, result in self.expected_of(index).items()
-        }
+            least = 0.0 if self.task.reference else SUM_ORDER_FACTOR * float(xp.sqrt(xp.mean(changes * changes)))
+            slack[name] = xp.maximum(least, ROUNDING_FACTOR * changes) if lenient else xp.full_like(result, least)
+        return slack
 
     def _changes(self, index: int, output: str) -> Any:
         """The change of a result when each input changes by about a rounding: the largest of `ROUNDING_ATTEMPTS`.
@@ -354,7 +334,7 @@ class WorkloadData:
 
     def restore_set(self, index: int, variant: int) -> None:
         """Makes set `index` as before any launch, holding `variant`."""
-        self.device.copy(self._set(index), self.variants[variant].image)
+        self.device.copy(self.set_buffer(index), self.variants[variant].image)
         self._held[index] = variant
 
     def exchange_inputs(self, index: int) -> bool:
@@ -388,7 +368,9 @@ class WorkloadData:
 
     def set_buffer(self, index: int, *, pristine: bool = False) -> Any:
         """As `set_array`, as a buffer."""
-        return self.variants[self._held[index]].image if pristine else self._set(index)
+        if pristine:
+            return self.variants[self._held[index]].image
+        return self.device.view(self._arena, index * self.set_bytes, self.set_bytes)
 
     def expected_buffer(self, index: int, name: str) -> Any:
         """The float64 results that belong to what set `index` holds, where a kernel can read them."""
@@ -400,6 +382,3 @@ class WorkloadData:
             memo["buffer", name] = self.device.allocate(results.nbytes)
             self.device.write(memo["buffer", name], np.ascontiguousarray(results).view(np.uint8))
         return memo["buffer", name]
-
-    def _set(self, index: int) -> Any:
-        return self.device.view(self._arena, index * self.set_bytes, self.set_bytes)

@@ -14,8 +14,8 @@ import io
 import json
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType, MappingProxyType
@@ -27,8 +27,10 @@ from numpy.typing import NDArray
 from tunesmith.kernels.backends import BoundLaunch, Device, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.launch import contents as contents_module
 from tunesmith.kernels.launch.contents import Contents, draw_variants
 from tunesmith.kernels.outcome import describe
+from tunesmith.kernels.spec import dtypes as dtypes_module
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
 
@@ -94,40 +96,29 @@ def original_results(
     float64 and in shape. scalars: with other values than the task's. Raises `TaskError` where it does not compile,
     `DeviceError` where it cannot be launched."""
     template = task.sources(device.backend).baseline.template
-    kernel = _kernel(device, task, workload)
-    held, arguments = {}, []
-    for argument in task.arguments:
-        kind = DTYPES[task.dtype_of(argument, workload)]
-        if argument.role == "scalar":
-            value = scalars.get(argument.name, task.scalar_of(argument, workload))
-            arguments.append(kind.scalar(value))
-            continue
-        shape = task.shape_of(argument, workload)
-        buffer = device.allocate(math.prod(shape) * kind.size)
-        given = np.zeros(shape) if argument.role == "out" else inputs[argument.name]
-        on_host = given.get() if hasattr(given, "get") else np.asarray(given)
-        device.write(buffer, np.ascontiguousarray(kind.from_float(on_host)).reshape(-1).view(np.uint8))
-        held[argument.name] = buffer
-        arguments.append(buffer)
-    device.launch(BoundLaunch(kernel, geometry(template, {}, workload), tuple(arguments)))
-    device.synchronize()
-    found = {}
-    for argument in task.outputs:
-        dtype = task.dtype_of(argument, workload)
-        raw = device.array(held[argument.name], dtype)
-        found[argument.name] = DTYPES[dtype].to_float64(device.xp, raw).reshape(task.shape_of(argument, workload))
-    return found
-
-
-def _kernel(device: Device, task: Task, workload: Workload) -> Any:
-    source = specialise(task.sources(device.backend).baseline.template, {}, workload.types)
-    loaded = _LOADED.setdefault(device, {})
+    source, loaded = specialise(template, {}, workload.types), _LOADED.setdefault(device, {})
     if source.digest not in loaded:
         made = open_compiler(device.limits, device.index).compile(source)
         if not isinstance(made, Artifact):
             raise TaskError(f"Task {task.name}: its original, which is the reference, gives this: {describe(made)}")
         loaded[source.digest] = device.load(made)
-    return loaded[source.digest]
+    arguments: dict[str, Any] = {}
+    for argument in task.arguments:
+        kind = DTYPES[task.dtype_of(argument, workload)]
+        if argument.role == "scalar":
+            value = scalars.get(argument.name, task.scalar_of(argument, workload))
+            arguments[argument.name] = kind.scalar(value)
+            continue
+        shape = task.shape_of(argument, workload)
+        buffer = arguments[argument.name] = device.allocate(math.prod(shape) * kind.size)
+        given = np.zeros(shape) if argument.role == "out" else inputs[argument.name]
+        on_host = given.get() if hasattr(given, "get") else np.asarray(given)
+        device.write(buffer, np.ascontiguousarray(kind.from_float(on_host)).reshape(-1).view(np.uint8))
+    device.launch(BoundLaunch(loaded[source.digest], geometry(template, {}, workload), tuple(arguments.values())))
+    device.synchronize()
+    dtypes = {argument.name: task.dtype_of(argument, workload) for argument in task.outputs}
+    raw = {name: device.array(arguments[name], dtype) for name, dtype in dtypes.items()}
+    return values_of(device.xp, task, workload, raw)
 
 
 DIVIDE, OVERFLOW, INVALID = "divide by zero", "overflow", "invalid value"
@@ -230,7 +221,8 @@ def _call_reference(task: Task, values: Mapping[str, Any], errors: set[str] | No
     if errors is None:
         with np.errstate(all="ignore"):
             return reference(**values)
-    with np.errstate(all="call", under="ignore", call=lambda kind, _: errors.add(kind)), _watched(task, errors):
+    watched = _watched_torch(errors) if task.framework == "torch" else contextlib.nullcontext()
+    with np.errstate(all="call", under="ignore", call=lambda kind, _: errors.add(kind)), watched:
         return reference(**values)
 
 
@@ -244,29 +236,26 @@ def _defined(task: Task) -> Callable[..., Any]:
     return function
 
 
-@contextlib.contextmanager
-def _watched(task: Task, errors: set[str]) -> Iterator[None]:
-    """Adds to `errors` the arithmetic errors of a reference in PyTorch, which does not report them itself: a result
-    that is not finite although all arguments are."""
-    if task.framework != "torch":
-        yield
-        return
+def _watched_torch(errors: set[str]) -> contextlib.AbstractContextManager[Any]:
+    """Adds to `errors` the arithmetic errors of PyTorch, which does not report them itself: a result that is not finite
+    although all arguments are."""
     import torch
     from torch.overrides import TorchFunctionMode
+
+    def are_finite(values: Iterable[Any]) -> bool:
+        floats = [one for one in values if isinstance(one, torch.Tensor) and one.is_floating_point()]
+        return all(bool(torch.isfinite(one).all()) for one in floats)
 
     class Watch(TorchFunctionMode):  # type: ignore[misc]  # PyTorch need not be installed where types are checked
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            floats = isinstance(result, torch.Tensor) and result.is_floating_point()
-            if floats and not bool(torch.isfinite(result).all()):
-                given = [one for one in args if isinstance(one, torch.Tensor) and one.is_floating_point()]
-                if all(bool(torch.isfinite(one).all()) for one in given):
-                    infinite = DIVIDE if getattr(func, "__name__", "") in _DIVIDING else OVERFLOW
-                    errors.add(INVALID if bool(torch.isnan(result).any()) else infinite)
+            if not are_finite([result]) and are_finite(args):
+                infinite = DIVIDE if getattr(func, "__name__", "") in _DIVIDING else OVERFLOW
+                errors.add(INVALID if bool(torch.isnan(result).any()) else infinite)
             return result
 
-    with Watch():
-        yield
+    mode: contextlib.AbstractContextManager[Any] = Watch()
+    return mode
 
 
 @lru_cache(8)  # a check calls the same reference in hundreds of steps
@@ -276,66 +265,47 @@ def _compiled(source: str, name: str) -> CodeType:
 
 VARIANTS = 2
 """Drawings of the contents that a workload's sets of buffers hold in turn."""
-_DECIDING = ("contents.py", "reference.py", "../spec/dtypes.py")
-"""Modules whose change may change the prepared contents."""
+Prepared = list[tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]]
+"""For each variant: inputs, flat arrays of the type `DataType.array` by argument, and the results that are expected,
+flat float64 arrays by output."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """For each variant: inputs, flat arrays of the type `DataType.array` by argument, and expected, flat float64 arrays
-    by output."""
-
-    inputs: tuple[dict[str, NDArray[Any]], ...]
-    expected: tuple[dict[str, NDArray[Any]], ...]
-
-    def to_bytes(self) -> bytes:
-        arrays = {
-            f"{kind}.{variant}.{name}": array
-            for kind, parts in (("inputs", self.inputs), ("expected", self.expected))
-            for variant, part in enumerate(parts)
-            for name, array in part.items()
-        }
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Prepared:
-        parts: dict[str, list[dict[str, NDArray[Any]]]] = {
-            kind: [{} for _ in range(VARIANTS)] for kind in ("inputs", "expected")
-        }
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            for key in arrays.files:
-                kind, variant, name = key.split(".", 2)
-                parts[kind][int(variant)][name] = arrays[key]
-        return cls(tuple(parts["inputs"]), tuple(parts["expected"]))
+def packed(prepared: Prepared) -> bytes:
+    arrays = {
+        f"{variant}.{part}.{name}": array
+        for variant, parts in enumerate(prepared)
+        for part, named in enumerate(parts)
+        for name, array in named.items()
+    }
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
 
 
-@dataclass(frozen=True, slots=True)
-class OutsideContract:
-    """Made-up contents for which the reference itself meets an arithmetic error, so that they prove nothing."""
+def unpacked(data: bytes) -> Prepared:
+    prepared: Prepared = [({}, {}) for _ in range(VARIANTS)]
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        for key in arrays.files:
+            variant, part, name = key.split(".", 2)
+            prepared[int(variant)][int(part)][name] = arrays[key]
+    return prepared
 
-    why: str
 
-
-def prepare_contents(
-    task: Task, workload: Workload, contents: Contents, *, made_up: bool
-) -> Prepared | OutsideContract:
+def prepare_contents(task: Task, workload: Workload, contents: Contents, *, made_up: bool) -> Prepared | str:
     """Draws `contents` and calls the reference, which must not be the original kernel. made_up: whether Tunesmith, and
-    not the task, chose sizes, contents or scalars. Raises `TaskError` where the reference raises or returns something
-    else than the declared outputs."""
-    drawn = draw_variants(np, task, workload, contents, VARIANTS)
+    not the task, chose sizes, contents or scalars: where the reference meets an arithmetic error of its own on them,
+    they prove nothing, and the result is a sentence that says so. Raises `TaskError` where the reference raises or
+    returns something else than the declared outputs."""
+    prepared = []
     scalars = scalars_of(task, workload, dict(contents.scalars))
     changed = {name: scalars[name] for name, _ in contents.scalars}
-    expected = []
-    for inputs in drawn:
-        values = values_of(np, task, workload, inputs)
-        errors = set[str]()
+    for inputs in draw_variants(np, task, workload, contents, VARIANTS):
+        values, errors = values_of(np, task, workload, inputs), set[str]()
         results = reference_results(task, workload, {**values, **changed}, errors)
         if made_up and errors and (why := _outside(task, workload, values, changed, results, errors)):
-            return OutsideContract(why)
-        expected.append(as_expected(np, task, workload, results))
-    return Prepared(tuple(drawn), tuple(expected))
+            return why
+        prepared.append((inputs, as_expected(np, task, workload, results)))
+    return prepared
 
 
 def _outside(
@@ -352,26 +322,21 @@ def _outside(
     would pass. Errors on drawn arrays count where they reach the results: a reference may overflow on the way to a
     sigmoid, or choose by `where`. Arrays that hold infinities or NaN cause errors of their own, not the scalar's.
     """
-    finite = all(bool(np.isfinite(array).all()) for array in values.values())
+    sentence = f"{where_of(task, workload)} meets an arithmetic error of its own"
     if changed and errors & {DIVIDE, INVALID}:
-        own, usual = errors, set[str]()
-        harmless = {name: np.where(np.isfinite(array), array, 1.0) for name, array in values.items()}
-        if not finite:
-            own = set()
-            reference_results(task, workload, {**harmless, **changed}, own)
+        harmless, own, usual = {}, set[str](), set[str]()
+        for name, array in values.items():
+            harmless[name] = np.where(np.isfinite(array), array, 1.0)
+        reference_results(task, workload, {**harmless, **changed}, own)
         reference_results(task, workload, harmless, usual)
-        if own & {DIVIDE, INVALID} and not usual & {DIVIDE, INVALID}:
+        if (faults := own & {DIVIDE, INVALID}) and not usual & {DIVIDE, INVALID}:
             named = ", ".join(f"{name} = {value:g}" for name, value in changed.items())
-            return f"with {named} {_sentence(task, workload, own & {DIVIDE, INVALID})}"
-    if finite and isinstance(results, dict):
+            return f"with {named} {sentence} ({', '.join(sorted(faults))})"
+    if isinstance(results, dict) and all(bool(np.isfinite(array).all()) for array in values.values()):
         floats = (np.asarray(result) for result in results.values())
         if not all(bool(np.isfinite(result).all()) for result in floats if result.dtype.kind == "f"):
-            return _sentence(task, workload, errors)
+            return f"{sentence} ({', '.join(sorted(errors))})"
     return ""
-
-
-def _sentence(task: Task, workload: Workload, errors: set[str]) -> str:
-    return f"{where_of(task, workload)} meets an arithmetic error of its own ({', '.join(sorted(errors))})"
 
 
 def values_of(xp: Any, task: Task, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -406,8 +371,7 @@ def key_of(task: Task, workload: Workload, contents: Contents, *, made_up: bool)
 
 
 @cache
-def _modules() -> str:
-    here, digest = Path(__file__).resolve().parent, hashlib.sha256()
-    for name in _DECIDING:
-        digest.update((here / name).read_bytes())
-    return digest.hexdigest()
+def _modules() -> list[str]:
+    """Digests of the modules whose change may change the prepared contents."""
+    deciding = (contents_module.__file__, __file__, dtypes_module.__file__)
+    return [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in deciding]

@@ -41,8 +41,9 @@ class Rotation:
         self._device, self._launches, self._wanted = device, launches, (window, checked)
         self._orders = orders(len(launches), window, checked)
         self.window = len(self._orders[0])
-        self._sequences: list[TimedSequence | None] = [None] * len(self._orders)
-        self._next = 0
+        self._sequences: dict[int, TimedSequence] = {}
+        self._last = 0
+        """The number of the sample that was run last."""
         self.lasted = 0.0
         """Seconds that `run_first` took; about what a sample takes."""
 
@@ -55,9 +56,8 @@ class Rotation:
 
         Samples go on with the next: what has just run is in the last cache.
         """
-        self.lasted = self._sequence(0).seconds()
-        self._next = 1 % len(self._orders)
-        return self._orders[0][-1]
+        self.lasted, self._last = self._sequence(0).seconds(), 0
+        return self.last_set
 
     def run_again(self) -> None:
         """Runs the launches of the sample that was timed last once more, untimed."""
@@ -68,10 +68,6 @@ class Rotation:
         """The set on which the sample that was timed last ended."""
         return self._orders[self._last][-1]
 
-    @property
-    def _last(self) -> int:
-        return (self._next - 1) % len(self._orders)
-
     def __call__(self) -> float:
         (seconds,) = self.take(1)
         return seconds
@@ -80,17 +76,16 @@ class Rotation:
         """The next `count` samples, one right behind the other."""
         if not self.lasted:
             self.run_first()
-        positions = [(self._next + step) % len(self._orders) for step in range(count)]
-        self._next = (positions[-1] + 1) % len(self._orders)
+        positions = [(self._last + step) % len(self._orders) for step in range(1, count + 1)]
+        self._last = positions[-1]
         times = self._device.times([self._sequence(position) for position in positions])
         return [seconds / self.window for seconds in times]
 
     def _sequence(self, position: int) -> TimedSequence:
-        sequence = self._sequences[position]
-        if sequence is None:
+        if position not in self._sequences:
             launches = [self._launches[index] for index in self._orders[position]]
-            sequence = self._sequences[position] = self._device.sequence(launches)
-        return sequence
+            self._sequences[position] = self._device.sequence(launches)
+        return self._sequences[position]
 
 
 def window_for(seconds: float, sets: int, sample_seconds: float, *, rounds: bool) -> int:

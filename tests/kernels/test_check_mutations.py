@@ -25,41 +25,14 @@ from tunesmith.kernels.check import verify as checks
 from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch import buffers as workload_data
-from tunesmith.kernels.launch.contents import CHANGES, KINDS, Contents, draw
+from tunesmith.kernels.launch.contents import CHANGES, KINDS, Contents, draw, draw_variants
 from tunesmith.kernels.spec.task import Fill, Special, Workload
 from tunesmith.kernels.spec.taskfile import load_task
-from tunesmith.kernels.spec.template import Template
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "candidates"))
 from judging import edited, fixtures
 
 FIXTURES = {one.file.removeprefix("edited/"): one for one in edited()}
-
-
-@pytest.fixture(scope="module")
-def verdict(device: Any) -> Callable[[str, Workload, Contents], Any]:
-    """One step on a candidate of the OpenCL device at hand."""
-    if device.backend != "opencl":
-        pytest.skip("these candidates are OpenCL C")
-    compiler, opened = open_compiler(device.limits, device.index), open_device(device.limits, device.index)
-    made: dict[tuple[str, str], Candidate] = {}
-
-    def compiled(name: str, template: Template, workload: Workload) -> Candidate:
-        if (name, workload.types["T"]) not in made:
-            artifact = compiler.compile(specialise(template, {}, workload.types))
-            assert isinstance(artifact, Artifact), artifact
-            made[name, workload.types["T"]] = Candidate(template, {}, {types_key(workload): artifact})
-        return made[name, workload.types["T"]]
-
-    def run(name: str, workload: Workload, contents: Contents) -> Any:
-        task, template = FIXTURES[name].load()
-        baseline = compiled(task.name, task.sources("opencl").baseline.template, workload)
-        step = Step(workload, contents, derived=True)
-        data = checks.prepare_step(opened, task, step, max_bytes=1 << 28)
-        assert isinstance(data, workload_data.WorkloadData), data
-        return checks.verify(opened, compiled(name, template, workload), baseline, step, data)
-
-    return run
 
 
 def of(**sizes: int) -> Workload:
@@ -69,47 +42,6 @@ def of(**sizes: int) -> Workload:
 def passed(found: Any) -> bool:
     assert isinstance(found, checks.Passed | checks.WrongResult), found
     return isinstance(found, checks.Passed)
-
-
-CONTENTS = [
-    ("softmax_masked_nan.cl", "masked"),
-    ("silu_hides_nan.cl", "nans"),
-    ("silu_sorted_rows.cl", "sorted"),
-    ("softmax_nan_hidden.cl", "nans"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), CONTENTS)
-def test_only_one_kind_of_contents_catches_it(verdict: Any, name: str, kind: Any) -> None:
-    workload = of(n=16, d=200)
-    for other in ("task", "uniform", "large", "ties", "negative", "tiny"):
-        assert passed(verdict(name, workload, Contents(other))), other
-    assert not passed(verdict(name, workload, Contents(kind)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["silu_probes_sixteen.cl", "silu_probes_own_elements.cl"])
-def test_only_the_launch_on_changed_inputs_catches_it(verdict: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    contents = Contents(change="rows")
-    found = verdict(name, of(n=64, d=512), contents)
-    assert not passed(found) and found.reason == "stale_output"
-    monkeypatch.delitem(checks.CHECKS, "stale")
-    assert passed(verdict(name, of(n=64, d=512), contents))
-
-
-@pytest.mark.slow
-def test_only_other_values_of_a_scalar_catch_it(verdict: Any) -> None:
-    workload = of(n=8, d=64)
-    assert passed(verdict("norm_eps_hard_coded.cl", workload, Contents("tiny")))
-    assert not passed(verdict("norm_eps_hard_coded.cl", workload, Contents("tiny", scalars=(("eps", 1e-3),))))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [{"n": 16, "d": 1024}, {"n": 20, "d": 96}])
-def test_only_a_size_of_the_ladder_catches_it(verdict: Any, sizes: dict[str, int]) -> None:
-    assert passed(verdict("silu_width_17.cl", of(**sizes), Contents()))
-    assert not passed(verdict("silu_width_17.cl", of(n=16, d=17), Contents()))
 
 
 class Drawn:
@@ -128,21 +60,24 @@ class Drawn:
 Fault = Callable[[workload_data.WorkloadData, Any], None]
 
 
+def output_of(data: workload_data.WorkloadData, launch: Any) -> Any:
+    """The buffer of the output that a launch writes."""
+    (position,) = [at for at, argument in enumerate(data.task.arguments) if argument.role == "out"]
+    return launch.arguments[position]
+
+
 def wrong_element(data: workload_data.WorkloadData, launch: Any) -> None:
     """The launch got its last output wrong."""
-    place = next(place for place in data.places if place.argument.role == "out")
-    position = [argument.name for argument in data.task.arguments].index(place.argument.name)
-    data.device.write(launch.arguments[position], np.full(2, 0x5A, np.uint8), place.nbytes - 2)
+    output = output_of(data, launch)
+    data.device.write(output, np.full(2, 0x5A, np.uint8), data.device.array(output, "uint8").size - 2)
 
 
 def all_a_little_off(data: workload_data.WorkloadData, launch: Any) -> None:
     """The launch got all of its output wrong by less than the tolerance."""
-    place = next(place for place in data.places if place.argument.role == "out")
-    position = [argument.name for argument in data.task.arguments].index(place.argument.name)
-    values = data.device.array(launch.arguments[position], "float16").view(np.float16)
+    values = data.device.array(output_of(data, launch), "float16").view(np.float16)
     tolerance, exact = data.task.tolerance_of("float16"), values.astype(np.float64)
     off = exact + 0.45 * (tolerance.atol + tolerance.rtol * np.abs(exact))
-    data.device.write(launch.arguments[position], off.astype(np.float16).view(np.uint8))
+    data.device.write(output_of(data, launch), off.astype(np.float16).view(np.uint8))
 
 
 def astray(index: int) -> Fault:
@@ -265,30 +200,38 @@ def test_each_kind_of_contents_catches_what_no_other_does(kind: Any) -> None:
     assert any([other for other in KINDS if is_wrong_on(other, fill)] == [kind] for fill in FILLS)
 
 
-@pytest.mark.parametrize("at", range(len(planning.LADDER)))
-def test_each_class_of_sizes_catches_what_no_other_does(at: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def sizes_tried(device: Any) -> set[tuple[str, int, str]]:
     task = load_task("silu_and_mul")
     tuned = task.workloads_for(device.limits.kind, held_out=False)[0]
+    steps = planning.derived_steps(planning.Shapes(task, device.limits, tuned, 0))
+    return {(name, size, step.workload.types["T"]) for step in steps for name, size in step.workload.sizes.items()}
 
-    def sizes() -> set[tuple[str, int, str]]:
-        steps = planning.derived_steps(task, device.limits, tuned, 0)
-        return {(name, size, step.workload.types["T"]) for step in steps for name, size in step.workload.sizes.items()}
 
-    members = set(itertools.product(tuned.sizes, planning.LADDER[at], task.types["T"]))
-    assert members <= sizes()
+@pytest.fixture(scope="module")
+def all_sizes(device: Any) -> set[tuple[str, int, str]]:
+    return sizes_tried(device)
+
+
+@pytest.mark.parametrize("at", range(len(planning.LADDER)))
+def test_each_class_of_sizes_catches_what_no_other_does(
+    at: int, device: Any, all_sizes: set[tuple[str, int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = set(itertools.product(("n", "d"), planning.LADDER[at], load_task("silu_and_mul").types["T"]))
+    assert members <= all_sizes
     monkeypatch.setattr(planning, "LADDER", planning.LADDER[:at] + planning.LADDER[at + 1 :])
     # What is made smaller to fit the budget may take a member of any class, and so may the smallest sizes.
-    assert len(members & sizes()) < len(members)
+    assert len(members & sizes_tried(device)) < len(members)
 
 
 def test_a_size_that_only_the_source_names_is_checked(device: Any) -> None:
     task = load_task("silu_and_mul")
     tuned = task.workloads_for(device.limits.kind, held_out=False)[0]
-    steps = planning.source_size_steps(task, device.limits, tuned, 0, "if (n == 777 || d % (1 << 9) < 64) {} // 555")
+    shapes = planning.Shapes(task, device.limits, tuned, 0)
+    steps = planning.source_size_steps(shapes, "if (n == 777 || d % (1 << 9) < 64) {} // 555")
     found = {(name, size) for step in steps for name, size in step.workload.sizes.items()}
     assert {(name, size) for name in ("n", "d") for size in (776, 777, 778, 511, 512, 513)} <= found
     assert not {("n", 555), ("n", 64)} & found
-    assert planning.source_size_steps(task, device.limits, tuned, 0, "x = 3.5f + 1e4;") == []
+    assert planning.source_size_steps(shapes, "x = 3.5f + 1e4;") == []
 
 
 def test_each_value_of_a_scalar_is_another() -> None:
@@ -297,17 +240,10 @@ def test_each_value_of_a_scalar_is_another() -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_each_way_of_changing_inputs_is_another(change: Any, device: Any) -> None:
-    opened = open_device(device.limits, device.index)
-    task = load_task("silu_and_mul")
-    data = workload_data.WorkloadData(
-        opened, task, of(n=64, d=64), seed=0, max_bytes=1 << 28, contents=Contents(change=change)
-    )
-    (place,) = [place for place in data.places if place.argument.role == "in"]
-    first, second = (
-        opened.array(opened.view(one.image, place.offset, place.nbytes), "uint16") for one in data.variants
-    )
-    differs = (np.asarray(first) != np.asarray(second)).reshape(64, -1)
+def test_each_way_of_changing_inputs_is_another(change: str) -> None:
+    variants = draw_variants(np, load_task("silu_and_mul"), of(n=64, d=64), Contents(change=change), 2)
+    ((first,), (second,)) = (one.values() for one in variants)
+    differs = (first != second).reshape(64, -1)
     rows = differs.any(axis=1).mean()
     assert {"all": differs.mean() > 0.9, "rows": 0.4 < rows < 0.95, "few": 0 < differs.sum() < 4}[change]
 

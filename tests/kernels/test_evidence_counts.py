@@ -13,7 +13,7 @@ from tunesmith.kernels.build.guard import HEADERS
 from tunesmith.kernels.build.machine_code import HotLine, Profile, instruction_mix
 from tunesmith.kernels.build.machine_code import hot_lines as hot_lines_of
 from tunesmith.kernels.build.source import Specialised, specialise
-from tunesmith.kernels.check.sanitizer import METRICS, count_events, parse_counters
+from tunesmith.kernels.check.sanitizer import count_events, parse_counters
 from tunesmith.kernels.spec.taskfile import load_task
 
 PTX = """
@@ -129,13 +129,6 @@ CSV = """==PROF== Connected to process 77 (/usr/bin/python3.11)
 """  # noqa: E501
 
 
-def test_ncu_s_table_is_read() -> None:
-    found = parse_counters(CSV)
-    assert found.note == ""
-    assert found.values == {"bytes read from DRAM": 33554432.0, "DRAM throughput, % of peak": 87.25}
-    assert 10 <= len(METRICS) <= 16
-
-
 @pytest.mark.parametrize(
     ("text", "note"),
     [
@@ -168,7 +161,8 @@ def test_a_tool_that_works_gives_counters(tmp_path: Path, monkeypatch: pytest.Mo
     tool.write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/arguments\ncat <<'END'\n{CSV}END\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert events_of_rope().values["DRAM throughput, % of peak"] == 87.25
+    found = events_of_rope()
+    assert found.values == {"bytes read from DRAM": 33554432.0, "DRAM throughput, % of peak": 87.25} and not found.note
     given = (tmp_path / "arguments").read_text()
     assert "--csv --page raw" in given and "--clock-control none" in given and "--kernel-name rope" in given
     assert "-m tunesmith.kernels.check.sanitizer" in given

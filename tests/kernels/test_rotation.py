@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,57 +26,53 @@ class Recorder:
     """A device on which a launch is the number of its set: what ran, in order, and which of it was timed."""
 
     ran: list[int] = field(default_factory=list)
-    timed: list[tuple[int, int]] = field(default_factory=list)
-    """First and end, in `ran`, of what each call of `times` ran."""
+    timed: list[range] = field(default_factory=list)
+    """Positions in `ran` of each timed sample."""
 
     def sequence(self, launches: Sequence[Any]) -> Any:
-        return _Sequence(self, list(launches))
+        def seconds() -> float:
+            self.ran += launches
+            return 1e-6 * len(launches)
+
+        return SimpleNamespace(seconds=seconds)
 
     def times(self, sequences: Sequence[Any]) -> list[float]:
-        before = len(self.ran)
-        seconds = [sequence.seconds() for sequence in sequences]
-        self.timed.append((before, len(self.ran)))
-        return seconds
-
-
-@dataclass
-class _Sequence:
-    device: Recorder
-    launches: list[int]
-
-    @property
-    def count(self) -> int:
-        return len(self.launches)
-
-    def seconds(self) -> float:
-        self.device.ran += self.launches
-        return 1e-6 * len(self.launches)
+        found = []
+        for sequence in sequences:
+            before = len(self.ran)
+            found.append(sequence.seconds())
+            self.timed.append(range(before, len(self.ran)))
+        return found
 
 
 @given(
-    sets=st.integers(3, 30),
+    sets=st.integers(1, 30),
     seconds=st.floats(1e-6, 1e-2),
     asked=st.lists(st.integers(1, 7), min_size=1, max_size=8),
+    checked=st.integers(0, 29),
+    rounds=st.booleans(),
     checked_before=st.booleans(),
 )
 def test_no_launch_that_is_timed_is_on_what_has_just_run(
-    sets: int, seconds: float, asked: list[int], checked_before: bool
+    sets: int, seconds: float, asked: list[int], checked: int, rounds: bool, checked_before: bool
 ) -> None:
     """Half of the sets, or more, come between two launches on one. There are sets for three times the last cache."""
-    device = Recorder()
-    rotation = Rotation(device, list(range(sets)), window_for(seconds, sets, 1e-4, rounds=True))  # type: ignore[arg-type]
+    device, window = Recorder(), window_for(seconds, sets, 1e-4, rounds=rounds)
+    rotation = Rotation(device, list(range(sets)), window, checked % sets)  # type: ignore[arg-type]
     if checked_before:
         rotation.run_first()
     assert [len(rotation.take(count)) for count in asked] == asked
-    timed_at = {at for begin, end in device.timed for at in range(begin, end)}
+    timed_at = {at for sample in device.timed for at in sample}
     last = dict[int, int]()
     for at, index in enumerate(device.ran):
         if index in last and at in timed_at:
             assert len(set(device.ran[last[index] + 1 : at])) >= sets // 2 - 1, f"{device.ran[:at]} and then {index}"
         last[index] = at
-    timed = [device.ran[begin:end] for begin, end in device.timed]
-    assert rotation.last_set == timed[-1][-1]
-    assert sum(map(len, timed)) == sum(asked) * rotation.window
+    for sample in device.timed:
+        launched = [device.ran[at] for at in sample]
+        assert len(launched) == rotation.window == window
+        assert launched.count(launched[-1]) == 1, "what is checked is the result of one launch"
+    assert rotation.last_set == launched[-1] and len(device.timed) == sum(asked)
 
 
 # One block that waits for nearly every load: four times as long from memory as from the last cache.

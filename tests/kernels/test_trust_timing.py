@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tunesmith.hw.telemetry import NoTelemetry, Telemetry, harmful
-from tunesmith.kernels.launch.rotation import orders, window_for
 from tunesmith.kernels.measure import bench
 from tunesmith.kernels.measure import roofs as calibrate
 from tunesmith.kernels.measure.bench import DriftMonitor
@@ -52,18 +49,10 @@ def kernel(
     return lambda: noisy(rng, noise, drift, seconds * (1 + rng.normal(0, placement)))
 
 
-@pytest.mark.parametrize(
-    ("noise", "placement"),
-    [
-        (0.002, 0.0),
-        (0.01, 0.003),
-        pytest.param(0.002, 0.003, marks=pytest.mark.slow),
-        pytest.param(0.01, 0.0, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("noise", "placement"), [(0.002, 0.0), (0.01, 0.003)])
 def test_equal_kernels_are_rarely_called_different(noise: float, placement: float) -> None:
     rng = np.random.default_rng(1)
-    different, comparisons = 0, 400
+    different, comparisons = 0, 200
     for seed in range(comparisons):
         drift = [0.0]
         pair = [kernel(rng, noise, drift, placement=placement) for _ in range(2)]
@@ -90,9 +79,8 @@ def test_a_comparison_ends_at_its_target_and_goes_on_for_it() -> None:
     loud = interleaved([kernel(rng, 0.2, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9, target=0.005)
     plain = interleaved([kernel(rng, 0.2, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9)
     assert quiet[0].shape == (MIN_BLOCKS, BLOCK_ROUNDS)
-    assert len(loud[0]) == math.ceil(40 * MAX_ROUNDS_FACTOR / BLOCK_ROUNDS) and len(plain[0]) == math.ceil(
-        40 / BLOCK_ROUNDS
-    )
+    assert len(loud[0]) == math.ceil(40 * MAX_ROUNDS_FACTOR / BLOCK_ROUNDS)
+    assert len(plain[0]) == math.ceil(40 / BLOCK_ROUNDS)
 
 
 def test_a_comparison_ends_with_its_budget_after_three_blocks() -> None:
@@ -107,41 +95,16 @@ def test_a_comparison_ends_with_its_budget_after_three_blocks() -> None:
 
 
 def test_every_block_loads_each_kernel_once_and_orders_vary() -> None:
-    loads: list[int] = []
-    order: list[int] = []
+    loads, order = list[int](), list[int]()
 
     def load(number: int) -> Callable[[], float]:
         loads.append(number)
         return lambda: order.append(number) or 1.0
 
-    loaders = [functools.partial(load, number) for number in range(3)]
-    samples = interleaved(loaders, rounds=30, seed=0, budget_seconds=1e9)
+    samples = interleaved([partial(load, at) for at in range(3)], rounds=30, seed=0, budget_seconds=1e9)
     assert [sorted(loads[at : at + 3]) for at in range(0, len(loads), 3)] == [[0, 1, 2]] * len(samples[0])
     turns = {tuple(order[at : at + 3]) for at in range(0, len(order), 3)}
     assert len(turns) == 6
-
-
-@given(st.integers(1, 40), st.floats(1e-6, 1e-2), st.integers(0, 39), st.booleans())
-def test_a_sample_goes_round_the_sets_and_ends_on_one_it_met_once(
-    sets: int, seconds: float, checked: int, rounds: bool
-) -> None:
-    checked %= sets
-    window = window_for(seconds, sets, 2e-4, rounds=rounds)
-    found = orders(sets, window, checked)
-    for order in found:
-        assert len(order) == window
-        assert order.count(order[-1]) == 1, "what is checked is the result of one launch"
-        assert all(a != b for a, b in itertools.pairwise(order)), "no launch finds its data in the cache"
-    if window < sets:
-        flat = [index for order in found for index in order]
-        assert len(flat) == len(set(flat)) and sets - len(flat) < window
-    elif sets > 2:
-        (order,) = found
-        # Between two uses of a set all the others but the one that is kept for the end have been used.
-        last: dict[int, int] = {}
-        for at, index in enumerate(order):
-            assert at - last.get(index, at - sets + 1) >= sets - 1
-            last[index] = at
 
 
 def test_a_clear_loser_is_dropped_and_says_so() -> None:
