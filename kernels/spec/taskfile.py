@@ -58,8 +58,9 @@ def sentence(mistake: Any) -> str:
     kind, message, context = mistake["type"], mistake["msg"], mistake.get("ctx", {})
     if kind == "value_error":
         return str(message).removeprefix("Value error, ")
-    remedy = PATTERNS.get(context.get("pattern")) or REMEDIES.get(kind) or REMEDIES.get(kind.partition("_")[0], message)
-    return str(remedy).format(**context) + ("" if kind == "missing" else f", not {mistake['input']!r:.80}")
+    remedy = PATTERNS.get(context.get("pattern")) or REMEDIES.get(kind) or REMEDIES.get(kind.partition("_")[0])
+    what = str(message) if remedy is None else remedy.format(**context)
+    return what + ("" if kind == "missing" else f", not {mistake['input']!r:.80}")
 
 
 def explain(error: ValidationError, data: Any) -> str:
