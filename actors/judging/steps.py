@@ -83,8 +83,8 @@ def for_rejection(step: Step) -> str:
     has none."""
     scalars, sizes = _made_up(step)
     named = " or ".join(f"{name} = {value:g}" for name, value in [*scalars, *sizes])
-    remedies = [_remedy(name, True) for name, _ in scalars] + [_remedy(name, False) for name, _ in sizes]
-    return f"the plain kernel is right there, but if no caller has {named}: {', '.join(remedies)}" if named else ""
+    remedies = [_remedy(", ".join(dict(made_up)), made_up is scalars) for made_up in (scalars, sizes) if made_up]
+    return f"the plain kernel is right there, but if no caller has {named}: {' or '.join(remedies)}" if named else ""
 
 
 def _made_up(step: Step) -> tuple[Sequence[tuple[str, float]], Sequence[tuple[str, float]]]:
@@ -92,8 +92,8 @@ def _made_up(step: Step) -> tuple[Sequence[tuple[str, float]], Sequence[tuple[st
     return step.contents.scalars, list(step.workload.sizes.items()) if step.derived else []
 
 
-def _remedy(name: str, is_scalar: bool) -> str:
-    return f"list the `values` of {name} in the task" if is_scalar else f"give the range of {name} in `requires`"
+def _remedy(names: str, is_scalar: bool) -> str:
+    return f"list the `values` of {names} in the task" if is_scalar else f"give the range of {names} in `requires`"
 
 
 def process_count(limits: DeviceLimits) -> int:
