@@ -175,7 +175,7 @@ class Findings:
                 self.first_wrong = place if self.first_wrong is None else min(place, self.first_wrong)
 
     def left_out(self, step: Step) -> Skipped | None:
-        """Why a made-up workload is left out for its time: none is left, or one that is no larger in any size took too
+        """Why a made-up workload is left out for its time: none is left, or a workload of at most its sizes took too
         long."""
         if not step.derived:
             return None

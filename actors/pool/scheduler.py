@@ -132,7 +132,7 @@ class Scheduler:
         self._averages: dict[str, float] = {}
         self._cache, self._arch = cache, limits.arch
         self._compilations: dict[str, Compilation] = {}
-        """Those that wait or are under way, and those that no compiler survives, by the digests of their sources."""
+        """Compilations that wait or run, and sources that no compiler survives, by the sources' digests."""
         self.compile_queue: deque[Compilation] = deque()
         self._visit_queue: deque[Job] = deque()
         self.done: deque[tuple[EvaluationRequest, Evaluation]] = deque()
@@ -407,7 +407,7 @@ class Scheduler:
             self._compilations[work.source.digest] = Compilation(work.source, end=outcome)
 
     def _retry_all(self, calls: list[ActorCall]) -> None:
-        """Makes calls again, before all that wait: a lost one that may not be to blame, and those behind a lost one,
+        """Makes calls again, before all that wait: a lost one that may not be to blame, and calls behind a lost one,
         which did nothing wrong."""
         for work in (call.job for call in reversed(calls)):
             if isinstance(work, Job):

@@ -1,4 +1,4 @@
-"""The readers of a run's journal: `RunLog`, and the `Tree` of its templates with what was measured of each.
+"""The readers of a run's journal: `RunLog`, and the `Tree` of its templates with their measurements.
 
 Also pure functions of evaluations: seconds, objectives, observations for a search, failures. Nothing is written here.
 """
@@ -363,7 +363,7 @@ AGREEMENT_SHARE = 0.8
 
 
 class Node(kinds.TemplateAdded):
-    """A template that can be tuned, or branched from, with what is known of it.
+    """A template that can be tuned or branched from, and its results so far.
 
     round: of its first appearance, 0 while unused; found: its evaluations, in order, without rejected ones; ranked:
     complete objectives (time over baseline, geometric mean over the tuned workloads) with the evaluation, the best

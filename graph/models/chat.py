@@ -69,7 +69,7 @@ class ChatModels:
         schema = model.model_json_schema() | {"title": re.sub(r"[^A-Za-z0-9_-]", "_", model.__name__)[:64]}
         messages = [{"role": each.role, "content": each.content} for each in question.call.messages]
         if method == "json_mode":
-            # It sends the schema in no other way than in words: here behind those of the system.
+            # The request does not carry the schema: it stands in words behind the system's message.
             said = f"Answer with one JSON object, and nothing else, that fits this JSON schema:\n{json.dumps(schema)}"
             if messages[0]["role"] == "system":
                 said = f"{messages.pop(0)['content']}\n\n{said}"
