@@ -49,8 +49,6 @@ BACK = ("plan", "template")
 """Where a further role may send the state back to."""
 BEFORE_SEARCH = ("plan", "approve", "template")
 
-OpenContext = Callable[[], Context]
-
 
 @cache
 def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
@@ -92,15 +90,12 @@ def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
 def build_graph(
     roles: Mapping[str, Role] | None = None,
     placements: Mapping[str, Placement] | None = None,
-    open_context: OpenContext | None = None,
-    context_schema: type[Any] | None = Context,
 ) -> StateGraph[State, Any]:
     """The graph, not yet compiled. roles: by name, the registered ones if left out; a built-in role that is missing
-    there is left out of the graph. placements: of further roles. open_context: gives nodes their context; left out, the
-    graph is invoked with it. context_schema: the type of that context. Raises `RoleError`."""
+    there is left out of the graph. placements: of further roles. Raises `RoleError`."""
     roles = load_roles() if roles is None else roles
     chain = [name for name in place(roles, placements or {}) if name in roles]
-    graph: StateGraph[State, Any] = StateGraph(State, context_schema=context_schema)
+    graph: StateGraph[State, Any] = StateGraph(State, context_schema=Context)
     searching = next(at for at, name in enumerate(chain) if name in BUILT_IN and name not in BEFORE_SEARCH)
     for position, (name, following) in enumerate(zip(chain, [*chain[1:], chain[0]], strict=True)):
         # Once something was measured, a round goes on to its verdict and what follows it; before, `done` ends it.
@@ -108,7 +103,7 @@ def build_graph(
         back = () if name in BUILT_IN else BACK
         targets = dict.fromkeys([following, *back, *([END] if may_end else ())])
         # Of a function LangGraph reads the bytecode, in search of subgraphs: 5 ms at each start, none for a partial.
-        step = partial(_take_step, roles[name], following, may_end, open_context)
+        step = partial(_take_step, roles[name], following, may_end)
         graph.add_node(name, step, destinations=tuple(targets))
     graph.add_edge(START, chain[0])
     return graph
@@ -168,12 +163,11 @@ def _take_step(
     role: Role,
     following: str,
     may_end: bool,
-    open_context: OpenContext | None,
     state: State,
     runtime: Runtime[Context],
 ) -> Command[Any]:
     """A node of the graph: the role, unless the journal has that it finished."""
-    context = runtime.context if open_context is None else open_context()
+    context = runtime.context
     # A plan begins a round; it is not part of the turns of the round before.
     turn = 0 if role.name == "plan" else state.get("turn", 0)
     stage = stage_of(state.get("round", 0))

@@ -13,6 +13,7 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import FailureKind, Models
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings
+from tunesmith.graph.state import Plan
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
@@ -54,6 +55,8 @@ class Context:
     """Turns roofs measured now into the best ever measured on the device, with sentences on the difference."""
     write_results: Callable[[str], object] = lambda done: None
     """Writes summary, report and the winners' files, given the reason for the end of the run."""
+    approve: Callable[[Plan], Plan] = lambda plan: plan
+    """Has a person approve a plan, or change it. Raises `Waiting` where the answer comes later."""
     log: RunLog = field(init=False)
     _pool: Pool | None = None
 

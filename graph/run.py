@@ -52,7 +52,6 @@ from tunesmith.graph.setup import (
     require_lanes,
     require_work,
 )
-from tunesmith.graph.state import Plan
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import Backend
 from tunesmith.hw.probe import DeviceInfo
@@ -340,54 +339,31 @@ def _clear(folder: Path) -> None:
 
 def _carry_on(context: Context, folder: Path, ask: Ask | None) -> RunResult:
     """Runs the graph to its end, from where the journal says that the run is."""
-    from tunesmith.graph.build import ended_by
+    from tunesmith.graph.build import build_graph, ended_by, roles_of, start_of, steps_at_most
+    from tunesmith.graph.roles.approval import decide
 
     context.write_results = partial(finish, context, folder)
+    context.approve = partial(decide, context, folder, ask)
     if done := ended_by(context.log):
         context.listener(Progress("done", f"the run had ended: {done}; --more N lets it measure more"))
     else:
         if count := context.log.evaluation_count:
             context.listener(Progress("resume", f"{count} of {context.settings.evaluations} evaluations are there"))
-        connect_models(context, folder)
-        _invoke(context, folder, ask)
-    if context.settings.dispatch_shapes:
-        measure_further_shapes(context)
-    return finish(context, folder)
-
-
-def connect_models(context: Context, folder: Path) -> None:
-    """Gives the context of the run in `folder` the models that the settings name, unless it has some."""
-    settings = context.settings
-    if context.models is None:
-        context.models = open_models(settings, context.journal, folder, context.listener, context.seconds_left)
-    if where := destination(settings):
-        context.listener(Progress("model", where))
-
-
-def _invoke(context: Context, folder: Path, ask: Ask | None) -> None:
-    from langgraph.checkpoint.memory import InMemorySaver
-    from langgraph.types import Command
-
-    from tunesmith.graph.build import build_graph, roles_of, start_of, steps_at_most
-    from tunesmith.graph.roles.approval import decide
-
-    settings = context.settings
-    graph = build_graph(roles_of(settings, context.models is not None), settings.roles)
-    # LangGraph needs a checkpoint to go on from an interrupt; no other process reads it, as the journal has it all.
-    compiled = graph.compile(checkpointer=InMemorySaver() if settings.approve == "plans" else None)
-    config: Any = {"configurable": {"thread_id": "run"}, "recursion_limit": steps_at_most(settings)}
-    step: Any = start_of(context.log)
-    while True:
+        settings = context.settings
+        if context.models is None:
+            context.models = open_models(settings, context.journal, folder, context.listener, context.seconds_left)
+        if where := destination(settings):
+            context.listener(Progress("model", where))
+        graph = build_graph(roles_of(settings, context.models is not None), settings.roles).compile()
         try:
-            state = compiled.invoke(step, config, context=context)
+            graph.invoke(start_of(context.log), {"recursion_limit": steps_at_most(settings)}, context=context)
         except TunesmithError as error:
             # LangGraph notes the task in which it was raised, which says nothing to a user.
             vars(error).pop("__notes__", None)
             raise
-        if not (waiting := state.get("__interrupt__")):
-            return
-        plan = decide(context, folder, Plan.model_validate(waiting[0].value["plan"]), ask)
-        step = Command(resume=plan.model_dump(mode="json"))
+    if context.settings.dispatch_shapes:
+        measure_further_shapes(context)
+    return finish(context, folder)
 
 
 def finish(context: Context, folder: Path, done: str = "") -> RunResult:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal, NotRequired, TypedDict
 
 from pydantic import Field
-
-# LangGraph's Studio has pydantic make a schema of the state, which takes no other TypedDict before Python 3.12.
-from typing_extensions import TypedDict
 
 from tunesmith.kernels.spec.template import Config, Strict
 
@@ -65,14 +62,3 @@ class State(TypedDict):
     done: NotRequired[Done]
     turn: NotRequired[int]
     objections: NotRequired[list[str]]
-
-
-class Configurable(TypedDict, total=False):
-    """The fields that Studio offers; the API takes all other settings as well."""
-
-    task: str
-    backend: Literal["auto", "cuda", "opencl"]
-    evaluations: int
-    rounds: int
-    approve: Literal["none", "plans"]
-    model: str

@@ -1,8 +1,7 @@
 """The roles around a round: the approver, which stops until a person approves the plan, and the explainer.
 
-The stop is LangGraph's interrupt, so that Studio can show the plan and take a changed one. In a run of its own the plan
-is shown and edited on a terminal, or left as a file that `tunesmith resume` goes on with. Owns how a plan that was
-changed by hand is read: by the schema that models' plans pass, and against the run. The explainer asks the model for a
+The plan is shown and edited on a terminal, or left as a file that `tunesmith resume` goes on with. A plan that was
+changed by hand is read by the schema that models' plans pass, and against the run. The explainer asks the model for a
 few lines on the round, which the next plan and the report read.
 """
 
@@ -37,13 +36,8 @@ class Approver:
     name = "approve"
 
     def __call__(self, state: State, context: Context) -> tuple[State, PlanApproved]:
-        from langgraph.types import interrupt
-
         planned = Plan.model_validate(state["plan"])
-        answer = interrupt({"plan": state["plan"]})
-        # Studio answers with a changed plan, or with true.
-        data = state["plan"] if answer is True else answer
-        plan = check_plan(data, planned, context, f"The plan of round {planned.round}")
+        plan = context.approve(planned)
         changed = "" if plan == planned else ", changed"
         context.listener(Progress(self.name, f"the plan of round {plan.round} is approved{changed}"))
         return {"plan": plan.model_dump(mode="json")}, PlanApproved(plan=plan)
@@ -53,7 +47,7 @@ class PlanError(TunesmithError):
     """A plan that was edited cannot be carried out."""
 
 
-def decide(context: Context, folder: Path, plan: Plan, ask: Ask | None) -> Plan:
+def decide(context: Context, folder: Path, ask: Ask | None, plan: Plan) -> Plan:
     """The plan as the person wants it. Without a terminal (`ask` is None) it raises `Waiting` the first time and reads
     the file the next time. Raises `PlanError` for a file that makes no plan."""
     stage = stage_of(plan.round)
