@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.graph.context import Context
@@ -42,7 +42,7 @@ from tunesmith.graph.models.opening import check_models, destination, open_model
 from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary, summarise
-from tunesmith.graph.settings import Seconds, Settings, SettingsError, as_path, make_settings, new_run_dir, option_error
+from tunesmith.graph.settings import Settings, SettingsError, as_path, make_settings, new_run_dir
 from tunesmith.graph.setup import (
     choose_device,
     inventory_for,
@@ -66,37 +66,27 @@ if TYPE_CHECKING:
     from tunesmith.graph.roles.approval import Ask
 
 
-class More(BaseModel):
-    """An extension of a run, as the arguments of `resume`."""
-
-    model_config = ConfigDict(frozen=True)
-
-    more: int = Field(0, ge=0)
-    rounds: int | None = Field(None, ge=0)
-    time_limit: Seconds | None = Field(None, ge=0)
-    dispatch_shapes: int | None = Field(None, ge=0)
-
-
-def extend(journal: Journal, settings: Settings, given: More) -> Settings:
-    """Writes down the extension of a run; gives the settings that hold from now on. dispatch_shapes alone lets no
-    search go on. Raises `SettingsError`, and then nothing is written."""
-    changed: dict[str, Any] = {} if given.dispatch_shapes is None else {"dispatch_shapes": given.dispatch_shapes}
-    if given.more or given.rounds or given.time_limit:
-        log = RunLog(journal)
+def _extended(journal: Journal, settings: Settings, given: dict[str, Any]) -> Settings:
+    """Writes down the extension of a run by the settings `given`, whose evaluations, rounds and time come on top; the
+    settings that hold from now on. dispatch_shapes alone lets no search go on. Raises `SettingsError`, and then nothing
+    is written."""
+    changed = {name: given[name] for name in ("dispatch_shapes",) if name in given}
+    if given.keys() - changed.keys():
+        log, more_time = RunLog(journal), given.get("time_limit")
         spent, had, step = log.seconds_spent, max((plan.round for plan in log.plans), default=0), log.last(StepTaken)
         limit = math.inf if settings.time_limit is None else settings.time_limit
         # A run also ends by time while its rest would only do for a comparison.
-        if not given.time_limit and (spent >= limit or (step is not None and step.done == "time")):
+        if not more_time and (spent >= limit or (step is not None and step.done == "time")):
             raise SettingsError(
                 f"The run's time limit of {limit:.0f} s is spent; say with --time-limit how much longer it may take."
             )
-        if not given.more and settings.evaluations <= log.evaluation_count:
+        if "evaluations" not in given and settings.evaluations <= log.evaluation_count:
             raise SettingsError("The run has measured all that it may; say with --more how many configurations to add.")
         # Evaluations that a limit on time or an early end left over are made as well.
-        changed["evaluations"] = settings.evaluations + given.more
-        changed["rounds"] = had + given.rounds if given.rounds else max(settings.rounds, had + 1)
-        if given.time_limit:
-            changed["time_limit"] = spent + given.time_limit
+        changed["evaluations"] = settings.evaluations + given.get("evaluations", 0)
+        changed["rounds"] = had + given["rounds"] if "rounds" in given else max(settings.rounds, had + 1)
+        if more_time:
+            changed["time_limit"] = spent + more_time
     extended = make_settings(**settings.model_dump(mode="json") | changed)
     if changed:
         journal.append(Extended(**changed))
@@ -133,12 +123,44 @@ def tune(
     Raises `TunesmithError` for a mistake of the user's, and `Waiting` when the run waits, such as for answers in a
     file; `resume(run_dir)` continues after it, and after an interruption.
     """
-    _require_functions(listener, models, ask)
+    if models is not None and not hasattr(models, "ask_all"):
+        raise SettingsError(f"models: give language models of your own, not {models!r:.80}; a name is given as model=.")
     chosen = make_settings(task=task.name if isinstance(task, Task) else str(task), **settings)
     folder = as_path(run_dir, "--run-dir") if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
-    in_memory = task if isinstance(task, Task) else None
-    with begun(chosen, folder, in_memory, listener, models) as context:
-        return _carry_on(context, folder, ask)
+    if chosen.roles:
+        from tunesmith.graph.build import load_roles, place
+
+        place(load_roles(), chosen.roles)
+    loaded = task if isinstance(task, Task) else load_task(chosen.task)
+    check_models(chosen)
+    if chosen.strategy not in STRATEGIES:
+        raise SettingsError(f"--strategy: there is no '{chosen.strategy}'; choose one of {', '.join(STRATEGIES)}.")
+    inventory = inventory_for(chosen.backend)
+    device = choose_device(loaded, chosen.backend, inventory, chosen.target_device)
+    limits = limits_of(device, chosen)
+    require_energy(device, chosen)
+    require_lanes(device, chosen, inventory)
+    require_signatures(loaded, device.backend)
+    written = chosen.transport != "none" or models is not None
+    if not written:
+        # A kernel that comes without a template gets one by rules; the journal keeps it with the task.
+        loaded, _ = with_rules(loaded, device.backend)
+    if (folder / "journal.sqlite").exists():
+        _clear(folder)
+    else:
+        require_new_folder(folder, "--run-dir")
+    require_work(loaded, loaded.sources(device.backend).templates, limits)
+    earlier = suggest(loaded, device, chosen, limits, written=written)
+    # Before there is a run, so that resuming need not check the reference again.
+    check_reference(loaded, meant_for(loaded, device.limits), seed=chosen.seed, deadline=chosen.reference_deadline)
+    with Journal(folder, create=True) as journal, alone(folder):
+        if earlier is not None:
+            # Before the run itself: a run that was begun has all that it needs.
+            journal.append(earlier)
+        origin = origin_of(None if isinstance(task, Task) else chosen.task)
+        journal.append(RunStarted(settings=chosen, task=loaded, device=device, origin=origin))
+        with _opened(loaded, device, chosen, journal, listener, models) as context:
+            return _carry_on(context, folder, ask)
 
 
 def resume(
@@ -160,75 +182,18 @@ def resume(
     run that has ended. Raises `SettingsError` where that leaves nothing to do, and where the task's files have changed
     since the run was begun, unless `as_recorded` says to continue with the journal's copy of them.
     """
-    _require_functions(listener, models, ask)
     folder = as_path(run_dir, "run_dir")
-    values = {"more": more, "rounds": rounds, "time_limit": time_limit, "dispatch_shapes": dispatch_shapes}
-    try:
-        given = More.model_validate(values)
-    except ValidationError as error:
-        raise option_error(error, values) from error
+    asked = {"evaluations": more, "rounds": rounds, "time_limit": time_limit, "dispatch_shapes": dispatch_shapes}
+    # The settings of these names have the same bounds.
+    given = make_settings(task="", **{name: value for name, value in asked.items() if value})
     with resumed(folder, given, listener, models, as_recorded=as_recorded) as context:
         return _carry_on(context, folder, ask)
-
-
-def _require_functions(listener: object, models: object, ask: object) -> None:
-    for name, given in (("listener", listener), ("ask", ask)):
-        if given is not None and not callable(given):
-            raise SettingsError(f"{name}: give a function, not {given!r:.80}.")
-    if models is not None and not hasattr(models, "ask_all"):
-        raise SettingsError(f"models: give language models of your own, not {models!r:.80}; a name is given as model=.")
-
-
-@contextmanager
-def begun(
-    settings: Settings,
-    folder: Path,
-    in_memory: Task | None = None,
-    listener: Listener = silent,
-    models: Models | None = None,
-) -> Iterator[Context]:
-    """A new run in `folder`, of the task that the settings name, once all preconditions hold. in_memory: the task,
-    where it has no file. Raises `TunesmithError`."""
-    if settings.roles:
-        from tunesmith.graph.build import load_roles, place
-
-        place(load_roles(), settings.roles)
-    task = in_memory or load_task(settings.task)
-    check_models(settings)
-    if settings.strategy not in STRATEGIES:
-        raise SettingsError(f"--strategy: there is no '{settings.strategy}'; choose one of {', '.join(STRATEGIES)}.")
-    inventory = inventory_for(settings.backend)
-    device = choose_device(task, settings.backend, inventory, settings.target_device)
-    limits = limits_of(device, settings)
-    require_energy(device, settings)
-    require_lanes(device, settings, inventory)
-    require_signatures(task, device.backend)
-    written = settings.transport != "none" or models is not None
-    if not written:
-        # A kernel that comes without a template gets one by rules; the journal keeps it with the task.
-        task, _ = with_rules(task, device.backend)
-    if (folder / "journal.sqlite").exists():
-        _clear(folder)
-    else:
-        require_new_folder(folder, "--run-dir")
-    require_work(task, task.sources(device.backend).templates, limits)
-    earlier = suggest(task, device, settings, limits, written=written)
-    # Before there is a run, so that resuming need not check the reference again.
-    check_reference(task, meant_for(task, device.limits), seed=settings.seed, deadline=settings.reference_deadline)
-    with Journal(folder, create=True) as journal, alone(folder):
-        if earlier is not None:
-            # Before the run itself: a run that was begun has all that it needs.
-            journal.append(earlier)
-        origin = origin_of(None if in_memory is not None else settings.task)
-        journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
-        with _opened(task, device, settings, journal, listener, models) as context:
-            yield context
 
 
 @contextmanager
 def resumed(
     folder: Path,
-    given: More | None = None,
+    given: Settings | None = None,
     listener: Listener = silent,
     models: Models | None = None,
     *,
@@ -257,7 +222,8 @@ def resumed(
             raise JournalError(
                 f"{folder} was measured on {old.name}, but this machine has {here}: resume it where it began."
             )
-        settings = extend(journal, settings, given or More())
+        more = {} if given is None else given.model_dump(include=given.model_fields_set - {"task"})
+        settings = _extended(journal, settings, more)
         with _opened(task, same[0], settings, journal, listener, models) as context:
             yield context
 

@@ -9,7 +9,7 @@ import contextlib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -260,19 +260,13 @@ def make_settings(**values: object) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        raise option_error(error, Settings.model_fields) from error
-
-
-def option_error(error: ValidationError, options: Iterable[str]) -> SettingsError:
-    """The first mistake in values that a model refused, by the command line's name of the option; options: all
-    names."""
-    key, message = _first(error)
-    option = f"--{key.partition('.')[0].replace('_', '-')}"
-    if error.errors(include_url=False)[0]["type"] == "extra_forbidden" and "." not in key:
-        close = get_close_matches(key.replace("-", "_"), list(options), 1)
-        near = f"; did you mean --{close[0].replace('_', '-')}?" if close else "; `tunesmith tune --help` lists them."
-        return SettingsError(f"{option}: there is no such option{near}")
-    return SettingsError(f"{option}: {message}" if key else message)
+        key, message = _first(error)
+        if error.errors(include_url=False)[0]["type"] == "extra_forbidden" and "." not in key:
+            close = get_close_matches(key.replace("-", "_"), list(Settings.model_fields), 1)
+            near = f"did you mean --{close[0].replace('_', '-')}?" if close else "`tunesmith tune --help` lists them."
+            message = f"there is no such option; {near}"
+        option = f"--{key.partition('.')[0].replace('_', '-')}: " if key else ""
+        raise SettingsError(option + message) from error
 
 
 def as_path(given: object, option: str) -> Path:

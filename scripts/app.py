@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import sys
-import textwrap
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from typer import echo as echo
 
 EXIT_DONE, EXIT_MISTAKE, EXIT_NOTHING, EXIT_WAITING, EXIT_UNMEASURED, EXIT_INTERRUPTED = 0, 2, 3, 4, 5, 130
 EXIT_UNEXAMINED = 6
 """No winner could be examined; best/ holds the plain kernel."""
-
-
-def echo(text: str, *, err: bool = False) -> None:
-    """Prints lines of text; a terminal gets them wrapped at words, with what stands between backticks in one piece."""
-    if (sys.stderr if err else sys.stdout).isatty():
-        width, lines = shutil.get_terminal_size().columns, list[str]()
-        for line in text.splitlines():
-            kept = re.sub(r"`[^`]*`", lambda code: code.group().replace(" ", "\N{NO-BREAK SPACE}"), line)
-            inner = " " * (len(line) - len(line.lstrip()))
-            made = textwrap.wrap(kept, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False)
-            lines += made or [""]
-        text = "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
-    typer.echo(text, err=err)
-
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output; everything else goes to standard error.")

@@ -17,7 +17,6 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Sequence
-from datetime import datetime
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -124,15 +123,11 @@ def _end_as_from_the_keyboard() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Standard streams that were closed (`tunesmith tasks >&-`) read and write nothing. Their numbers are taken, or the
-    next file to be opened would be printed into."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
+    """Standard streams that were closed (`tunesmith tasks >&-`) read and write nothing. What is opened gets the least
+    free number, so that no file which is opened later is printed into."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened != number:
-                os.dup2(opened, number)
-                os.close(opened)
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the process lives
 
 
 def _sentence(error: TyperException) -> str:
@@ -145,14 +140,11 @@ def _sentence(error: TyperException) -> str:
 def _refusal(error: BaseException) -> str:
     """A sentence on a user's file or folder that the system refuses, as for a name that is too long, or on a standard
     output that is full; empty for any other error."""
-    if not isinstance(error, OSError):
+    refusals = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EIO)
+    if not isinstance(error, OSError) or error.errno not in refusals:
         return ""
-    if error.filename is None:
-        full = error.errno in (errno.ENOSPC, errno.EIO)
-        return f"Standard output cannot be written: {error.strerror}." if full else ""
-    refusals = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS)
-    known = error.errno in refusals
-    return f"{error.filename!s:.200} cannot be used: {error.strerror}; name another." if known else ""
+    place = "Standard output" if error.filename is None else f"{error.filename!s:.200}"
+    return f"{place} cannot be used: {error.strerror}; name another."
 
 
 def _interrupted(error: BaseException | None) -> bool:
@@ -169,15 +161,11 @@ def _describe_bug(error: BaseException, *, debug: bool) -> str:
     if debug:
         sys.stderr.write(details)
     # An error of another process has that process's traceback as its text, whose last line names the error.
-    lines = str(error).strip().splitlines() or ["no message"]
-    summary = lines[-1] if len(lines) > 1 else f"{type(error).__name__}: {lines[0]}"
-    head = (
-        f"Tunesmith {__version__}, Python {platform.python_version()} on {platform.platform()}, "
-        f"{datetime.now().astimezone().isoformat(timespec='seconds')}\ncommand: {' '.join(sys.argv)}\n\n"
-    )
+    summary = traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
+    head = f"Tunesmith {__version__}, Python {platform.python_version()} on {platform.platform()}\n"
     try:
         with tempfile.NamedTemporaryFile("w", prefix="tunesmith-crash-", suffix=".log", delete=False) as log:
-            log.write(head + details + "\n")
+            log.write(f"{head}command: {' '.join(sys.argv)}\n\n{details}\n")
         place = f"Details are in {log.name}; please report it with that file."
     except OSError:
         place = "--debug shows the details."

@@ -162,6 +162,8 @@ def problem(error: ErrorDetails) -> str:
     return f"{'.'.join(map(str, error['loc'])) or 'the whole'}: {error['msg']}"
 
 
+AGAIN = "-again"
+"""Ends the name, and the custom_id, of a call's second try."""
 MAX_ERRORS = 8
 """Errors of an unusable answer that the model gets to read."""
 
@@ -204,9 +206,4 @@ def again(call: ModelCall, wrong: ModelFailed) -> ModelCall:
     """The call once more, with the unusable answer and its errors."""
     feedback = f"That answer cannot be used: {wrong.detail}\nAnswer again with one JSON object that fits the schema."
     messages = (*call.messages, Message("assistant", wrong.text or "(nothing)"), Message("user", feedback))
-    return ModelCall(call.role, call.stage, again_name(call.name), messages, call.schema)
-
-
-def again_name(name: str) -> str:
-    """The name, or custom_id, of a call's second try."""
-    return f"{name}-again"
+    return ModelCall(call.role, call.stage, call.name + AGAIN, messages, call.schema)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Literal
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import openai
-from langchain_core.language_models import BaseChatModel
 from langchain_core.rate_limiters import InMemoryRateLimiter
-from langchain_openai import AzureChatOpenAI, ChatOpenAI
+from langchain_openai import ChatOpenAI
 from langsmith import tracing_context
 from pydantic import SecretStr, ValidationError
 
@@ -37,10 +35,6 @@ MIN_SECRET_LENGTH = 8
 """Characters: a shorter key ("EMPTY", "ollama") is not a secret, and may be a word of the answer."""
 NO_KEY = "not-needed"
 """Sent where there is no key: the client insists on one, servers without authentication ignore it."""
-
-
-class NoFurtherAttempt(openai.OpenAIError):
-    """The question has ended, or is pending; OpenAI's client passes this error on without a retry."""
 
 
 class ChatModels:
@@ -66,7 +60,7 @@ class ChatModels:
         # OpenAI's strict mode takes closed objects whose properties are all required.
         strict = model.model_config.get("extra") == "forbid"
         strict = strict and all(field.is_required() for field in model.model_fields.values())
-        schema = model.model_json_schema() | {"title": re.sub(r"[^A-Za-z0-9_-]", "_", model.__name__)[:64]}
+        schema = model.model_json_schema()
         messages = [{"role": each.role, "content": each.content} for each in question.call.messages]
         if method == "json_mode":
             # The request does not carry the schema: it stands in words behind the system's message.
@@ -74,39 +68,33 @@ class ChatModels:
             if messages[0]["role"] == "system":
                 said = f"{messages.pop(0)['content']}\n\n{said}"
             messages.insert(0, {"role": "system", "content": said})
+        timeout = self._settings.model_timeout
+        chat = ChatOpenAI(
+            model=question.model,
+            base_url=self._url,
+            api_key=SecretStr(self._key),
+            timeout=openai.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)),
+            max_retries=question.retries,
+            rate_limiter=self._limiter,
+            use_responses_api=False,
+            cache=False,
+            extra_body={limit_field(self._url): self._settings.answer_tokens, **self._settings.model_option},
+            http_client=self._unused_http,
+            http_async_client=self._http,
+            openai_proxy=None,  # OPENAI_PROXY would be refused beside a client, which knows HTTPS_PROXY
+        )
         how: dict[str, Any] = {"method": method, "strict": None if method == "json_mode" else strict}
-        structured = self._chat(question).with_structured_output(schema, include_raw=True, **how)
+        structured = chat.with_structured_output(schema, include_raw=True, **how)
         # Tracing, switched on by a variable of the environment, would send the prompt to one more host.
-        with tracing_context(enabled=False), suppress(NoFurtherAttempt):
+        with tracing_context(enabled=False):
             try:
                 await structured.ainvoke(messages)
             except (openai.OpenAIError, ValidationError):
-                # The question has ended: also with an answer that LangChain makes no message of.
-                if question.under_way:
+                # The question has ended, also with an answer that LangChain makes no message of, or files have it.
+                if question.under_way and self._files is None:
                     raise
         if self._files is not None and question.under_way and (found := self._files.find(question)) is not None:
             question.end(found)
-
-    def _chat(self, question: Question) -> BaseChatModel:
-        timeout, parts = self._settings.model_timeout, urlsplit(self._url)
-        common: dict[str, Any] = {
-            "model": question.model,
-            "api_key": SecretStr(self._key),
-            "timeout": openai.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)),
-            "max_retries": question.retries,
-            "rate_limiter": self._limiter,
-            "use_responses_api": False,
-            "cache": False,
-            "extra_body": {limit_field(self._url): self._settings.answer_tokens, **self._settings.model_option},
-            "http_client": self._unused_http,
-            "http_async_client": self._http,
-            "openai_proxy": None,  # OPENAI_PROXY would be refused beside a client, which knows HTTPS_PROXY
-        }
-        if version := parse_qs(parts.query).get("api-version"):
-            # Azure before its v1 endpoint: the model is a deployment, part of the path.
-            common |= {"azure_endpoint": f"{parts.scheme}://{parts.netloc}", "azure_deployment": question.model}
-            return AzureChatOpenAI(api_version=version[0], **common)
-        return ChatOpenAI(base_url=self._url, **common)
 
 
 def limit_field(base_url: str) -> Literal["max_tokens", "max_completion_tokens"]:
@@ -122,7 +110,8 @@ _QUESTION: ContextVar[Question] = ContextVar("question")
 
 
 class _JournallingClient(openai.DefaultAsyncHttpxClient):
-    """key: hidden in whatever the server says; timeout: seconds for one answer; sends: else attempts are only begun."""
+    """key: hidden in whatever the server says; timeout: seconds for one answer; sends: else attempts are only begun.
+    After an `OpenAIError` OpenAI's client makes no further attempt."""
 
     def __init__(self, base_url: str, key: str, timeout: float, *, sends: bool) -> None:
         # Prompts go to no other host than the one the user was told. Where nothing is sent, neither certificates nor
@@ -135,7 +124,7 @@ class _JournallingClient(openai.DefaultAsyncHttpxClient):
         """One attempt: journalled before; its completion, without the key, or its failure noted after."""
         question = _QUESTION.get()
         if not await question.begin(json.loads(request.content)) or not self._sends:
-            raise NoFurtherAttempt
+            raise openai.OpenAIError
         try:
             async with asyncio.timeout(self._seconds + GRACE_SECONDS):
                 response = await super().send(request, **options)
@@ -143,7 +132,7 @@ class _JournallingClient(openai.DefaultAsyncHttpxClient):
         except Exception as error:  # of the HTTP library, which differs between versions of OpenAI's client
             self._note_no_answer(question, error)
             if isinstance(error, TimeoutError) or question.timeouts >= MAX_TIMEOUTS:
-                raise NoFurtherAttempt from error
+                raise openai.OpenAIError from error
             raise
         if response.status_code >= 300:
             self._note_refusal(question, response)
@@ -156,7 +145,7 @@ class _JournallingClient(openai.DefaultAsyncHttpxClient):
         if problem is not None:
             detail = f"{self._host} answered with something that is not a chat completion ({problem[:300]})."
             question.end(ModelFailed("server_error", detail), served=True, transient=True)
-            raise NoFurtherAttempt
+            raise openai.OpenAIError
         question.end(completion)
         return response
 
@@ -193,7 +182,7 @@ class _JournallingClient(openai.DefaultAsyncHttpxClient):
         rejected = code in (400, 422) and reason not in ("context_length_exceeded", "model_not_found")
         question.end(ModelFailed(kind, detail), transient=transient, rejected=rejected)
         if without_money:
-            raise NoFurtherAttempt
+            raise openai.OpenAIError
 
     def _redacted(self, text: str) -> str:
         return text if self._key is None else text.replace(self._key, "[key]")

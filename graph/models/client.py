@@ -11,7 +11,6 @@ import asyncio
 import functools
 import json
 import math
-import os
 import re
 import threading
 import time
@@ -21,13 +20,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from tunesmith.graph.journal.events import ModelAsked, ModelCalled, ModelMethodFound
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import ModelsUsage, RoleUsage, Tokens
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import (
+    AGAIN,
     Completion,
     FailureKind,
     ModelCall,
@@ -35,7 +35,6 @@ from tunesmith.graph.models.calls import (
     Outcome,
     Reply,
     again,
-    again_name,
     problem,
     read_answer,
 )
@@ -44,54 +43,45 @@ from tunesmith.graph.progress import Listener, Progress
 from tunesmith.graph.settings import METHODS, Method, ModelSettings, SettingsError
 
 PACKAGED = Path(__file__).with_name("prices.toml")
+Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Price(BaseModel):
-    """US dollars for a million tokens."""
+class Price(BaseModel, frozen=True, extra="forbid"):
+    """US dollars for a million tokens of a model."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    input: Dollars
+    output: Dollars
+    cached_input: Dollars | None = None
 
-    input: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    output: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    cached_input: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-
-
-class Prices(BaseModel):
-    """The prices of models by name, as a file has them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    models: dict[str, Price]
-
-    def of(self, model: str) -> Price | None:
-        """The price of a model; a dated version costs what its name without the date does."""
-        return self.models.get(model) or self.models.get(re.sub(r"-\d{4}-\d{2}-\d{2}$", "", model))
-
-    def cost(self, model: str, prompt: int, completion: int, cached: int = 0) -> float | None:
-        """US dollars for tokens, `cached` of the prompt's being from the cache; None where no price is known."""
-        if (price := self.of(model)) is None:
-            return None
-        cheap = price.input if price.cached_input is None else price.cached_input
+    def of(self, prompt: int, completion: int, cached: int = 0) -> float:
+        """US dollars for tokens; `cached` of the prompt's are from the cache."""
+        cheap = self.input if self.cached_input is None else self.cached_input
         cached = min(cached, prompt)
-        return ((prompt - cached) * price.input + cached * cheap + completion * price.output) / 1e6
+        return ((prompt - cached) * self.input + cached * cheap + completion * self.output) / 1e6
+
+
+Prices = dict[str, Price]
+"""By the names of models."""
+
+
+def price_of(prices: Prices, model: str) -> Price | None:
+    """The price of a model; a dated version costs what its name without the date does."""
+    return prices.get(model) or prices.get(re.sub(r"-\d{4}-\d{2}-\d{2}$", "", model))
 
 
 def load_prices(path: str | None) -> Prices:
-    """The packaged prices, under those of `path`, or, where that is None, of the user's own file."""
-    own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tunesmith" / "prices.toml"
-    models = _read_prices(PACKAGED).models
-    if path is not None or own.is_file():
-        models = models | _read_prices(own if path is None else Path(path)).models
-    return Prices(models=models)
+    """The packaged prices, under those of the file `path`."""
+    return _read_prices(PACKAGED) | ({} if path is None else _read_prices(Path(path)))
 
 
 def _read_prices(path: Path) -> Prices:
     try:
-        return Prices.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
+        models = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("models")
+        return TypeAdapter(Prices).validate_python(models)
     except OSError as error:
         raise SettingsError(f"--prices: {path} cannot be read ({error.strerror}).") from error
     except ValueError as error:
-        why = problem(error.errors(include_url=False)[0]) if isinstance(error, ValidationError) else error
+        why = f"models.{problem(error.errors()[0])}" if isinstance(error, ValidationError) else error
         form = '[models] and a line such as "name" = { input = 1.0, output = 4.0 }'
         raise SettingsError(f"--prices: {path}: {why}; write it as TOML with {form}.") from error
 
@@ -153,13 +143,12 @@ class Ledger:
         """The cap that does not allow a call of at most `bound`, in a sentence; None if all do. The calls under way
         take their upper bound."""
         spent = [*(usage for _, usage in self._spent), *(event.worst for event in self.under_way.values())]
-        caps = {"calls": settings.max_calls, "tokens": settings.max_tokens, "cost": settings.max_cost}
-
-        def sizes(of: Tokens) -> tuple[int, int, float]:
-            return 1, of.prompt_tokens + of.completion_tokens, of.cost or 0.0
-
-        used = map(sum, zip((0, 0, 0.0), *map(sizes, spent), strict=True))
-        for (name, cap), taken, needed in zip(caps.items(), used, sizes(bound), strict=True):
+        tokens, cost = map(_tokens, spent), (usage.cost or 0.0 for usage in spent)
+        for name, cap, taken, needed in (
+            ("calls", settings.max_calls, len(spent), 1),
+            ("tokens", settings.max_tokens, sum(tokens), _tokens(bound)),
+            ("cost", settings.max_cost, sum(cost), bound.cost or 0.0),
+        ):
             if cap is not None and taken + needed > cap:
                 return (
                     f"--max-{name} {cap} does not allow the call: {taken:.6g} is spent, and it may take {needed:.6g}."
@@ -170,7 +159,7 @@ class Ledger:
         """The account of a run, with totals."""
         last = {event.custom_id: event for event in self._ended}
         # A call with a second try ended as that one did.
-        failed = [one for name, one in last.items() if one.status != "ok" and again_name(name) not in last]
+        failed = [one for name, one in last.items() if one.status != "ok" and name + AGAIN not in last]
 
         def totals(*about: str) -> dict[str, Any]:
             """Of a role and a model, or of all."""
@@ -190,6 +179,10 @@ class Ledger:
         rows = tuple(RoleUsage(role=role, model=model, **totals(role, model)) for role, model in sorted(pairs))
         failures = dict(Counter(event.status for event in failed))
         return ModelsUsage(transport=transport, where=where, failures=failures, rows=rows, **totals())
+
+
+def _tokens(usage: Tokens) -> int:
+    return usage.prompt_tokens + usage.completion_tokens
 
 
 def _total(parts: Iterable[Tokens]) -> Tokens:
@@ -326,21 +319,21 @@ class ModelClient:
         """The upper bound of a request's tokens and cost."""
         size = len(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
         prompt, written = math.ceil(size / BYTES_PER_TOKEN) + PROMPT_OVERHEAD_TOKENS, self._settings.answer_tokens
-        cost = self._prices.cost(body["model"], prompt, written)
-        return Tokens(prompt_tokens=prompt, completion_tokens=written, cost=cost)
+        price = price_of(self._prices, body["model"])
+        return Tokens(prompt_tokens=prompt, completion_tokens=written, cost=price and price.of(prompt, written))
 
     def usage(self, question: Question, answer: Completion) -> Tokens:
         """Tokens as the server counts them; each of the two counts is estimated where it does not."""
         # Neither a prompt nor a text has no tokens: a count of 0 is missing.
         prompt = answer.prompt_tokens or self.bound(question.body).prompt_tokens
         written = answer.completion_tokens or math.ceil(len(answer.text.encode()) / BYTES_PER_TOKEN)
-        cached = answer.cached_tokens or 0
+        cached, price = answer.cached_tokens or 0, price_of(self._prices, question.model)
         return Tokens(
             prompt_tokens=prompt,
             completion_tokens=written,
             cached_tokens=cached,
             estimated=not answer.prompt_tokens or bool(written and not answer.completion_tokens),
-            cost=self._prices.cost(question.model, prompt, written, cached),
+            cost=price and price.of(prompt, written, cached),
         )
 
     async def refusal(self, bound: Tokens) -> ModelFailed | None:

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from tunesmith.graph.journal.records import ModelsUsage
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Models
-from tunesmith.graph.models.client import Ledger, ModelClient, Prices, load_prices
+from tunesmith.graph.models.client import Ledger, ModelClient, Prices, load_prices, price_of
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.progress import Listener
 from tunesmith.graph.settings import ModelSettings, SettingsError
@@ -51,7 +51,7 @@ def _mistakes(settings: ModelSettings, prices: Prices) -> Iterator[str]:
                 f"--model: the environment variable {settings.key_env} has no key; set it, or name another with "
                 "--key-env, or give --base-url for a server that needs none."
             )
-    unknown = [name for name in settings.names if prices.of(name) is None]
+    unknown = [name for name in settings.names if price_of(prices, name) is None]
     if settings.max_cost is not None and unknown and settings.transport != "replay":
         yield (
             f"--max-cost: no price is known for the model {unknown[0]!r}; name a file with --prices that has [models] "
@@ -77,8 +77,8 @@ def _mistakes_of_url(url: str) -> Iterator[str]:
             "--base-url: a URL with a name or password would end up in the journal; put the key into the environment "
             "and name the variable with --key-env."
         )
-    if parts.fragment or parse_qs(parts.query, keep_blank_values=True).keys() - {"api-version"}:
-        yield "--base-url: nothing may follow the path but Azure's ?api-version=...; keys belong into the environment."
+    if parts.fragment or parts.query:
+        yield "--base-url: nothing may follow the path; keys belong into the environment."
 
 
 def open_models(

@@ -11,29 +11,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from filelock import FileLock
 
 from tunesmith.graph.models.calls import FailureKind, ModelFailed, Outcome, Waiting, completion_error
+from tunesmith.graph.settings import SettingsError
 from tunesmith.hw.errors import TunesmithError
 
 if TYPE_CHECKING:
     from tunesmith.graph.models.client import Question
 
 REQUESTS, ANSWERS = "requests.jsonl", "answers.jsonl"
-MAX_SHOWN = 70
-"""Characters of a line that differs, in a note."""
 T = TypeVar("T")
 
 
-class AnswersError(TunesmithError):
-    """A file of requests or answers cannot be used, or lacks an answer."""
-
-
-class NotRecorded(AnswersError):
+class NotRecorded(TunesmithError):
     """The run asks for more than was recorded, such as another round."""
 
 
@@ -67,13 +61,7 @@ def _write(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 
 def read_requests(path: Path) -> dict[str, dict[str, Any]]:
     """Bodies by custom_id, in the file's order; none where the file does not exist."""
-
-    def body(line: dict[str, Any]) -> dict[str, Any]:
-        if isinstance(found := line.get("body"), dict) and isinstance(found.get("messages"), list):
-            return found
-        raise AnswersError("a request needs a body with messages")
-
-    return _read(path, body)
+    return _read(path, _body)
 
 
 def read_answers(path: Path) -> dict[str, Outcome]:
@@ -87,36 +75,39 @@ def _read(path: Path, parse: Callable[[dict[str, Any]], T]) -> dict[str, T]:
     try:
         lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n") if path.exists() else []
     except OSError as error:
-        raise AnswersError(f"{path} cannot be read ({error.strerror}).") from error
+        raise TunesmithError(f"{path} cannot be read ({error.strerror}).") from error
     for number, raw in enumerate(lines, 1):
-        if not raw.strip():
-            continue
         try:
+            if not raw.strip():
+                continue
             line = json.loads(raw.decode("utf-8"))
             if not isinstance(line, dict) or not isinstance(line.get("custom_id"), str):
-                raise AnswersError("it is not a JSON object with a custom_id")
+                raise ValueError("it is not a JSON object with a custom_id")
             found[line["custom_id"]] = parse(line)
-        except AnswersError as error:
-            raise AnswersError(f"{path}, line {number}: {error}: fix the line, or take it out.") from error
         except (ValueError, RecursionError) as error:
-            why = f"it is not valid JSON ({error}): fix the line, or take it out"
-            why = "the line is cut short: copy the file again" if number == len(lines) else why
-            raise AnswersError(f"{path}, line {number}: {why}.") from error
+            why = "fix the line, take it out, or copy the file again"
+            raise TunesmithError(f"{path}, line {number} cannot be used ({error}): {why}.") from error
     return found
+
+
+def _body(line: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(found := line.get("body"), dict) and isinstance(found.get("messages"), list):
+        return found
+    raise ValueError("a request needs a body with messages")
 
 
 def _outcome(line: Mapping[str, Any]) -> Outcome:
     response, error = line.get("response") or {}, line.get("error")
     if not isinstance(response, dict):
-        raise AnswersError("response must be an object with status_code and body")
+        raise ValueError("response must be an object with status_code and body")
     if error is None and not response:
-        raise AnswersError("it has neither a response nor an error")
+        raise ValueError("it has neither a response nor an error")
     code, body = response.get("status_code", 200), response.get("body")
     if error is not None or code != 200:
         # OpenAI puts an error of the endpoint into the body; vLLM puts it under "error", as the endpoint sent it.
         return _failure(body if error is None else error, code)
     if (wrong := completion_error(body)) is not None:
-        raise AnswersError(f"response.body is not a chat completion ({wrong})")
+        raise ValueError(f"response.body is not a chat completion: {wrong}")
     assert isinstance(body, dict)
     return body
 
@@ -149,14 +140,11 @@ class BatchModels:
     def hold(self, pending: Mapping[str, Mapping[str, Any]]) -> Waiting:
         """Adds the bodies of pending requests, by custom_id, to the file of requests."""
         self._write(pending)
-        count = len(pending)
-        known = set(map(_call_name, self._answers))
-        stale = sum(_call_name(request_id) in known for request_id in pending)
-        others = f" ({stale} answer(s) there now are to another wording of the same question)" if stale else ""
+        many = len(pending) > 1
         return Waiting(
-            f"{count} request{'s wait for their answers' if count > 1 else ' waits for its answer'}. "
+            f"{len(pending)} request{'s wait for their answers' if many else ' waits for its answer'}. "
             f"Answer {self._requests} (OpenAI's batch API, `vllm run-batch`, or by hand), put the answers into "
-            f"{self._file}{others}, then go on with: {self._resume}",
+            f"{self._file}, then go on with: {self._resume}",
             self._requests,
         )
 
@@ -170,7 +158,7 @@ class BatchModels:
                 unanswered = {name: body for name, body in wanted.items() if name not in self._answers}
                 _write_requests(self._requests, unanswered)
         except OSError as error:
-            raise AnswersError(
+            raise SettingsError(
                 f"{self._requests} cannot be written ({error.strerror}); choose another folder for --model batch:DIR."
             ) from error
 
@@ -182,7 +170,7 @@ class ReplayModels:
     def __init__(self, folder: Path, *, exact: bool) -> None:
         places = [place for place in (folder, folder / "transcripts") if (place / ANSWERS).exists()]
         if not places:
-            raise AnswersError(
+            raise SettingsError(
                 f"--model replay: {folder} has no recording ({ANSWERS}); give a run's folder, or one with its "
                 "transcripts."
             )
@@ -200,17 +188,16 @@ class ReplayModels:
         return None
 
     def find(self, question: Question) -> Outcome:
-        """The recorded outcome of a question. Raises `AnswersError` where there is none."""
+        """The recorded outcome of a question. Raises `TunesmithError` where there is none."""
         request_id = question.call.request_id
         recorded, name = self._recorded(request_id), _call_name(request_id)
         if recorded is None:
             names = ", ".join(self._by_name) or "nothing"
             raise NotRecorded(f"The recording in {self._folder} has no answer to {name}; it has: {names}.")
         if recorded != request_id:
-            difference = _difference(self._requests.get(recorded), question.body)
-            question.note = f"{name} was recorded with another prompt: {difference}"
+            question.note = f"{name} was recorded with another prompt"
             if self._exact:
-                raise AnswersError(f"{question.note}. Leave --replay-exact out to take its answer all the same.")
+                raise TunesmithError(f"{question.note}; leave --replay-exact out to take its answer all the same.")
         return self._answers[recorded]
 
     def _recorded(self, request_id: str) -> str | None:
@@ -219,22 +206,3 @@ class ReplayModels:
 
 def _call_name(request_id: str) -> str:
     return request_id.rpartition("@")[0] or request_id
-
-
-def _difference(recorded: Mapping[str, Any] | None, body: Mapping[str, Any]) -> str:
-    """Where two prompts differ first."""
-    if recorded is None:
-        return "the recording holds no request of this name to compare with"
-    for (place, was), (there, now) in zip_longest(_placed(recorded), _placed(body), fillvalue=("", "nothing")):
-        if (place, was) != (there, now):
-            return f"{there or place}: '{was[:MAX_SHOWN]}' there, '{now[:MAX_SHOWN]}' here"
-    return "the messages are the same, the schema of the answer is not"
-
-
-def _placed(body: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The lines of a prompt, each behind its place."""
-    return [
-        (f"message {number} ({message.get('role')}), line {line}", text)
-        for number, message in enumerate(body["messages"], 1)
-        for line, text in enumerate(str(message.get("content")).splitlines(), 1)
-    ]

@@ -11,28 +11,25 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from tunesmith.graph.state import Bottleneck, BranchKind
 from tunesmith.kernels.spec.task import Task, TaskError
+from tunesmith.kernels.spec.taskfile import sentence
 from tunesmith.kernels.spec.template import BackendName, Config, Template
-from tunesmith.kernels.spec.validation import unused_parameters, validate_template
+from tunesmith.kernels.spec.validation import validate_template
 
 Value = bool | int | float | str
 MAX_TEXT = 4000
 """Characters of a model's own words that are kept and shown to others."""
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Setting(_Answer):
+class Setting(BaseModel, extra="forbid"):
     name: str = Field(description="a parameter's name")
     value: Value
 
 
-class BranchAnswer(_Answer):
+class BranchAnswer(BaseModel, extra="forbid"):
     kind: BranchKind = Field(description="what to make of the parent; the kinds are explained above")
     parent: str = Field(description='the id of a template listed under "Templates so far", or "baseline"')
     moves: list[str] = Field(
@@ -43,7 +40,7 @@ class BranchAnswer(_Answer):
     )
 
 
-class PlanAnswer(_Answer):
+class PlanAnswer(BaseModel, extra="forbid"):
     """What the next round is to do."""
 
     analysis: str = Field(description="what bounds the best kernel now and what the measurements show; a few sentences")
@@ -53,48 +50,41 @@ class PlanAnswer(_Answer):
     expected: str = Field(description="what this round should gain, in one sentence")
 
 
-class ParameterAnswer(_Answer):
+class RewriteAnswer(BaseModel, extra="forbid"):
+    """A kernel as a whole, without parameters."""
+
+    name: str = Field(description="short, lower case, says what is special about it, such as vector_rows")
+    description: str = Field(description="how it works, what was changed and why; two or three sentences")
+    source: str = Field(description="the whole device source")
+    grid: list[str] = Field(description="one to three expressions: blocks along x, y, z")
+    block: list[str] = Field(description="one to three expressions: threads along x, y, z")
+    shared_bytes: str = Field(description='an expression: bytes of dynamic shared memory; "0" for none')
+    static_shared_bytes: str = Field(description="an expression: bytes of shared memory the source declares")
+
+
+class ParameterAnswer(BaseModel, extra="forbid"):
     name: str = Field(description="an upper-case identifier; the macro's name in the source")
     values: list[Value] = Field(description="all values it may take, in their natural order")
     default: Value = Field(description="one of the values")
     doc: str = Field(description="what it does to the generated code")
 
 
-class ConstraintAnswer(_Answer):
+class ConstraintAnswer(BaseModel, extra="forbid"):
     expression: str = Field(description="an expression that must be true")
     because: str = Field(description="one sentence for the reader of a rejection")
 
 
-class TemplateAnswer(_Answer):
+class TemplateAnswer(RewriteAnswer):
     """A kernel with its execution choices as parameters."""
 
-    name: str = Field(description="short, lower case, says what is special about it, such as vector_rows")
-    description: str = Field(description="how it works and what its parameters choose; two or three sentences")
-    source: str = Field(description="the whole device source")
     parameters: list[ParameterAnswer]
     constraints: list[ConstraintAnswer]
-    grid: list[str] = Field(description="one to three expressions: blocks along x, y, z")
-    block: list[str] = Field(description="one to three expressions: threads along x, y, z")
-    shared_bytes: str = Field(description='an expression: bytes of dynamic shared memory; "0" for none')
-    static_shared_bytes: str = Field(description="an expression: bytes of shared memory the source declares")
     max_registers: str = Field(description='an expression: registers a thread may use; "0" for no cap')
     fast_math: str = Field(description='an expression: compile with fast math; "False" where it is not needed')
     seeds: list[list[Setting]] = Field(description="configurations to try first besides the default; may be empty")
 
 
-class RewriteAnswer(_Answer):
-    """A kernel as a whole, without parameters."""
-
-    name: str = Field(description="short, lower case, says what is special about it")
-    description: str = Field(description="what was changed and why; two or three sentences")
-    source: str = Field(description="the whole device source")
-    grid: list[str] = Field(description="one to three expressions over sizes: blocks along x, y, z")
-    block: list[str] = Field(description="one to three expressions over sizes: threads along x, y, z")
-    shared_bytes: str = Field(description='an expression: bytes of dynamic shared memory; "0" for none')
-    static_shared_bytes: str = Field(description="an expression: bytes of shared memory the source declares")
-
-
-class ExplainAnswer(_Answer):
+class ExplainAnswer(BaseModel, extra="forbid"):
     """What a round has shown."""
 
     lines: list[str] = Field(description="two to five short lines: what worked, what did not, and why")
@@ -108,7 +98,7 @@ def config_of(settings: Sequence[Setting]) -> Config:
     return {setting.name: setting.value for setting in settings}
 
 
-def template_of(answer: TemplateAnswer | RewriteAnswer, task: Task, backend: BackendName) -> Template:
+def template_of(answer: RewriteAnswer, task: Task, backend: BackendName) -> Template:
     """The answer as a template of `task`, read by the schema that reads files. Raises `Unusable`.
 
     An answer cannot declare `device_globals`: a kernel that keeps state between launches is the user's to allow.
@@ -137,20 +127,12 @@ def template_of(answer: TemplateAnswer | RewriteAnswer, task: Task, backend: Bac
     try:
         template = Template.model_validate(fields)
     except ValidationError as error:
-        raise Unusable("\n".join(_problem(each) for each in error.errors(include_url=False)[:10])) from error
+        mistakes = error.errors(include_url=False)[:10]
+        raise Unusable("\n".join(f"{'.'.join(map(str, one['loc']))}: {sentence(one)}." for one in mistakes)) from error
     if isinstance(answer, TemplateAnswer) and not template.has_choices:
         raise Unusable("The template has no parameter with at least two values, so there is nothing to search.")
-    if isinstance(answer, TemplateAnswer) and (unused := ", ".join(unused_parameters(template))):
-        raise Unusable(f"Neither the source nor the launch uses the parameter {unused}: use it or remove it.")
     try:
         validate_template(template, task, f"template {template.name}")
     except TaskError as error:
         raise Unusable(str(error)) from error
     return template
-
-
-def _problem(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"]) or "the answer"
-    message = error["msg"].removeprefix("Value error, ")
-    given = "" if error["type"] in ("missing", "value_error") else f" (it is {error['input']!r:.80})"
-    return f"{where}: {message}{given}."

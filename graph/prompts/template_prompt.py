@@ -1,10 +1,6 @@
 """The templater's prompt, a pure function of journal, plan and branch; its worked example is the library's most similar
-task.
-
-Tasks are compared by features of their plain source and their declared traffic: arithmetic per byte, cooperation of
-threads (barriers, shared memory, shuffles, atomics), loops, and functions beyond arithmetic. Retrieval by such features
-is the idea of Trümper et al., "Performance Embeddings" (ICS 2023); theirs are learned, these are counted, for a
-handful of kernels.
+task, by traits of the plain source. Retrieval of that kind is the idea of Trümper et al., "Performance Embeddings" (ICS
+2023); theirs are learned, these are counted, for a handful of kernels.
 """
 
 from __future__ import annotations
@@ -27,13 +23,13 @@ from tunesmith.kernels.spec.taskfile import library_tasks, read_task
 from tunesmith.kernels.spec.template import BackendName, Template
 
 _TRAITS = (
-    (r"\b(?:__syncthreads|barrier|work_group_barrier)\s*\(", 2, 1),
-    (r"\b__shared__\b|\b__local\b|\blocal\s+\w|\b__shfl|\bsub_group_", 1, 1),
-    (r"\batom(?:ic)?[A-Z_]\w*\s*\(", 1, 1),
-    (r"\b(?:for|while)\s*\(", 3, 2),
-    (r"\b(?:native_|__|h|f)?(?:exp|log|sqrt|rsqrt|tanh|erf|sin|cos|pow)\w*\s*\(", 1, 1),
+    r"\b(?:__syncthreads|barrier|work_group_barrier)\s*\(",
+    r"\b__shared__\b|\b__local\b|\blocal\s+\w|\b__shfl|\bsub_group_",
+    r"\batom(?:ic)?[A-Z_]\w*\s*\(",
+    r"\b(?:for|while)\s*\(",
+    r"\b(?:native_|__|h|f)?(?:exp|log|sqrt|rsqrt|tanh|erf|sin|cos|pow)\w*\s*\(",
 )
-"""Features counted in a source: a pattern, at most how many of its places count, and how many count one."""
+"""Patterns of barriers, shared memory, atomics, loops and functions beyond arithmetic in a source."""
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
 MAX_EXAMPLE = 12_000
@@ -42,20 +38,16 @@ and the example is most of a prompt."""
 
 
 def features(task: Task, backend: BackendName) -> tuple[float, ...]:
-    """The features of `task`, of similar weight: logarithm of arithmetic per byte (a factor of eight counts one), the
-    traits of its source, logarithm of elements written per element read: below 0 for a kernel that reduces."""
+    """The features of `task`, of similar weight: how often its source has each trait, up to twice; the logarithm of
+    elements written per element read, which is below 0 for a kernel that reduces."""
     source = _COMMENT.sub(" ", task.sources(backend).baseline.template.source)
-    workload = task.workloads[0]
-    moved, flops = task.bytes_of(workload), task.flops_of(workload)
-    counts = {"in": 0, "out": 0, "inout": 0}
+    counts = {"in": 0, "out": 0, "inout": 0, "scalar": 0}
     for argument in task.arguments:
-        if argument.role != "scalar":
-            counts[argument.role] += math.prod(task.shape_of(argument, workload))
+        counts[argument.role] += math.prod(task.shape_of(argument, task.workloads[0]))
     read, written = counts["in"] + counts["inout"], counts["out"] + counts["inout"]
     return (
-        math.log(max(flops, 1) / max(moved, 1), 8) if moved and flops else 0.0,
-        *(min(most, len(re.findall(pattern, source))) / each for pattern, most, each in _TRAITS),
-        math.log(written / read, 8) if read and written else 0.0,
+        *(min(2, len(re.findall(pattern, source))) for pattern in _TRAITS),
+        math.log(max(written, 1) / max(read, 1), 8),
     )
 
 

@@ -100,7 +100,7 @@ class Problem:
         return f"{self.what} {self.first or self.log.strip().partition(chr(10))[0]}".strip()
 
 
-def read_answer(answer: TemplateAnswer | RewriteAnswer, context: Context) -> Template | Problem:
+def read_answer(answer: RewriteAnswer, context: Context) -> Template | Problem:
     """The template of an answer, if it may be tried. Needs no device."""
     try:
         template = template_of(answer, context.task, context.device.limits.backend)
@@ -227,7 +227,7 @@ class TemplateDraft:
     question: ModelCall
     answers: int = 0
     text: str = ""
-    answer: TemplateAnswer | RewriteAnswer | None = None
+    answer: RewriteAnswer | None = None
     template: Template | None = None
     seeds: tuple[Config, ...] = ()
     problem: Problem | None = None
@@ -345,7 +345,7 @@ def _ask(context: Context, models: Models, drafts: Sequence[TemplateDraft], stag
             _give_up(context, draft, f"the model gives no template: {reply.detail}", stage, reply.kind)
             continue
         answer = reply.value
-        assert isinstance(answer, TemplateAnswer | RewriteAnswer)
+        assert isinstance(answer, RewriteAnswer)
         draft.answers, draft.text, draft.answer = draft.answers + 1, reply.text, answer
         draft.seeds = tuple(map(config_of, answer.seeds)) if isinstance(answer, TemplateAnswer) else ()
         read = read_answer(answer, context)
@@ -408,7 +408,7 @@ def _give_up(
         branch=draft.number,
         parent=branch.parent,
         # Of a whole kernel its author says better than the plan what was tried.
-        moves=(draft.answer.description[:400],) if isinstance(draft.answer, RewriteAnswer) else branch.moves,
+        moves=(draft.answer.description[:400],) if draft.answer and branch.kind == "rewrite" else branch.moves,
         problem="\n".join(draft.history) or why,
         answers=draft.answers,
         made_by=branch.kind,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from tunesmith.cli.app import Force, Json
-from tunesmith.cli.view.tables import console, print_json, print_table
+from tunesmith.cli.view.tables import print_json, print_rows, us
 from tunesmith.graph.history import VARIABLE, HistoryError, StoredResult, open_store
 from tunesmith.kernels.spec.template import described
 
@@ -43,31 +42,27 @@ def wisdom(
         typer.echo(f"{store.path} has nothing" + ("." if name is None else f" on the task {name}."))
     elif as_json:
         print_json([entry.model_dump(mode="json") for entry in entries])
+    elif action == "list":
+        print_rows(("task", "device", "driver", "shapes", "configurations", "newest"), _by_device(entries), left=3)
     else:
-        print_table(console(), _by_device(entries) if action == "list" else _by_shape(entries))
+        headings = ("device", "driver", "shape", "template", "configuration", "microseconds", "speed-up", "99 %")
+        print_rows(
+            headings, map(_row, sorted(entries, key=lambda one: (one.device, str(one.sizes), one.seconds))), left=5
+        )
 
 
-def _by_device(entries: list[StoredResult]) -> Table:
-    table = Table("task", "device", "driver", "shapes", "configurations", "newest")
+def _by_device(entries: list[StoredResult]) -> Iterator[tuple[str, ...]]:
     groups: dict[tuple[str, str, str], list[StoredResult]] = {}
     for one in entries:
         groups.setdefault((one.task, one.device, one.driver), []).append(one)
     for key, found in sorted(groups.items()):
         shapes = {json.dumps([one.sizes, one.types]) for one in found}
         configs = {json.dumps([one.template, one.config]) for one in found}
-        newest = max(one.at for one in found)[:10]
-        table.add_row(*map(escape, key), str(len(shapes)), str(len(configs)), newest)
-    return table
+        yield *key, str(len(shapes)), str(len(configs)), max(one.at for one in found)[:10]
 
 
-def _by_shape(entries: list[StoredResult]) -> Table:
-    table = Table("device", "driver", "shape", "template", "configuration", "microseconds", "speed-up", "99 %")
-    for one in sorted(entries, key=lambda one: (one.device, str(one.sizes), one.seconds)):
-        shape = "x".join(map(str, one.sizes.values())) + "".join(f" {dtype}" for dtype in one.types.values())
-        table.add_row(
-            *map(escape, (one.device, one.driver, shape, one.template, described(one.template, one.config))),
-            f"{one.seconds * 1e6:.2f}",
-            f"{1 / one.ratio:.2f}x",
-            f"{1 / one.high:.2f}-{1 / one.low:.2f}",
-        )
-    return table
+def _row(one: StoredResult) -> tuple[str, ...]:
+    shape = "x".join(map(str, one.sizes.values())) + "".join(f" {dtype}" for dtype in one.types.values())
+    kernel = (one.template, described(one.template, one.config))
+    interval = f"{1 / one.high:.2f}-{1 / one.low:.2f}"
+    return one.device, one.driver, shape, *kernel, us(one.seconds), f"{1 / one.ratio:.2f}x", interval

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,29 +14,20 @@ from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
 
+from tunesmith.cli.view.tables import Output
 from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.progress import Listener, Progress
 from tunesmith.graph.roles.approval import Ask, PlanError
 from tunesmith.graph.state import Plan
 
-MIN_COLUMNS_WITH_BAR = 100
-"""Width of a terminal that has room for a bar."""
 PLAIN_SECONDS = 5.0
 """Time between plain progress lines, so that logs stay short."""
-
-
-class _LastingConsole(Console):
-    """A reader of progress that goes away (`tunesmith tune TASK 2>&1 | head`) ends the showing, not the run."""
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 @contextmanager
 def view() -> Iterator[Listener]:
     """A listener for a terminal or for a log, as standard error is."""
-    console = _LastingConsole(stderr=True, highlight=False)
+    console = Output(stderr=True, highlight=False)
     if console.is_terminal:
         with _Live(console) as live:
             yield live
@@ -47,32 +36,29 @@ def view() -> Iterator[Listener]:
 
 
 def _plain(console: Console) -> Listener:
-    last, ended = 0.0, ""
+    last, shown = 0.0, ""
 
     def show(progress: Progress) -> None:
-        nonlocal last, ended
-        text = progress.message
-        if not text:
+        nonlocal last, shown
+        text = progress.message or f"{progress.done}/{progress.budget} evaluations  {progress.account}"
+        if not progress.message:
             if time.monotonic() - last < PLAIN_SECONDS and progress.done != progress.budget:
                 return
-            last, text = time.monotonic(), f"{progress.done}/{progress.budget} evaluations  {progress.account}"
-            # The last result and the end of the search both ask for a line; a repeated line is left out.
-            if text == ended:
-                return
-            ended = text
-        console.print(f"{progress.phase:>8}  {text}", markup=False, soft_wrap=True)
+            last = time.monotonic()
+        # The last result and the end of the search both ask for a line.
+        if text != shown:
+            console.print(f"{progress.phase:>8}  {text}", markup=False, soft_wrap=True)
+        shown = text
 
     return show
 
 
-class _Live:
+class _Live(Bar):
     def __init__(self, console: Console) -> None:
-        self._console = console
-        # On a narrow terminal the account gives way, not the numbers before it.
-        self._bar = Bar(
+        super().__init__(
             SpinnerColumn(),
             TextColumn("{task.fields[phase]:>8}"),
-            *([BarColumn(bar_width=24)] if console.width >= MIN_COLUMNS_WITH_BAR else []),
+            BarColumn(bar_width=24),
             TextColumn("{task.fields[count]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
@@ -81,38 +67,29 @@ class _Live:
             transient=True,
             expand=True,
         )
-        self._task = self._bar.add_task("", total=None, phase="start", count="", account="")
-
-    def __enter__(self) -> _Live:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
+        self.line = self.add_task("", total=None, phase="start", count="", account="")
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Leaves the terminal to others until the block ends."""
-        self._bar.stop()
+        self.stop()
         try:
             yield
         finally:
-            self._bar.start()
+            self.start()
 
     def __call__(self, progress: Progress) -> None:
         if progress.message:
             # Wrapped at words, beside the phase.
-            line = Table.grid(padding=(0, 2, 0, 0))
-            line.add_column(min_width=8, justify="right", no_wrap=True)
-            line.add_column()
+            line = Table.grid(Column(min_width=8, justify="right", no_wrap=True), Column(), padding=(0, 2, 0, 0))
             line.add_row(Text(progress.phase), Text(progress.message))
-            self._console.print(line)
-        self._bar.update(self._task, phase=progress.phase)
+            self.console.print(line)
+        self.update(self.line, phase=progress.phase)
         if progress.budget:
             # Never all of it: the clock and the spinner of a task that rich takes for finished stand still.
             done = min(progress.done, progress.budget) - 0.001
             count = f"{progress.done}/{progress.budget}"
-            self._bar.update(self._task, completed=done, total=progress.budget, count=count, account=progress.account)
+            self.update(self.line, completed=done, total=progress.budget, count=count, account=progress.account)
 
 
 def ask_on(listener: Listener) -> Ask:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tunesmith.graph.journal.records import ExaminationRow, Figures, ModelsUsage, OpponentRow
     from tunesmith.graph.results.summary import Summary
 
-CUT = "\N{HORIZONTAL ELLIPSIS}"
 LEGEND = (
     "general: one configuration for all shapes. best: the fastest that was found for the shape. floor: the shortest "
     "time that the measured bandwidth, or arithmetic, allows; of floor: how much of it the general one reaches. "
@@ -34,15 +33,21 @@ LEGEND = (
 STYLES = {"faster": "green", "slower": "red"}
 
 
-class _Output(Console):
+class Output(Console):
+    """A reader of results that goes away (`tunesmith tasks | head`) ends the command; a reader of progress
+    (`tunesmith tune TASK 2>&1 | head`) ends only the showing."""
+
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
+        if not self.stderr:
+            raise BrokenPipeError
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def console() -> Console:
     """Standard output; wide enough for tables where it is not a terminal."""
-    out = _Output(highlight=False)
-    return out if out.is_terminal else _Output(highlight=False, width=160)
+    out = Output(highlight=False)
+    return out if out.is_terminal else Output(highlight=False, width=160)
 
 
 def print_json(data: Any) -> None:
@@ -54,47 +59,36 @@ def print_json(data: Any) -> None:
 def print_rows(
     headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", *, left: int = 1, prose: Sequence[str] = ()
 ) -> None:
-    """Prints a table, where it has rows. The first `left` columns and the columns `prose`, which may be wrapped, have
-    text; all others have numbers."""
-    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for at, heading in enumerate(headings):
-        text = at < left or heading in prose or heading in ("verdict", "on the front")
-        width = 24 if heading in prose else None
-        table.add_column(heading, justify="left" if text else "right", no_wrap=heading not in prose, min_width=width)
-    for row in rows:
+    """Prints a table, where it has rows; where the terminal is too narrow for it, a paragraph for each row: a name or
+    number that is cut says nothing. The first `left` columns and the columns `prose`, which may be wrapped, have text;
+    all others have numbers."""
+    out, found = console(), list(rows)
+    if not found:
+        return
+    # Names of tasks and devices must not be read as markup.
+    heading = Text(title) if title else None
+    table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for at, name in enumerate(headings):
+        text, wrapped = at < left or name in prose or name in ("verdict", "on the front"), name in prose
+        table.add_column(
+            name,
+            justify="left" if text else "right",
+            no_wrap=not wrapped,
+            overflow="fold",
+            min_width=24 if wrapped else None,
+        )
+    for row in found:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    if table.rows:
-        print_table(console(), table)
-
-
-def fits(out: Console, table: Table) -> bool:
-    """Whether the terminal is wide enough for the table without cutting a word."""
-    drawn = "".join(segment.text for segment in out.render(table, out.options))
-    own = sum(_plain(cell).count(CUT) for column in table.columns for cell in column.cells)
-    return drawn.count(CUT) == own and all(cell_len(line) <= out.width for line in drawn.splitlines())
-
-
-def print_table(out: Console, table: Table) -> None:
-    """The table; where the terminal is too narrow for it, a paragraph for each row: a name or number that is cut says
-    nothing."""
-    if isinstance(table.title, str):
-        # It may hold names of tasks and devices, which must not be read as markup.
-        table.title = Text(table.title)
-    if fits(out, table):
+    if out.measure(table, options=out.options.update(max_width=sys.maxsize)).minimum <= out.width:
         out.print(table)
         return
-    if table.title:
-        out.print(table.title)
-    headings = [str(column.header) for column in table.columns]
+    if heading is not None:
+        out.print(heading)
     wrapper = textwrap.TextWrapper(out.width, "  ", "    ", break_long_words=False, break_on_hyphens=False)
-    for first, *others in zip(*(map(_plain, column.cells) for column in table.columns), strict=True):
+    for first, *others in found:
         out.print(f"{headings[0]} {first}", markup=False, style="bold")
-        cells = (f"{heading}: {cell}" for heading, cell in zip(headings[1:], others, strict=True) if cell)
+        cells = (f"{name}: {cell}" for name, cell in zip(headings[1:], others, strict=True) if cell)
         out.print(wrapper.fill("; ".join(cells)), markup=False, soft_wrap=True)
-
-
-def _plain(cell: Any) -> str:
-    return Text.from_markup(cell).plain if isinstance(cell, str) else str(cell)
 
 
 def print_summary(summary: Summary, folder: Path) -> None:

@@ -158,10 +158,8 @@ def test_a_full_standard_output_is_a_sentence(environment: dict[str, str]) -> No
             text=True,
             env=environment,
         )
-    assert (done.returncode, done.stderr) == (
-        2,
-        "tunesmith: Standard output cannot be written: No space left on device.\n",
-    )
+    said = "tunesmith: Standard output cannot be used: No space left on device; name another.\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def test_what_nobody_expected_is_a_sentence_and_a_file(

@@ -14,51 +14,31 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rich.table import Column, Table
 
-from tunesmith.cli.app import echo
-from tunesmith.cli.view.tables import print_table
+from tunesmith.cli.view import tables
 
 
-def printed(width: int) -> str:
-    table = Table("workload", "baseline", Column("what it is", min_width=24), title="Times")
-    table.add_row("1048576-float32", "4335.99", "out\\[n, d] = silu(input\\[:, :d]), arithmetic in float")
-    table.add_row("65x5003", "1131.67", "")
-    table.add_row("a…b", "", "")
+@pytest.mark.parametrize("width", [20, 40, 52, 53, 54, 80, 160])
+def test_nothing_is_cut_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    print_table(out, table)
-    assert isinstance(out.file, io.StringIO)
-    return out.file.getvalue()
-
-
-@pytest.mark.parametrize("width", [20, 40, 56, 57, 58, 59, 60, 61, 62, 80, 160])
-def test_nothing_is_cut_at_any_width(width: int) -> None:
-    text = printed(width)
-    assert all(len(line) <= width for line in re.sub("\x1b\\[[0-9;]*m", "", text).splitlines())
+    monkeypatch.setattr(tables, "console", lambda: out)
+    rows = [
+        ("1048576-float32", "4335.99", "out[n, d] = silu(input[:, :d]), arithmetic in float"),
+        ("65x5003", "1131.67", ""),
+        ("a…b", "", ""),
+    ]
+    headings = ("workload", "baseline", "what it is")
+    tables.print_rows(headings, rows, "a task [/] on [a device", prose=("what it is",))
+    text = re.sub("\x1b\\[[0-9;]*m", "", out.file.getvalue())  # type: ignore[attr-defined]
+    assert all(len(line) <= width for line in text.splitlines())
     assert "1048576-float32" in text and "4335.99" in text and "1131.67" in text and text.count("…") == 1
-    assert ("┃" in text) == (width >= 57)
-    assert "[n,d]=silu(input[:,:d])" in re.sub(r"[\s│]|\x1b\[[0-9;]*m", "", text)
+    assert ("──" in text) == (width >= 53)
+    assert "[n,d]=silu(input[:,:d])" in re.sub(r"\s", "", text)
+    assert "a task [/] on [a device" in " ".join(text.split())
 
 
 def test_brackets_of_a_task_are_shown(here: object) -> None:
     assert "c[m, n] = a[m, k] @ b[k, n]" in here("tasks").stdout  # type: ignore[operator]
-
-
-def test_lines_break_at_words_on_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
-    said = "tunesmith: There is nothing to see here; `tunesmith resume runs/x` goes on."
-    for terminal in (False, True):
-        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
-        echo(said, err=True)
-    assert capsys.readouterr().err.splitlines() == [
-        said,
-        "tunesmith: There is nothing to",
-        "see here;",
-        "`tunesmith resume runs/x` goes",
-        "on.",
-    ]
 
 
 def test_a_reader_of_progress_that_goes_away_ends_nothing() -> None:

@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 from journal_rows import alter, rows
-from rich.console import Console
-from rich.table import Table
 from simulated_pool import simulate_device
 
-from tunesmith.cli.view.tables import print_table
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.kernels.search.tables import CacheFileError, read_cache
@@ -62,15 +59,6 @@ def test_a_journal_whose_numbers_are_none(ended: Path, column: str) -> None:
     connection.close()
     with pytest.raises(JournalError, match="no session or no time"):
         Journal(ended, create=False)
-
-
-@pytest.mark.parametrize("width", [20, 200])
-def test_a_title_that_looks_like_markup(width: int) -> None:
-    table = Table("name", "value", title="a task [/] on [a device")
-    table.add_row("x" * 15, "y" * 15)
-    out = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    print_table(out, table)
-    assert "a task [/] on [a device" in " ".join(out.export_text().split())
 
 
 @pytest.mark.parametrize("value", [[], None, {"a": 1}, [[1]]])

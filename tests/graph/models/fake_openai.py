@@ -133,7 +133,7 @@ class FakeOpenAI(ThreadingHTTPServer):
         with self.lock:
             self.requests.append(seen)
             sent = seen.headers.get("authorization", "no key").removeprefix("Bearer ")
-            if self.key not in (sent, seen.headers.get("api-key")):
+            if sent != self.key:
                 return status(401, f"Incorrect API key provided: {sent}.", error_code="invalid_api_key")
             if self._script:
                 return self._script.pop(0)

@@ -189,14 +189,6 @@ def test_a_server_that_does_not_take_the_method(
     assert said in failed.detail and "Unsupported parameter" in failed.detail and len(server.requests) == requests
 
 
-def test_requests_per_minute(live: Live, server: FakeOpenAI) -> None:
-    run = live(requests_per_minute=300)
-    started = time.monotonic()
-    run.ask(*(call(f"moves-{number}") for number in range(3)))
-    arrived = sorted(seen.at - started for seen in server.requests)
-    assert all(moment >= number * 0.2 for number, moment in enumerate(arrived)) and len(arrived) == 3
-
-
 def test_a_key_in_an_answer_is_hidden(live: Live, server: FakeOpenAI) -> None:
     server.answers = {"Move": {"name": f"echo {KEY}", "factor": 1}}
     run = live()
@@ -223,11 +215,3 @@ def test_tracing_by_the_environment_sends_nothing_elsewhere(
                 tracer.accept()
         finally:
             get_env_var.cache_clear()
-
-
-def test_azure_before_v1(open_run: Live, server: FakeOpenAI) -> None:
-    base = server.base_url.removesuffix("/v1") + "/?api-version=2024-10-21"
-    open_run(model="my-deployment", base_url=base).reply()
-    (seen,) = server.requests
-    assert seen.path == "/openai/deployments/my-deployment/chat/completions?api-version=2024-10-21"
-    assert seen.headers["api-key"] == KEY

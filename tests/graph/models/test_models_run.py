@@ -116,7 +116,7 @@ def test_waiting_on_the_command_line(command_line: Any, server: FakeOpenAI, tmp_
     assert str(air / "requests.jsonl") in err and str(air / "answers.jsonl") in err
     (air / "answers.jsonl").write_text('{"custom_id": "round-1.pl')
     code, _, err = command_line("resume", folder)
-    assert code == EXIT_MISTAKE and "answers.jsonl, line 1: the line is cut short" in err.splitlines()[-1]
+    assert code == EXIT_MISTAKE and "answers.jsonl, line 1 cannot be used" in err.splitlines()[-1]
 
 
 def test_ctrl_c_while_the_server_thinks(command_line: Any, server: FakeOpenAI, tmp_path: Path) -> None:
