@@ -5,7 +5,6 @@ server is never among them: only the name of the environment variable that has i
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import tomllib
@@ -316,14 +315,9 @@ def _first(error: ValidationError) -> tuple[str, str]:
 
 
 def new_run_dir(task: str, base: Path) -> Path:
-    """A folder that does not exist yet, named after the task and a counter."""
+    """A folder that does not exist yet, named after the task, or the folder of its file, and a counter."""
     path = Path(task).resolve()
-    file = path / "task.toml" if path.is_dir() else path
     name = path.parent.name if task.endswith(".toml") else path.name
-    if file.suffix == ".toml":
-        # A file that cannot be read is told of where the task is loaded.
-        with contextlib.suppress(OSError, ValueError):
-            name = str(tomllib.loads(file.read_text(encoding="utf-8-sig")).get("name", name))
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[:80].strip(".-")
     number = 1
     while (path := base / f"{name or 'run'}-{number:03d}").exists():

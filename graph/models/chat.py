@@ -24,6 +24,8 @@ from tunesmith.graph.models.client import Question
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.settings import ModelSettings
 
+_QUESTION: ContextVar[Question] = ContextVar("question")
+"""The question of the running task, for the HTTP client that all questions share."""
 OPENAI_HOSTS = ("openai.com", "openai.azure.com", "services.ai.azure.com", "cognitiveservices.azure.com")
 CONNECT_SECONDS = 15.0
 GRACE_SECONDS = 10.0
@@ -33,23 +35,26 @@ MAX_TIMEOUTS = 2
 seen."""
 MIN_SECRET_LENGTH = 8
 """Characters: a shorter key ("EMPTY", "ollama") is not a secret, and may be a word of the answer."""
-NO_KEY = "not-needed"
+NO_KEY = "none"
 """Sent where there is no key: the client insists on one, servers without authentication ignore it."""
 
 
-class ChatModels:
-    """The models of an OpenAI-compatible server, or of files that stand in for it."""
+class ChatModels(openai.DefaultAsyncHttpxClient):
+    """The models of an OpenAI-compatible server, or of files that stand in for it; also the HTTP client of all their
+    questions. key: hidden in whatever the server says."""
 
     def __init__(
         self, settings: ModelSettings, base_url: str, key: str | None, files: BatchModels | ReplayModels | None
     ) -> None:
+        # Prompts go to no other host than the one the user was told. Where nothing is sent, neither certificates nor
+        # proxies are looked for.
+        super().__init__(follow_redirects=False, verify=files is None, trust_env=files is None)
         self._settings, self._url, self._key, self._files = settings, base_url, key or NO_KEY, files
-        self._limiter = None
+        self._limiter, self._host, self._seconds = None, urlsplit(base_url).netloc, settings.model_timeout
         if settings.requests_per_minute is not None and files is None:
             rate = settings.requests_per_minute / 60.0
             self._limiter = InMemoryRateLimiter(requests_per_second=rate, check_every_n_seconds=min(0.1, 0.1 / rate))
             self._limiter.available_tokens = 1.0  # the first call need not wait
-        self._http = _JournallingClient(base_url, self._key, settings.model_timeout, sends=files is None)
         # For calls that block, of which there are none; LangChain would make one for each chat model.
         self._unused_http = openai.DefaultHttpxClient(verify=False, trust_env=False)
 
@@ -68,19 +73,18 @@ class ChatModels:
             if messages[0]["role"] == "system":
                 said = f"{messages.pop(0)['content']}\n\n{said}"
             messages.insert(0, {"role": "system", "content": said})
-        timeout = self._settings.model_timeout
         chat = ChatOpenAI(
             model=question.model,
             base_url=self._url,
             api_key=SecretStr(self._key),
-            timeout=openai.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)),
+            timeout=openai.Timeout(self._seconds, connect=min(CONNECT_SECONDS, self._seconds)),
             max_retries=question.retries,
             rate_limiter=self._limiter,
             use_responses_api=False,
             cache=False,
             extra_body={limit_field(self._url): self._settings.answer_tokens, **self._settings.model_option},
             http_client=self._unused_http,
-            http_async_client=self._http,
+            http_async_client=self,
             openai_proxy=None,  # OPENAI_PROXY would be refused beside a client, which knows HTTPS_PROXY
         )
         how: dict[str, Any] = {"method": method, "strict": None if method == "json_mode" else strict}
@@ -96,34 +100,11 @@ class ChatModels:
         if self._files is not None and question.under_way and (found := self._files.find(question)) is not None:
             question.end(found)
 
-
-def limit_field(base_url: str) -> Literal["max_tokens", "max_completion_tokens"]:
-    """The name of the field that limits an answer: OpenAI's reasoning models take only the new one, many other
-    servers know only the old one (Ollama, older llama.cpp) or reject the new (Mistral)."""
-    host = urlsplit(base_url).hostname or ""
-    newer = any(host == known or host.endswith(f".{known}") for known in OPENAI_HOSTS)
-    return "max_completion_tokens" if newer else "max_tokens"
-
-
-_QUESTION: ContextVar[Question] = ContextVar("question")
-"""The question of the running task, for the HTTP client that all questions share."""
-
-
-class _JournallingClient(openai.DefaultAsyncHttpxClient):
-    """key: hidden in whatever the server says; timeout: seconds for one answer; sends: else attempts are only begun.
-    After an `OpenAIError` OpenAI's client makes no further attempt."""
-
-    def __init__(self, base_url: str, key: str, timeout: float, *, sends: bool) -> None:
-        # Prompts go to no other host than the one the user was told. Where nothing is sent, neither certificates nor
-        # proxies are looked for.
-        super().__init__(follow_redirects=False, verify=sends, trust_env=sends)
-        self._host, self._seconds, self._sends = urlsplit(base_url).netloc, timeout, sends
-        self._key = key if len(key) >= MIN_SECRET_LENGTH else None
-
     async def send(self, request: Any, **options: Any) -> Any:
-        """One attempt: journalled before; its completion, without the key, or its failure noted after."""
+        """One attempt: journalled before; its completion, without the key, or its failure noted after. An `OpenAIError`
+        has OpenAI's client make no further one."""
         question = _QUESTION.get()
-        if not await question.begin(json.loads(request.content)) or not self._sends:
+        if not await question.begin(json.loads(request.content)) or self._files is not None:
             raise openai.OpenAIError
         try:
             async with asyncio.timeout(self._seconds + GRACE_SECONDS):
@@ -185,4 +166,12 @@ class _JournallingClient(openai.DefaultAsyncHttpxClient):
             raise openai.OpenAIError
 
     def _redacted(self, text: str) -> str:
-        return text if self._key is None else text.replace(self._key, "[key]")
+        return text if len(self._key) < MIN_SECRET_LENGTH else text.replace(self._key, "[key]")
+
+
+def limit_field(base_url: str) -> Literal["max_tokens", "max_completion_tokens"]:
+    """The name of the field that limits an answer: OpenAI's reasoning models take only the new one, many other
+    servers know only the old one (Ollama, older llama.cpp) or reject the new (Mistral)."""
+    host = urlsplit(base_url).hostname or ""
+    newer = any(host == known or host.endswith(f".{known}") for known in OPENAI_HOSTS)
+    return "max_completion_tokens" if newer else "max_tokens"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -30,8 +28,6 @@ from tunesmith.kernels.spec.taskfile import load_task, parse_config, read_source
 from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, described
 
 EXIT_REJECTED = 1
-PLAIN_SECONDS = 5.0
-"""Between two lines of progress where standard error is not a terminal."""
 
 
 def check(
@@ -103,7 +99,9 @@ def _judged(
     point = parse_config(config, candidate)
     preload(device.limits.backend)
     check_reference(task, meant_for(task, device.limits), seed=0, deadline=limits.prepare)
-    options = JudgeOptions(SEED, limits, listener=_progress())
+    options = JudgeOptions(SEED, limits)
+    if sys.stderr.isatty():
+        options = replace(options, listener=lambda step: echo(f"  {step}", err=True))
     (verdict,) = judge(task, device.limits, device.index, [(candidate, point, None)], options)
     if verdict.verdict == "rejected":
         try:
@@ -112,19 +110,6 @@ def _judged(
             # A kernel may take an array by another type and be right, so that this alone rejects none.
             return replace(verdict, notes=(*verdict.notes, str(error)))
     return verdict
-
-
-def _progress() -> Callable[[str], None]:
-    """Prints the current step on standard error: every step on a terminal, elsewhere a line now and then."""
-    every, last = 0.0 if sys.stderr.isatty() else PLAIN_SECONDS, time.monotonic()
-
-    def show(text: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= every:
-            last = time.monotonic()
-            echo(f"  {text}", err=True)
-
-    return show
 
 
 def _print(verdict: CandidateVerdict) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -16,7 +16,7 @@ from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts.facts import examine
 from tunesmith.graph.prompts.template_prompt import template_messages
 from tunesmith.graph.roles.planner import plan_messages, share
-from tunesmith.graph.settings import SettingsError, make_settings
+from tunesmith.graph.settings import make_settings
 from tunesmith.graph.setup import limits_for
 from tunesmith.graph.state import BASELINE, Branch, Plan
 from tunesmith.hw.probe import DeviceInfo
@@ -25,13 +25,11 @@ from tunesmith.kernels.spec.taskfile import load_task
 
 def prompts(
     task: TaskArgument,
-    role: Annotated[str, typer.Option(help="Whose prompts: plan, template or all.")] = "all",
+    role: Annotated[Literal["plan", "template", "all"], typer.Option(help="Whose prompts.")] = "all",
     target: Target = None,
     backend: Backend = "auto",
 ) -> None:
     """Print the prompts of the first round for a model; no model is asked, and no device is needed."""
-    if role not in ("plan", "template", "all"):
-        raise SettingsError(f"--role: there is no '{role}'; choose one of plan, template, all.")
     loaded = load_task(task)
     limits, index = limits_for(loaded, target, backend)
     device = DeviceInfo(limits.backend, index, limits.name, limits)
@@ -45,17 +43,16 @@ def prompts(
         if role in ("plan", "all"):
             _print("plan", plan_messages(context, 1, tree, []))
         if role in ("template", "all"):
-            moves = ("(what the planner answers)",)
-            branch = Branch(parent=BASELINE, kind="template", moves=moves)
-            names = tuple(workload.name for workload in context.tuned)
+            unknown = "(what the planner answers)"
+            branch = Branch(parent=BASELINE, kind="template", moves=(unknown,))
             plan = Plan(
                 round=1,
                 bottleneck="unknown",
                 scope="general",
-                workloads=names,
+                workloads=context.tuned_names,
                 evaluations=share(context, 1),
                 branches=(branch,),
-                analysis="(what the planner answers)",
+                analysis=unknown,
             )
             _print("template", template_messages(context, plan, branch, tree, []))
 

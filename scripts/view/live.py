@@ -97,33 +97,17 @@ def ask_on(listener: Listener) -> Ask:
 
     def ask(plan: Plan, file: Path, read: Callable[[], Plan]) -> Plan:
         with getattr(listener, "paused", nullcontext)():
-            click.echo(describe(plan), err=True)
+            click.echo(file.read_text(encoding="utf-8"), err=True)
             while True:
                 answer = click.prompt("Carry it out? [y]es, [e]dit, [q]uit", default="y", err=True).strip().lower()[:1]
                 if answer == "q":
                     raise Waiting(f"Stopped before round {plan.round}; go on with `tunesmith resume {file.parent}`.")
                 if answer == "e":
                     click.edit(filename=str(file))
-                if answer in ("y", "e"):
+                elif answer == "y":
                     try:
-                        plan = read()
+                        return read()
                     except PlanError as error:
                         click.echo(f"{error}", err=True)
-                        continue
-                    if answer == "y":
-                        return plan
-                    click.echo(describe(plan), err=True)
 
     return ask
-
-
-def describe(plan: Plan) -> str:
-    """A plan as people read it."""
-    where = ", ".join(plan.workloads)
-    bound = "bottleneck unknown" if plan.bottleneck == "unknown" else f"probably {plan.bottleneck}-bound"
-    lines = [f"Round {plan.round}: {bound}; {plan.evaluations} evaluations on {where}."]
-    lines += [plan.analysis] if plan.analysis else []
-    for branch in plan.branches:
-        changes = f": {'; '.join(branch.moves)}" if branch.moves else ""
-        lines.append(f"  {branch.kind} {'' if branch.kind == 'search' else 'from '}{branch.parent}{changes}")
-    return "\n".join([*lines, *([plan.expected] if plan.expected else [])])

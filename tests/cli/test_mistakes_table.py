@@ -209,7 +209,7 @@ ANSWERS = (
     (("tune", "{task}/template.toml"), nothing, 2, "template.toml is a template and no task: give "),
     (("tune", "{task}/baseline.cl"), nothing, 2, "is not a task: give the task"),
     (("tune", "{task}", "--settings", "{task}/own.toml"), written("own.toml", "evaluation = 3\n"), 2, "'evaluations'?"),
-    (("prompts", "gemm", "--role", "x"), nothing, 2, "--role: there is no 'x'"),
+    (("prompts", "gemm", "--role", "x"), nothing, 2, "Invalid value for '--role'"),
     (("init", "{task}/reference.py"), nothing, 2, "reference.py is no CUDA source: give a .cu file or a T1 file"),
     (("init", "{task}/t1.json"), written("t1.json", "[1]"), 2, "a value has another type than the format"),
     (

@@ -130,7 +130,7 @@ IDLE = {"name": "IDLE", "values": [1, 2], "default": 1, "doc": ""}
         (template(parameters=[{"name": "A", "values": [1, 4], "default": 3, "doc": ""}]), "default"),
         (template(grid=["n // (GROUP - GROUP)"]), "zero"),
         (template(grid=["n / 7.5"]), "whole number"),
-        (template(source="// nothing"), "nor the launch uses the parameter UNROLL"),
+        (template(source="// nothing"), "parameter UNROLL: neither the source nor the launch uses it"),
     ],
 )
 def test_a_template_that_cannot_be_used_is_a_problem_before_it_is_tried(
