@@ -352,14 +352,10 @@ REJECTED = "wrong in the last check"
 """The kind of failure of configurations that the search took for right."""
 LIBRARY = "library"
 """The parent of a template that the task brings."""
-TOP_SHARE, MIN_TOP, MAX_TOP = 0.2, 3, 10
-"""Share of a template's measured configurations that count as its best ones, and the bounds on their number."""
 NO_EFFECT_RATIO = 1.01
 """A parameter whose values differ by less in time is reported as having no effect."""
 NOTABLE_TIME_RATIO = 0.98
 """Time ratio below which an improvement on one workload is reported."""
-AGREEMENT_SHARE = 0.8
-"""Share of the best configurations that must agree on a value for it to be named."""
 
 
 class Node(kinds.TemplateAdded):
@@ -410,20 +406,6 @@ class Node(kinds.TemplateAdded):
         seen += [(REJECTED, f"{why} at {config}") for config, why in self.rejected]
         first = dict(reversed(seen))
         return [(kind, count, first[kind]) for kind, count in Counter(kind for kind, _ in seen).most_common()]
-
-    @property
-    def shared(self) -> dict[str, tuple[object, int, int]]:
-        """Parameter -> value that the best configurations share, how many of them have it, and how many there are."""
-        count = min(MAX_TOP, max(MIN_TOP, math.ceil(len(self.ranked) * TOP_SHARE)))
-        best = [evaluation.config for _, evaluation in self.ranked[:count]]
-        if len(best) < MIN_TOP:
-            return {}
-        most = {p.name: Counter(config[p.name] for config in best).most_common(1)[0] for p in self.template.parameters}
-        return {
-            parameter.name: (*most[parameter.name], len(best))
-            for parameter in self.template.parameters
-            if len(parameter.values) > 1 and most[parameter.name][1] >= AGREEMENT_SHARE * len(best)
-        }
 
     @property
     def at_edge(self) -> dict[str, object]:

@@ -21,24 +21,7 @@ _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
 
 def render(name: str, **values: Any) -> str:
     """The prompt `name` (a file of this folder, without its ending). Raises where a value is missing."""
-    return _tidied(_environment().get_template(f"{name}.j2").render(**values))
-
-
-def _tidied(text: str) -> str:
-    """One empty line at most between paragraphs; fenced text keeps its lines, which a model may refer to by number."""
-    kept: list[str] = []
-    fence = ""
-    for line in text.strip().splitlines():
-        if fence:
-            fence = "" if line == fence else fence
-        elif (opened := re.match(r"`{4,}", line)) is not None:
-            fence = opened.group()
-        elif not line.strip():
-            if kept and kept[-1] == "":
-                continue
-            line = ""
-        kept.append(line)
-    return "\n".join(kept) + "\n"
+    return _environment().get_template(f"{name}.j2").render(**values).strip() + "\n"
 
 
 def conversation(system: str, user: str) -> tuple[Message, ...]:

@@ -226,7 +226,6 @@ def node_facts(context: Context, node: Node, *, source: bool, machine: bool = Tr
         "best_config": assignments(best),
         "seconds": [f"{name}: {seconds * 1e6:.2f}" for name, seconds in node.best_seconds.items() if name in names],
         "failures": [(kind, count, example[:400]) for kind, count, example in node.failures],
-        "shared": [f"{name} = {value} in {n} of {of}" for name, (value, n, of) in node.shared.items()],
         "findings": {
             "The next and the worst, as multiples of its time, with values in the same order": [
                 f"{value / (node.best or 1.0):.2f}: {' '.join(map(str, each.config.values()))}".strip()

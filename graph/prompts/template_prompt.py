@@ -72,12 +72,6 @@ def _library(backend: BackendName) -> tuple[tuple[Task, Template], ...]:
     return tuple(pairs)
 
 
-_RARE_HEADERS = {
-    *(name for name in HEADERS if "_primitives" in name),
-    *("cuda_awbarrier.h", "cuda_fp4.h", "cuda_fp6.h", "cuda_runtime.h", "device_launch_parameters.h", "sm_80_rt.h"),
-    *("vector_functions.h", "vector_types.h"),
-}
-"""Headers that a prompt leaves out: parts of others, built-in ones, and those for few kernels."""
 MAX_DESCRIPTION = 300
 """Characters of a kernel's own description in the history."""
 
@@ -99,7 +93,7 @@ def template_messages(
         device=device,
         limits=limits,
         types=sorted(context.task.types),
-        headers=sorted(name for name in HEADERS if name not in _RARE_HEADERS),
+        headers=sorted(HEADERS),
         folders=HEADER_FOLDERS,
         functions=[f"{name}()" for name in FUNCTIONS],
         example=example(context.task, limits.backend) if parameters and not shown_by_parent and not sibling else None,

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tunesmith.graph.results.summary import Summary
 
 LEGEND = (
-    "general: one configuration for all shapes. best: the fastest that was found for the shape. floor: the shortest "
-    "time that the measured bandwidth, or arithmetic, allows; of floor: how much of it the general one reaches. "
+    "general: one configuration for all shapes. best: the fastest that was found for the shape. of floor: the shortest "
+    "time that the measured bandwidth, or arithmetic, allows, over the general one's. "
     "regret: what the general one costs beside the best, which best/ has only for tuned shapes where it saves at "
     "least 1 % and the two 99 % intervals do not overlap."
 )
@@ -134,18 +134,7 @@ def print_summary(summary: Summary, folder: Path) -> None:
 def _print_tables(summary: Summary) -> None:
     """The workloads, the opponents, and time and energy of the finalists. `LEGEND` explains the columns."""
     for title, rows in (("Tuned workloads", summary.tuned), ("Held-out workloads", summary.held_out)):
-        headings = (
-            "workload",
-            "baseline",
-            "general",
-            "speed-up",
-            "99 %",
-            "verdict",
-            "best",
-            "floor",
-            "of floor",
-            "regret",
-        )
+        headings = ("workload", "baseline", "general", "speed-up", "99 %", "verdict", "best", "of floor", "regret")
         print_rows(
             headings,
             (
@@ -154,7 +143,6 @@ def _print_tables(summary: Summary) -> None:
                     us(row.baseline_seconds),
                     *_figures(row.general),
                     us(row.best.seconds if row.best else None),
-                    us(row.floor_seconds),
                     percent(row.share_of_floor),
                     percent(row.regret),
                 )

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -33,7 +32,6 @@ class Head:
     """A cluster of one node. environment: with its token."""
 
     dashboard: str
-    metrics_port: int
     environment: dict[str, str]
 
     def submit(self, options: list[str], command: list[str], folder: Path, seconds: float = 110) -> Any:
@@ -90,7 +88,7 @@ def head(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
             except OSError:
                 assert process.poll() is None and time.monotonic() < deadline, "the head does not come up"
                 time.sleep(0.3)
-        yield Head(f"http://127.0.0.1:{ports[1]}", ports[4], own)
+        yield Head(f"http://127.0.0.1:{ports[1]}", own)
     finally:
         for pid in {*below(process.pid), process.pid, *naming(str(folder))} - {os.getpid()}:
             with suppress(ProcessLookupError):
@@ -108,22 +106,11 @@ def summary_of(done: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_job_from_a_working_directory_tells_the_clusters_metrics(head: Head, device: Any) -> None:
-    options = ["tests/data/scale_add/task.toml", "--run-dir", "run", *OPTIONS, "--evaluations", "28"]
+def test_a_job_from_a_working_directory(head: Head, device: Any) -> None:
+    options = ["tests/data/scale_add/task.toml", "--run-dir", "run", *OPTIONS]
     done = head.submit(["--working-dir", "."], [sys.executable, "scripts/tune.py", *options], REPOSITORY)
     summary = summary_of(done)
-    assert summary["evaluations"] == 28 and summary["general"] is not None
-    deadline, text = time.monotonic() + 30, ""
-    while "tunesmith_evaluations" not in text and time.monotonic() < deadline:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{head.metrics_port}/metrics",
-            headers={"Authorization": f"Bearer {head.environment['RAY_AUTH_TOKEN']}"},
-        )
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            text = answer.read().decode()
-        time.sleep(1)
-    for name in ("evaluations", "lane_busy", "compile_queue", "in_flight"):
-        assert f"ray_tunesmith_{name}" in text
+    assert summary["evaluations"] == 2 and summary["general"] is not None
 
 
 @pytest.mark.slow

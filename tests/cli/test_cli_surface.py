@@ -82,16 +82,6 @@ def test_devices_and_tasks_as_json(here: Any, device: Any) -> None:
     assert all(entry["workloads"] and entry["backends"] for entry in shown.values())
 
 
-def test_a_space_tells_which_templates_are_for_other_devices(here: Any) -> None:
-    told = here("space", "gemm", "--target", "sm_80")
-    assert told.returncode == 0, told.stderr
-    assert "gemm, template tensor_cores, on compute capability 8.0" in told.stdout
-    assert (
-        "Template warpgroups is for other devices than compute capability 8.0: it needs `compute_capability == 90`."
-        in told.stdout
-    )
-
-
 def test_a_space_as_json_adds_up(here: Any) -> None:
     done = here("space", "gemm", "--target", "sm_80", "--json")
     assert done.returncode == 0, done.stderr

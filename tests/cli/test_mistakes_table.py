@@ -83,14 +83,10 @@ IN_TASK = (
     ('"ceil_div(n, 64)"', '"10**18"', "must be a whole number from 1 to 2147483647"),
     ("atol = 1e-5", "atol = 1e300", "would accept zeros for out"),
     ("[[workloads]]", "[[worklodas]]", "unknown key 'worklodas'; did you mean 'workloads'?"),
-    ('shape = ["n"]', 'shape = ["m"]', "'m'"),
     ("n = 4096", "n = -16", "n = -16"),
     ('dtype = "float32"', 'dtype = "float31"', "float31"),
     ('"reference.py:', '"missing.py:', "missing.py"),
-    ('"baseline.cl"', '"missing.cl"', "missing.cl"),
-    ("flops =", "flop =", "flop"),
     ('"template.toml"', '"template.cl"', "template.cl is not a template"),
-    ('arithmetic = "float32"', 'arithmetic = "fp32"', "write 'float32' or leave it out"),
     ('flops = "n"', 'flops = "n"\nrequires = ["n"]', "key requires[1]: `n` is not a condition"),
 )
 """In task.toml: old text, new text, the key or value that `space` must name."""
@@ -98,11 +94,9 @@ CONSTRAINT, ITEMS, GRID = "GROUP * ITEMS <= 256", '{ name = "ITEMS", values = [1
 IN_TEMPLATE = (
     (GRID, "10**18", "no feasible configuration"),
     (CONSTRAINT, "GROUP // (ITEMS - 1) > 1", "modulo by zero (GROUP=16, ITEMS=1)"),
-    (CONSTRAINT, "GROUP * ITEMS", "constraint 1: `GROUP * ITEMS` is not a condition"),
     (CONSTRAINT, "GROUP < 64 && ITEMS < 4", "and `and`, `or`, `not`"),
     (CONSTRAINT, "GRUOP <= 256", "did you mean 'GROUP'?"),
     (ITEMS, f'{ITEMS}, {{ name = "SPARE", values = [1, 2] }}', "neither the source nor the launch uses it"),
-    (ITEMS, '{ name = "ITEMS", values = [1, "two", 4.5, true] }', "parameter ITEMS"),
     (
         ITEMS,
         '{ name = "ITEMS", values = [[1, 4], 16] }',
@@ -115,27 +109,20 @@ IN_TEMPLATE = (
 OF_REFERENCES = (
     ("time.sleep(9999)", "the reference scale has not returned for 2 s"),
     ("return {'out': x * np.nan}", "the reference scale returns nan at out[0]"),
-    ("raise ValueError('my own')", "raises ValueError: my own"),
 )
 OF_OPTIONS = (
     (("--target", "."), "No target is called '.': name one of"),
     (("--target", "mi300"), "targets are NVIDIA GPUs alone"),
-    (("--target", "sm_20"), "architectures known are sm_70"),
-    (("--run-dir", ""), "the name is empty"),
     (("--run-dir", "~nobody-here/run"), "--run-dir: the home"),
-    (("--run-dir", "{task}/task.toml/run"), "--run-dir"),
-    (("--run-dir", "/proc/sys"), "/proc/sys"),
     (("--run-dir", "{run}"), "tunesmith resume"),
     (("--run-dir", "{run}/best/new"), "the folder of a run"),
     (("--lanes", "4", "--run-dir", "{task}/new"), "--lanes: 4 is more than there can be"),
     (("--seed", "soon"), "Invalid value for '--seed': Input should be a valid integer"),
     (("--seed", "-3"), "--seed: give a number of at least 0, not -3."),
-    (("--evaluations", "0"), "--evaluations: "),
     (("--backend", "metal"), "opencl"),
     (("--backend", "cuda"), "no cuda sources"),
     (("--strategy", "wishing"), "random"),
     (("--time-limit", "soon"), "10m"),
-    (("--time-limit", "-5m"), "-5m"),
     (("--seed",), "Option '--seed' requires an argument."),
     (("--rouns", "1"), "No such option: --rouns (Possible options: --rounds, --run-dir); `tunesmith tune --help`"),
     (("--model-for", "x"), "--model-for: 'x' is not of the form ROLE=NAME."),
@@ -144,7 +131,7 @@ OF_OPTIONS = (
     (("--objective", "energy", "--run-dir", "{task}/new"), "choose an NVIDIA GPU"),
 )
 """Of `tune`, on a task that is right."""
-LONG, PLAIN_CUDA = "a" * 300, "__global__ void k(float* x) { x[threadIdx.x] = 1; }"
+PLAIN_CUDA = "__global__ void k(float* x) { x[threadIdx.x] = 1; }"
 ANSWERS = (
     *((SPACE, edited("task.toml", old, new), 2, named) for old, new, named in IN_TASK),
     *((SPACE, edited("template.toml", old, new), 2, named) for old, new, named in IN_TEMPLATE),
@@ -190,9 +177,7 @@ ANSWERS = (
     ((*CHECK, "--target", "sm_90"), nothing, 2, "leave out --source to check the task itself"),
     ((*CHECK, "--run-deadline", "1"), edited("baseline.cl", "if (i < n)", "while (n);"), 2, "exceeded its deadline of"),
     ((*BENCH, "--vs", "{task}/task.toml"), nothing, 2, "task.toml cannot be measured"),
-    ((*BENCH, "--vs", "{task}/nothing.cl"), nothing, 2, "--vs: "),
     ((*BENCH, "--template", "{task}/task.toml"), nothing, 2, "task.toml is a task, not a template"),
-    ((*BENCH, "--config", '{{"GROUP": 64, "ITEMS": 8}}'), nothing, 2, "--config"),
     *(
         (command, edited("task.toml", "[[workloads]]", '[[workloads]]\ndevices = ["gpu"]'), 2, named)
         for command, named in ((TUNE, "no workload to tune on a cpu"), (BENCH, "no workload for a cpu"))
@@ -202,7 +187,6 @@ ANSWERS = (
     (("no-such",), nothing, 2, "No such command 'no-such'; `tunesmith --help` shows how it is used."),
     (("resume", "nowhere", "--time-limit", "soon"), nothing, 2, "--time-limit: 'soon' is not a duration"),
     (("tune", "-h"), nothing, 0, "Usage: tunesmith tune"),
-    (("space", "no_such_kernel"), nothing, 2, "silu_and_mul"),
     (("space", "GEMM"), nothing, 2, "There is no task 'GEMM': did you mean gemm?"),
     ((*SPACE, "--workload", "7x7"), nothing, 2, "4096"),
     (("space", "gemm", "--target", "h200", "--backend", "opencl"), nothing, 2, "the target h200 is for cuda"),
@@ -220,21 +204,16 @@ ANSWERS = (
     ),
     (("init", "{task}/baseline.cl"), nothing, 2, "baseline.cl: this is OpenCL C, and `init` drafts CUDA"),
     (("init", "{task}/t1.json"), written("t1.json", '{"General": 1}'), 2, "the key KernelSpecification is missing"),
-    (("report", LONG), nothing, 2, "File name too long"),
     # A run's files.
     (REPORT, written("summary.json", '{"ratio": "x"}'), 2, "summary.json is damaged"),
     (("resume", "{run}"), written("summary.json", '{"ra'), 0, "the run had ended"),
     (CSV, row_of_another_version, 2, "is damaged or of another version"),
     (CSV, journal(lambda data: data[:6000]), 2, "restore the file from a copy"),
-    (CSV, journal(lambda data: b""), 2, "nothing to write"),
     (REPORT, lambda task, run: (run / "report.html").unlink(), 0, "report.html is gone; `tunesmith resume "),
-    (("report", "{run}/summary.json"), nothing, 2, "did you mean "),
     (("export", "{run}/best", *T4), nothing, 2, "did you mean "),
     (("export", "{run}", *T4), lambda task, run: shutil.rmtree(run / "best"), 2, "best/ was removed, and `tunesmith"),
     (("export", "{run}/nope", *T4), nothing, 2, "There is no folder"),
     (("export", "{task}", *T4), nothing, 2, "is not the folder of a run; name a folder that `tunesmith tune` wrote"),
-    (("report", "{task}"), nothing, 2, "summary.json"),
-    (("resume", "{task}"), nothing, 2, "task"),
     (("report", "{task}"), lambda task, run: (task / "journal.sqlite").touch(), 2, "tunesmith resume"),
     ((*CSV, "--markdown"), nothing, 2, "--csv and --markdown: they do not go together"),
     (("report", "{run}", "--force"), nothing, 2, "it goes with --csv"),
@@ -242,7 +221,6 @@ ANSWERS = (
     # Files that are named for output, and belong to others.
     (TUNE, full_folder, 2, "is not empty; name a new or an empty folder"),
     (("report", "{run}", "--csv", "{run}/journal.sqlite"), nothing, 2, "the folder of a run"),
-    (("report", "{run}", "--force", "--csv", "{run}/summary.json"), nothing, 2, "the folder of a run"),
     (("report", "{run}", "--csv", "{task}/task.toml"), nothing, 2, "exists, and this command did not write it"),
     (("exhaust", "{task}", "--out", "{task}/reference.py"), nothing, 2, "exists; name another file"),
     (("exhaust", "{task}", "--out", "/proc/x.json"), nothing, 2, "--out: /proc/x.json"),

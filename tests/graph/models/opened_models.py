@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.records import ModelsUsage
@@ -18,10 +18,8 @@ from tunesmith.graph.settings import Settings
 KEY = "sk-test-4fA9zQ2LmX7"
 
 
-class Move(BaseModel):
+class Move(BaseModel, extra="forbid"):
     """What the calls of these tests ask for."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     factor: int = Field(ge=1, le=64)

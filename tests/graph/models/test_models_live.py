@@ -52,29 +52,17 @@ def test_a_wrong_key_ends_it_at_once(live: Live, server: FakeOpenAI, monkeypatch
     live(key_env="OTHER_KEY").reply()  # a corrected key is tried
 
 
-def test_retry_after_is_obeyed(live: Live, server: FakeOpenAI) -> None:
-    server.next(status(429, headers={"Retry-After": "0.3"}), status(503, headers={"retry-after-ms": "200"}))
-    run = live()
-    run.reply()
-    first, second, third = (seen.at for seen in server.requests)
-    assert second - first >= 0.3 and third - second >= 0.2
-    assert [event["status"] for event in run.events("model_call")] == ["rate_limited", "server_error", "ok"]
-
-
 @pytest.mark.parametrize(
     ("behaviour", "kind", "requests", "said"),
     [
         (status(429, "slow down"), "rate_limited", 2, "slow down"),
         (status(429, "no money", error_code="insufficient_quota"), "rate_limited", 1, "no money"),
-        (status(500), "server_error", 2, "500"),
         (status(404, "no\r\x1b[2Jsuch\nmodel", error_code="model_not_found"), "server_error", 1, "no [2Jsuch model"),
         (status(400, "too long", error_code="context_length_exceeded"), "server_error", 1, "too long"),
         (status(307, headers={"Location": "http://127.0.0.1:9/v1"}), "server_error", 1, "--base-url"),
         (CLOSED, "unreachable", 2, "closed the connection"),
         (Behaviour(raw=b"<html>It works!</html>"), "server_error", 1, "not a chat completion"),
-        (Behaviour(raw=b'{"choices": []}'), "server_error", 1, "not a chat completion"),
         (answer("", finish="content_filter"), "refused", 1, "filter"),
-        (answer('{"name": "unro', finish="length"), "truncated", 1, "--answer-tokens"),
         (HANG, "timeout", 2, "no answer within 0.5 s"),
         # A byte now and then defeats any timeout of the HTTP library.
         (Behaviour(drip=5), "timeout", 1, "no answer within 0.5 s"),

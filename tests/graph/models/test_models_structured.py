@@ -6,22 +6,18 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from opened_models import Move, Opened, call
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from tunesmith.graph.models.calls import Completion, ModelFailed, Waiting, read_answer
-from tunesmith.graph.prompts.answers import ExplainAnswer, PlanAnswer, TemplateAnswer
+from tunesmith.graph.prompts.answers import PlanAnswer, TemplateAnswer
 from tunesmith.graph.settings import Method
 
 
-class Defaulted(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class Defaulted(BaseModel, extra="forbid"):
     size: int = 1
 
 
@@ -29,22 +25,7 @@ class Free(BaseModel):
     config: dict[str, int]
 
 
-class Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    kinds: list[Literal["tile", "vector"]]
-    first: Setting
-    size: int | None
-
-
-class Setting(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    name: str
-    default: int | str  # a name that is a word of JSON Schema, too
-
-
-@pytest.mark.parametrize("schema", [Closed, PlanAnswer, TemplateAnswer, ExplainAnswer, Free, Defaulted])
+@pytest.mark.parametrize("schema", [PlanAnswer, TemplateAnswer, Free, Defaulted])
 def test_a_schema_is_sent_strictly_where_strict_mode_takes_it(
     open_run: Callable[..., Opened], tmp_path: Path, schema: type[BaseModel]
 ) -> None:
@@ -110,10 +91,3 @@ def test_half_a_surrogate_pair_can_be_written_down() -> None:
     body = json.loads('{"choices": [{"message": {"content": "{\\"name\\": \\"\\ud800\\", \\"factor\\": 1}"}}]}')
     assert isinstance(read_answer(body, Move), Move)
     Completion.model_validate(body).text.encode("utf-8")
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.text())
-def test_no_answer_is_a_crash(text: str) -> None:
-    found = read_answer(completion(text), Move)
-    assert isinstance(found, Move) or (isinstance(found, ModelFailed) and found.kind == "unstructured")
