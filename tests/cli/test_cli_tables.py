@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,32 +55,29 @@ def test_a_reader_of_progress_that_goes_away_ends_nothing() -> None:
     assert (done.returncode, done.stdout) == (0, "the result\n")
 
 
-def test_a_kernel_without_parameters_is_named(
-    finished_run: Any, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a model writes one. Its configuration is empty, and so was what was said of it."""
-    summary = finished_run.summary
-    kernel = {"template": "whole-1", "config": {}}
+@pytest.fixture
+def reported(finished_run: Any, here: Any, tmp_path: Path) -> Callable[..., str]:
+    """What `tunesmith report` says of a run whose summary was changed."""
+
+    def report(**changes: Any) -> str:
+        folder = shutil.copytree(finished_run.folder, tmp_path / "run")
+        (folder / "summary.json").write_text(json.dumps(finished_run.summary | changes))
+        return str(here("report", folder).stdout)
+
+    return report
+
+
+def test_a_kernel_without_parameters_is_named(reported: Any) -> None:
+    """As a model writes one."""
     failed = {"kind": "compile_failed", "what": "does not compile", "config": {}, "template": "whole-2"}
-    rows = [row | {"best": row["best"] | kernel} for row in summary["tuned"]]
-    changed = {"general": kernel, "tuned": rows, "failure_examples": [failed]}
-    for name in ("one", "two"):
-        shutil.copytree(finished_run.folder, tmp_path / name)
-    (tmp_path / "one" / "summary.json").write_text(json.dumps(summary | changed))
-    shown = here("report", tmp_path / "one").stdout
+    shown = reported(general={"template": "whole-1", "config": {}}, failure_examples=[failed])
     assert "General configuration: whole-1, a kernel without parameters" in shown
     assert "such as whole-2, a kernel without parameters: does not compile" in shown
-    markdown = here("report", tmp_path / "one", "--markdown").stdout
-    assert "General configuration: `whole-1, a kernel without parameters`" in markdown
-    assert "whole-1, a kernel without parameters" in here("compare", tmp_path / "one", tmp_path / "two").stdout
 
 
-def test_a_replay_costs_nothing(finished_run: Any, here: Any, tmp_path: Path) -> None:
-    row = {"role": "plan", "model": "m", "calls": 2, "unaccounted": 0, "failed": 0, "prompt_tokens": 9}
-    row |= {"completion_tokens": 9, "cost": 0.5, "seconds": 0.0}
-    totals = {name: value for name, value in row.items() if name not in ("role", "model")}
-    models = {"transport": "replay", "where": "there", "failures": {}, "rows": [row], **totals}
-    shutil.copytree(finished_run.folder, tmp_path / "run")
-    (tmp_path / "run" / "summary.json").write_text(json.dumps(finished_run.summary | {"models": models}))
-    shown = here("report", tmp_path / "run").stdout
+def test_a_replay_costs_nothing(reported: Any) -> None:
+    totals = {"calls": 2, "unaccounted": 0, "failed": 0, "prompt_tokens": 9, "completion_tokens": 9, "cost": 0.5}
+    totals["seconds"] = 0.0
+    rows = [{"role": "plan", "model": "m", **totals}]
+    shown = reported(models={"transport": "replay", "where": "there", "failures": {}, "rows": rows, **totals})
     assert "2 calls, 18 tokens, no cost, as they are replayed (plan m 2)" in shown and "$" not in shown

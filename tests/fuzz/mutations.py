@@ -125,9 +125,6 @@ def _nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 EXPRESSIONS = st.one_of(
     st.recursive(st.sampled_from(_NAMES + _LITERALS), _nested, max_leaves=12),
-    st.lists(
-        st.sampled_from([*_NAMES, *_LITERALS, *_OPERATORS, "(", ")", ",", "#", "\\", "\n", "[", "lambda: ", ":="])
-    ).map("".join),
     st.text(max_size=30),
 )
-"""Expressions by a grammar, by tokens without one, and arbitrary texts."""
+"""Expressions by a grammar, and arbitrary texts."""

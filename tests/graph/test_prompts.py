@@ -140,8 +140,6 @@ def test_a_parent_with_parameters_is_example_enough(context: Any) -> None:
     [
         ("gemv", "gemv_int4"),
         ("layernorm", "fused_add_rmsnorm"),
-        ("int8_quant", "quantize_per_token"),
-        ("topk_softmax", "fused_add_rmsnorm"),
         ("cumsum", "quantize_per_token"),
         ("silu_and_mul", "merge_attn_states"),  # never the task itself
     ],
