@@ -125,7 +125,7 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
             problem = f"{type(error).__name__}: {error}"
         if problem is not None:
             detail = f"{self._host} answered with something that is not a chat completion ({problem[:300]})."
-            question.end(ModelFailed("server_error", detail), served=True, transient=True)
+            question.end(ModelFailed("server_error", detail), served=True)
             raise openai.OpenAIError
         question.end(completion)
         return response
@@ -136,14 +136,14 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
         if name in ("ReadTimeout", "WriteTimeout", "TimeoutError"):
             question.timeouts += 1
             detail = f"{self._host} gave no answer within {self._seconds:g} s."
-            question.end(ModelFailed("timeout", detail), served=True, transient=True)
+            question.end(ModelFailed("timeout", detail), served=True)
             return
         # Without a connection no server has worked on the request.
         served = name not in ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol")
         event = "closed the connection without an answer" if served else "cannot be reached"
         cause = self._redacted(str(error))[:200]
         detail = f"{self._host} {event}{f' ({cause})' if cause else ''}."
-        question.end(ModelFailed("unreachable", detail), served=served, transient=True)
+        question.end(ModelFailed("unreachable", detail), served=served)
 
     def _note_refusal(self, question: Question, response: Any) -> None:
         code, message, reason = response.status_code, response.text, ""
@@ -158,11 +158,9 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
             detail = f"{self._host} redirects elsewhere ({code}); give its final --base-url."
         elif code in (401, 403):
             kind, detail = "unauthorised", f"{detail} Check the key."
-        without_money = reason == "insufficient_quota"
-        transient = (code in (408, 409, 429) or code >= 500) and not without_money
         rejected = code in (400, 422) and reason not in ("context_length_exceeded", "model_not_found")
-        question.end(ModelFailed(kind, detail), transient=transient, rejected=rejected)
-        if without_money:
+        question.end(ModelFailed(kind, detail), rejected=rejected)
+        if reason == "insufficient_quota":
             raise openai.OpenAIError
 
     def _redacted(self, text: str) -> str:

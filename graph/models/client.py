@@ -208,8 +208,8 @@ class Question:
 
     retries: at most; note: to the user, on the answer's origin; timeouts: attempts without an answer in time;
     under_way: an attempt has begun and not ended. Of the last attempt: outcome; seconds: its duration; served: the
-    server may have worked on it, and may count it; transient: another one may help; rejected: the server does not take
-    a request of this form, so that another form may help."""
+    server may have worked on it, and may count it; rejected: the server does not take a request of this form, so that
+    another form may help."""
 
     def __init__(self, client: ModelClient, call: ModelCall, model: str, method: Method, retries: int) -> None:
         self._client = client
@@ -217,7 +217,7 @@ class Question:
         self.body: dict[str, Any] = {}
         self.outcome: Outcome | None = None
         self.note = ""
-        self.under_way = self.served = self.transient = self.rejected = False
+        self.under_way = self.served = self.rejected = False
         self.timeouts, self.seconds, self._started = 0, 0.0, 0.0
 
     async def begin(self, body: dict[str, Any]) -> bool:
@@ -236,11 +236,11 @@ class Question:
         self.under_way, self._started = True, time.monotonic()
         return True
 
-    def end(self, outcome: Outcome, *, served: bool = False, transient: bool = False, rejected: bool = False) -> None:
+    def end(self, outcome: Outcome, *, served: bool = False, rejected: bool = False) -> None:
         """Takes a chat completion that `completion_error` accepts, or the failure of the attempt or of the question."""
         if self.under_way:
             self.seconds, self.served = time.monotonic() - self._started, served or isinstance(outcome, dict)
-        self.outcome, self.under_way, self.transient, self.rejected = outcome, False, transient, rejected
+        self.outcome, self.under_way, self.rejected = outcome, False, rejected
 
     def close(self, *, final: bool) -> ModelCalled:
         """Journals the end of the attempt, or why none was made. final: no other one follows."""
@@ -301,8 +301,6 @@ class ModelClient:
         self._methods: dict[str, Method] = {event.model: event.method for event in found}
         self._closed: ModelFailed | None = None
         """Why the server takes no call at all, such as a wrong key."""
-        self._unreliable = False
-        """The server failed a call to the end, and has not answered since: it is not pressed by retries."""
         # Answers from files come in the order of the calls.
         self._slots = asyncio.Semaphore(settings.model_concurrency if self._live else 1)
         self._written = asyncio.Event()
@@ -417,8 +415,7 @@ class ModelClient:
         if self._settings.model_method != "auto":
             methods = [self._settings.model_method]
         for method in methods:
-            retries = self._settings.model_retries if self._live and not self._unreliable else 0
-            question = Question(self, call, model, method, retries)
+            question = Question(self, call, model, method, self._settings.model_retries if self._live else 0)
             async with self._slots:
                 await self._run(question)
             if not question.rejected or method == methods[-1]:
@@ -428,7 +425,6 @@ class ModelClient:
         if outcome is None:
             return None
         if isinstance(outcome, dict):
-            self._unreliable = False
             if self._live and self._auto and self._methods.get(model) != question.method:
                 self._methods[model] = question.method
                 self._journal.append(ModelMethodFound(model=model, method=question.method), call.stage)
@@ -440,7 +436,6 @@ class ModelClient:
             question.outcome = ModelFailed("server_error", f"The server {form}: {outcome.detail}")
         elif self._live and outcome.kind == "unauthorised":
             self._closed = outcome
-        self._unreliable |= question.transient
         return question.close(final=True)
 
     async def _run(self, question: Question) -> None:

@@ -89,17 +89,6 @@ def test_failures_are_typed_and_bounded(
     assert run.account.calls == served, "the server may have worked on it, and count it"
 
 
-def test_a_server_that_failed_to_the_end_is_not_pressed(live: Live, server: FakeOpenAI) -> None:
-    server.next(*[status(500)] * 4)
-    run = live(model_retries=2)
-    assert run.failure().kind == "server_error" and len(server.requests) == 3
-    assert run.failure(call("second")).kind == "server_error"
-    assert len(server.requests) == 4, "no retries until it answers again"
-    run.reply(call("third"))
-    server.next(status(500))
-    run.reply(call("fourth"))
-
-
 @pytest.mark.parametrize(
     ("behaviour", "said", "calls"),
     [(status(429, "slow down", headers={"Retry-After": "60"}), "slow down", 0), (HANG, "No answer had come", 1)],
