@@ -20,7 +20,6 @@ from typing import Any, Literal, Protocol
 from pydantic import AliasPath, BaseModel, Field, NonNegativeInt, ValidationError
 from pydantic_core import ErrorDetails
 
-from tunesmith.graph.journal.records import Tokens
 from tunesmith.hw.errors import TunesmithError
 
 FailureKind = Literal[
@@ -76,12 +75,10 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """value: an instance of the call's schema; text: the answer as the model wrote it; model: its name."""
+    """value: an instance of the call's schema; text: the answer as the model wrote it."""
 
     value: BaseModel
     text: str
-    model: str
-    usage: Tokens
 
 
 @dataclass(frozen=True, slots=True)

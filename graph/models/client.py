@@ -16,7 +16,7 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -168,10 +168,14 @@ class Ledger:
                 return not about or (event.role, event.model) == about
 
             spent = [usage for event, usage in self._spent if own(event)]
-            return _total(spent).model_dump() | {
+            costs = [usage.cost for usage in spent]
+            return {
                 "calls": len(spent),
                 "unaccounted": sum(usage.estimated for usage in spent),
                 "failed": sum(map(own, failed)),
+                "prompt_tokens": sum(usage.prompt_tokens for usage in spent),
+                "completion_tokens": sum(usage.completion_tokens for usage in spent),
+                "cost": None if None in costs else math.fsum(filter(None, costs)),
                 "seconds": sum(event.seconds for event in self._ended if own(event)),
             }
 
@@ -183,17 +187,6 @@ class Ledger:
 
 def _tokens(usage: Tokens) -> int:
     return usage.prompt_tokens + usage.completion_tokens
-
-
-def _total(parts: Iterable[Tokens]) -> Tokens:
-    """The sum; its cost is None where a part's is not known."""
-    known = list(parts)
-    costs = [each.cost for each in known if each.cost is not None]
-    return Tokens(
-        prompt_tokens=sum(each.prompt_tokens for each in known),
-        completion_tokens=sum(each.completion_tokens for each in known),
-        cost=math.fsum(costs) if len(costs) == len(known) else None,
-    )
 
 
 BYTES_PER_TOKEN = 2
@@ -384,15 +377,13 @@ class ModelClient:
 
     async def _ask(self, call: ModelCall) -> Reply | ModelFailed | None:
         """The result of a call, after a second try where the first answer is unusable; None where it comes later."""
-        used: list[Tokens] = []
         asked = call
         while True:
             if (ended := await self._settle(asked)) is None:
                 return None
-            used += [ended.usage] if ended.usage is not None else []
             found = _failure_of(ended) if ended.answer is None else read_answer(ended.answer, call.schema)
             if not isinstance(found, ModelFailed):
-                return Reply(found, ended.text, str((ended.answer or {}).get("model") or ended.model), _total(used))
+                return Reply(found, ended.text)
             if found.kind != "unstructured" or asked is not call:
                 break
             asked = again(call, found)

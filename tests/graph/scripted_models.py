@@ -9,12 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tunesmith.graph.journal.records import Tokens
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Reply
 
 Script = Callable[[ModelCall], dict[str, Any] | ModelFailed]
 DATA = Path(__file__).resolve().parent.parent / "data"
-TOKENS = Tokens(prompt_tokens=100, completion_tokens=50, cost=None)
 SOURCE = (DATA / "scale_add" / "template.cl").read_text()
 
 
@@ -56,7 +54,7 @@ class Scripted:
             return ModelFailed(*answer["failed"])
         text = json.dumps(answer)
         try:
-            return Reply(call.schema.model_validate(answer), text, "scripted", TOKENS)
+            return Reply(call.schema.model_validate(answer), text)
         except ValidationError as error:
             return ModelFailed("unstructured", str(error.errors()[0]["msg"]), text)
 

@@ -60,9 +60,9 @@ def test_answers_are_values_of_the_schema_in_the_order_of_the_calls_and_known_on
     calls = [call(f"moves-{text}", text) for text in "abcd"]
     replies = way.ask(*calls)
     assert [reply.value for reply in replies if isinstance(reply, Reply)] == [Move(name=n, factor=1) for n in "abcd"]
-    for reply, ended in zip(replies, way.last.events("model_call"), strict=True):
-        assert isinstance(reply, Reply) and reply.model == ended["model"] == "tester" and ended["status"] == "ok"
-        assert reply.usage.prompt_tokens > 0 and reply.usage.completion_tokens > 0 and reply.usage.cost is None
+    for ended in way.last.events("model_call"):
+        assert ended["model"] == "tester" and ended["status"] == "ok" and ended["usage"]["cost"] is None
+        assert ended["usage"]["prompt_tokens"] > 0 and ended["usage"]["completion_tokens"] > 0
     count = len(way.server.requests)
     assert way.last.ask(*calls, calls[0]) == [*replies, replies[0]] and len(way.server.requests) == count
     assert len(way.last.events("model_call")) == 4

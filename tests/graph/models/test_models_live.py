@@ -132,7 +132,6 @@ def test_a_wrong_answer_is_shown_to_the_model_once(live: Live, server: FakeOpenA
     shown, told = second.body["messages"][-2:]
     assert shown == {"role": "assistant", "content": text or "(nothing)"}
     assert "cannot be used" in told["content"] and ("64" in told["content"]) == ("400" in text)
-    assert reply.usage.prompt_tokens == sum(event["usage"]["prompt_tokens"] for event in run.events("model_call"))
     assert live().reply() == reply and len(server.requests) == 2, "both are in the journal"
 
 
