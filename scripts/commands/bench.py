@@ -103,6 +103,7 @@ def _measure(
     opponents: Sequence[FunctionOpponent | KernelOpponent],
 ) -> dict[str, Any]:
     """Compares the second kernel of `pair`, by what a message calls it, with the first one, and with the opponents."""
+    work = {one.name: (task.bytes_of(one), task.flops_of(one), task.arithmetic) for one in workloads}
     with (
         Isolated("compile", CompileWorker, device.limits, device.index) as compiler,
         Isolated("run", DeviceWorker, task, device.limits, device.index, seed) as examiner,
@@ -110,6 +111,9 @@ def _measure(
 
         def compiled(template: Template, config: Config) -> Candidate | AnyOutcome:
             return compile_all(compiler, template, config, workloads, DEADLINE)
+
+        def prepare(workload: Workload) -> None:
+            require_prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, [workload.name]))
 
         kernels = []
         for label, (template, config) in pair.items():
@@ -128,13 +132,14 @@ def _measure(
         lock.acquire(lambda text: typer.echo(text, err=True))
         with lock:
             # Before the roofs, so that a reference that does not end is reported at once.
-            _prepare(examiner, task, workloads[0])
+            prepare(workloads[0])
             roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
             roofline, notes = best_roofs(device, roofs if isinstance(roofs, Roofline) else Roofline())
-            rows = [_row(examiner, task, workload, candidate, baseline, rivals, roofline) for workload in workloads]
-    work = {
-        workload.name: (task.bytes_of(workload), task.flops_of(workload), task.arithmetic) for workload in workloads
-    }
+            rows = []
+            for workload in workloads:
+                prepare(workload)
+                floor = roofline.floor_seconds(*work[workload.name])
+                rows.append(_row(examiner, workload, candidate, baseline, rivals, floor))
     timed = [
         Timed(f"the {kernel} on {row['workload']}", row["cold"][kernel]["median"], *work[row["workload"]])
         for row in rows
@@ -157,23 +162,16 @@ def _measure(
     }
 
 
-def _prepare(examiner: Isolated, task: Task, workload: Workload) -> None:
-    require_prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, [workload.name]))
-
-
 def _row(
     examiner: Isolated,
-    task: Task,
     workload: Workload,
     candidate: Candidate,
     baseline: Candidate,
     rivals: Sequence[Rival],
-    roofline: Roofline,
+    floor: float | None,
 ) -> dict[str, Any]:
     """The comparison on one workload, without `floor_seconds`, for which all times must be known."""
     row: dict[str, Any] = {"workload": workload.name, "sizes": workload.sizes, "types": workload.types}
-    _prepare(examiner, task, workload)
-    floor = roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
     request = ComparisonRequest(baseline, [candidate], workload.name, ROUNDS, SECONDS, floor or 0.0, 0.0, rivals)
     deadline = DEADLINE * (1 + sum(isinstance(rival, FunctionOpponent) for rival in rivals))
     result = examiner.call("compare", deadline, request)

@@ -161,20 +161,12 @@ def _print_tables(summary: Summary) -> None:
         left=3,
         prose=("not timed, as",),
     )
-    print_rows(
-        ("finalist", "time", "energy", "on the front"),
-        (
-            (
-                described(row.template, row.config),
-                f"{row.ratio:.3f}",
-                f"{row.energy_ratio:.3f}",
-                "yes" if row.best else "no",
-            )
-            for row in summary.front
-        ),
-        "Time and energy over the baseline's, over all tuned workloads",
-        prose=("finalist",),
+    energies = (
+        (described(row.template, row.config), f"{row.ratio:.3f}", f"{row.energy_ratio:.3f}", ("no", "yes")[row.best])
+        for row in summary.front
     )
+    title = "Time and energy over the baseline's, over all tuned workloads"
+    print_rows(("finalist", "time", "energy", "on the front"), energies, title, prose=("finalist",))
 
 
 def _print_dispatching(summary: Summary) -> None:
@@ -182,20 +174,12 @@ def _print_dispatching(summary: Summary) -> None:
     found = summary.dispatching
     if found is None or not found.tested:
         return
-    print_rows(
-        ("kernel by", "median regret", "worst regret", "speed-up", "shapes slower than baseline"),
-        (
-            (
-                one.policy,
-                percent(one.median_regret),
-                percent(one.worst_regret),
-                f"{1 / one.ratio:.2f}x",
-                str(one.slower),
-            )
-            for one in found.policies
-        ),
-        f"Dispatch on {found.tested} unseen shapes",
+    policies = (
+        (one.policy, percent(one.median_regret), percent(one.worst_regret), f"{1 / one.ratio:.2f}x", str(one.slower))
+        for one in found.policies
     )
+    headings = ("kernel by", "median regret", "worst regret", "speed-up", "shapes slower than baseline")
+    print_rows(headings, policies, f"Dispatch on {found.tested} unseen shapes")
     rule, exported = ("\n    ".join(lines) for lines in (found.lost or found.lines, found.lines))
     echo(f"Dispatch rule, fitted to {found.fitted} shapes:\n    {rule}")
     if found.lost:
@@ -230,21 +214,14 @@ def _speedup(found: Figures | OpponentRow) -> tuple[str, str]:
 
 
 def _models(models: ModelsUsage) -> str:
-    """What the models cost, in one line."""
-
-    def cost(value: float | None) -> str:
-        return "cost unknown" if value is None else f"${value:.4f}"
-
+    """What the models cost, in one line; the report has it by role."""
+    paid = "cost unknown" if models.cost is None else f"${models.cost:.4f}"
     # The account of a replay is that of the run it repeats.
-    replayed = models.transport == "replay"
-    roles = "; ".join(
-        f"{row.role} {row.model} {row.calls}{'' if replayed else f', {cost(row.cost)}'}" for row in models.rows
-    )
-    paid = "no cost, as they are replayed" if replayed else cost(models.cost)
+    paid = "no cost, as they are replayed" if models.transport == "replay" else paid
     failures = f"; no usable answer: {_counts(models.failures)}" if models.failures else ""
     return (
         f"Models ({models.transport}, {models.where}): {models.calls} calls, "
-        f"{models.prompt_tokens + models.completion_tokens} tokens, {paid}{f' ({roles})' if roles else ''}{failures}"
+        f"{models.prompt_tokens + models.completion_tokens} tokens, {paid}{failures}"
     )
 
 

@@ -80,4 +80,4 @@ def test_a_replay_costs_nothing(reported: Any) -> None:
     totals["seconds"] = 0.0
     rows = [{"role": "plan", "model": "m", **totals}]
     shown = reported(models={"transport": "replay", "where": "there", "failures": {}, "rows": rows, **totals})
-    assert "2 calls, 18 tokens, no cost, as they are replayed (plan m 2)" in shown and "$" not in shown
+    assert "2 calls, 18 tokens, no cost, as they are replayed" in shown and "$" not in shown
