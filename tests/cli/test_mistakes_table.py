@@ -14,7 +14,6 @@ from journal_rows import alter
 from scale_task import HEAD, edit, write
 from simulated_pool import simulate_device
 
-from tunesmith.cli.main import main
 from tunesmith.graph import tune
 
 Change = Callable[[Path, Path], object]
@@ -267,7 +266,6 @@ def test_a_mistake_has_its_sentence_and_its_exit_code(
     named: str,
     ended: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> None:
     task, run = tmp_path / "task", tmp_path / "run"
@@ -276,14 +274,10 @@ def test_a_mistake_has_its_sentence_and_its_exit_code(
     shutil.copytree(ended, run)
     change(task, run)
     given, before = [word.format(task=task, run=run) for word in asked], contents(tmp_path)
-    if request.node.get_closest_marker("slow"):
-        done = request.getfixturevalue("command")(*given)
-        found, out, err = done.returncode, done.stdout, done.stderr
-    else:
-        with pytest.raises(SystemExit) as exit_:
-            main(given)
-        (out, err), found = capsys.readouterr(), exit_.value.code
-    assert found == code and named in " ".join((out + err).split()), err
+    slow = request.node.get_closest_marker("slow") is not None
+    done = request.getfixturevalue("command" if slow else "here")(*given)
+    out, err = done.stdout, done.stderr
+    assert done.returncode == code and named in " ".join((out + err).split()), err
     assert "Traceback" not in err and "bug in Tunesmith" not in err
     if code == 2:
         # A run that is resumed may have got entries before it came to the mistake.
@@ -291,4 +285,4 @@ def test_a_mistake_has_its_sentence_and_its_exit_code(
         assert [path for path in lost if asked[0] != "resume" or path.name != "journal.sqlite"] == []
         assert out == "" and err.strip().splitlines()[-1].startswith("tunesmith: ") and err.strip().endswith((".", "?"))
         # What is only found by measuring is found by a run that has begun.
-        assert not (task / "new").exists() or change is full_folder or request.node.get_closest_marker("slow")
+        assert not (task / "new").exists() or change is full_folder or slow
