@@ -12,9 +12,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,40 +26,17 @@ OPTIONS = ["--backend", "opencl", "--evaluations", "2", "--rounds", "1", "--json
 TASK = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
 
 
-@dataclass(frozen=True)
-class Head:
-    """A cluster of one node. environment: with its token."""
-
-    dashboard: str
-    environment: dict[str, str]
-
-    def submit(self, options: list[str], command: list[str], folder: Path, seconds: float = 110) -> Any:
-        """Submits until the cluster's job agent is up, which it is some 15 s after the start."""
-        run = [RAY, "job", "submit", "--address", self.dashboard, *options, "--", *command]
-        deadline = time.monotonic() + 90
-        while True:
-            done = subprocess.run(
-                run, capture_output=True, text=True, timeout=seconds, cwd=folder, env=self.environment, check=False
-            )
-            text = done.stdout + done.stderr
-            not_up = "No available agent" in text or "Failed to connect" in text or "Connection refused" in text
-            if not not_up or time.monotonic() > deadline:
-                return done
-            time.sleep(2)
-
-
 def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    with ExitStack() as stack:
+        for one in sockets:
+            stack.enter_context(one).bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
 
 
 @pytest.fixture(scope="module")
-def head(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+def submit(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """Submits a job to a cluster of one node: options, the command, its folder."""
     # Sockets live there, whose paths must be short.
     folder = Path("/tmp") / f"tunesmith-jobs-{os.getpid()}"
     ports = free_ports(6)
@@ -88,7 +64,20 @@ def head(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
             except OSError:
                 assert process.poll() is None and time.monotonic() < deadline, "the head does not come up"
                 time.sleep(0.3)
-        yield Head(f"http://127.0.0.1:{ports[1]}", own)
+
+        def submit(options: list[str], command: list[str], folder: Path) -> Any:
+            # The cluster's job agent is up some 15 s after the start.
+            run = [RAY, "job", "submit", "--address", f"http://127.0.0.1:{ports[1]}", *options, "--", *command]
+            deadline = time.monotonic() + 90
+            while True:
+                done = subprocess.run(run, capture_output=True, text=True, timeout=110, cwd=folder, env=own)
+                text = done.stdout + done.stderr
+                not_up = "No available agent" in text or "Failed to connect" in text or "Connection refused" in text
+                if not not_up or time.monotonic() > deadline:
+                    return done
+                time.sleep(2)
+
+        yield submit
     finally:
         for pid in {*below(process.pid), process.pid, *naming(str(folder))} - {os.getpid()}:
             with suppress(ProcessLookupError):
@@ -106,16 +95,16 @@ def summary_of(done: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_job_from_a_working_directory(head: Head, device: Any) -> None:
+def test_a_job_from_a_working_directory(submit: Any, device: Any) -> None:
     options = ["tests/data/scale_add/task.toml", "--run-dir", "run", *OPTIONS]
-    done = head.submit(["--working-dir", "."], [sys.executable, "scripts/tune.py", *options], REPOSITORY)
+    done = submit(["--working-dir", "."], [sys.executable, "scripts/tune.py", *options], REPOSITORY)
     summary = summary_of(done)
     assert summary["evaluations"] == 2 and summary["general"] is not None
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_job_from_a_wheel(head: Head, device: Any, tmp_path: Path) -> None:
+def test_a_job_from_a_wheel(submit: Any, device: Any, tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
     # Building writes beside the sources.
     source = tmp_path / "source"
@@ -132,7 +121,7 @@ def test_a_job_from_a_wheel(head: Head, device: Any, tmp_path: Path) -> None:
     subprocess.run([*pip, "install", "--no-deps", "--target", str(place), str(wheel)], check=True, capture_output=True)
     script = place / "tunesmith" / "cli" / "tune.py"
     environment = json.dumps({"env_vars": {"PYTHONPATH": str(place)}})
-    done = head.submit(
+    done = submit(
         ["--runtime-env-json", environment],
         [sys.executable, str(script), TASK, "--run-dir", str(tmp_path / "run"), *OPTIONS],
         tmp_path,
