@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.graph.context import Context
@@ -93,11 +93,9 @@ def _extended(journal: Journal, settings: Settings, given: dict[str, Any]) -> Se
     return extended
 
 
-class RunResult(BaseModel):
+class RunResult(BaseModel, frozen=True):
     """The result of a run. summary: the content of summary.json, as attributes or by key; folder: of the run; valid:
     whether a configuration is right on every workload."""
-
-    model_config = ConfigDict(frozen=True)
 
     folder: Path
     summary: Summary

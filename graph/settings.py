@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -93,85 +92,15 @@ def _option(
     return Field(default, description=description, json_schema_extra=extra, **bounds)
 
 
-class ModelSettings(BaseModel):
-    """The settings of the language models of a run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-    model: Text = _option(NO_MODEL, "The language model: its name, batch:DIR, replay:DIR, or none; see docs/models.md.")
-    base_url: str | None = _option(None, "An OpenAI-compatible server (default: OpenAI).", variable="OPENAI_BASE_URL")
-    key_env: Text = _option("OPENAI_API_KEY", "The environment variable that has the server's key.")
-    model_for: Annotated[dict[str, Text], BeforeValidator(lambda given: _table(given, "ROLE=NAME"))] = _option(
-        {}, "Another model for one role; may be repeated.", metavar="ROLE=NAME"
-    )
-    model_method: Literal["auto", Method] = _option("auto", f"How to ask for JSON: {', '.join(METHODS)} or auto.")
-    model_option: Annotated[
-        dict[str, Any], BeforeValidator(lambda given: _table(given, "FIELD=JSON", _json_or_text))
-    ] = _option({}, "A further field of each request, such as temperature=0.2; may be repeated.", metavar="FIELD=JSON")
-    model_timeout: Seconds = _option(300.0, "Seconds to wait for one answer.", metavar="DURATION", gt=0, le=86_400)
-    model_retries: int = _option(4, "Retries after a temporary failure.", ge=0, le=100)
-    model_concurrency: int = _option(4, "Number of model calls under way at the same time.", ge=1, le=256)
-    requests_per_minute: float | None = _option(None, "Limit on calls per minute (default: none).", ge=0.01, le=1e6)
-    answer_tokens: int = _option(16_384, "At most this many tokens per answer, reasoning included.", ge=1, le=1_000_000)
-    max_calls: int | None = _option(None, "Limit on the run's model calls (default: none).", ge=0)
-    max_tokens: int | None = _option(None, "Limit on the run's tokens (default: none).", ge=0)
-    max_cost: Finite | None = _option(None, "Limit on the run's model costs in US dollars (default: none).", ge=0)
-    prices: str | None = _option(None, "A TOML file of token prices.")
-    batch_model: Text = _option("model", "The model's name in the requests of batch:DIR.")
-    replay_exact: bool = _option(False, "Replay an answer only if its prompt is exactly the same.")
-
-    @field_validator("model")
-    @classmethod
-    def _absolute(cls, value: str) -> str:
-        # A run may be resumed from another folder than the one it was begun in.
-        kind, colon, folder = value.partition(":")
-        if colon and kind in ("batch", "replay"):
-            if not folder:
-                raise ValueError(f"{kind}: needs a folder, as in {kind}:DIR")
-            return f"{kind}:{named_path('--model', folder).absolute()}"
-        return value
-
-    @field_validator("prices")
-    @classmethod
-    def _absolute_file(cls, value: str | None) -> str | None:
-        return None if value is None else str(named_path("--prices", value).absolute())
-
-    @property
-    def transport(self) -> Literal["none", "live", "batch", "replay"]:
-        """The carrier of answers."""
-        if self.model == NO_MODEL:
-            return "none"
-        if self.model.startswith("batch:"):
-            return "batch"
-        return "replay" if self.model.startswith("replay:") else "live"
-
-    @property
-    def folder(self) -> Path:
-        """DIR of batch:DIR and replay:DIR."""
-        return Path(self.model.partition(":")[2])
-
-    def name_for(self, role: str) -> str:
-        """The name of the model for a role."""
-        default = {"batch": self.batch_model, "replay": "recorded"}.get(self.transport, self.model)
-        return self.model_for.get(role, default)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All models of the run, the general one first."""
-        return tuple(dict.fromkeys([self.name_for(""), *self.model_for.values()]))
-
-
-class Placement(BaseModel):
+class Placement(BaseModel, frozen=True, extra="forbid"):
     """Where a further role stands: right behind the role `after`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     after: str
 
 
-class Settings(ModelSettings):
-    """All settings of a run. `task`, `roles` and `arm` are not options of the command line: the task is its argument,
-    roles are placed in a settings file, and `ablate` chooses the arm."""
+class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
+    """All settings of a run, those of its models last. `task`, `roles` and `arm` are not options of the command line: the
+    task is its argument, roles are placed in a settings file, and `ablate` chooses the arm."""
 
     task: str
     roles: dict[str, Placement] = {}
@@ -235,6 +164,68 @@ class Settings(ModelSettings):
     repairs: int = _option(3, "With a model: how often a broken template is returned for repair.", ge=0, le=20)
     explain: bool = _option(True, "With a model: let it summarise each round for the next plan.")
     approve: Literal["none", "plans"] = _option("none", "'plans' stops before each plan for your approval; or none.")
+
+    model: Text = _option(NO_MODEL, "The language model: its name, batch:DIR, replay:DIR, or none; see docs/models.md.")
+    base_url: str | None = _option(None, "An OpenAI-compatible server (default: OpenAI).", variable="OPENAI_BASE_URL")
+    key_env: Text = _option("OPENAI_API_KEY", "The environment variable that has the server's key.")
+    model_for: Annotated[dict[str, Text], BeforeValidator(lambda given: _table(given, "ROLE=NAME"))] = _option(
+        {}, "Another model for one role; may be repeated.", metavar="ROLE=NAME"
+    )
+    model_method: Literal["auto", Method] = _option("auto", f"How to ask for JSON: {', '.join(METHODS)} or auto.")
+    model_option: Annotated[
+        dict[str, Any], BeforeValidator(lambda given: _table(given, "FIELD=JSON", _json_or_text))
+    ] = _option({}, "A further field of each request, such as temperature=0.2; may be repeated.", metavar="FIELD=JSON")
+    model_timeout: Seconds = _option(300.0, "Seconds to wait for one answer.", metavar="DURATION", gt=0, le=86_400)
+    model_retries: int = _option(4, "Retries after a temporary failure.", ge=0, le=100)
+    model_concurrency: int = _option(4, "Number of model calls under way at the same time.", ge=1, le=256)
+    requests_per_minute: float | None = _option(None, "Limit on calls per minute (default: none).", ge=0.01, le=1e6)
+    answer_tokens: int = _option(16_384, "At most this many tokens per answer, reasoning included.", ge=1, le=1_000_000)
+    max_calls: int | None = _option(None, "Limit on the run's model calls (default: none).", ge=0)
+    max_tokens: int | None = _option(None, "Limit on the run's tokens (default: none).", ge=0)
+    max_cost: Finite | None = _option(None, "Limit on the run's model costs in US dollars (default: none).", ge=0)
+    prices: str | None = _option(None, "A TOML file of token prices.")
+    batch_model: Text = _option("model", "The model's name in the requests of batch:DIR.")
+    replay_exact: bool = _option(False, "Replay an answer only if its prompt is exactly the same.")
+
+    @field_validator("model")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        # A run may be resumed from another folder than the one it was begun in.
+        kind, colon, folder = value.partition(":")
+        if colon and kind in ("batch", "replay"):
+            if not folder:
+                raise ValueError(f"{kind}: needs a folder, as in {kind}:DIR")
+            return f"{kind}:{named_path('--model', folder).absolute()}"
+        return value
+
+    @field_validator("prices")
+    @classmethod
+    def _absolute_file(cls, value: str | None) -> str | None:
+        return None if value is None else str(named_path("--prices", value).absolute())
+
+    @property
+    def transport(self) -> Literal["none", "live", "batch", "replay"]:
+        """The carrier of answers."""
+        if self.model == NO_MODEL:
+            return "none"
+        if self.model.startswith("batch:"):
+            return "batch"
+        return "replay" if self.model.startswith("replay:") else "live"
+
+    @property
+    def folder(self) -> Path:
+        """DIR of batch:DIR and replay:DIR."""
+        return Path(self.model.partition(":")[2])
+
+    def name_for(self, role: str) -> str:
+        """The name of the model for a role."""
+        default = {"batch": self.batch_model, "replay": "recorded"}.get(self.transport, self.model)
+        return self.model_for.get(role, default)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All models of the run, the general one first."""
+        return tuple(dict.fromkeys([self.name_for(""), *self.model_for.values()]))
 
     @field_validator("dispatch_shapes")
     @classmethod

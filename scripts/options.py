@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Optional, TypeVar, Union, get_args, 
 import typer
 from pydantic.fields import FieldInfo
 
-from tunesmith.graph.settings import ModelSettings, Settings
+from tunesmith.graph.settings import Settings
 
 NOT_OPTIONS = ("task", "roles", "arm")
 
@@ -20,9 +20,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 def with_settings(*names: str, **helps: str) -> Callable[[Command], Command]:
     """Adds the options of the settings `names` (all, if none is given) to a command, which gets the given
     options as keywords. helps: other texts for some of them."""
-    # Options of the search come before those of a model.
-    ordered = sorted(Settings.model_fields, key=lambda name: name in ModelSettings.model_fields)
-    chosen = names or tuple(name for name in ordered if name not in NOT_OPTIONS)
+    chosen = names or tuple(name for name in Settings.model_fields if name not in NOT_OPTIONS)
 
     def add(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)

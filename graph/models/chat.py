@@ -22,7 +22,7 @@ from pydantic import SecretStr, ValidationError
 from tunesmith.graph.models.calls import FailureKind, ModelFailed, completion_error
 from tunesmith.graph.models.client import Question
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels
-from tunesmith.graph.settings import ModelSettings
+from tunesmith.graph.settings import Settings
 
 _QUESTION: ContextVar[Question] = ContextVar("question")
 """The question of the running task, for the HTTP client that all questions share."""
@@ -44,7 +44,7 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
     questions. key: hidden in whatever the server says."""
 
     def __init__(
-        self, settings: ModelSettings, base_url: str, key: str | None, files: BatchModels | ReplayModels | None
+        self, settings: Settings, base_url: str, key: str | None, files: BatchModels | ReplayModels | None
     ) -> None:
         # Prompts go to no other host than the one the user was told. Where nothing is sent, neither certificates nor
         # proxies are looked for.

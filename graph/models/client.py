@@ -40,7 +40,7 @@ from tunesmith.graph.models.calls import (
 )
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels, write_recording
 from tunesmith.graph.progress import Listener, Progress
-from tunesmith.graph.settings import METHODS, Method, ModelSettings, SettingsError
+from tunesmith.graph.settings import METHODS, Method, Settings, SettingsError
 
 PACKAGED = Path(__file__).with_name("prices.toml")
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -139,7 +139,7 @@ class Ledger:
         """Calls that count against a cap, with those under way."""
         return len(self._spent) + len(self.under_way)
 
-    def cap_reached(self, settings: ModelSettings, bound: Tokens) -> str | None:
+    def cap_reached(self, settings: Settings, bound: Tokens) -> str | None:
         """The cap that does not allow a call of at most `bound`, in a sentence; None if all do. The calls under way
         take their upper bound."""
         spent = [*(usage for _, usage in self._spent), *(event.worst for event in self.under_way.values())]
@@ -275,7 +275,7 @@ class ModelClient:
 
     def __init__(
         self,
-        settings: ModelSettings,
+        settings: Settings,
         source: Callable[[Question], Awaitable[None]],
         files: BatchModels | ReplayModels | None,
         journal: Journal,

@@ -14,7 +14,7 @@ from tunesmith.graph.models.calls import Models
 from tunesmith.graph.models.client import Ledger, ModelClient, Prices, load_prices, price_of
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.progress import Listener
-from tunesmith.graph.settings import ModelSettings, SettingsError
+from tunesmith.graph.settings import Settings, SettingsError
 
 TRANSCRIPTS = "transcripts"
 OPENAI_URL = "https://api.openai.com/v1"
@@ -24,7 +24,7 @@ _TAKEN_FIELDS = frozenset(
 )
 
 
-def check_models(settings: ModelSettings) -> Prices:
+def check_models(settings: Settings) -> Prices:
     """Raises `SettingsError` for settings that cannot work; the prices that go with them."""
     prices = load_prices(settings.prices)
     if (mistake := next(_mistakes(settings, prices), None)) is not None:
@@ -34,7 +34,7 @@ def check_models(settings: ModelSettings) -> Prices:
     return prices
 
 
-def _mistakes(settings: ModelSettings, prices: Prices) -> Iterator[str]:
+def _mistakes(settings: Settings, prices: Prices) -> Iterator[str]:
     if settings.transport == "none":
         if settings.model_for:
             yield "--model-for: other models for some roles need a --model for the rest."
@@ -82,7 +82,7 @@ def _mistakes_of_url(url: str) -> Iterator[str]:
 
 
 def open_models(
-    settings: ModelSettings,
+    settings: Settings,
     journal: Journal,
     folder: Path,
     listener: Listener,
@@ -105,7 +105,7 @@ def open_models(
     return ModelClient(settings, source.answer, files, journal, prices, folder / TRANSCRIPTS, listener, seconds_left)
 
 
-def destination(settings: ModelSettings) -> str | None:
+def destination(settings: Settings) -> str | None:
     """Where sources go, in one sentence; None for no model."""
     facts = "kernel sources, compiler messages and measurements"
     if settings.transport == "none":
@@ -121,7 +121,7 @@ def destination(settings: ModelSettings) -> str | None:
     return f"{facts} go to {parts.netloc} ({', '.join(settings.names)}), {key}{open_line}"
 
 
-def models_summary(settings: ModelSettings, journal: Journal) -> ModelsUsage | None:
+def models_summary(settings: Settings, journal: Journal) -> ModelsUsage | None:
     """What the models of a run cost and where they were, for its summary; None for no model."""
     if settings.transport == "none":
         return None
@@ -130,5 +130,5 @@ def models_summary(settings: ModelSettings, journal: Journal) -> ModelsUsage | N
     return Ledger(journal, live=live).summary(settings.transport, where)
 
 
-def _key(settings: ModelSettings) -> str | None:
+def _key(settings: Settings) -> str | None:
     return os.environ.get(settings.key_env, "").strip() or None
