@@ -286,7 +286,7 @@ class ModelClient:
     ) -> None:
         self._settings, self._source, self._journal, self._prices = settings, source, journal, prices
         self._files, self._folder, self._listener = files, folder, listener
-        self._live, self._auto = files is None, settings.model_method == "auto"
+        self._live = files is None
         self._seconds_left = seconds_left if self._live else lambda: math.inf
         self.ledger = Ledger(journal, live=self._live)
         self._write_recording()
@@ -416,15 +416,14 @@ class ModelClient:
         if outcome is None:
             return None
         if isinstance(outcome, dict):
-            if self._live and self._auto and self._methods.get(model) != question.method:
+            if self._live and len(methods) > 1 and self._methods.get(model) != question.method:
                 self._methods[model] = question.method
                 self._journal.append(ModelMethodFound(model=model, method=question.method), call.stage)
             if question.note:
                 self.say(question.note)
         elif question.rejected:
-            form = f"takes none of {', '.join(METHODS)}"
-            form = form if self._auto else f"rejects {method}; try another --model-method, or auto"
-            question.outcome = ModelFailed("server_error", f"The server {form}: {outcome.detail}")
+            tried = f"The server takes no request by --model-method {', '.join(methods)}"
+            question.outcome = ModelFailed("server_error", f"{tried}: {outcome.detail}")
         elif self._live and outcome.kind == "unauthorised":
             self._closed = outcome
         return question.close(final=True)

@@ -155,7 +155,7 @@ def test_auto_finds_the_method_that_a_server_takes(live: Live, server: FakeOpenA
 
 @pytest.mark.parametrize(
     ("method", "said", "requests"),
-    [("auto", f"none of {', '.join(METHODS)}: ", 3), ("json_schema", "--model-method", 1)],
+    [("auto", f"--model-method {', '.join(METHODS)}: ", 3), ("json_schema", "--model-method json_schema: ", 1)],
 )
 def test_a_server_that_does_not_take_the_method(
     live: Live, server: FakeOpenAI, method: str, said: str, requests: int
