@@ -17,21 +17,8 @@ Json = Annotated[
 ]
 
 
-def _say_which_task(text: str) -> str:
-    """`text`, after a note where it names a folder here and a task of the library, too: the folder is meant."""
-    from tunesmith.kernels.spec.taskfile import find_task, library_tasks  # not for --help
-
-    path, shipped = find_task(text), library_tasks().get(text)
-    if shipped is not None and path != shipped:
-        typer.echo(f"Note: {text} is the folder here, not the library's task of that name ({shipped}).", err=True)
-    return text
-
-
 TaskArgument = Annotated[
-    str,
-    typer.Argument(
-        help="A task's folder, a task.toml, or a library task's name (see `tunesmith tasks`).", callback=_say_which_task
-    ),
+    str, typer.Argument(help="A task's folder, a task.toml, or a library task's name (see `tunesmith tasks`).")
 ]
 Target = Annotated[
     Optional[str],  # noqa: UP045 - typer reads the annotation at run time

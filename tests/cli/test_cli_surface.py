@@ -69,12 +69,6 @@ def test_every_command_has_help(here: Any) -> None:
     assert "..." not in shown.split("Commands:")[1], "what a command does is not cut"
 
 
-def test_a_folder_that_is_meant_in_the_place_of_the_library_is_named(here: Any, tmp_path: Path) -> None:
-    (tmp_path / "gemm").mkdir()
-    (tmp_path / "gemm" / "task.toml").write_text("name = 3")
-    assert "gemm is the folder here, not the library's task" in here("space", "gemm", cwd=tmp_path).stderr
-
-
 def test_devices_and_tasks_as_json(here: Any, device: Any) -> None:
     assert device.name in [entry["name"] for entry in json.loads(here("devices", "--json").stdout)["devices"]]
     shown = {entry["name"]: entry for entry in json.loads(here("tasks", "--json").stdout)}
