@@ -161,10 +161,10 @@ def _print_tables(summary: Summary) -> None:
         left=3,
         prose=("not timed, as",),
     )
-    energies = (
-        (described(row.template, row.config), f"{row.ratio:.3f}", f"{row.energy_ratio:.3f}", ("no", "yes")[row.best])
-        for row in summary.front
-    )
+    energies = []
+    for row in summary.front:
+        kernel, best = described(row.template, row.config), "yes" if row.best else "no"
+        energies.append((kernel, f"{row.ratio:.3f}", f"{row.energy_ratio:.3f}", best))
     title = "Time and energy over the baseline's, over all tuned workloads"
     print_rows(("finalist", "time", "energy", "on the front"), energies, title, prose=("finalist",))
 
