@@ -87,7 +87,7 @@ class Kernels:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         about = json.loads((self.folder / "dispatch.json").read_text(encoding="utf-8"))
-        self.name, self.backend, self.device = about["task"], about["backend"], about["device"]
+        self.about, self.name, self.backend = about, about["task"], about["backend"]
         signature = about["signature"]
         self.arguments: list[dict[str, Any]] = signature["arguments"]
         self.given = [one for one in self.arguments if one["role"] in ("in", "inout")]
@@ -261,7 +261,7 @@ class Kernels:
         import pyopencl
 
         devices = [device for platform in pyopencl.get_platforms() for device in platform.get_devices()]
-        device = next((one for one in devices if one.name.strip() == self.device), devices[0])
+        device = next((one for one in devices if one.name.strip() == self.about["device"]), devices[0])
         try:
             # The embedded CPU driver needs help on processors newer than itself; other drivers do not.
             from tunesmith.kernels.backends.opencl import name_processor

@@ -22,7 +22,7 @@ from tunesmith.graph.history import read_prior
 from tunesmith.graph.journal.events import Asked, Event
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import FORMAT, Journal, JournalError
-from tunesmith.graph.results.package import Package, write_results
+from tunesmith.graph.results.exports import read_results
 from tunesmith.graph.results.summary import Summary, read_summary, summary_schema, write_csv
 from tunesmith.graph.study.compare import compare_runs
 
@@ -148,7 +148,7 @@ def locked(run: Path) -> Iterator[Path]:
 
 READERS: dict[str, Callable[[Path], object]] = {
     "csv": lambda place: write_csv(place / "run", place / "table.csv"),
-    "t4": lambda place: write_results(Package(place / "run"), place / "t4"),
+    "t4": lambda place: read_results(place / "run"),
     "compare": lambda place: compare_runs([place / "run", place / "other"]),
     "prior": lambda place: read_prior(place / "run"),
 }
