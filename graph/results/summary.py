@@ -161,7 +161,7 @@ def summarise(context: Context, done: str) -> Summary:
             if node.round
         ),
         explanations=tuple(Explanation(stage=entry.stage, lines=entry.event.lines) for entry in log.entries(Explained)),
-        notes=(*context.task.caveats, *(note.sentence for note in log.notes()), *unsteady(verdict)),
+        notes=(*unsteady(verdict), *(note.sentence for note in log.notes()), *context.task.caveats),
         dispatching=dispatching(context, verdict),
         roofline=context.roofline(),
         versions=versions(),

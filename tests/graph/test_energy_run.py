@@ -18,7 +18,6 @@ from tunesmith.graph.context import COUNTER_SECONDS, BaselineError, Context
 from tunesmith.graph.journal.events import Compared
 from tunesmith.graph.journal.log import RunLog, quantities_of
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.results.report import render_markdown
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup import require_energy
@@ -93,9 +92,7 @@ def test_both_quantities_of_the_finalists_are_told_with_their_front(
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     front = page[page.index("Time against energy") :].partition("</table>")[0]
     assert front.count("<tr>") == 1 + len(summary.front) and front.count(", chosen") == 1
-    assert "energy over the baseline" in page and ">None<" not in page
-    assert "| finalist | time | energy | on the front |" in render_markdown(summary)
-    assert "on the front" not in render_markdown(summary.model_copy(update={"front": ()}))
+    assert ">None<" not in page
     print_summary(summary, tmp_path / "run")
     told = capsys.readouterr().out
     assert "Time and energy over the baseline's" in told and f"{summary.front[0].energy_ratio:.3f}" in told
