@@ -18,21 +18,17 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tunesmith.graph.journal.events import Evaluated
-from tunesmith.graph.journal.log import RunLog, objective, observation, stage_of
+from tunesmith.graph.journal.log import RunLog, objective, read_tree, stage_of
 from tunesmith.graph.journal.records import Figures, WorkloadRow
 from tunesmith.graph.results.best import source_name
 from tunesmith.graph.results.summary import Summary
 from tunesmith.graph.settings import Settings
-from tunesmith.graph.setup import limits_of
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
-from tunesmith.kernels.space import Space, rules
 from tunesmith.kernels.spec.template import assignments, described
 
 MAX_MARKS = 300  # in all charts of the search together, besides new bests, so that the page stays small
 MAX_DOTS_PER_CHART = 60  # in the chart of a parameter, evenly spread from the fastest to the slowest
-MIN_EFFECT_SHARE = 0.01  # of the variance, below which a parameter's effect is not drawn
-MIN_EXPLAINED_SHARE = 0.5  # of the variance, below which the model's shares are shown with a warning
 AXIS_MARGIN = 0.04  # room beside the outermost values, as a share of the axis
 MAX_WHISKER_FACTOR = 3.0  # beyond the outermost speed-ups, at which the axis ends and intervals are cut off
 
@@ -303,54 +299,34 @@ def _search_chart(log: RunLog, goal: Sequence[str], most: int) -> Chart | None:
     return chart
 
 
-def effect_charts(log: RunLog, summary: Summary) -> tuple[str, str, list[Chart]] | None:
-    """Of the winner's template, or the first: its name, how much the model explains, and a chart for each parameter
-    with an effect on the time of all tuned workloads together; None where too little was measured, or all is alike."""
-    # Imported here: the model needs SciPy, which takes half a second.
-    from tunesmith.kernels.search.effects import effects
-
-    started, before, tuned = log.started, log.baseline_seconds or {}, _tuned(log, summary)
-    level = None if log.baseline is None else _us(log, log.baseline, tuned)
-    searched = [row.id for row in summary.templates if row.evaluations]
-    if started is None or level is None or not searched:
-        return None
+def effect_charts(log: RunLog, summary: Summary) -> list[Chart]:
+    """For each parameter of the general configuration's template that makes a difference, the one that makes the
+    largest first: what was measured with each of its values."""
     general = summary.general
-    template = log.template(searched[0] if general is None else general.template)
-    workloads = started.task.workloads_for(started.device.limits.kind, held_out=False)
-    limits = limits_of(started.device, started.settings)
-    conditions = [rule for device in limits for rule in rules(template, workloads, device)]
-    space = Space.build(template.parameters, conditions)
-    results, times = {}, []
-    for entry in log.evaluations_of(template.id):
-        evaluation = entry.event.evaluation
-        if (point := space.index(evaluation.config)) is not None:
-            results[point] = observation(evaluation, tuned, before, _weights(log))
-            if (us := _us(log, evaluation, tuned)) is not None:
-                times.append((us, evaluation.config))
-    found = effects(space, results)
-    if found is None:
-        return None
-    drawn = sorted(times, key=lambda one: one[0])[:: -(-len(times) // MAX_DOTS_PER_CHART)]
-    expected = [one * level for effect in found.parameters for one in effect.expected if one is not None]
-    up = axis_of("us per launch", [*(us for us, _ in drawn), *expected], log=True)
+    tree = read_tree(log, (), _tuned(log, summary), _weights(log))
+    node = None if general is None else tree.node(general.template)
+    if general is None or node is None or not node.ranked:
+        return []
+    drawn = node.ranked[:: -(-len(node.ranked) // MAX_DOTS_PER_CHART)]
+    what = {"time": "time", "energy": "energy", "edp": "energy times time"}[summary.objective]
+    up = axis_of(f"{what} over the baseline's", [value for value, _ in node.ranked], log=True)
     charts = []
-    for effect in (one for one in found.parameters if one.share >= MIN_EFFECT_SHARE):
-        parameter = space.parameters[space.domain.column[effect.parameter]]
-        place = {value: at for at, value in enumerate(parameter.values)}
-        across = ChartAxis(effect.parameter, -0.5, len(place) - 0.5, names=tuple(map(str, parameter.values)))
-        title = f"{effect.parameter}: {effect.share * 100:.0f} % of the differences"
+    for name, least in node.effects:
+        (parameter,) = (one for one in node.template.parameters if one.name == name)
+        if name in node.without_effect:
+            continue
+        place: dict[object, int] = {value: at for at, value in enumerate(parameter.values)}
+        across = ChartAxis(name, -0.5, len(place) - 0.5, names=tuple(map(str, parameter.values)))
+        title = f"{name}: up to {max(least.values()):.2f} times the best"
         chart = Chart(title, across, up, parameter.doc, height=150)
-        for us, config in drawn:
-            chart.mark(place[config[effect.parameter]], us, "measured", f"{rounded(us)} us")
-        means = [(at, mean * level) for at, mean in enumerate(effect.expected) if mean is not None]
-        chart.line("sofar", means)
-        for at, mean in means:
-            if general is not None and general.config[effect.parameter] == parameter.values[at]:
-                chart.mark(at, mean, "general", f"{parameter.values[at]}: {rounded(mean)} us expected")
+        for value, evaluation in drawn:
+            chart.mark(place[evaluation.config[name]], value, "measured", f"{value:.3f}")
+        chart.line("sofar", [(place[one], times * node.ranked[0][0]) for one, times in least.items()])
+        chosen = general.config[name]
+        if chosen in least:
+            chart.mark(place[chosen], least[chosen] * node.ranked[0][0], "general", f"{chosen}")
         charts.append(chart)
-    said = f"{max(0.0, found.explained) * 100:.0f} % of the variance of {found.points} configurations"
-    weak = ", which is little: take the shares as a hint" if found.explained < MIN_EXPLAINED_SHARE else ""
-    return template.name, f"a model of these parameters explains {said}{weak}", charts
+    return charts
 
 
 def rounds(log: RunLog) -> list[dict[str, Any]]:
