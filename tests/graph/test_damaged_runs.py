@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -94,18 +93,6 @@ def test_an_entry_of_an_unknown_kind_is_named(ended: Path) -> None:
     alter(ended, ("INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (9, 0, 0, 'new', '', '{}')", ()))
     with Journal(ended, create=False) as journal, pytest.raises(JournalError, match="there is no kind 'new'"):
         list(journal.entries(Event))
-
-
-def test_a_table_that_does_not_fit_on_the_disk_is_not_left(
-    ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("csv.DictWriter.writerows", full)
-    with pytest.raises(JournalError, match=r"table\.csv cannot be written \(No space left on device\)"):
-        write_csv(ended, tmp_path / "table.csv")
-    assert not (tmp_path / "table.csv").exists()
 
 
 def test_the_log_keeps_up_with_the_journal(tmp_path: Path) -> None:

@@ -91,8 +91,7 @@ def test_where_the_cache_is_cleared_it_is_compiled_again_and_compared(
 ) -> None:
     measured = codes["general"]
     found = export(context, tmp_path / "best", measured.code_digest, "0123456789abcdef")
-    assert found["general"]["measured"] and "compiled again, and is byte for byte" in found["general"]["note"]
-    assert not found["baseline"]["measured"] and "is not the code that was measured" in found["baseline"]["note"]
+    assert found["general"]["measured"] and not found["baseline"]["measured"]
     # The program beside it loads what was measured, and compiles elsewhere with the same options.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "compiled"))
     kernels, types = Kernels(tmp_path / "best"), (WORKLOAD.types["T"],)

@@ -87,8 +87,6 @@ def test_the_runtime_chooses_what_tunesmith_would_launch(package: Package, shape
         ValueError, match="silu_and_mul: there is no kernel for T = int8; there are kernels for T = float16"
     ):
         kernels.choose(("int8",), (16, 4096))
-    notes = {source["machine_code"]["note"] for one in kernels.launches.values() for source in one["sources"]}
-    assert notes == {"It was compiled for this export; the journal does not say which machine code was measured."}
 
 
 @pytest.mark.parametrize("task", ["gemm", "quantize_per_token", "stencil3x3"])
