@@ -22,7 +22,6 @@ from tunesmith.graph.journal.log import RunLog, objective, read_tree, stage_of
 from tunesmith.graph.journal.records import Figures, WorkloadRow
 from tunesmith.graph.results.best import source_name
 from tunesmith.graph.results.summary import Summary
-from tunesmith.graph.settings import Settings
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.spec.template import assignments, described
@@ -148,7 +147,6 @@ def _environment(*, html: bool) -> Environment:
         "rounded": rounded,
         "assignments": assignments,
         "configuration": lambda config, template: described(template, config),
-        "chosen": _changed_settings,
         "date": lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "dollars": lambda cost: "unknown cost" if cost is None else f"${cost:.4f}",
         "cell": lambda text: str(text).replace("|", "\\|").replace("\n", " "),
@@ -156,12 +154,6 @@ def _environment(*, html: bool) -> Environment:
     }
     environment.filters.update(filters)
     return environment
-
-
-def _changed_settings(settings: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The settings that are not the defaults, by name; the task stands above."""
-    usual = Settings(task=settings["task"]).model_dump(mode="json")
-    return [(name, value) for name, value in settings.items() if value != usual.get(name)]
 
 
 def warnings(summary: Summary) -> list[str]:
