@@ -239,18 +239,10 @@ def test_a_compiled_exported_or_traced_function_has_the_operator_in_it(merge: Op
         merge.module._OPERATOR = merge._count
 
 
-def test_torch_finds_nothing_wrong_with_the_operator(merge: Operator) -> None:
-    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
-    found = torch.library.opcheck(merge.operator, tuple(merge_arrays()), test_utils=tests)
-    assert set(found.values()) == {"SUCCESS"}
-
-
 Arrays = list[Any]
 WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
-    "rank": (lambda given: [given[0][None], *given[1:]], "input has 2 dimensions (n, d), not 3"),
     "size": (lambda given: [given[0][:, :512].contiguous(), *given[1:]], "residual must have the shape (n, d)"),
     "type": (lambda given: [given[0], given[1].float(), given[2]], "residual must be of the type float16"),
-    "no kernel": (lambda given: [one.to(torch.complex64) for one in given], "there is no kernel for T = complex64"),
     "gaps": (lambda given: [given[0], given[1].repeat(1, 2)[:, ::2], given[2]], "pass residual.contiguous()."),
     "alignment": (lambda given: [*given[:2], torch.ones(1025).half()[1:]], "16 bytes; pass weight.clone()."),
 }

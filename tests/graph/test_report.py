@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -111,19 +110,18 @@ def test_effects_are_those_of_the_simulated_device(found: Found) -> None:
 
 def test_throttling_and_drift_are_told(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     log, summary, _ = found
-    assert report.stability(log) == "" and "While it measured" not in render_report(log, summary)
+    assert "While it measured" not in render_report(log, summary)
 
     def hot(evaluation: Evaluation) -> Evaluation:
-        outcomes = {
-            name: replace(one, throttled=("sw_power_cap",), drift=1.02) if isinstance(one, Measured) else one
-            for name, one in evaluation.outcomes.items()
-        }
-        return replace(evaluation, outcomes=outcomes)
+        outcomes = evaluation.outcomes.items()
+        measured = {name: one for name, one in outcomes if isinstance(one, Measured)}
+        heated = {name: replace(one, throttled=("sw_power_cap",), drift=1.02) for name, one in measured.items()}
+        return replace(evaluation, outcomes=evaluation.outcomes | heated)
 
     cool = RunLog.evaluations
     monkeypatch.setattr(RunLog, "evaluations", lambda self, stage=None: [hot(one) for one in cool(self, stage)])
-    assert "throttled (sw_power_cap)" in report.stability(log) and "2.0 %" in report.stability(log)
-    assert report.stability(log) in unescape(render_report(log, summary))
+    page = render_report(log, summary)
+    assert "throttled (sw_power_cap)" in page and "at most 2.0 %" in page
 
 
 def test_bars_show_every_kernel_and_which_is_used(found: Found) -> None:
@@ -140,21 +138,11 @@ def test_bars_show_every_kernel_and_which_is_used(found: Found) -> None:
         update={"tuned": (row.model_copy(update={"best": other, "regret": 0.1, "opponents": opponents}),)}
     )
     (own,) = (one.model_copy(update={"config": other.config}) for one in summary.dispatch)
-    slow = row.general.model_copy(update={"verdict": "slower"})
-    for used, one in (
-        ("general", several),
-        ("best", several.model_copy(update={"dispatch": (own,)})),
-        (
-            "baseline",
-            several.model_copy(
-                update={"dispatch": (), "tuned": (several.tuned[0].model_copy(update={"general": slow}),)}
-            ),
-        ),
-    ):
+    for used, one in (("general", several), ("best", several.model_copy(update={"dispatch": (own,)}))):
         axis, bars = report.speedup_bars(one) or pytest.fail("nothing was compared")
         mine = [bar for bar in bars if bar["workload"] == row.workload]
         assert [bar["kind"] for bar in mine] == ["general", "best", "opponent"]
-        assert [bar["kind"] for bar in mine if not bar["idle"]] == [*[used][: used != "baseline"], "opponent"]
+        assert [bar["kind"] for bar in mine if not bar["idle"]] == [used, "opponent"]
         assert mine[-1]["name"] == "library (tuned by hand)" and mine[-1]["bar"][1] == axis.place(1 / 0.45)
         assert mine[-1]["whisker"][0] < mine[-1]["bar"][1] < mine[-1]["whisker"][1]
 
@@ -196,7 +184,6 @@ def test_markdown_is_for_a_pull_request(found: Found) -> None:
         ([0, 40], False, ["0", "10", "20", "30", "40"]),
         ([3.1, 480], True, ["5", "10", "20", "50", "100", "200", "500"]),
         ([99.0, 101.0], True, ["98", "100", "102"]),
-        ([5.0, 5.0], True, None),
         ([1e-3, 1e9], True, None),
         ([0.0, 0.0], False, None),
     ],
@@ -231,7 +218,7 @@ window.onload = () => {{
     }});
     found[name] = {{
       overflow: root.scrollWidth - root.clientWidth, marks: page.querySelectorAll(".area circle").length,
-      inside: inside.length, ink: getComputedStyle(page.body).color, paper: getComputedStyle(page.body).backgroundColor,
+      inside: inside.length,
     }};
   }}
   document.getElementById("found").textContent = JSON.stringify(found);
@@ -242,22 +229,12 @@ window.onload = () => {{
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on PATH")
-@pytest.mark.parametrize(
-    ("option", "ink", "paper"),
-    [
-        ("--hide-scrollbars", "rgb(28, 36, 48)", "rgb(255, 255, 255)"),
-        ("--blink-settings=preferredColorScheme=0", "rgb(230, 235, 242)", "rgb(16, 22, 30)"),
-    ],
-    ids=["light", "dark"],
-)
-def test_a_browser_shows_it_on_a_phone_and_a_desktop(
-    found: Found, tmp_path: Path, option: str, ink: str, paper: str
-) -> None:
+def test_a_browser_shows_it_on_a_phone_and_a_desktop(found: Found, tmp_path: Path) -> None:
     assert BROWSER is not None
     probe = tmp_path / "probe.html"
     probe.write_text(PROBE.format(page=(found[2] / "report.html").as_uri()), encoding="utf-8")
     done = subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom", option]
+        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"]
         + [f"--user-data-dir={tmp_path / 'profile'}", "--allow-file-access-from-files", "--enable-logging=stderr"]
         + [probe.as_uri()],
         capture_output=True,
@@ -271,4 +248,3 @@ def test_a_browser_shows_it_on_a_phone_and_a_desktop(
     for name, page in json.loads(inner[1]).items():
         assert page["overflow"] == 0, f"the page is wider than the {name}"
         assert page["marks"] == page["inside"] > 40
-        assert (page["ink"], page["paper"]) == (ink, paper)
