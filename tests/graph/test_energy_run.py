@@ -128,11 +128,6 @@ def test_where_finalists_have_no_energy_the_fastest_is_chosen(tmp_path: Path, mo
     assert row.general.ratio == row.best.ratio < 0.99 * max(seconds(one, row.workload) for one in finalists) / 20e-6
 
 
-def test_a_dispatch_rule_is_by_time_only() -> None:
-    with pytest.raises(SettingsError, match=r"^--dispatch-shapes: .* --objective edp\.$"):
-        make_settings(task="any", objective="edp", dispatch_shapes=10)
-
-
 @pytest.mark.parametrize(
     ("changes", "joules", "sentence"),
     [
