@@ -111,20 +111,18 @@ def test_a_kernel_whose_launch_names_a_data_type_is_exported(package: Package, t
     assert Kernels(folder / "best").choose(("float16",), (32, 5120)).folder == "baseline"
 
 
-def test_the_machine_code_is_loaded_if_it_is_whole_and_compiled_once_for_another_gpu(
-    package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_machine_code_is_loaded_if_it_is_whole_and_compiled_for_another_gpu(
+    package: Package, tmp_path: Path
 ) -> None:
     pytest.importorskip("cuda.bindings", reason="NVRTC and CUDA's headers come with the extra nvrtc")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shutil.copytree(package.best, tmp_path / "best")
     kernels, types = Kernels(tmp_path / "best"), ("float16",)
     (file,) = (tmp_path / "best" / "general").glob("*.cubin")
     assert kernels.machine_code("general", types, "sm_90") == file.read_bytes()
-    made = [kernels.machine_code("general", types, "sm_80") for _ in range(2)]
-    assert made[0] == made[1] != file.read_bytes() and made[0].startswith(b"\x7fELF")
-    assert len(list((tmp_path / "cache").rglob("*.cubin"))) == 1
+    made = kernels.machine_code("general", types, "sm_80")
+    assert made != file.read_bytes() and made.startswith(b"\x7fELF")
     with pytest.raises(KernelError, match=r"does not compile[\s\S]*error"):
-        compile_source("nonsense", "sm_80", False, 0, "p")
+        compile_source("nonsense", "sm_80", False, 0)
     file.write_bytes(b"\x7fELF")
     with pytest.raises(KernelError, match="is not the file that was exported"):
         kernels.machine_code("general", types, "sm_90")
