@@ -96,7 +96,7 @@ class Package:
         self.architectures = sorted({code["architecture"] for code in codes})
         origin = begun.event.origin
         self.provenance = {
-            **{key: self.about[key] for key in ("task", "device", "driver", "compiler", "verdict")},
+            **{key: value for key, value in self.about.items() if key != "signature"},
             "summary": self.task.summary,
             "tunesmith": __version__,
             # An ISO date, and the commit of the task's files, empty where there is none.
@@ -108,7 +108,6 @@ class Package:
                 {"kernel": name, "template": one["template"], "config": one["config"]}
                 for name, one in self.launches.items()
             ],
-            **{key: self.about[key] for key in ("shapes", "policies")},
         }
 
     def _damaged(self, why: str) -> ExportError:
