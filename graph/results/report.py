@@ -309,7 +309,7 @@ def effect_charts(log: RunLog, summary: Summary) -> list[Chart]:
             continue
         place: dict[object, int] = {value: at for at, value in enumerate(parameter.values)}
         across = ChartAxis(name, -0.5, len(place) - 0.5, names=tuple(map(str, parameter.values)))
-        title = f"{name}: up to {max(least.values()):.2f} times the best"
+        title = f"{name}: up to {max(least.values()):.2f}x the best"
         chart = Chart(title, across, up, parameter.doc, height=150)
         for value, evaluation in drawn:
             chart.mark(place[evaluation.config[name]], value, "measured", f"{value:.3f}")
