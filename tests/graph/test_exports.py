@@ -89,14 +89,13 @@ def test_the_runtime_chooses_what_tunesmith_would_launch(package: Package, shape
         kernels.choose(("int8",), (16, 4096))
 
 
-@pytest.mark.parametrize("task", ["gemm", "quantize_per_token", "stencil3x3"])
-def test_the_runtime_computes_what_expressions_mean(task: str) -> None:
-    known = load_task(task)
-    template = known.sources("cuda").templates[0]
-    for shape in draw_shapes(known, "gpu", 10, seed=2):
-        names = template.default_config | shape.names
-        for text in (*template.launch.grid, *template.launch.block, template.launch.shared_bytes):
-            assert evaluate(text, names) == parse(text).evaluate(names)
+def test_the_runtime_computes_what_expressions_mean() -> None:
+    for known in map(load_task, ("gemm", "quantize_per_token", "stencil3x3")):
+        template = known.sources("cuda").templates[0]
+        for shape in draw_shapes(known, "gpu", 10, seed=2):
+            names = template.default_config | shape.names
+            for text in (*template.launch.grid, *template.launch.block, template.launch.shared_bytes):
+                assert evaluate(text, names) == parse(text).evaluate(names)
     assert {name: kind.size for name, kind in DTYPES.items()} == ELEMENT_BYTES
     assert {name: kind.array.name for name, kind in DTYPES.items() if kind.array.name != name} == STORAGE_TYPES
 
@@ -182,7 +181,6 @@ def test_the_cupy_function_passes_its_arrays_and_the_stream(
     for wrong, words in (
         (x[0], r"input has 2 dimensions \(n, 2 \* d\), not 1"),
         (x[:, :7], r"input must have the shape \(n, 2 \* d\) with n = 32, d = 3, not \(32, 7\)"),
-        (x.astype(np.int8), "there is no kernel for T = int8"),
         (x[:, ::2], "input must be contiguous"),
     ):
         with pytest.raises(ValueError, match=f"silu_and_mul: {words}"):
@@ -270,25 +268,21 @@ def test_every_form_compiles_and_its_readme_calls_what_it_defines(form: str, ano
     inspect.signature(bare["bare"]).bind(*given, **{str(one.arg): one.value for one in called.keywords})
 
 
-@pytest.mark.parametrize("form", ["torch", "hf-kernels"])
-def test_every_form_says_where_the_kernels_come_from(form: str, package: Package, tmp_path: Path) -> None:
-    out = export_run(package.folder, form, tmp_path / form)
+def test_an_export_says_where_the_kernels_come_from(package: Package, tmp_path: Path) -> None:
+    out = export_run(package.folder, "hf-kernels", tmp_path / "out")
     text = (out / "README.md").read_text()
     assert "a test's GPU" in text and package.about["verdict"] in text and "Licence" in text
-    (provenance,) = out.rglob("provenance.json")
-    about = json.loads(provenance.read_text())
+    variant = out / "build" / "torch-cuda"
+    about, metadata = (json.loads((variant / f"{name}.json").read_text()) for name in ("provenance", "metadata"))
     assert (about["device"], about["compiler"], about["tunesmith"]) == ("a test's GPU", "NVRTC of a test", __version__)
     assert (about["commit"], about["command"]) == (ORIGIN.commit, ORIGIN.command)
     assert datetime.fromisoformat(about["tuned_at"]).year >= 2026
     kept = {path.read_bytes() for path in package.best.glob("*/*.cubin")}
     assert {path.read_bytes() for path in out.rglob("*.cubin")} == kept and len(kept) == 2
-    if form == "hf-kernels":
-        variant = out / "build" / "torch-cuda"
-        metadata = json.loads((variant / "metadata.json").read_text())
-        assert metadata["backend"] == {"type": "cuda", "archs": ["9.0"]}
-        assert metadata["id"].isidentifier() and f'register("{metadata["id"]}"' in (variant / "__init__.py").read_text()
-        files = {str(path.relative_to(variant)) for path in variant.rglob("*") if path.is_file()}
-        assert set(metadata["digest"]["files"]) == files - {"metadata.json"}
+    assert metadata["backend"] == {"type": "cuda", "archs": ["9.0"]}
+    assert metadata["id"].isidentifier() and f'register("{metadata["id"]}"' in (variant / "__init__.py").read_text()
+    files = {str(path.relative_to(variant)) for path in variant.rglob("*") if path.is_file()}
+    assert set(metadata["digest"]["files"]) == files - {"metadata.json"}
 
 
 def test_mistakes_are_told_in_a_sentence(package: Package, tmp_path: Path) -> None:
