@@ -48,17 +48,13 @@ _C_WORDS = frozenset(
 )
 
 
-class ExportError(TunesmithError):
-    """A run cannot be exported in a form."""
-
-
 class Package:
     """The winners of the run in `folder`: best/, as its own runtime reads it, with the task of the journal.
 
     about: dispatch.json; launches: launch.json by folder, the baseline's first; combinations: the types that there are
     kernels for; arguments: in the kernel's order, with `name` and `shape` as text for all languages and people,
     `position`, `types` for people, and `default` of a scalar that a caller may choose. A caller passes `given`, gets
-    `made`, and may pass `chosen`; explicit_sizes: the sizes that no array tells. Raises `ExportError`, `JournalError`.
+    `made`, and may pass `chosen`; explicit_sizes: the sizes that no array tells. Raises `TunesmithError`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -68,7 +64,7 @@ class Package:
         try:
             kernels = Kernels(self.best)
         except OSError as error:
-            raise ExportError(
+            raise TunesmithError(
                 f"{folder} has no winners to export ({error.strerror}: {error.filename}): it found nothing right, or "
                 f"has not ended, as `tunesmith report` says; or best/ was removed, and `tunesmith resume {folder}` "
                 "writes it anew."
@@ -110,9 +106,9 @@ class Package:
             ],
         }
 
-    def _damaged(self, why: str) -> ExportError:
+    def _damaged(self, why: str) -> TunesmithError:
         again = f"`tunesmith resume {self.folder}` writes it anew"
-        return ExportError(f"{self.best} is damaged or of another version ({why}); {again}.")
+        return TunesmithError(f"{self.best} is damaged or of another version ({why}); {again}.")
 
     def rule(self, types: Mapping[str, str], node: dict[str, Any] | None = None) -> dict[str, Any]:
         """The rule of dispatch.json for one combination of types, over sizes alone."""
@@ -200,14 +196,14 @@ def _write_python(form: str, package: Package, out: Path) -> None:
     """A folder with the package, its README and its own test: for `torch` pip-installable, with the operator
     `torch.ops.<name>_tuned.<name>`; for `cupy` pip-installable, with the function `<name>_cupy.<name>`; for
     `hf-kernels` in the layout of a Hugging Face kernel repository, as its kernel requirements describe it: the operator
-    as a Python kernel in the variant build/torch-cuda, with metadata.json and a card. Raises `ExportError`."""
+    as a Python kernel in the variant build/torch-cuda, with metadata.json and a card. Raises `TunesmithError`."""
     if not package.given:
-        raise ExportError(
+        raise TunesmithError(
             f"The task {package.name} reads no array, so that a call has no device and no types to follow."
         )
     for one in package.about["signature"]["types"]:
         if one["argument"] is None:
-            raise ExportError(
+            raise TunesmithError(
                 f"The task {package.name}: the type {one['name']} stands in no array that is passed, so that a call "
                 "does not tell it; this form cannot hold the kernel."
             )
@@ -271,16 +267,16 @@ def _write_metadata(package: Package, variant: Path, identity: str) -> None:
 
 
 def _write_header(package: Package, out: Path) -> None:
-    """`<name>.hpp`: machine code, dispatch and launcher in one file for C++. Raises `ExportError`."""
+    """`<name>.hpp`: machine code, dispatch and launcher in one file for C++. Raises `TunesmithError`."""
     name = identifier(package.name)
     for one in package.arguments:
         if one["role"] == "scalar" and one["dtype"] not in SCALARS:
-            raise ExportError(
+            raise TunesmithError(
                 f"The task {package.name}: the scalar {one['name']} is of the type {one['dtype']}, which this form "
                 "does not pass; use float32."
             )
         if other := parse(one["value"] or "0").names - set(package.sizes):
-            raise ExportError(
+            raise TunesmithError(
                 f"The task {package.name}: `{one['value']}` needs {', '.join(sorted(other))}, which is not a size; "
                 "this form cannot hold the kernel."
             )
@@ -331,13 +327,13 @@ def read_results(run: Path) -> dict[str, list[ConfigResult]]:
 
     `time` is that of a launch in milliseconds, `times` has one for each tuned workload; of several, `time` is the
     weighted geometric mean, which the search minimises up to a constant factor. What was measured on some workloads
-    only is left out. Raises `ExportError`, `JournalError`.
+    only is left out. Raises `TunesmithError`.
     """
     found: dict[str, list[ConfigResult]] = {}
     with Journal(run, create=False, reading=True) as journal:
         log = RunLog(journal)
         if log.started is None:
-            raise ExportError(f"{run} has a journal without a beginning; tune again.")
+            raise TunesmithError(f"{run} has a journal without a beginning; tune again.")
         task, names = log.started.task, list(log.baseline_seconds or {})
         weights = {workload.name: workload.weight for workload in task.workloads}
         for evaluation in log.evaluations():
@@ -356,7 +352,7 @@ def read_results(run: Path) -> dict[str, list[ConfigResult]]:
             template = log.template(evaluation.template).name
             found.setdefault(f"{identifier(task.name)}-{identifier(template)}.json", []).append(record)
     if not found:
-        raise ExportError(f"{run} has no evaluation on all its workloads to export.")
+        raise TunesmithError(f"{run} has no evaluation on all its workloads to export.")
     return found
 
 
@@ -382,14 +378,14 @@ def export_run(run: str | Path, form: str, out: str | Path | None = None) -> Pat
     Raises `TunesmithError`; then nothing is left behind.
     """
     if form not in FORMS:
-        raise ExportError(f"--as: there is no form '{form}'; choose one of {', '.join(FORMS)}.")
+        raise TunesmithError(f"--as: there is no form '{form}'; choose one of {', '.join(FORMS)}.")
     run = as_path(run, "run")
     folder = run / "exports" / form if out is None else as_path(out, "--out")
     if out is not None:
         require_new_folder(folder, "--out")
     content = read_results(run) if form == "t4" else Package(run)
     if isinstance(content, Package) and not BACKENDS[backend := content.about["backend"]].makes_cubins:
-        raise ExportError(
+        raise TunesmithError(
             f"The run in {run} was tuned with {backend}, and this form holds CUDA kernels: use the files of its best/, "
             "or tune with --backend cuda."
         )
@@ -402,5 +398,5 @@ def export_run(run: str | Path, form: str, out: str | Path | None = None) -> Pat
                 shutil.rmtree(folder)
             complete.rename(folder)
     except OSError as error:
-        raise ExportError(f"--out: {folder} cannot be written ({error.strerror}); choose another.") from error
+        raise TunesmithError(f"--out: {folder} cannot be written ({error.strerror}); choose another.") from error
     return folder

@@ -26,9 +26,7 @@ from cuda_runs import ORIGIN, StubDriver, write_cuda_run
 
 from tunesmith import __version__
 from tunesmith.graph.dispatch import draw_shapes
-from tunesmith.graph.journal.store import JournalError
-from tunesmith.graph.outputs import OutputError
-from tunesmith.graph.results.exports import ExportError, Package, export_run
+from tunesmith.graph.results.exports import Package, export_run
 from tunesmith.graph.results.runtime import (
     ELEMENT_BYTES,
     STORAGE_TYPES,
@@ -38,6 +36,7 @@ from tunesmith.graph.results.runtime import (
     compile_source,
     evaluate,
 )
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Workload, geometry
@@ -286,12 +285,12 @@ def test_an_export_says_where_the_kernels_come_from(package: Package, tmp_path: 
 
 
 def test_mistakes_are_told_in_a_sentence(package: Package, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="is not empty; name a new"):
+    with pytest.raises(TunesmithError, match="is not empty; name a new"):
         export_run(package.folder, "torch", package.folder.parent)
-    with pytest.raises(JournalError, match="is not the folder of a run"):
+    with pytest.raises(TunesmithError, match="is not the folder of a run"):
         export_run(tmp_path, "torch")
     (tmp_path / "journal.sqlite").touch()
-    with pytest.raises(ExportError, match="has no winners to export"):
+    with pytest.raises(TunesmithError, match="has no winners to export"):
         export_run(tmp_path, "torch")
     best = shutil.copytree(package.folder, tmp_path / "run") / "best"
     about = json.loads((best / "dispatch.json").read_text())
@@ -303,7 +302,7 @@ def test_mistakes_are_told_in_a_sentence(package: Package, tmp_path: Path) -> No
         (3, "TypeError"),
     ):
         (best / "dispatch.json").write_text(json.dumps(wrong))
-        with pytest.raises(ExportError, match=f"is damaged .*{words}.* writes it anew"):
+        with pytest.raises(TunesmithError, match=f"is damaged .*{words}.* writes it anew"):
             export_run(tmp_path / "run", "torch")
 
 
