@@ -66,15 +66,12 @@ class ChartAxis:
         return [(self.place(value), rounded(value)) for value in values[:: math.ceil(len(values) / 7)]]
 
 
-def axis_of(label: str, values: Iterable[float], *, log: bool = False) -> ChartAxis:
-    """An axis with room for all of `values`, of which there is at least one; for `log` all are positive."""
+def log_axis(label: str, values: Iterable[float]) -> ChartAxis:
+    """A logarithmic axis with room for all of `values`, which are positive, and of which there is at least one."""
     found = list(values)
     low, high = min(found), max(found)
-    if log:
-        room = max(math.log(high / low) * AXIS_MARGIN, 0.02)
-        return ChartAxis(label, low * math.exp(-room), high * math.exp(room), log=True)
-    room = (high - low) * AXIS_MARGIN or abs(high) * AXIS_MARGIN or 1.0
-    return ChartAxis(label, low - room, high + room)
+    room = max(math.log(high / low) * AXIS_MARGIN, 0.02)
+    return ChartAxis(label, low * math.exp(-room), high * math.exp(room), log=True)
 
 
 def rounded(value: float, digits: int = 3) -> str:
@@ -211,7 +208,7 @@ def speedup_bars(summary: Summary) -> tuple[ChartAxis, list[dict[str, Any]]] | N
     speedups = [1.0, *(1 / figures.ratio for *_, figures in found)]
     least, most = min(speedups) / MAX_WHISKER_FACTOR, max(speedups) * MAX_WHISKER_FACTOR
     ends = [min(most, max(least, 1 / end)) for *_, figures in found for end in (figures.low, figures.high)]
-    axis = axis_of("times as fast as the baseline", [*speedups, *ends], log=True)
+    axis = log_axis("times as fast as the baseline", [*speedups, *ends])
     special, dispatched = ({one.workload for one in rows} for rows in (summary.special, summary.dispatch))
     bars = []
     for row, kind, name, figures in found:
@@ -274,9 +271,9 @@ def _search_chart(log: RunLog, goal: Sequence[str], most: int) -> Chart | None:
     if len(known) < 2:
         return None
     level = None if log.baseline is None else _us(log, log.baseline, goal)
-    last, up = marks[-1][0], axis_of("us per launch", [*known, level or known[0]], log=True)
+    last, up = marks[-1][0], log_axis("us per launch", [*known, level or known[0]])
     title = "All tuned workloads: geometric mean of their times" if len(goal) > 1 else f"On {goal[0]}"
-    chart = Chart(title, axis_of("configurations measured", [0, last]), up)
+    chart = Chart(title, ChartAxis("configurations measured", 0, 1.02 * last), up)
     if level is not None:
         chart.line("level", [(chart.across.low, level), (chart.across.high, level)])
         chart.caption = "Dashed: the baseline."
@@ -301,7 +298,7 @@ def effect_charts(log: RunLog, summary: Summary) -> list[Chart]:
         return []
     drawn = node.ranked[:: -(-len(node.ranked) // MAX_DOTS_PER_CHART)]
     what = {"time": "time", "energy": "energy", "edp": "energy times time"}[summary.objective]
-    up = axis_of(f"{what} over the baseline's", [value for value, _ in node.ranked], log=True)
+    up = log_axis(f"{what} over the baseline's", [value for value, _ in node.ranked])
     charts = []
     for name, least in node.effects:
         (parameter,) = (one for one in node.template.parameters if one.name == name)

@@ -179,17 +179,15 @@ def test_markdown_is_for_a_pull_request(found: Found) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "log", "labels"),
+    ("values", "labels"),
     [
-        ([0, 40], False, ["0", "10", "20", "30", "40"]),
-        ([3.1, 480], True, ["5", "10", "20", "50", "100", "200", "500"]),
-        ([99.0, 101.0], True, ["98", "100", "102"]),
-        ([1e-3, 1e9], True, None),
-        ([0.0, 0.0], False, None),
+        ([3.1, 480], ["5", "10", "20", "50", "100", "200", "500"]),
+        ([99.0, 101.0], ["98", "100", "102"]),
+        ([1e-3, 1e9], None),
     ],
 )
-def test_axes_have_round_ticks(values: list[float], log: bool, labels: list[str] | None) -> None:
-    axis = report.axis_of("us", values, log=log)
+def test_axes_have_round_ticks(values: list[float], labels: list[str] | None) -> None:
+    axis = report.log_axis("us", values)
     ticks = axis.ticks
     assert 2 <= len(ticks) <= 9 and all(0 <= at <= 100 for at, _ in ticks)
     assert [at for at, _ in ticks] == sorted({at for at, _ in ticks})
