@@ -28,7 +28,6 @@ from tunesmith.kernels.spec.template import assignments
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MAX_PAGE_BYTES = 150_000
-ENDING = ("failures", "examination", "source", "caveats")
 
 Found = tuple[RunLog, Summary, Path]
 
@@ -51,10 +50,10 @@ def test_the_page_begins_with_what_matters(found: Found) -> None:
     assert len(page.encode()) < MAX_PAGE_BYTES
     body = page[page.index("<body>") :]
     sections = re.findall(r'<h2 id="([^"]*)">', body)
-    assert sections == ["speed-up", "times", "search", "parameters", "plans", *ENDING]
+    ending = ["failures", "examination", "source", "caveats"]
+    assert sections == ["speed-up", "times", "search", "parameters", "plans", *ending]
     assert re.findall(r'<a href="#([^"]*)">', body[: body.index("<h2")]) in (sections, ["caveats", *sections])
-    places = [body.index(text) for text in (summary.sentence, summary.device.name, "<h2")]
-    assert places == sorted(places)
+    assert body.index(summary.sentence) < body.index(summary.device.name) < body.index("<h2")
     assert summary.origin is not None and summary.origin.commit and "UTC on " + summary.origin.host in body
     assert "seed 3" in body
     config = (summary.general or pytest.fail("nothing is right")).config
@@ -77,7 +76,6 @@ def test_every_configuration_is_in_the_chart(found: Found) -> None:
     assert heights == sorted(heights)
     least = min(one.seconds for e in evaluations for one in e.outcomes.values() if isinstance(one, Measured))
     assert heights[-1] == pytest.approx(100 - chart.up.place(least * 1e6), abs=0.02)
-    assert chart.up.label == "us per launch"
 
 
 def test_a_long_run_stays_a_small_page(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
