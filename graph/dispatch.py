@@ -32,7 +32,7 @@ from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
-from tunesmith.kernels.spec.template import Template, config_key
+from tunesmith.kernels.spec.template import Template
 
 # The rule, and its fit to measured shapes
 
@@ -322,13 +322,8 @@ def kernels_of(verdict: Verdict) -> list[tuple[str, Winner]]:
     named += [(row.workload, Winner(template=row.template, config=row.config)) for row in rows]
     found: dict[tuple[str, str], tuple[str, Winner]] = {}
     for name, winner in named:
-        found.setdefault(winner_key(winner), (name, winner))
+        found.setdefault(winner.key, (name, winner))
     return list(found.values())[:MAX_KERNELS]
-
-
-def winner_key(winner: Winner) -> tuple[str, str]:
-    """The identity of a kernel: template id, and configuration as text."""
-    return winner.template, config_key(winner.config)
 
 
 def can_launch(context: Context, template: Template, workload: Workload, winner: Winner | None = None) -> bool:
@@ -369,7 +364,7 @@ def _measure(context: Context, kernels: Sequence[Winner], shapes: Sequence[tuple
     for number, (workload, fitted) in enumerate(shapes, 1):
         entrants = [one for one in kernels if can_launch(context, context.template(one.template), workload, one)]
         before = known.get(workload.name)
-        if before is not None and {*map(winner_key, entrants)} <= {*map(winner_key, before)}:
+        if before is not None and {one.key for one in entrants} <= {one.key for one in before}:
             continue
         if context.seconds_left() <= 0:
             left = len(shapes) - number + 1
@@ -434,17 +429,17 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
     if not named:
         return None
     names = dict(enumerate(name for name, _ in named)) | {BASELINE: "baseline"}
-    kernels = {winner_key(winner): winner for _, winner in named}
+    kernels = {winner.key: winner for _, winner in named}
     # Of several comparisons on a shape the last counts.
     events = {event.workload.name: event for event in context.log.events(ShapeCompared)}.values()
     excluded = _excluded(context, events, kernels)
-    out = set(map(winner_key, excluded))
+    out = {one.key for one in excluded}
     numbers = {key: number for number, key in enumerate(kernels) if key not in out}
-    general = BASELINE if verdict.general is None else numbers.get(winner_key(verdict.general), BASELINE)
+    general = BASELINE if verdict.general is None else numbers.get(verdict.general.key, BASELINE)
     rows = {row.workload: row.general for row in verdict.rows if row.general is not None and general != BASELINE}
     fitted, tested = list[Seen](), list[Seen]()
     for event in events:
-        compared = {numbers.get(winner_key(entry), BASELINE): entry.comparison for entry in event.entries}
+        compared = {numbers.get(entry.key, BASELINE): entry.comparison for entry in event.entries}
         figures = {number: Figures.of(one) for number, one in compared.items() if one is not None and number >= 0}
         if event.entries:
             (fitted if event.fitted else tested).append(Seen(event.workload, figures))
@@ -502,7 +497,7 @@ def _excluded(
     rejected = disqualified(context)
     out = {key: ("all", why) for key in kernels if (why := rejected.get((*key, ""))) is not None}
     for event in events:
-        failed = {winner_key(entry): describe(entry.failure) for entry in event.entries if entry.failure is not None}
+        failed = {entry.key: describe(entry.failure) for entry in event.entries if entry.failure is not None}
         out |= {key: (event.workload.name, why) for key, why in failed.items() if key in kernels}
     return tuple(Disqualified(**dict(kernels[key]), workload=at, why=why) for key, (at, why) in out.items())
 

@@ -21,7 +21,7 @@ from tunesmith.actors.process import Isolated
 from tunesmith.actors.workers import CompilerReady, CompileWorker
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import BASELINE as BY_BASELINE
-from tunesmith.graph.dispatch import Dispatching, DispatchRule, can_launch, dispatching, winner_key
+from tunesmith.graph.dispatch import Dispatching, DispatchRule, can_launch, dispatching
 from tunesmith.graph.journal.events import Compared, ShapeCompared
 from tunesmith.graph.journal.records import Verdict, Winner, WorkloadRow
 from tunesmith.hw.errors import TunesmithError
@@ -60,15 +60,15 @@ def _write_all(writer: _Writer, verdict: Verdict) -> None:
     found = dispatching(context, verdict) or Dispatching(kernels=(), rule=DispatchRule(), lines=(), fitted=0, tested=0)
     folders = dict[tuple[str, str], str]()
     if verdict.general is not None:
-        folders[winner_key(verdict.general)] = GENERAL
+        folders[verdict.general.key] = GENERAL
         writer.write_kernel(GENERAL, context.template(verdict.general.template), verdict.general.config, workloads)
     # What the rule names serves all types; a winner that only its own shape uses is made for the types of that one.
-    by_rule = {winner_key(found.kernels[number]) for number in found.rule.used() - {BY_BASELINE}}
+    by_rule = {found.kernels[number].key for number in found.rule.used() - {BY_BASELINE}}
     for best in verdict.dispatch:
-        if (key := winner_key(best)) not in folders:
+        if (key := best.key) not in folders:
             folders[key] = _free_name(best.workload, {BASELINE, *folders.values()})
             template = context.template(best.template)
-            served = [context.task.workload(one.workload) for one in verdict.dispatch if winner_key(one) == key]
+            served = [context.task.workload(one.workload) for one in verdict.dispatch if one.key == key]
             if key in by_rule:
                 served = [one for one in workloads if can_launch(context, template, one, best)]
             writer.write_kernel(folders[key], template, best.config, served)
@@ -103,7 +103,7 @@ def _shape(row: WorkloadRow, verdict: Verdict, folders: Mapping[tuple[str, str],
     general = None if row.general is None else row.general.model_dump(include={*figures})
     folder = BASELINE
     if best is not None:
-        folder, figures = folders[winner_key(best)], best.model_dump(include={*figures})
+        folder, figures = folders[best.key], best.model_dump(include={*figures})
     elif verdict.general is not None and row.general is not None and row.general.gains(verdict.objective):
         # Not tuned on, or nothing better was found.
         folder, figures = GENERAL, general or figures
@@ -134,14 +134,14 @@ class _Writer:
         baseline = context.sources.baseline.template
         own = baseline.id, config_key(baseline.default_config)
         for shape in context.log.events(ShapeCompared):
-            self._keep(shape.workload, {winner_key(one): one.code for one in shape.entries}, shape.compiler)
+            self._keep(shape.workload, {one.key: one.code for one in shape.entries}, shape.compiler)
         for event in context.log.events(Compared):
-            codes = {winner_key(one): one.code for one in event.entries} | {own: event.baseline_code}
+            codes = {one.key: one.code for one in event.entries} | {own: event.baseline_code}
             self._keep(context.task.workload(event.workload), codes, event.compiler)
             for one in event.entries:
                 if one.comparison is not None:
                     median = one.comparison.baseline.median
-                    for key, seconds in ((own, median), (winner_key(one), median * one.comparison.ratio)):
+                    for key, seconds in ((own, median), (one.key, median * one.comparison.ratio)):
                         self._seconds.setdefault(key, {})[event.workload] = seconds
 
     def _keep(self, workload: Workload, codes: Mapping[tuple[str, str], str], compiler: str) -> None:
@@ -208,27 +208,22 @@ class _Writer:
         if code is None and wanted and cache is not None:
             cached = cache.get(cache_key(source, arch, compiler))
             code = cached.code if isinstance(cached, Artifact) else None
-        note = "It is the machine code that was measured."
         if code is None or _digest(code) != wanted:
             made = self._compile(source)
             if isinstance(made, str):
                 note = f"The machine code is not at hand, and the source was not compiled here: {made}."
                 return {"file": None, "measured": False, "note": note}
             code, compiler = made
-            if not wanted:
-                note = "It was compiled for this export; the journal does not say which machine code was measured."
-            elif _digest(code) == wanted:
-                note = "It was compiled again, and is byte for byte the machine code that was measured."
-            else:
-                note = f"It was compiled again, and is not the code that was measured ({wanted}...): times may differ."
+        measured = _digest(code) == wanted
+        other = "It was compiled for this export, and is not known to be what was measured: times may differ."
         file.write_bytes(code)
         return {
             "file": file.name,
             "sha256": hashlib.sha256(code).hexdigest(),
             "architecture": arch,
             "compiler": compiler,
-            "measured": _digest(code) == wanted,
-            "note": note,
+            "measured": measured,
+            "note": "It is the machine code that was measured." if measured else other,
         }
 
     def _compile(self, source: Specialised) -> tuple[bytes, str] | str:
@@ -282,7 +277,7 @@ def call_signature(task: Task) -> dict[str, Any]:
 def _rule(rule: DispatchRule, kernels: Sequence[Winner], folders: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     """The rule as dispatch.json has it: a test with the rules for both answers, or a folder."""
     if rule.yes is None or rule.no is None:
-        return {"folder": BASELINE if rule.use == BY_BASELINE else folders[winner_key(kernels[rule.use])]}
+        return {"folder": BASELINE if rule.use == BY_BASELINE else folders[kernels[rule.use].key]}
     return {
         "test": rule.test,
         "yes": _rule(rule.yes, kernels, folders),

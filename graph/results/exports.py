@@ -1,7 +1,8 @@
 """A run's winners in the forms that other programs take: PyTorch, CuPy, C++, Hugging Face kernels, T4.
 
 A form for Python holds the kernels of best/, `runtime.py` and a short wrapper from a template. The form for C++ is one
-header with the machine code, the dispatch and the launch, from a template.
+header with the machine code, the dispatch and the launch, from a template. T4 has a run's measurements, for other
+tuners. A run's folder may have been copied from another machine, and no device is needed.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import keyword
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,20 +23,134 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tunesmith import __version__
+from tunesmith.graph.journal.events import RunStarted
+from tunesmith.graph.journal.log import RunLog, objective, seconds_of
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.outputs import require_new_folder
-from tunesmith.graph.results.best import RUNTIME
-from tunesmith.graph.results.package import SCALARS, Binding, ExportError, Package, identifier, write_results
-from tunesmith.graph.results.runtime import STORAGE_TYPES
+from tunesmith.graph.results.best import RUNTIME, call_signature
+from tunesmith.graph.results.runtime import STORAGE_TYPES, Kernels
 from tunesmith.graph.settings import as_path
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.search.tables import ConfigResult, write_t4
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.task import Argument, Task
 from tunesmith.kernels.spec.template import BACKENDS
-from tunesmith.kernels.spec.translate import C_FUNCTIONS, to_c
+from tunesmith.kernels.spec.translate import C_FUNCTIONS, folded, to_c
+
+SCALARS = frozenset(name for name in DTYPES if name in ("float64", "float32") or not DTYPES[name].is_float)
+"""The data types of scalars that a caller may pass."""
+_DATA_TYPES = {name: name for name in DTYPES}
+_C_WORDS = frozenset(
+    ["auto", "bool", "case", "char", "const", "default", "do", "double", "enum", "extern", "float", "goto", "inline"]
+    + ["int", "long", "new", "private", "public", "register", "short", "signed", "sizeof", "static", "struct", "switch"]
+    + ["template", "this", "typedef", "typename", "union", "unsigned", "using", "virtual", "void", "volatile"]
+)
 
 
-def _each(items: Sequence[Binding | str], pattern: str, between: str = ", ") -> str:
+class Package:
+    """The winners of the run in `folder`: best/, as its own runtime reads it, with the task of the journal.
+
+    about: dispatch.json; launches: launch.json by folder, the baseline's first; combinations: the types that there are
+    kernels for; arguments: in the kernel's order, with `name` and `shape` as text for all languages and people,
+    `position`, `types` for people, and `default` of a scalar that a caller may choose. A caller passes `given`, gets
+    `made`, and may pass `chosen`; explicit_sizes: the sizes that no array tells. Raises `TunesmithError`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.best = folder, folder / "best"
+        with Journal(folder, create=False, reading=True) as journal:
+            begun = next(journal.entries(RunStarted), None)
+        try:
+            kernels = Kernels(self.best)
+        except OSError as error:
+            raise TunesmithError(
+                f"{folder} has no winners to export ({error.strerror}: {error.filename}): it found nothing right, or "
+                f"has not ended, as `tunesmith report` says; or best/ was removed, and `tunesmith resume {folder}` "
+                "writes it anew."
+            ) from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(f"{type(error).__name__}: {error}") from error
+        if begun is None or kernels.about["signature"] != call_signature(begun.event.task):
+            raise self._damaged("the signature in dispatch.json is not that of the task")
+        self.about, self.task, self.name = kernels.about, begun.event.task, begun.event.task.name
+        self.launches = dict(sorted(kernels.launches.items(), key=lambda one: one[0] != "baseline"))
+        self.sizes, self.explicit_sizes = kernels.sizes, kernels.explicit
+        self.combinations = [dict(zip(kernels.types, types, strict=True)) for types in kernels.combinations]
+        self.sources = [(name, source) for name, one in self.launches.items() for source in one["sources"]]
+        files = {self.best / row["folder"] / "launch.json" for row in self.about["shapes"]}
+        files |= {self.best / name / source["source"] for name, source in self.sources}
+        if missing := sorted(str(path) for path in files if not path.is_file()):
+            raise self._damaged(f"there is no {missing[0]}")
+        self.arguments = [_argument(self.task, at, one) for at, one in enumerate(self.task.arguments)]
+        self.arrays = [one for one in self.arguments if one["role"] != "scalar"]
+        self.given = [one for one in self.arrays if one["role"] != "out"]
+        self.made = [one for one in self.arrays if one["role"] == "out"]
+        self.chosen = [one for one in self.arguments if one["default"] is not None]
+        codes = [source["machine_code"] for _, source in self.sources if "machine_code" in source]
+        codes = [code for code in codes if code["file"] is not None]
+        self.architectures = sorted({code["architecture"] for code in codes})
+        origin = begun.event.origin
+        self.provenance = {
+            **{key: value for key, value in self.about.items() if key != "signature"},
+            "summary": self.task.summary,
+            "tunesmith": __version__,
+            # An ISO date, and the commit of the task's files, empty where there is none.
+            "tuned_at": datetime.fromtimestamp(begun.at, UTC).isoformat(timespec="seconds"),
+            "commit": origin.commit,
+            "command": origin.command,
+            "machine_code_is_what_was_measured": bool(codes) and all(code["measured"] for code in codes),
+            "kernels": [
+                {"kernel": name, "template": one["template"], "config": one["config"]}
+                for name, one in self.launches.items()
+            ],
+        }
+
+    def _damaged(self, why: str) -> TunesmithError:
+        again = f"`tunesmith resume {self.folder}` writes it anew"
+        return TunesmithError(f"{self.best} is damaged or of another version ({why}); {again}.")
+
+    def rule(self, types: Mapping[str, str], node: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The rule of dispatch.json for one combination of types, over sizes alone."""
+        node = node or self.about["rule"]
+        if "test" not in node:
+            return node
+        test = folded(node["test"], {**_DATA_TYPES, **types})
+        if test in ("True", "False"):
+            return self.rule(types, node["yes" if test == "True" else "no"])
+        return {"test": test, "yes": self.rule(types, node["yes"]), "no": self.rule(types, node["no"])}
+
+
+def _argument(task: Task, position: int, one: Argument) -> dict[str, Any]:
+    """An argument as the templates have it."""
+    default, types = None, one.dtype
+    if one.dtype in task.types:
+        types = f"{one.dtype} of {', '.join(task.types[one.dtype])}"
+    # A caller may choose the scalars that follow from no size.
+    if one.value is not None and one.dtype in SCALARS and not parse(one.value).names:
+        number = parse(one.value).number({})
+        default = float(number) if DTYPES[one.dtype].is_float else int(number)
+    return {
+        "name": identifier(one.name),
+        "position": position,
+        "role": one.role,
+        "shape": ", ".join(one.shape),
+        "dtype": one.dtype,
+        "types": types,
+        "value": one.value or "",
+        "default": default,
+    }
+
+
+def identifier(text: str) -> str:
+    """`text` as a name that Python, C and C++ take."""
+    name = re.sub(r"\W", "_", text)
+    return f"{name}_" if keyword.iskeyword(name) or name in _C_WORDS else name
+
+
+def _each(items: Sequence[Mapping[str, Any] | str], pattern: str, between: str = ", ") -> str:
     """A filter of the templates: `pattern` with each name for {0}."""
-    return between.join(pattern.format(one if isinstance(one, str) else one.name) for one in items)
+    return between.join(pattern.format(one if isinstance(one, str) else one["name"]) for one in items)
 
 
 @cache
@@ -55,18 +173,18 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 def _signature(package: Package, name: str, form: str) -> dict[str, str]:
     """The function of a form for Python, as its templates have it. schema: the types of the operator for PyTorch."""
     given, chosen, explicit = package.given, package.chosen, package.explicit_sizes
-    passed = [*(one.name for one in given), *explicit]
-    defaults = [f"{one.name}={one.default!r}" for one in chosen]
+    passed = [*(one["name"] for one in given), *explicit]
+    defaults = [f"{one['name']}={one['default']!r}" for one in chosen]
     signature = ", ".join([*passed, *defaults, *(["*", "dtypes=None"] if form == "cupy" else [])])
     returned = _each(package.made, "{0}") or "None"
-    arrays = "; ".join(f"{one.name} [{one.shape}] {one.role}, {one.types}" for one in package.arrays)
-    tensors = (f"Tensor{f'(a{at}!)' if one.role == 'inout' else ''} {one.name}" for at, one in enumerate(given))
-    scalars = (f"{type(one.default).__name__} {default}" for one, default in zip(chosen, defaults, strict=True))
+    arrays = "; ".join(f"{one['name']} [{one['shape']}] {one['role']}, {one['types']}" for one in package.arrays)
+    tensors = (f"Tensor{f'(a{at}!)' if one['role'] == 'inout' else ''} {one['name']}" for at, one in enumerate(given))
+    scalars = (f"{type(one['default']).__name__} {default}" for one, default in zip(chosen, defaults, strict=True))
     schema = ", ".join([*tensors, *(f"SymInt {size}" for size in explicit), *scalars])
     results = "Tensor" if len(package.made) == 1 else f"({', '.join(['Tensor'] * len(package.made))})"
     return {
         "passed": ", ".join(passed),
-        "names": ", ".join([*passed, *(one.name for one in chosen)]),
+        "names": ", ".join([*passed, *(one["name"] for one in chosen)]),
         "signature": signature,
         "returned": returned,
         "description": f"{name}({signature}) -> {returned}. {arrays}.",
@@ -78,14 +196,14 @@ def _write_python(form: str, package: Package, out: Path) -> None:
     """A folder with the package, its README and its own test: for `torch` pip-installable, with the operator
     `torch.ops.<name>_tuned.<name>`; for `cupy` pip-installable, with the function `<name>_cupy.<name>`; for
     `hf-kernels` in the layout of a Hugging Face kernel repository, as its kernel requirements describe it: the operator
-    as a Python kernel in the variant build/torch-cuda, with metadata.json and a card. Raises `ExportError`."""
+    as a Python kernel in the variant build/torch-cuda, with metadata.json and a card. Raises `TunesmithError`."""
     if not package.given:
-        raise ExportError(
+        raise TunesmithError(
             f"The task {package.name} reads no array, so that a call has no device and no types to follow."
         )
-    for one in package.dispatch.signature["types"]:
+    for one in package.about["signature"]["types"]:
         if one["argument"] is None:
-            raise ExportError(
+            raise TunesmithError(
                 f"The task {package.name}: the type {one['name']} stands in no array that is passed, so that a call "
                 "does not tell it; this form cannot hold the kernel."
             )
@@ -96,9 +214,9 @@ def _write_python(form: str, package: Package, out: Path) -> None:
         content = hashlib.sha256(json.dumps(package.provenance, sort_keys=True).encode()).hexdigest()[:10]
         namespace = f"_{name}_{content}"
     # The example of the README is a call on the smallest measured shape.
-    task, rows = package.task, {row.workload: row for row in package.dispatch.shapes}
+    task, rows = package.task, {row["workload"]: row for row in package.about["shapes"]}
     workload = min(map(task.workload, rows), key=task.bytes_of)
-    types, passed = [rows[workload.name].types[name] for name in task.types], ("in", "inout")
+    types, passed = [rows[workload.name]["types"][name] for name in task.types], ("in", "inout")
     values = _signature(package, name, form) | {
         "form": form,
         "name": name,
@@ -113,7 +231,7 @@ def _write_python(form: str, package: Package, out: Path) -> None:
         "dtypes": tuple(types) if STORAGE_TYPES.keys() & {*types} else (),
     }
     inner, tests = (out / "build" / "torch-cuda", out / "tests") if hub else (out / module, out)
-    for folder in package.kernels:
+    for folder in package.launches:
         shutil.copytree(package.best / folder, inner / "kernels" / folder, ignore=shutil.ignore_patterns("launch.py"))
     for file in ("dispatch.json", "reference.py"):
         shutil.copyfile(package.best / file, inner / "kernels" / file)
@@ -124,12 +242,10 @@ def _write_python(form: str, package: Package, out: Path) -> None:
     _write(inner / "__init__.py", f"{library}_init.py.j2", package, **values)
     _write(out / "README.md", "README.md.j2", package, **values)
     _write(tests / f"test_{name}.py", "test.py.j2", package, **values)
-    if not hub:
+    if hub:
+        _write_metadata(package, inner, namespace)
+    else:
         _write(out / "pyproject.toml", "pyproject.toml.j2", package, **values)
-        return
-    (inner / module).mkdir()
-    _write(inner / module / "__init__.py", "hf_compatible.py.j2", package, **values)
-    _write_metadata(package, inner, namespace)
 
 
 def _write_metadata(package: Package, variant: Path, identity: str) -> None:
@@ -144,83 +260,114 @@ def _write_metadata(package: Package, variant: Path, identity: str) -> None:
         "name": identifier(package.name).replace("_", "-"),
         "version": 0,
         "license": "other",
-        "backend": {"type": "cuda", "archs": [f"{arch[3:-1]}.{arch[-1]}" for arch in _architectures(package)]},
+        "backend": {"type": "cuda", "archs": [f"{arch[3:-1]}.{arch[-1]}" for arch in package.architectures]},
         "digest": {"algorithm": "sha256", "files": digests},
     }
     _write_json(variant / "metadata.json", metadata)
 
 
-def _architectures(package: Package) -> list[str]:
-    """The architectures that there is machine code for."""
-    codes = [source.machine_code for kernel in package.kernels.values() for source in kernel.sources]
-    return sorted({code.architecture for code in codes if code.file is not None})
-
-
-def write_header(package: Package, out: Path) -> None:
-    """`<name>.hpp`: machine code, dispatch and launcher in one file for C++. Raises `ExportError`."""
+def _write_header(package: Package, out: Path) -> None:
+    """`<name>.hpp`: machine code, dispatch and launcher in one file for C++. Raises `TunesmithError`."""
     name = identifier(package.name)
-    for one in package.task.arguments:
-        if one.role == "scalar" and one.dtype not in SCALARS:
-            raise ExportError(
-                f"The task {package.name}: the scalar {one.name} is of the type {one.dtype}, which this form does not "
-                "pass; use float32."
+    for one in package.arguments:
+        if one["role"] == "scalar" and one["dtype"] not in SCALARS:
+            raise TunesmithError(
+                f"The task {package.name}: the scalar {one['name']} is of the type {one['dtype']}, which this form "
+                "does not pass; use float32."
             )
-        if other := parse(one.value or "0").names - set(package.sizes):
-            raise ExportError(
-                f"The task {package.name}: `{one.value}` needs {', '.join(sorted(other))}, which is not a size; this "
-                "form cannot hold the kernel."
+        if other := parse(one["value"] or "0").names - set(package.sizes):
+            raise TunesmithError(
+                f"The task {package.name}: `{one['value']}` needs {', '.join(sorted(other))}, which is not a size; "
+                "this form cannot hold the kernel."
             )
     out.mkdir(parents=True)
+    numbers = {folder: number for number, folder in enumerate(package.launches)}
     _write(
         out / f"{name}.hpp",
         "header.hpp.j2",
         package,
         name=name,
         upper=name.upper(),
-        architectures=_architectures(package) or ["no GPU"],
         functions=C_FUNCTIONS.replace("@", f"{name}_"),
-        numbers={folder: number for number, folder in enumerate(package.kernels)},
-        codes=_codes(package, lambda text: to_c(text, f"{name}_")),
+        numbers=numbers,
+        codes=[_code(package, f"{name}_", numbers[folder], folder, source) for folder, source in package.sources],
         c=lambda text: to_c(text, f"{name}_"),
         c_type=lambda dtype: DTYPES[dtype].c_name("cuda"),
     )
     _write_json(out / "provenance.json", package.provenance)
 
 
-def _codes(package: Package, c: Callable[[str], str]) -> list[dict[str, Any]]:
-    """Each kernel for each combination of types, with what the header has of it: source as C string literals, one for
-    each line, machine code as numbers, and the expressions of its launch over sizes alone, as C."""
-    found = []
-    for position, (folder, kernel) in enumerate(package.kernels.items()):
-        for source in (one for one in kernel.sources if one.types in package.combinations):
-            text = (package.best / folder / source.source).read_text(encoding="utf-8")
-            text = text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
-            cubin, launch = source.machine_code.file, kernel.launch
-            grid, block, requires, (shared,) = (
-                [kernel.text(one, source.types) for one in texts]
-                for texts in (launch.grid, launch.block, kernel.requires, [launch.shared_bytes])
+def _code(package: Package, prefix: str, position: int, folder: str, source: dict[str, Any]) -> dict[str, Any]:
+    """A kernel for one combination of types as the header has it: source as C string literals, one for each line,
+    machine code as numbers, and the expressions of its launch over sizes alone, as C."""
+    about, types = package.launches[folder], source["types"]
+    launch, cubin = about["launch"], source["machine_code"]["file"]
+    values = {**_DATA_TYPES, **types, **about["config"]}
+    grid, block, shared, requires = (
+        [to_c(one, prefix) for one in (folded(text, values) for text in texts) if one != "True"]
+        for texts in (launch["grid"], launch["block"], [launch["shared_bytes"]], about["requires"])
+    )
+    text = (package.best / folder / source["source"]).read_text(encoding="utf-8")
+    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
+    return {
+        "number": package.combinations.index(types) * len(package.launches) + position,
+        "about": source,
+        "arch": source["machine_code"].get("architecture", "sm_0")[3:],
+        "literal": "\n".join(f'    "{line}\\n"' for line in text.split("\n")),
+        "bytes": [] if cubin is None else list((package.best / folder / cubin).read_bytes()),
+        "requires": requires,
+        "grid": [*grid, "1", "1"][:3],
+        "block": [*block, "1", "1"][:3],
+        "shared": shared[0],
+    }
+
+
+def read_results(run: Path) -> dict[str, list[ConfigResult]]:
+    """The results of the run in the folder `run` for `<task>-<template>.json`, of each template that was evaluated.
+
+    `time` is that of a launch in milliseconds, `times` has one for each tuned workload; of several, `time` is the
+    weighted geometric mean, which the search minimises up to a constant factor. What was measured on some workloads
+    only is left out. Raises `TunesmithError`.
+    """
+    found: dict[str, list[ConfigResult]] = {}
+    with Journal(run, create=False, reading=True) as journal:
+        log = RunLog(journal)
+        if log.started is None:
+            raise TunesmithError(f"{run} has a journal without a beginning; tune again.")
+        task, names = log.started.task, list(log.baseline_seconds or {})
+        weights = {workload.name: workload.weight for workload in task.workloads}
+        for evaluation in log.evaluations():
+            value = objective(evaluation, names, dict.fromkeys(names, 1e-3), weights)
+            if value is None and evaluation.failure is None:
+                continue
+            seconds = {} if value is None else seconds_of(evaluation)
+            record = ConfigResult(
+                config=evaluation.config,
+                time=value,
+                failure=evaluation.failure.kind if evaluation.failure is not None else None,
+                times=tuple(seconds[name] * 1e3 for name in names if name in seconds),
+                compile_time=evaluation.compile_seconds * 1e3,
+                benchmark_time=evaluation.lane_seconds * 1e3,
             )
-            found.append(
-                {
-                    "number": package.combinations.index(source.types) * len(package.kernels) + position,
-                    "about": source,
-                    "literal": "\n".join(f'    "{line}\\n"' for line in text.split("\n")),
-                    "bytes": [] if cubin is None else list((package.best / folder / cubin).read_bytes()),
-                    "requires": [c(one) for one in requires if one != "True"],
-                    "grid": [c(one) for one in (*grid, "1", "1")[:3]],
-                    "block": [c(one) for one in (*block, "1", "1")[:3]],
-                    "shared": c(shared),
-                }
-            )
+            template = log.template(evaluation.template).name
+            found.setdefault(f"{identifier(task.name)}-{identifier(template)}.json", []).append(record)
+    if not found:
+        raise TunesmithError(f"{run} has no evaluation on all its workloads to export.")
     return found
 
 
-FORMS: Mapping[str, Callable[[Package, Path], None]] = {
+def _write_results(results: Mapping[str, list[ConfigResult]], out: Path) -> None:
+    out.mkdir(parents=True)
+    for file, records in results.items():
+        write_t4(out / file, records)
+
+
+FORMS: Mapping[str, Callable[[Any, Path], None]] = {
     "torch": partial(_write_python, "torch"),
     "cupy": partial(_write_python, "cupy"),
-    "header": write_header,
+    "header": _write_header,
     "hf-kernels": partial(_write_python, "hf-kernels"),
-    "t4": write_results,
+    "t4": _write_results,
 }
 
 
@@ -231,25 +378,25 @@ def export_run(run: str | Path, form: str, out: str | Path | None = None) -> Pat
     Raises `TunesmithError`; then nothing is left behind.
     """
     if form not in FORMS:
-        raise ExportError(f"--as: there is no form '{form}'; choose one of {', '.join(FORMS)}.")
+        raise TunesmithError(f"--as: there is no form '{form}'; choose one of {', '.join(FORMS)}.")
     run = as_path(run, "run")
     folder = run / "exports" / form if out is None else as_path(out, "--out")
     if out is not None:
         require_new_folder(folder, "--out")
-    package = Package(run)
-    if form != "t4" and not BACKENDS[package.dispatch.backend].makes_cubins:
-        raise ExportError(
-            f"The run in {run} was tuned with {package.dispatch.backend}, and this form holds CUDA kernels: use the "
-            "files of its best/, or tune with --backend cuda."
+    content = read_results(run) if form == "t4" else Package(run)
+    if isinstance(content, Package) and not BACKENDS[backend := content.about["backend"]].makes_cubins:
+        raise TunesmithError(
+            f"The run in {run} was tuned with {backend}, and this form holds CUDA kernels: use the files of its best/, "
+            "or tune with --backend cuda."
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as made:
             complete = Path(made) / "export"
-            FORMS[form](package, complete)
+            FORMS[form](content, complete)
             if folder.exists():
                 shutil.rmtree(folder)
             complete.rename(folder)
     except OSError as error:
-        raise ExportError(f"--out: {folder} cannot be written ({error.strerror}); choose another.") from error
+        raise TunesmithError(f"--out: {folder} cannot be written ({error.strerror}); choose another.") from error
     return folder

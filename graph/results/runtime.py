@@ -17,7 +17,6 @@ import math
 import os
 import runpy
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
@@ -87,7 +86,7 @@ class Kernels:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         about = json.loads((self.folder / "dispatch.json").read_text(encoding="utf-8"))
-        self.name, self.backend, self.device = about["task"], about["backend"], about["device"]
+        self.about, self.name, self.backend = about, about["task"], about["backend"]
         signature = about["signature"]
         self.arguments: list[dict[str, Any]] = signature["arguments"]
         self.given = [one for one in self.arguments if one["role"] in ("in", "inout")]
@@ -261,7 +260,7 @@ class Kernels:
         import pyopencl
 
         devices = [device for platform in pyopencl.get_platforms() for device in platform.get_devices()]
-        device = next((one for one in devices if one.name.strip() == self.device), devices[0])
+        device = next((one for one in devices if one.name.strip() == self.about["device"]), devices[0])
         try:
             # The embedded CPU driver needs help on processors newer than itself; other drivers do not.
             from tunesmith.kernels.backends.opencl import name_processor
@@ -313,8 +312,7 @@ class Kernels:
             if hashlib.sha256(code).hexdigest() != measured["sha256"]:
                 raise KernelError(f"{measured['file']} is not the file that was exported: its sha256 differs.")
             return code
-        options = about["fast_math"], about["max_registers"] or 0
-        return compile_source(self._text(folder, about), arch, *options, f"{self.name}_tuned")
+        return compile_source(self._text(folder, about), arch, about["fast_math"], about["max_registers"] or 0)
 
     def _text(self, folder: str, source: Mapping[str, Any]) -> str:
         return Path(self.folder, folder, source["source"]).read_text(encoding="utf-8")
@@ -419,31 +417,37 @@ class PreparedLaunch:
             raise KernelError(f"The launch fails with CUDA status {status}.")
 
 
-def compile_source(source: str, arch: str, fast_math: bool, max_registers: int, package: str) -> bytes:
+def compile_source(source: str, arch: str, fast_math: bool, max_registers: int) -> bytes:
     """The machine code of `source` for `arch`, such as "sm_90", by NVRTC with the options it was measured with.
 
     NVRTC comes with PyTorch, with CuPy's wheels (nvidia-cuda-nvrtc) or with a CUDA toolkit. fast_math: relaxed
-    arithmetic; max_registers: cap per thread, 0 for none; package: the folder in ~/.cache (XDG_CACHE_HOME) that keeps
-    machine code by the content of source and options. Raises `KernelError`.
+    arithmetic; max_registers: cap per thread, 0 for none. Raises `KernelError`.
     """
     # From 9.0 on an "a" allows the instructions that only this architecture has.
     target = f"{arch}a" if int("".join(filter(str.isdigit, arch))) >= 90 else arch
     options = [f"--gpu-architecture={target}", "--std=c++17", "--no-source-include"]
     options += ["--use_fast_math"] * fast_math + [f"--maxrregcount={max_registers}"] * (max_registers > 0)
+    options += [f"--include-path={folder}" for folder in _headers()]
     library = _nvrtc()
-    key = hashlib.sha256("\0".join([source, *options, library.name]).encode()).hexdigest()
-    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", package, f"{key}.cubin")
-    if path.is_file():
-        return path.read_bytes()
-    code = _compile(library, source, [*options, *(f"--include-path={folder}" for folder in _headers())])
+
+    def read(what: str) -> bytes:
+        size = ctypes.c_size_t()
+        library.call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        library.call(f"nvrtcGet{what}", program, buffer)
+        return buffer.raw
+
+    program = library.get(ctypes.c_void_p, "nvrtcCreateProgram", source.encode(), b"kernel.cu", 0, None, None)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(code)
-        os.replace(file.name, path)
-    except OSError as error:
-        print(f"{package}: the machine code is not kept in {path.parent}: {error.strerror}.", file=sys.stderr)
-    return code
+        texts = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+        try:
+            library.call("nvrtcCompileProgram", program, len(options), texts)
+        except KernelError as error:
+            log = read("ProgramLog").rstrip(b"\0").decode(errors="replace")
+            raise KernelError(f"The source does not compile ({options[0]}):\n{log}") from error
+        return read("CUBIN")
+    finally:
+        library.call("nvrtcDestroyProgram", ctypes.byref(program))
 
 
 def _nvrtc() -> Library:
@@ -468,27 +472,6 @@ def _headers() -> Iterator[Path]:
 def _nvidia(kind: str) -> list[Path]:
     """Folders of NVIDIA's wheels, which are laid out by component before CUDA 13 and together from then on."""
     return [path for root in sys.path for path in sorted(Path(root).glob(f"nvidia/*/{kind}"))]
-
-
-def _compile(library: Library, source: str, options: list[str]) -> bytes:
-    def read(what: str) -> bytes:
-        size = ctypes.c_size_t()
-        library.call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
-        buffer = ctypes.create_string_buffer(size.value)
-        library.call(f"nvrtcGet{what}", program, buffer)
-        return buffer.raw
-
-    program = library.get(ctypes.c_void_p, "nvrtcCreateProgram", source.encode(), b"kernel.cu", 0, None, None)
-    try:
-        texts = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
-        try:
-            library.call("nvrtcCompileProgram", program, len(options), texts)
-        except KernelError as error:
-            log = read("ProgramLog").rstrip(b"\0").decode(errors="replace")
-            raise KernelError(f"The source does not compile ({options[0]}):\n{log}") from error
-        return read("CUBIN")
-    finally:
-        library.call("nvrtcDestroyProgram", ctypes.byref(program))
 
 
 def show_choice(folder: Path, given: Sequence[str]) -> str:

@@ -161,7 +161,7 @@ def summarise(context: Context, done: str) -> Summary:
             if node.round
         ),
         explanations=tuple(Explanation(stage=entry.stage, lines=entry.event.lines) for entry in log.entries(Explained)),
-        notes=(*context.task.caveats, *(note.sentence for note in log.notes()), *unsteady(verdict)),
+        notes=(*unsteady(verdict), *(note.sentence for note in log.notes()), *context.task.caveats),
         dispatching=dispatching(context, verdict),
         roofline=context.roofline(),
         versions=versions(),
@@ -236,8 +236,7 @@ def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
     "parameter samples" where it shares its name with another); then the compiler's figures, wall-clock seconds of the
     evaluation, and why it failed. Rows whose outcome is "compared" come last: ratio is the finalist's time over the
     baseline's, both timed in turn, with its 99 % interval and what that shows; seconds is the baseline's median times
-    the ratio. Of opponents, for which `evaluation` is empty and `template` the name and label, the times are their own.
-    Raises `JournalError`, and `OutputError` where `out` must not be written.
+    the ratio. Raises `JournalError`, and `OutputError` where `out` must not be written.
     """
     with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
@@ -246,16 +245,12 @@ def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
         rows = list(_rows(log))
     parameters = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)
     require_writable_file(out, "--csv", begins=",".join((*FIRST, *COMPARED)).encode(), force=force)
-    there = out.exists()
     try:
         with out.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, [*FIRST, *COMPARED, *parameters, *LAST], restval="")
             writer.writeheader()
             writer.writerows(rows)
     except OSError as error:
-        if not there:
-            with suppress(OSError):
-                out.unlink(missing_ok=True)
         raise JournalError(f"{out} cannot be written ({error.strerror}); choose another --csv.") from error
     return len(rows)
 
@@ -267,42 +262,34 @@ def _rows(log: RunLog) -> Iterator[dict[str, Any]]:
     numbers: dict[tuple[str, str], int] = {}
     for number, (stage, evaluation) in enumerate([*baseline, *evaluated], 1 - len(baseline)):
         numbers[evaluation.template, config_key(evaluation.config)] = number
-        row = {"evaluation": number, "stage": stage, **_configured(evaluation.template, evaluation.config)}
+        row = {
+            "evaluation": number,
+            "stage": stage,
+            **_configured(evaluation.template, evaluation.config),
+            "registers": evaluation.resources.registers,
+            "shared_bytes": evaluation.resources.shared,
+            "spill_bytes": evaluation.resources.spills,
+            "compile_seconds": evaluation.compile_seconds,
+            "lane_seconds": evaluation.lane_seconds,
+        }
         for workload, outcome in evaluation.outcomes.items():
-            found: dict[str, Any] = {"detail": "" if isinstance(outcome, Measured) else describe(outcome)}
+            found: dict[str, Any] = {"workload": workload, "outcome": outcome.kind}
             if isinstance(outcome, Measured):
                 found |= {name: getattr(outcome, name) for name in ("seconds", "low", "high", "samples")}
                 found["dropped"] = int(outcome.dropped)
-            yield (
-                row
-                | found
-                | {
-                    "workload": workload,
-                    "outcome": outcome.kind,
-                    "registers": evaluation.resources.registers,
-                    "shared_bytes": evaluation.resources.shared,
-                    "spill_bytes": evaluation.resources.spills,
-                    "compile_seconds": evaluation.compile_seconds,
-                    "lane_seconds": evaluation.lane_seconds,
-                }
-            )
+            else:
+                found["detail"] = describe(outcome)
+            yield row | found
     for entry in log.entries(Compared):
         place: dict[str, Any] = {"stage": entry.stage, "workload": entry.event.workload}
         for one in entry.event.entries:
-            number_of = numbers.get((one.template, config_key(one.config)))
-            row = place | _configured(one.template, one.config) | {"evaluation": number_of, "outcome": "compared"}
+            row = place | {"evaluation": numbers.get(one.key), "outcome": "compared"}
+            row |= _configured(one.template, one.config)
             if (figures := one.comparison) is not None:
                 row |= {"seconds": Figures.of(figures).seconds, "ratio": figures.ratio, "verdict": figures.verdict}
                 row |= {"ratio_low": figures.low, "ratio_high": figures.high}
             elif one.failure is not None:
                 row |= {"outcome": one.failure.kind, "detail": describe(one.failure)}
-            yield row
-        for other in entry.event.opponents:
-            row = place | {"template": f"{other.name} ({other.label})", "outcome": "not_timed", "detail": other.why}
-            if other.comparison is not None:
-                timed = other.comparison.candidate
-                row |= {"outcome": "measured", "detail": "", "seconds": timed.median}
-                row |= {"low": timed.low, "high": timed.high, "samples": timed.samples}
             yield row
 
 

@@ -92,13 +92,6 @@ def test_an_option_with_the_end_of_a_line_in_it(option: str, value: str, here: A
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and repr(value) in done.stderr, done.stderr
 
 
-def test_a_file_of_best_without_sources(ended: Path, here: Any) -> None:
-    path = ended / "best" / "general" / "launch.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"sources": []}))
-    done = here("export", ended, "--as", "t4")
-    assert done.returncode == 2 and "is damaged or of another version (general/launch.json, sources" in done.stderr
-
-
 def test_an_evaluation_of_a_template_that_no_entry_has(ended: Path) -> None:
     alter(
         ended, ("UPDATE events SET data = json_set(data, '$.evaluation.template', 'x') WHERE kind = 'evaluation'", ())

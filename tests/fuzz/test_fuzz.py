@@ -216,22 +216,6 @@ def test_summaries(ended: Path, said: Callable[..., int]) -> None:
     fuzz(30, json_texts(whole), check)
 
 
-def test_files_of_best(ended: Path, tmp_path: Path, said: Callable[..., int]) -> None:
-    paths = [ended / "best" / "dispatch.json", *sorted((ended / "best").glob("*/launch.json"))]
-    whole = {path: path.read_text() for path in paths}
-    changed = st.sampled_from(paths).flatmap(lambda path: st.tuples(st.just(path), json_texts(json.loads(whole[path]))))
-
-    def check(change: tuple[Path, str]) -> None:
-        path, text = change
-        path.write_text(text, encoding="utf-8", errors="surrogatepass")
-        said("export", ended, "--as", "t4", "--out", tmp_path / "package")
-        path.write_text(whole[path])
-        shutil.rmtree(tmp_path / "package", ignore_errors=True)
-
-    assert said("export", ended, "--as", "t4", "--out", tmp_path / "package") == 0
-    fuzz(20, changed, check)
-
-
 def checkpointed(run: Path) -> list[tuple[int, str]]:
     """Number and data of each entry of a journal, all of which is now in one file."""
     connection = sqlite3.connect(run / "journal.sqlite")

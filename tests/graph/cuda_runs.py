@@ -17,7 +17,7 @@ from tunesmith.graph.journal.events import Compared, RooflineMeasured, RunStarte
 from tunesmith.graph.journal.records import FinalistResult, Origin, Winner
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.best import export_best
-from tunesmith.graph.results.package import Package
+from tunesmith.graph.results.exports import Package
 from tunesmith.graph.roles.verdict import build_verdict
 from tunesmith.graph.settings import make_settings
 from tunesmith.hw.probe import DeviceInfo

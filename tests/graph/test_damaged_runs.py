@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ from tunesmith.graph.history import read_prior
 from tunesmith.graph.journal.events import Asked, Event
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import FORMAT, Journal, JournalError
-from tunesmith.graph.results.package import Package, write_results
+from tunesmith.graph.results.exports import read_results
 from tunesmith.graph.results.summary import Summary, read_summary, summary_schema, write_csv
 from tunesmith.graph.study.compare import compare_runs
 
@@ -96,18 +95,6 @@ def test_an_entry_of_an_unknown_kind_is_named(ended: Path) -> None:
         list(journal.entries(Event))
 
 
-def test_a_table_that_does_not_fit_on_the_disk_is_not_left(
-    ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("csv.DictWriter.writerows", full)
-    with pytest.raises(JournalError, match=r"table\.csv cannot be written \(No space left on device\)"):
-        write_csv(ended, tmp_path / "table.csv")
-    assert not (tmp_path / "table.csv").exists()
-
-
 def test_the_log_keeps_up_with_the_journal(tmp_path: Path) -> None:
     with Journal(tmp_path, create=True) as journal:
         log = RunLog(journal)
@@ -148,7 +135,7 @@ def locked(run: Path) -> Iterator[Path]:
 
 READERS: dict[str, Callable[[Path], object]] = {
     "csv": lambda place: write_csv(place / "run", place / "table.csv"),
-    "t4": lambda place: write_results(Package(place / "run"), place / "t4"),
+    "t4": lambda place: read_results(place / "run"),
     "compare": lambda place: compare_runs([place / "run", place / "other"]),
     "prior": lambda place: read_prior(place / "run"),
 }

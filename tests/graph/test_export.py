@@ -87,19 +87,17 @@ def test_the_code_comes_from_the_cache_and_then_from_the_export_before(
 
 
 def test_where_the_cache_is_cleared_it_is_compiled_again_and_compared(
-    context: Context, codes: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: Context, codes: dict[str, Artifact], tmp_path: Path
 ) -> None:
     measured = codes["general"]
     found = export(context, tmp_path / "best", measured.code_digest, "0123456789abcdef")
-    assert found["general"]["measured"] and "compiled again, and is byte for byte" in found["general"]["note"]
-    assert not found["baseline"]["measured"] and "is not the code that was measured" in found["baseline"]["note"]
+    assert found["general"]["measured"] and not found["baseline"]["measured"]
     # The program beside it loads what was measured, and compiles elsewhere with the same options.
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "compiled"))
     kernels, types = Kernels(tmp_path / "best"), (WORKLOAD.types["T"],)
     assert kernels.machine_code("general", types, "sm_90") == measured.code
     [how] = kernels.launches["general"]["sources"]
     source = (tmp_path / "best" / "general" / how["source"]).read_text()
-    options = how["fast_math"], how["max_registers"] or 0, "p"
+    options = how["fast_math"], how["max_registers"] or 0
     assert instructions(compile_source(source, "sm_90", *options)) == instructions(measured.code)
     headers = "#include <mma.h>\n#include <cooperative_groups.h>\n"
     assert compile_source(headers + source, "sm_90", *options).startswith(b"\x7fELF")

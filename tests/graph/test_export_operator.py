@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import subprocess
 import sys
 import threading
 import warnings
@@ -239,18 +238,10 @@ def test_a_compiled_exported_or_traced_function_has_the_operator_in_it(merge: Op
         merge.module._OPERATOR = merge._count
 
 
-def test_torch_finds_nothing_wrong_with_the_operator(merge: Operator) -> None:
-    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
-    found = torch.library.opcheck(merge.operator, tuple(merge_arrays()), test_utils=tests)
-    assert set(found.values()) == {"SUCCESS"}
-
-
 Arrays = list[Any]
 WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
-    "rank": (lambda given: [given[0][None], *given[1:]], "input has 2 dimensions (n, d), not 3"),
     "size": (lambda given: [given[0][:, :512].contiguous(), *given[1:]], "residual must have the shape (n, d)"),
     "type": (lambda given: [given[0], given[1].float(), given[2]], "residual must be of the type float16"),
-    "no kernel": (lambda given: [one.to(torch.complex64) for one in given], "there is no kernel for T = complex64"),
     "gaps": (lambda given: [given[0], given[1].repeat(1, 2)[:, ::2], given[2]], "pass residual.contiguous()."),
     "alignment": (lambda given: [*given[:2], torch.ones(1025).half()[1:]], "16 bytes; pass weight.clone()."),
 }
@@ -292,21 +283,12 @@ def test_each_thread_has_arguments_of_its_own(norm: Operator) -> None:
     assert len(launches) == 2 and launches[0].slots[0] is not launches[1].slots[0]
 
 
-PRIVATE = """
-import sys, torch
-del torch._C._is_tracing
-sys.path.insert(0, sys.argv[1])
-import exported_fused_add_rmsnorm as module
-assert module._current_device is torch.cuda.current_device and not module._PLAIN
-calls = []
-module._OPERATOR = lambda *given: calls.append(given)
-module._PLANS[module._key(*[torch.ones(2, 2)] * 3)] = None
-module.fused_add_rmsnorm(*[torch.ones(2, 2)] * 3)
-assert len(calls) == 1
-"""
-
-
-def test_without_private_names_every_call_is_dispatched(norm: Operator) -> None:
-    folder = Path(norm.module.__file__ or "").parents[1]
-    done = subprocess.run([sys.executable, "-c", PRIVATE, str(folder)], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
+def test_without_private_names_every_call_is_dispatched(norm: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_is_tracing")
+    monkeypatch.setattr(norm.module, "torch_calls", norm.module.torch_calls)
+    monkeypatch.delitem(sys.modules, f"{norm.module.__name__}.torch_calls")
+    calls = importlib.import_module(f"{norm.module.__name__}.torch_calls")
+    assert calls.current_device is torch.cuda.current_device
+    monkeypatch.setattr(norm.module, "_PLAIN", calls.PLAIN)
+    arrays = norm_arrays(n=20)
+    assert [norm.ways_of(lambda: norm.function(*arrays)) for _ in range(2)] == [(1, 1), (1, 1)]

@@ -56,8 +56,6 @@ def test_the_general_configuration_is_one_that_a_held_out_workload_admits(tmp_pa
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<dt>configuration</dt><dd><code>GROUP=16, ITEMS=4, UNROLL=1</code>" in page
     assert "16384 has its own: <code>GROUP=16, ITEMS=16, UNROLL=1</code>" in page
-    best, general = (f'<td class="text"><code>GROUP=16, ITEMS={items}, UNROLL=1</code></td>' for items in (16, 4))
-    assert page.index(best) < page.index(general)
 
 
 def test_where_a_held_out_workload_admits_none_the_note_says_which_rule(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (resumed(None), "run_dir: give the path of a folder, not None"),
     (resumed(), "empty is not the folder of a run"),
     (exported(None), "run: give the path of a folder, not None"),
+    (exported("nothing"), "nothing is not the folder of a run"),
     (exported(form=None), "--as: there is no form 'None'"),
     (exported("empty", "t4", "file"), "--out: file is a file; name a new or an empty folder"),
     (exported("empty", "t4", 3), "--out: give the path of a folder, not 3"),

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,13 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Figures, OpponentRow
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results import report
-from tunesmith.graph.results.report import Report, render_markdown, render_report
+from tunesmith.graph.results.report import effect_charts, render_markdown, render_report, search_charts
 from tunesmith.graph.results.summary import Summary, read_summary
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.template import assignments
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MAX_PAGE_BYTES = 150_000
-ENDING = ("failures", "examination", "source", "caveats")
 
 Found = tuple[RunLog, Summary, Path]
 
@@ -52,15 +50,14 @@ def test_the_page_begins_with_what_matters(found: Found) -> None:
     assert len(page.encode()) < MAX_PAGE_BYTES
     body = page[page.index("<body>") :]
     sections = re.findall(r'<h2 id="([^"]*)">', body)
-    assert sections == ["speed-up", "times", "search", "parameters", "best", "plans", *ENDING]
+    ending = ["failures", "examination", "source", "caveats"]
+    assert sections == ["speed-up", "times", "search", "parameters", "plans", *ending]
     assert re.findall(r'<a href="#([^"]*)">', body[: body.index("<h2")]) in (sections, ["caveats", *sections])
-    places = [body.index(text) for text in (">faster</span>", summary.sentence, summary.device.name, "<h2")]
-    assert places == sorted(places)
+    assert body.index(summary.sentence) < body.index(summary.device.name) < body.index("<h2")
     assert summary.origin is not None and summary.origin.commit and "UTC on " + summary.origin.host in body
-    assert "seed 3" in body and "strategy random" in body
+    assert "seed 3" in body
     config = (summary.general or pytest.fail("nothing is right")).config
     assert assignments(config) in body and f"#define GROUP {config['GROUP']}" in body
-    assert re.search(r"<tr><th[^>]*>workload</th><th[^>]*>speed-up</th>", body)
     assert not re.search(r"<td>\s*-\s*</td>", body) and ">None<" not in body and "nan" not in body
     links = set(re.findall(r'(?:src|href)="(?!data:,|#)([^"]*)"', page))
     assert "best/" in links and all((folder / link).exists() for link in links) and "<script" not in page
@@ -68,7 +65,7 @@ def test_the_page_begins_with_what_matters(found: Found) -> None:
 
 def test_every_configuration_is_in_the_chart(found: Found) -> None:
     log, summary, _ = found
-    (chart,) = Report(log, summary).search_charts()
+    (chart,) = search_charts(log, summary)
     evaluations = log.evaluations()
     assert [text.split(":")[0] for *_, text in chart.marks] == [f"number {at + 1}" for at in range(len(evaluations))]
     failed = [text for _, _, kind, text in chart.marks if kind == "failed"]
@@ -79,7 +76,6 @@ def test_every_configuration_is_in_the_chart(found: Found) -> None:
     assert heights == sorted(heights)
     least = min(one.seconds for e in evaluations for one in e.outcomes.values() if isinstance(one, Measured))
     assert heights[-1] == pytest.approx(100 - chart.up.place(least * 1e6), abs=0.02)
-    assert chart.up.label == "us per launch" and chart.labels[0][1] == "baseline 20"
 
 
 def test_a_long_run_stays_a_small_page(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +87,7 @@ def test_a_long_run_stays_a_small_page(found: Found, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         RunLog, "entries", lambda self, kind, stage=None: many if kind is Evaluated else whole(self, kind)
     )
-    (chart,) = Report(log, summary).search_charts()
+    (chart,) = search_charts(log, summary)
     bests = sum(kind == "newbest" for _, _, kind, _ in chart.marks)
     assert bests == len(chart.lines[-1][1]) // 2
     assert len(many) == 3_000 and len(chart.marks) <= report.MAX_MARKS + bests
@@ -101,66 +97,29 @@ def test_a_long_run_stays_a_small_page(found: Found, monkeypatch: pytest.MonkeyP
 
 def test_effects_are_those_of_the_simulated_device(found: Found) -> None:
     log, summary, _ = found
-    name, about, charts = Report(log, summary).effect_charts() or pytest.fail("nothing was measured")
-    assert name == "runs" and "little" not in about
-    shares = {chart.title.split(":")[0]: int(chart.title.split()[1]) for chart in charts}
-    assert set(list(shares)[:2]) == {"GROUP", "ITEMS"} and min(shares.values()) >= 100 * report.MIN_EFFECT_SHARE
+    charts = effect_charts(log, summary)
+    assert {chart.across.label for chart in charts[:2]} == {"GROUP", "ITEMS"}
     config = (summary.general or pytest.fail("nothing is right")).config
     for chart in charts:
-        [chosen] = [text for *_, kind, text in chart.marks if kind == "general"]
-        assert chosen.split(":")[0] == str(config[chart.title.split(":")[0]])
-
-
-def test_rounds_say_what_they_gained(found: Found) -> None:
-    log, summary, _ = found
-    told = Report(log, summary).rounds()
-    assert [one["plan"].round for one in told] == list(range(1, len(summary.plans) + 1))
-    assert told[0]["before"] == pytest.approx(20) and told[0]["after"] < told[0]["before"]
-    assert sum(one["evaluations"] for one in told) == summary.evaluations
-    assert told[-1]["ratio"] == summary.ratio
+        [(_, height, _, chosen)] = [mark for mark in chart.marks if mark[2] == "general"]
+        assert chosen == str(config[chart.across.label]), "the best was chosen"
+        assert height == max(y for _, corners in chart.lines for _, y in corners)
 
 
 def test_throttling_and_drift_are_told(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     log, summary, _ = found
-    assert report.stability(log) == "" and "While it measured" not in render_report(log, summary)
+    assert "While it measured" not in render_report(log, summary)
 
     def hot(evaluation: Evaluation) -> Evaluation:
-        outcomes = {
-            name: replace(one, throttled=("sw_power_cap",), drift=1.02) if isinstance(one, Measured) else one
-            for name, one in evaluation.outcomes.items()
-        }
-        return replace(evaluation, outcomes=outcomes)
+        outcomes = evaluation.outcomes.items()
+        measured = {name: one for name, one in outcomes if isinstance(one, Measured)}
+        heated = {name: replace(one, throttled=("sw_power_cap",), drift=1.02) for name, one in measured.items()}
+        return replace(evaluation, outcomes=evaluation.outcomes | heated)
 
     cool = RunLog.evaluations
     monkeypatch.setattr(RunLog, "evaluations", lambda self, stage=None: [hot(one) for one in cool(self, stage)])
-    assert "throttled (sw_power_cap)" in report.stability(log) and "2.0 %" in report.stability(log)
-    assert report.stability(log) in unescape(render_report(log, summary))
-
-
-def with_verdicts(summary: Summary, tuned: str, held_out: str = "faster", **more: Any) -> Summary:
-    """`summary` with these verdicts on its workloads; only faster kernels are dispatched."""
-    for name, verdict in (("tuned", tuned), ("held_out", held_out)):
-        rows = [
-            (row, row.general and row.general.model_copy(update={"verdict": verdict})) for row in getattr(summary, name)
-        ]
-        more[name] = tuple(row.model_copy(update={"general": figures}) for row, figures in rows)
-    return summary.model_copy(update={"dispatch": summary.dispatch if tuned == "faster" else (), **more})
-
-
-@pytest.mark.parametrize(
-    ("tuned", "held_out", "more", "badge"),
-    [
-        ("faster", "no difference shown", {}, ("good", "faster")),
-        ("faster", "slower", {}, ("fair", "faster on some shapes only")),
-        ("no difference shown", "faster", {}, ("fair", "no gain shown: keep the baseline")),
-        ("slower", "faster", {}, ("poor", "slower: keep the baseline")),
-        ("slower", "slower", {"general": None}, ("poor", "no result")),
-    ],
-)
-def test_the_badge_says_the_verdict(
-    found: Found, tuned: str, held_out: str, more: dict[str, Any], badge: tuple[str, str]
-) -> None:
-    assert report.badge(with_verdicts(found[1], tuned, held_out, **more)) == badge
+    page = render_report(log, summary)
+    assert "throttled (sw_power_cap)" in page and "at most 2.0 %" in page
 
 
 def test_bars_show_every_kernel_and_which_is_used(found: Found) -> None:
@@ -177,15 +136,11 @@ def test_bars_show_every_kernel_and_which_is_used(found: Found) -> None:
         update={"tuned": (row.model_copy(update={"best": other, "regret": 0.1, "opponents": opponents}),)}
     )
     (own,) = (one.model_copy(update={"config": other.config}) for one in summary.dispatch)
-    for used, one in (
-        ("general", several),
-        ("best", several.model_copy(update={"dispatch": (own,)})),
-        ("baseline", with_verdicts(several, "slower")),
-    ):
+    for used, one in (("general", several), ("best", several.model_copy(update={"dispatch": (own,)}))):
         axis, bars = report.speedup_bars(one) or pytest.fail("nothing was compared")
         mine = [bar for bar in bars if bar["workload"] == row.workload]
         assert [bar["kind"] for bar in mine] == ["general", "best", "opponent"]
-        assert [bar["kind"] for bar in mine if not bar["idle"]] == [*[used][: used != "baseline"], "opponent"]
+        assert [bar["kind"] for bar in mine if not bar["idle"]] == [used, "opponent"]
         assert mine[-1]["name"] == "library (tuned by hand)" and mine[-1]["bar"][1] == axis.place(1 / 0.45)
         assert mine[-1]["whisker"][0] < mine[-1]["bar"][1] < mine[-1]["whisker"][1]
 
@@ -200,33 +155,14 @@ def test_a_run_without_a_result_has_a_page_too(found: Found) -> None:
     assert "no valid configuration was found." in render_markdown(poor)
 
     class Few(RunLog):
-        """A log that has only the first entries of the search."""
-
-        count = 0
+        """A log that has only the beginning."""
 
         def entries(self, kind: Any, stage: str | None = None) -> Any:
-            found = log.entries(kind, stage)
-            known = found if self.count or kind.kind in ("run", "template") else []
-            return known[: self.count] if kind is Evaluated else known
+            return log.entries(kind, stage) if kind.kind in ("run", "template") else []
 
-    few = Few(log._journal)
     bare = poor.model_copy(update={"templates": (), "evaluations": 0, "plans": (), "searches": (), "failures": {}})
-    page = render_report(few, bare)
+    page = render_report(Few(log._journal), bare)
     assert re.findall(r'<h2 id="([^"]*)">', page) == ["caveats"], "nothing empty has a heading"
-    for few.count, modelled in ((4, False), (20, True)):
-        assert (Report(few, summary).effect_charts() is not None) == modelled, "four are too few for a model"
-
-
-def test_the_gravest_warning_comes_first(found: Found) -> None:
-    _, summary, _ = found
-    row = summary.tuned[0]
-    assert row.general is not None
-    shaky = row.model_copy(update={"general": row.general.model_copy(update={"low": 0.1, "high": 3.0})})
-    slow = row.model_copy(update={"general": row.general.model_copy(update={"verdict": "slower"})})
-    worse = summary.model_copy(update={"tuned": (shaky,), "held_out": (slow,), "notes": ("A lane was replaced.",)})
-    told = report.warnings(worse)
-    assert "interval of the speed-up is wide" in told[0] and "slower than the baseline" in told[1]
-    assert told[-1] == "A lane was replaced."
 
 
 def test_markdown_is_for_a_pull_request(found: Found) -> None:
@@ -234,7 +170,6 @@ def test_markdown_is_for_a_pull_request(found: Found) -> None:
     text = render_markdown(summary)
     assert text.startswith(f"## {summary.task} on {summary.device.name}\n\n**{summary.sentence}**\n")
     table = [line for line in text.splitlines() if line.startswith("|")]
-    assert len({line.count("|") for line in table}) == 1, "every row has the columns of the heading"
     for row in (*summary.tuned, *summary.held_out):
         assert any(line.startswith(f"| {row.workload}") for line in table)
     assert "\n\n\n" not in text and text.count("<details>") == text.count("</details>") == 1
@@ -242,18 +177,15 @@ def test_markdown_is_for_a_pull_request(found: Found) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "log", "labels"),
+    ("values", "labels"),
     [
-        ([0, 40], False, ["0", "10", "20", "30", "40"]),
-        ([3.1, 480], True, ["5", "10", "20", "50", "100", "200", "500"]),
-        ([99.0, 101.0], True, ["98", "100", "102"]),
-        ([5.0, 5.0], True, None),
-        ([1e-3, 1e9], True, None),
-        ([0.0, 0.0], False, None),
+        ([3.1, 480], ["5", "10", "20", "50", "100", "200", "500"]),
+        ([99.0, 101.0], ["98", "100", "102"]),
+        ([1e-3, 1e9], None),
     ],
 )
-def test_axes_have_round_ticks(values: list[float], log: bool, labels: list[str] | None) -> None:
-    axis = report.axis_of("us", values, log=log)
+def test_axes_have_round_ticks(values: list[float], labels: list[str] | None) -> None:
+    axis = report.log_axis("us", values)
     ticks = axis.ticks
     assert 2 <= len(ticks) <= 9 and all(0 <= at <= 100 for at, _ in ticks)
     assert [at for at, _ in ticks] == sorted({at for at, _ in ticks})
@@ -280,11 +212,9 @@ window.onload = () => {{
       return at.left >= area.left - 8 && at.right <= area.right + 8
         && at.top >= area.top - 8 && at.bottom <= area.bottom + 8;
     }});
-    const speedups = [...page.querySelectorAll("#times + .scroll td:nth-child(2)")];
     found[name] = {{
       overflow: root.scrollWidth - root.clientWidth, marks: page.querySelectorAll(".area circle").length,
-      hidden: speedups.filter(cell => cell.getBoundingClientRect().right > root.clientWidth).length,
-      inside: inside.length, ink: getComputedStyle(page.body).color, paper: getComputedStyle(page.body).backgroundColor,
+      inside: inside.length,
     }};
   }}
   document.getElementById("found").textContent = JSON.stringify(found);
@@ -295,22 +225,12 @@ window.onload = () => {{
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on PATH")
-@pytest.mark.parametrize(
-    ("option", "ink", "paper"),
-    [
-        ("--hide-scrollbars", "rgb(28, 36, 48)", "rgb(255, 255, 255)"),
-        ("--blink-settings=preferredColorScheme=0", "rgb(230, 235, 242)", "rgb(16, 22, 30)"),
-    ],
-    ids=["light", "dark"],
-)
-def test_a_browser_shows_it_on_a_phone_and_a_desktop(
-    found: Found, tmp_path: Path, option: str, ink: str, paper: str
-) -> None:
+def test_a_browser_shows_it_on_a_phone_and_a_desktop(found: Found, tmp_path: Path) -> None:
     assert BROWSER is not None
     probe = tmp_path / "probe.html"
     probe.write_text(PROBE.format(page=(found[2] / "report.html").as_uri()), encoding="utf-8")
     done = subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom", option]
+        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"]
         + [f"--user-data-dir={tmp_path / 'profile'}", "--allow-file-access-from-files", "--enable-logging=stderr"]
         + [probe.as_uri()],
         capture_output=True,
@@ -324,5 +244,3 @@ def test_a_browser_shows_it_on_a_phone_and_a_desktop(
     for name, page in json.loads(inner[1]).items():
         assert page["overflow"] == 0, f"the page is wider than the {name}"
         assert page["marks"] == page["inside"] > 40
-        assert page["hidden"] == 0, f"a speed-up is beyond the edge of the {name}"
-        assert (page["ink"], page["paper"]) == (ink, paper)
