@@ -21,6 +21,7 @@ import numpy as np
 
 from tunesmith.kernels.backends import Device, DeviceError, HostCall
 from tunesmith.kernels.build.artifact import Candidate
+from tunesmith.kernels.check.compare import deviation
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.rotation import Rotation, window_for
 from tunesmith.kernels.measure.timing import Comparison
@@ -61,13 +62,6 @@ Rival = KernelRival | FunctionOpponent
 """An opponent of a comparison."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A function whose results are right. load: a sampler of its launches on the places that the arrays have now."""
-
-    load: Callable[[], Rotation]
-
-
 def forget_compiled() -> None:
     """Clears PyTorch's compile cache of earlier workloads: it compiles a function for eight shapes, and runs it
     uncompiled from then on."""
@@ -77,9 +71,9 @@ def forget_compiled() -> None:
 
 def prepare_opponent(
     device: Device, opponent: FunctionOpponent, data: WorkloadData, sample_seconds: float | None = None
-) -> Ready | str:
-    """The opponent ready to be timed on `data`, or why it cannot be, as a clause. sample_seconds: how long a sample
-    should last."""
+) -> Callable[[], Rotation] | str:
+    """A sampler of the opponent's launches on the places that the arrays of `data` have at each call, or why it cannot
+    be timed, as a clause. sample_seconds: how long a sample should last."""
     traits = BACKENDS[device.limits.backend]
     known = traits.frameworks
     if opponent.framework not in known or (device.limits.kind == "gpu" and traits.arrays_on_host):
@@ -104,11 +98,7 @@ def prepare_opponent(
         return f"it raises {type(error).__name__}: {error}"
     wanted = device.sample_seconds if sample_seconds is None else sample_seconds
     window = window_for(seconds, data.sets, wanted, rounds=device.has_graph_overhead)
-
-    def load() -> Rotation:
-        return Rotation(device, [calls.launch(index) for index in range(data.sets)], window)
-
-    return Ready(load)
+    return lambda: Rotation(device, [calls.launch(index) for index in range(data.sets)], window)
 
 
 def _function_of(opponent: FunctionOpponent) -> Any:
@@ -222,10 +212,7 @@ def _wrong(data: WorkloadData, results: Mapping[str, Any]) -> str | None:
         if results[name].shape != expected.shape:
             return f"its {name} has {results[name].size} elements, not {expected.size}"
         tolerance = data.task.tolerance_of(place.dtype, name)
-        allowed = OPPONENT_TOLERANCE_FACTOR * (tolerance.atol + tolerance.rtol * np.abs(expected))
-        with np.errstate(invalid="ignore"):
-            off = ~((np.abs(results[name] - expected) <= allowed) | (results[name] == expected))
-        off &= ~(np.isnan(results[name]) & np.isnan(expected))
+        off = deviation(np, results[name], expected, tolerance) > OPPONENT_TOLERANCE_FACTOR
         if off.any():
             at = int(np.argmax(off))
             return f"it computes something else: {name}[{at}] is {versus(results[name][at], expected[at])}"

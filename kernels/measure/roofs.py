@@ -8,6 +8,7 @@ launcher, with cold caches. The arithmetic over roofs is `tunesmith.hw.roofline`
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -113,14 +114,14 @@ def measure_roofline(device: Device, probes: dict[str, Artifact]) -> Roofline:
     empty: float | None = None
     try:
         if EMPTY in probes:
-            empty = _launch_seconds(device, device.load(probes[EMPTY]))
+            launch = _launch(device.load(probes[EMPTY]), 1, BLOCK, device.allocate(4096))
+            empty = _seconds(device, [launch] * EMPTY_LAUNCHES)
         copies = _loaded(device, probes, COPY)
         for mebibytes in COPY_MIB[device.limits.kind] if copies else ():
             size = mebibytes << 20
             if 2 * size > device.free_bytes() // 2:
                 break
-            rates = [_copy_bandwidth(device, kernel, width, size) for width, kernel in copies]
-            bandwidth.append((2 * size, max(rates)))
+            bandwidth.append((2 * size, max(_copy_bandwidth(device, kernel, width, size) for width, kernel in copies)))
         if chains := _loaded(device, probes, MULTIPLY_ADD):
             peak["float32"] = max(_multiply_add_peak(device, kernel, width) for width, kernel in chains)
     except DeviceError:
@@ -132,53 +133,42 @@ def measure_roofline(device: Device, probes: dict[str, Artifact]) -> Roofline:
 
 def _loaded(device: Device, probes: dict[str, Artifact], entry: str) -> list[tuple[int, object]]:
     """The variants of a probe, by the width of their vectors."""
-    return [
-        (int(name.removeprefix(f"{entry}_")), device.load(artifact))
-        for name, artifact in probes.items()
-        if name.startswith(f"{entry}_")
-    ]
+    found = {name: name.removeprefix(f"{entry}_") for name in probes if name.startswith(f"{entry}_")}
+    return [(int(width), device.load(probes[name])) for name, width in found.items()]
 
 
-def _seconds(device: Device, sequence: object) -> float:
-    """What a sequence takes: on a GPU the median, on a CPU the least of the samples. A roof is what the device is able
-    to do, and on a CPU whatever else runs on the machine takes its share of most samples."""
-    taken: list[float] = []
+def _launch(kernel: object, blocks: int, threads: int, *arguments: object) -> BoundLaunch:
+    return BoundLaunch(kernel, Geometry((blocks, 1, 1), (threads, 1, 1)), arguments)
+
+
+def _seconds(device: Device, launches: Sequence[BoundLaunch]) -> float:
+    """Seconds of each of `launches` in a sequence, as kernels are timed: on a GPU the median, on a CPU the least of the
+    samples. A roof is what the device is able to do, and on a CPU whatever else runs on the machine takes its share of
+    most samples."""
+    sequence, kind, taken = device.sequence(launches), device.limits.kind, list[float]()
+    sequence.seconds()
 
     def sample(count: int) -> list[float]:
         more = device.times([sequence] * count)
         taken.extend(more)
         return more
 
-    kind = device.limits.kind
-    estimate = sample_until(sample, PRECISION[kind])
-    return estimate.median if kind == "gpu" else min(taken)
-
-
-def _launch_seconds(device: Device, kernel: object) -> float:
-    """Seconds of an empty kernel of one block: what a launch takes at least, in the sequences that kernels are timed
-    in."""
-    launch = BoundLaunch(kernel, Geometry((1, 1, 1), (BLOCK, 1, 1)), (device.allocate(4096),))
-    sequence = device.sequence([launch] * EMPTY_LAUNCHES)
-    sequence.seconds()
-    return _seconds(device, sequence) / EMPTY_LAUNCHES
+    median = sample_until(sample, PRECISION[kind]).median
+    return (median if kind == "gpu" else min(taken)) / len(launches)
 
 
 def _copy_bandwidth(device: Device, kernel: object, width: int, size: int) -> float:
     sets = max(2, math.ceil(device.cold_bytes / (2 * size)))
     buffers = [(device.allocate(size), device.allocate(size)) for _ in range(sets)]
-    grid = size // (BLOCK * VECTORS * 4 * width)
-    sequence = device.sequence([BoundLaunch(kernel, Geometry((grid, 1, 1), (BLOCK, 1, 1)), pair) for pair in buffers])
-    sequence.seconds()
-    return 2 * size * sets / _seconds(device, sequence)
+    blocks = size // (BLOCK * VECTORS * 4 * width)
+    return 2 * size / _seconds(device, [_launch(kernel, blocks, BLOCK, *pair) for pair in buffers])
 
 
 def _multiply_add_peak(device: Device, kernel: object, width: int) -> float:
-    target, kind = device.allocate(4096), device.limits.kind
+    kind = device.limits.kind
     blocks, threads = BLOCKS_PER_PROCESSOR[kind] * (device.limits.sm_count or 64), ARITHMETIC_BLOCK[kind]
-    arguments = (target, np.float32(0.5), np.float32(0.25))
-    sequence = device.sequence([BoundLaunch(kernel, Geometry((blocks, 1, 1), (threads, 1, 1)), arguments)])
-    sequence.seconds()
-    return 2.0 * blocks * threads * CHAINS * STEPS * width / _seconds(device, sequence)
+    launch = _launch(kernel, blocks, threads, device.allocate(4096), np.float32(0.5), np.float32(0.25))
+    return 2.0 * blocks * threads * CHAINS * STEPS * width / _seconds(device, [launch])
 
 
 HEALTH_ENTRY = "tunesmith_health"
@@ -210,20 +200,13 @@ def self_test(device: Device, artifact: Artifact) -> str:
     try:
         buffer = device.allocate(4 * count)
         device.write(buffer, np.zeros(4 * count, np.uint8))
-        device.launch(
-            BoundLaunch(device.load(artifact), Geometry((HEALTH_BLOCKS, 1, 1), (HEALTH_BLOCK, 1, 1)), (buffer,))
-        )
+        device.launch(_launch(device.load(artifact), HEALTH_BLOCKS, HEALTH_BLOCK, buffer))
         device.synchronize()
         found = device.read(buffer).view(np.uint32)
     except DeviceError as error:
         return f"it cannot run a small kernel ({error})"
-    wrong = int((found != expected(count)).sum())
-    return f"{wrong} of {count} results of a small kernel are wrong" if wrong else ""
-
-
-def expected(count: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    """What the kernel writes."""
-    values = np.arange(count, dtype=np.uint32)
+    right = np.arange(count, dtype=np.uint32)
     for _ in range(HEALTH_STEPS):
-        values = values * np.uint32(1664525) + np.uint32(1013904223)
-    return values
+        right = right * np.uint32(1664525) + np.uint32(1013904223)
+    wrong = int((found != right).sum())
+    return f"{wrong} of {count} results of a small kernel are wrong" if wrong else ""

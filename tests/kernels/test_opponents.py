@@ -19,7 +19,7 @@ from tunesmith.kernels.backends import HostCall
 from tunesmith.kernels.backends.opencl import OpenclSequence
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.measure.bench import Bench, ComparisonRequest, WorkloadComparison
-from tunesmith.kernels.measure.opponents import KernelRival, Ready, prepare_opponent
+from tunesmith.kernels.measure.opponents import KernelRival, prepare_opponent
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import CompileFailed
 from tunesmith.kernels.spec.task import BackendSources, Baseline, Task
@@ -126,7 +126,7 @@ def test_one_that_works_in_place_is_judged_after_one_call(tmp_path: Path, device
     bench = Bench(made, device.limits, device.index)
     data = WorkloadData(bench.device, made, made.workloads[0], seed=0, max_bytes=1 << 28)
     found = prepare_opponent(bench.device, made.opponents[0], data)
-    assert isinstance(found, Ready), found
+    assert callable(found), found
 
 
 def test_kernels_are_checked_and_timed_as_candidates(tmp_path: Path, device: Any) -> None:

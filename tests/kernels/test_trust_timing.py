@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 from tunesmith.hw.telemetry import NoTelemetry, Telemetry, harmful
-from tunesmith.kernels.measure import bench
-from tunesmith.kernels.measure import roofs as calibrate
-from tunesmith.kernels.measure.bench import DriftMonitor
+from tunesmith.kernels.measure.roofs import PRECISION
 from tunesmith.kernels.measure.timing import (
     BLOCK_ROUNDS,
     MAX_ROUNDS_FACTOR,
@@ -132,20 +130,6 @@ def test_samples_that_are_taken_in_any_case_are_taken_together(expected: float, 
     assert counts[0] == first and set(counts[1:]) == {1} and sum(counts) == found.samples == 9
 
 
-def test_drift_is_the_reference_now_over_the_reference_then() -> None:
-    now = [1.0]
-    monitor = DriftMonitor(every=2)
-    assert monitor.tick() is None
-    monitor.keep("w", lambda: now[0], estimate([1.0] * 5))
-    monitor.keep("other", lambda: 99.0, estimate([1.0] * 5))
-    now[0] = 1.1
-    assert [monitor.tick() for _ in range(3)] == [None, None, pytest.approx(1.1)]
-    monitor.forget("other")
-    assert monitor.tick() == pytest.approx(1.1)
-    monitor.forget("w")
-    assert monitor.tick() is None, "a reference that is gone says nothing of what is measured after it"
-
-
 def test_settings_are_no_throttling() -> None:
     reasons = ("applications_clocks_setting", "hw_thermal_slowdown")
     sample = Telemetry(1.5e9, None, 300.0, None, 60.0, reasons)
@@ -157,4 +141,4 @@ def test_settings_are_no_throttling() -> None:
 def test_few_samples_have_a_lower_confidence_and_say_so() -> None:
     assert estimate([1.0, 2.0, 3.0]).confidence == 0.75 and estimate([1.0] * 5).confidence == 0.9375
     assert estimate([1.0] * 6).confidence == 0.95
-    assert bench.MODES_PRECISION.min_samples >= 6 and all(one.min_samples >= 6 for one in calibrate.PRECISION.values())
+    assert all(one.min_samples >= 6 for one in PRECISION.values())
