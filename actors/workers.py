@@ -12,7 +12,7 @@ import gc
 import os
 import resource
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -29,7 +29,7 @@ from tunesmith.kernels.check import compare as fused_check
 from tunesmith.kernels.check import verify
 from tunesmith.kernels.check.coverage import launch_marked
 from tunesmith.kernels.check.plan import Step
-from tunesmith.kernels.check.verify import Edges, Passed, Skipped, Standard
+from tunesmith.kernels.check.verify import Edge, Passed, Skipped, Standard
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.reference import unpacked
 from tunesmith.kernels.measure.bench import Bench
@@ -219,17 +219,16 @@ class DeviceWorker(Bench):
         self._plain = result
         return None
 
-    def try_edges(self, candidate: Candidate, step: Step, edges: Edges) -> bool | LaunchFailed | Skipped:
+    def try_edges(
+        self, candidate: Candidate, step: Step, arrays: Collection[str], edge: Edge
+    ) -> bool | LaunchFailed | Skipped:
         def launch(data: WorkloadData) -> bool | Skipped:
             try:
-                return verify.launch_at_edges(self.device, candidate, data, edges, self._loaded)
+                return verify.launch_at_edges(self.device, candidate, data, arrays, edge, self._loaded)
             except OutOfDeviceMemory as error:
                 return Skipped(step.name, str(error))
 
         return self._with_data(step, launch)
-
-    def surplus(self, baseline: Candidate, step: Step) -> float | LaunchFailed | Skipped:
-        return self._with_data(step, lambda data: verify.surplus_of_blocks(self.device, baseline, data, self._loaded))
 
     def cover(self, twin: Candidate, step: Step) -> frozenset[int] | LaunchFailed | Skipped:
         """See `launch_marked`."""

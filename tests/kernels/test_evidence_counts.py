@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.guard import HEADERS
 from tunesmith.kernels.build.machine_code import HotLine, Profile, instruction_mix
@@ -132,27 +131,23 @@ CSV = """==PROF== Connected to process 77 (/usr/bin/python3.11)
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "does not permit hardware counters"),
-        ("==ERROR== Failed to connect to process", "ncu could not be run: ==ERROR== Failed to connect"),
-        ("", "it gave no counters"),
-        ('"ID","a"\n"",""\n"0","1"', "knows none of the counters"),
+        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "no counters: ==ERROR== ERR_NVGPUCTRPERM"),
+        ('"ID","a"\n"",""\n"0","1"', "knows none of them"),
     ],
 )
 def test_where_there_are_no_counters_there_is_a_reason(text: str, note: str) -> None:
-    found = parse_counters(text)
-    assert found.values == {} and note in found.note
+    assert note in parse_counters(text)
 
 
 def events_of_rope() -> Any:
     task = load_task(str(Path(__file__).resolve().parent.parent / "raw" / "rope"))
     candidate = Candidate(task.sources("cuda").baseline.template, {}, {})
-    return count_events(candidate, task, resolve_target("h200"), 0, task.workloads[0], 0)
+    return count_events(candidate, task, 0, task.workloads[0], 0)
 
 
 def test_without_the_tool_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    found = events_of_rope()
-    assert found.values == {} and "not installed" in found.note
+    assert "not installed" in events_of_rope()
 
 
 def test_a_tool_that_works_gives_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,8 +156,7 @@ def test_a_tool_that_works_gives_counters(tmp_path: Path, monkeypatch: pytest.Mo
     tool.write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/arguments\ncat <<'END'\n{CSV}END\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    found = events_of_rope()
-    assert found.values == {"bytes read from DRAM": 33554432.0, "DRAM throughput, % of peak": 87.25} and not found.note
+    assert events_of_rope() == {"bytes read from DRAM": 33554432.0, "DRAM throughput, % of peak": 87.25}
     given = (tmp_path / "arguments").read_text()
     assert "--csv --page raw" in given and "--clock-control none" in given and "--kernel-name rope" in given
     assert "-m tunesmith.kernels.check.sanitizer" in given
