@@ -82,14 +82,6 @@ def test_a_counter_that_stands_still_or_is_missing_is_given_up(monkeypatch: pyte
     assert len(runs) > 3
 
 
-def test_what_a_launch_raises_ends_the_measurement() -> None:
-    def run() -> int:
-        raise RuntimeError("the device is lost")
-
-    with pytest.raises(RuntimeError, match="the device is lost"):
-        measure_energy(run, Counter().joules, 0.1)
-
-
 def test_a_visit_reports_energy_beside_time_where_it_was_asked(
     bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,6 @@ CPU = replace(GPU, kind="cpu", backend="opencl")
 
 FILES: dict[str, tuple[str, str, tuple[str, ...], str, set[str]]] = {
     # arrays "name role dtype shape"; sizes of its workloads; requires; flops; sizes that are no extents
-    "axpy": ("x in T n; y inout T n", "n=65536; n=4500000", (), "2 * n", set()),
     "power of two": ("x in T n; out out T n", "n=4096; n=65536", ("n & (n - 1) == 0",), "", set()),
     "bounded": ("x in T n d; out out T n d", "n=512, d=4096", ("d <= 4096", "d >= 64"), "", set()),
     "square": ("a in T m k; b in T k n; c out T m n", "m=512, n=512, k=512", ("m == n", "n == k"), "", set()),
@@ -42,7 +41,6 @@ FILES: dict[str, tuple[str, str, tuple[str, ...], str, set[str]]] = {
         "2 * m * n * k",
         set(),
     ),
-    "skinny": ("a in T m k; b in T k n; c out T m n", "m=1, n=4096, k=4096; m=8, n=4096, k=4096", (), "", set()),
     "radius": ("x in T h w; out out T h w", "h=1080, w=1920, r=3; h=4096, w=4096, r=8", (), "", {"r"}),
     "window with flops": ("x in T n; out out T n", "n=100000, window=128", ("window < n",), "n * window", {"window"}),
     "weights of a radius": (
@@ -58,21 +56,11 @@ FILES: dict[str, tuple[str, str, tuple[str, ...], str, set[str]]] = {
     "steps": ("x inout T n", "n=65536, steps=100", (), "n * steps", {"steps"}),
     "sweeps": ("x in T h w; out out T h w", "h=256, w=256, sweeps=1000", ("sweeps % 2 == 0",), "", {"sweeps"}),
     "bodies": ("p in T n 3; f out T n 3", "n=4096; n=30000", (), "20 * n * n", set()),
-    "indices": ("t in T v d; i in int32 n k; out out T n d", "v=4096, d=64, n=2048, k=16", ("k <= v",), "", set()),
-    "histogram": ("x in uint8 n; bins out int32 256", "n=1048576; n=16777216", (), "n", set()),
     "bitmap": ("x in uint32 ceil_div(n,32); out out uint32 ceil_div(n,32)", "n=1048576", (), "", set()),
     "partial sums": ("x in T n; out out T ceil_div(n,1024)", "n=16777216", (), "n", set()),
     "capped": ("x in T min(n,65536); out out T min(n,65536)", "n=4096", (), "", set()),
     "products": ("x in T b*t h*d; out out T b*h t*d", "b=2, t=512, h=8, d=64", ("d % 8 == 0",), "", set()),
-    "cubes": ("x in T n n n; out out T n n n", "n=128; n=256", (), "8 * n * n * n", set()),
     "powers": ("x in T 2**p; out out T 2**p", "p=16; p=20", (), "p * 2 ** p", set()),
-    "packed": (
-        "w in uint8 n k//2; s in float16 n k//64; x in T k; out out T n",
-        "n=4096, k=4096",
-        ("k % 64 == 0",),
-        "2 * n * k",
-        set(),
-    ),
     "large and tied": ("x in T n d; out out T n d", "n=8192, d=8192", ("n == d", "n % 4096 == 0"), "n * d", set()),
     "large work": ("x in T n; out out T n", "n=1048576, steps=100000", ("n == 1048576",), "n * steps", {"steps"}),
     "no sizes": ("x in T 4096; out out T 4096", "", (), "4096", set()),
