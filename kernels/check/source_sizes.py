@@ -24,7 +24,6 @@ _DIRECTIVE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _EXPRESSION_DIRECTIVE = re.compile(
     r"^[ \t]*#[ \t]*(?:define[ \t]+([\w$]+)(\([^)\n]*\))?|(?:el)?if\b)(.*)$", re.MULTILINE
 )
-MAX_LITERAL_DIGITS = 64
 MAX_INTEGER = 1 << 64
 """Larger values are not sizes."""
 MAX_MACRO_VALUES = 4
@@ -178,8 +177,8 @@ def _literal(text: str) -> tuple[int, ...]:
     """The value of an integer literal; of another number, or of one too long to be a size, none."""
     digits = text.replace("'", "").rstrip("uUlLzZ")
     try:
-        value = int(re.sub("^0(?=[0-9])", "0o", digits), 0) if len(digits) <= MAX_LITERAL_DIGITS + 2 else MAX_INTEGER
-    except ValueError:
+        value = int(re.sub("^0(?=[0-9])", "0o", digits), 0)
+    except ValueError:  # Python also reads no decimal number of thousands of digits
         return ()
     return (value,) if value < MAX_INTEGER else ()
 

@@ -13,7 +13,7 @@ from functools import partial
 
 from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key, undeclared_state
-from tunesmith.kernels.check.compare import Deviation, measure_set
+from tunesmith.kernels.check.compare import measure_set
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.rotation import Rotation, window_for
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, WrongResult
@@ -26,17 +26,13 @@ SAMPLE_LENGTH_TOLERANCE = (0.7, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A candidate that passed the check, ready to be timed, with its deviations per output."""
+    """A candidate that passed the check, ready to be timed. errors: the largest deviation per output, as a share of the
+    tolerance."""
 
     artifact: Artifact
     rotation: Rotation
     launches: Sequence[BoundLaunch]
-    deviations: dict[str, Deviation]
-
-    @property
-    def errors(self) -> dict[str, float]:
-        """The largest deviation per output, as a share of its tolerance."""
-        return {name: one.largest for name, one in self.deviations.items()}
+    errors: dict[str, float]
 
 
 def bind(
@@ -91,11 +87,8 @@ def prepare(
             return again
     except DeviceError as error:
         return LaunchFailed(str(error), sticky=error.sticky)
-    worst = {
-        name: Deviation(max(one.largest, again[name].largest), max(one.rms, again[name].rms))
-        for name, one in first.items()
-    }
-    return Checked(artifact, rotation, launches, worst)
+    errors = {name: max(one.largest, again[name].largest) for name, one in first.items()}
+    return Checked(artifact, rotation, launches, errors)
 
 
 def load_again(device: Device, checked: Checked, data: WorkloadData) -> Checked:

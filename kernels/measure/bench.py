@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -41,7 +40,6 @@ from tunesmith.kernels.measure.timing import (
 from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measured, Outcome, describe
 from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
 
-T = TypeVar("T")
 MEMORY_SHARE = 0.7
 """Share of the free device memory that workloads may take."""
 COMPARISON_TARGET = 0.005
@@ -112,7 +110,10 @@ class Bench:
         outcomes: dict[str, Outcome] = {}
         for name in workloads:
             wanted = precision if isinstance(precision, Precision) else precision[name]
-            outcomes[name] = _outcome(partial(self._one, candidate, self.task.workload(name), wanted))
+            try:
+                outcomes[name] = self._one(candidate, self.task.workload(name), wanted)
+            except DeviceError as error:
+                outcomes[name] = LaunchFailed(str(error), sticky=error.sticky)
             if not isinstance(outcomes[name], Measured):
                 break
         return outcomes
@@ -131,7 +132,10 @@ class Bench:
     def compare(self, request: ComparisonRequest) -> WorkloadComparison:
         """Re-checks all, then times baseline and candidates in random order, round by round, and checks them again. An
         opponent that cannot be timed says why and changes nothing else."""
-        found = _outcome(lambda: self._compared(request, self._data(self.task.workload(request.workload))))
+        try:
+            found = self._compared(request, self._data(self.task.workload(request.workload)))
+        except DeviceError as error:
+            found = LaunchFailed(str(error), sticky=error.sticky)
         if isinstance(found, WorkloadComparison):
             return found
         return WorkloadComparison(request.workload, tuple(found for _ in request.candidates))
@@ -240,15 +244,7 @@ class Bench:
         if others_kept:
             self.device.reset_cache()
             self._lines_kept = asks_to_keep
-        measured = self._sample(checked, precision)
-        measured = replace(measured, energy=self._energy(checked.rotation, precision.energy_seconds))
-        if (wrong := recheck(checked, data)) is not None:
-            return wrong
-        estimate = Estimate(measured.seconds, measured.low, measured.high, measured.samples)
-        return self._implausible(estimate, precision.floor, data) or measured
-
-    def _sample(self, checked: Checked, precision: Precision) -> Measured:
-        """Times a checked candidate; under throttling again, and marked when that lasts."""
+        # Under throttling it is timed again, and marked when that lasts.
         spent, rotation = 0.0, checked.rotation
         for attempt in range(MAX_THROTTLED_REPEATS + 1):
             before = self._telemetry.sample()
@@ -259,7 +255,10 @@ class Bench:
             throttled = {reason for one in (before, after) for reason in harmful(one)}
             if not throttled or attempt == MAX_THROTTLED_REPEATS:
                 break
-        return Measured(
+        energy = self._energy(rotation, precision.energy_seconds)
+        if (wrong := recheck(checked, data)) is not None:
+            return wrong
+        return self._implausible(estimate, precision.floor, data) or Measured(
             seconds=estimate.median,
             low=estimate.low,
             high=estimate.high,
@@ -270,6 +269,7 @@ class Bench:
             dropped=estimate.dropped,
             sampling_seconds=round(spent, 6),
             telemetry=after.figures() if isinstance(after, Telemetry) else {},
+            energy=energy,
         )
 
     def _energy(self, rotation: Rotation, seconds: float) -> Energy | None:
@@ -315,10 +315,3 @@ class Bench:
                 del self._workloads[next(iter(self._workloads))]
         self._workloads[workload.name] = data
         return data
-
-
-def _outcome(measure: Callable[[], T]) -> T | LaunchFailed:
-    try:
-        return measure()
-    except DeviceError as error:
-        return LaunchFailed(str(error), sticky=error.sticky)

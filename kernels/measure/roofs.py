@@ -37,36 +37,53 @@ PRECISION = {
 }
 COPY_MIB = {"gpu": (16, 64, 256, 1024), "cpu": (8, 64)}
 """Bytes of one copy's source, in MiB."""
-WIDTHS: dict[BackendName, tuple[int, ...]] = {"cuda": (1,), "opencl": (8, 16)}
-"""Floats of a chain's element. A GPU's threads are its lanes; on a CPU the vectors are the source's, and which width
-the compiler turns into the widest instructions differs from processor to processor."""
+WIDTHS: dict[BackendName, dict[str, tuple[int, ...]]] = {
+    "cuda": {COPY: (4,), MULTIPLY_ADD: (1,)},
+    "opencl": {COPY: (4, 16), MULTIPLY_ADD: (8, 16)},
+}
+"""Elements of the vectors. A GPU's threads are its lanes; on a CPU the vectors are the source's, and which width the
+compiler turns into the widest instructions differs from processor to processor."""
+_HEADS: dict[BackendName, str] = {
+    "cuda": f"""
+#define KERNEL extern "C" __global__ void __launch_bounds__({BLOCK})
+#define GLOBAL
+#define GROUP (size_t)blockIdx.x
+#define LANE threadIdx.x
+#define STEP(x) fma(x, va, vb)
+""",
+    # Written as kernels write it. OpenCL's fma() is a call of a function where the driver's library has it so: PoCL 3.0
+    # then does 0.9 GFLOP/s on a machine whose two cores do 70 with x * a + b.
+    "opencl": """
+#define KERNEL __kernel void
+#define GLOBAL __global
+#define GROUP get_group_id(0)
+#define LANE get_local_id(0)
+#define STEP(x) x * va + vb
+""",
+}
 
-_COPY_BODY = f"""{{
-    size_t at = @BLOCK@ * {BLOCK * VECTORS} + @THREAD@;
+
+def _copy(width: int) -> str:
+    return f"""KERNEL {COPY}_{width}(GLOBAL const uint{width}* source, GLOBAL uint{width}* target) {{
+    size_t at = GROUP * {BLOCK * VECTORS} + LANE;
     #pragma unroll
     for (int i = 0; i < {VECTORS}; ++i) target[at + i * {BLOCK}] = source[at + i * {BLOCK}];
 }}
 """
-_CUDA_COPY_BODY = _COPY_BODY.replace("@BLOCK@", "(size_t)blockIdx.x").replace("@THREAD@", "threadIdx.x")
-_OPENCL_COPY_BODY = _COPY_BODY.replace("@BLOCK@", "get_group_id(0)").replace("@THREAD@", "get_local_id(0)")
-_CUDA_HEAD = f'extern "C" __global__ void __launch_bounds__({BLOCK}) '
 
 
-def _multiply_add_body(width: int, step: str) -> str:
+def _multiply_add(width: int) -> str:
     """The chains, in scalar variables: an array of them is kept in memory by some compilers."""
     element = "float" if width == 1 else f"float{width}"
-    chains = range(CHAINS)
-    starts = "\n    ".join(f"{element} x{c} = va + {c}.0f;" for c in chains)
-    steps = "\n        ".join(f"x{c} = {step.format(x=f'x{c}')};" for c in chains)
-    sums = " + ".join(f"x{c}" for c in chains)
+    chains = [f"x{number}" for number in range(CHAINS)]
     sum_of = "sums" if width == 1 else " + ".join(f"sums.s{lane:x}" for lane in range(width))
-    return f"""{{
+    return f"""KERNEL {MULTIPLY_ADD}_{width}(GLOBAL float* target, float a, float b) {{
     {element} va = a, vb = b;
-    {starts}
+    {" ".join(f"{element} {x} = va + {number}.0f;" for number, x in enumerate(chains))}
     for (int s = 0; s < {STEPS}; ++s) {{
-        {steps}
+        {" ".join(f"{x} = STEP({x});" for x in chains)}
     }}
-    {element} sums = {sums};
+    {element} sums = {" + ".join(chains)};
     float sum = {sum_of};
     // Never true, but the compiler cannot know; without it the chains would be dead code.
     if (sum == 12345.678f) target[0] = sum;
@@ -74,37 +91,14 @@ def _multiply_add_body(width: int, step: str) -> str:
 """
 
 
-_PROBE_SOURCES: dict[BackendName, dict[str, str]] = {
-    "cuda": {
-        f"{COPY}_4": f"{_CUDA_HEAD}{COPY}_4(const uint4* source, uint4* target) {_CUDA_COPY_BODY}",
-        EMPTY: f"{_CUDA_HEAD}{EMPTY}(float* target) {{}}",
-        f"{MULTIPLY_ADD}_1": f"{_CUDA_HEAD}{MULTIPLY_ADD}_1(float* target, float a, float b) "
-        + _multiply_add_body(1, "fma({x}, va, vb)"),
-    },
-    "opencl": {
-        **{
-            f"{COPY}_{width}": f"__kernel void {COPY}_{width}(__global const uint{width}* source, "
-            f"__global uint{width}* target) {_OPENCL_COPY_BODY}"
-            for width in (4, 16)
-        },
-        EMPTY: f"__kernel void {EMPTY}(__global float* target) {{}}",
-        # Written as kernels write it. OpenCL's fma() is a call of a function where the driver's library has it so: PoCL
-        # 3.0 then does 0.9 GFLOP/s on a machine whose two cores do 70 with x * a + b.
-        **{
-            f"{MULTIPLY_ADD}_{width}": f"__kernel void {MULTIPLY_ADD}_{width}(__global float* target, float a, "
-            "float b) " + _multiply_add_body(width, "{x} * va + vb")
-            for width in WIDTHS["opencl"]
-        },
-    },
-}
-
-
 def compile_probes(compiler: Compiler, backend: BackendName) -> dict[str, Artifact]:
     """The calibration kernels, compiled; a kernel the compiler refuses is left out, and with it its roof."""
-    compiled = {
-        entry: compiler.compile(Specialised(backend, entry, text)) for entry, text in _PROBE_SOURCES[backend].items()
-    }
-    return {entry: result for entry, result in compiled.items() if isinstance(result, Artifact)}
+    texts = {EMPTY: f"KERNEL {EMPTY}(GLOBAL float* target) {{}}"}
+    for entry, text in ((COPY, _copy), (MULTIPLY_ADD, _multiply_add)):
+        texts |= {f"{entry}_{width}": text(width) for width in WIDTHS[backend][entry]}
+    sources = {entry: Specialised(backend, entry, _HEADS[backend] + text) for entry, text in texts.items()}
+    made = {entry: compiler.compile(source) for entry, source in sources.items()}
+    return {entry: result for entry, result in made.items() if isinstance(result, Artifact)}
 
 
 def measure_roofline(device: Device, probes: dict[str, Artifact]) -> Roofline:
@@ -173,24 +167,19 @@ def _multiply_add_peak(device: Device, kernel: object, width: int) -> float:
 
 HEALTH_ENTRY = "tunesmith_health"
 HEALTH_BLOCK, HEALTH_BLOCKS, HEALTH_STEPS = 64, 1024, 64
-_HEALTH_BODY = f"""{{
-    unsigned int x = @INDEX@;
+_HEALTH = f"""KERNEL {HEALTH_ENTRY}(GLOBAL unsigned int* out) {{
+    size_t at = GROUP * {HEALTH_BLOCK} + LANE;
+    unsigned int x = at;
     for (int step = 0; step < {HEALTH_STEPS}; ++step) x = x * 1664525u + 1013904223u;
-    out[@INDEX@] = x;
+    out[at] = x;
 }}
 """
-_HEALTH_SOURCES: dict[BackendName, str] = {
-    "cuda": f'extern "C" __global__ void {HEALTH_ENTRY}(unsigned int* out) '
-    + _HEALTH_BODY.replace("@INDEX@", "blockIdx.x * blockDim.x + threadIdx.x"),
-    "opencl": f"__kernel void {HEALTH_ENTRY}(__global unsigned int* out) "
-    + _HEALTH_BODY.replace("@INDEX@", "get_global_id(0)"),
-}
 """A linear congruential generator (Numerical Recipes, section 7.1): every element depends on every step."""
 
 
 def compile_health(compiler: Compiler, backend: BackendName) -> Artifact | None:
     """The health kernel, compiled; None where the compiler refuses it."""
-    made = compiler.compile(Specialised(backend, HEALTH_ENTRY, _HEALTH_SOURCES[backend]))
+    made = compiler.compile(Specialised(backend, HEALTH_ENTRY, _HEADS[backend] + _HEALTH))
     return made if isinstance(made, Artifact) else None
 
 
