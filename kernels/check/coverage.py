@@ -1,8 +1,7 @@
 """Coverage of a candidate by its checks: the basic blocks that launches entered, and the lines of the others.
 
-Owns which blocks of which machine code have run. A candidate's *marked* twin is compiled from the same source, with a
-mark at the start of each block (`tunesmith.kernels.build.machine_code`), and launched once on the data of each step;
-the candidate itself is checked and timed.
+A candidate's *marked* twin is compiled from the same source, with a mark at the start of each block
+(`tunesmith.kernels.build.machine_code`), and launched once on the data of each step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Which checks a candidate goes through: sizes, types, contents and scalars, combined so that all pairs occur.
+"""Which checks a candidate goes through, and in which order; `tunesmith.kernels.check.verify` carries them out.
 
-Owns the steps of the full verdict and their order. A covering array of strength 2 (every pair of levels of two factors
-occurs in some step; Cohen et al., "The AETG system", IEEE TSE 23(7), 1997) over classes of each size, the combinations
-of types, the kinds of contents and the values of each scalar; within their classes sizes take turns, so that each
-member occurs with each combination of types. The steps are carried out by `tunesmith.kernels.check.verify`.
+A covering array of strength 2 (every pair of levels of two factors occurs in some step; Cohen et al., "The AETG
+system", IEEE TSE 23(7), 1997) over classes of each size, the combinations of types, the kinds of contents and the
+values of each scalar; within their classes sizes take turns, so that each member occurs with each combination of types.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Launches of a candidate under NVIDIA's tools: compute-sanitizer, which finds invalid accesses (memcheck), races in
-shared memory (racecheck), reads of memory that nobody wrote (initcheck) and barriers that not all threads reach
-(synccheck); and Nsight Compute (`ncu`), which counts hardware events.
+"""Launches of a candidate under NVIDIA's tools: compute-sanitizer for invalid accesses, races in shared memory,
+reads of memory that nobody wrote and barriers that not all threads reach; and Nsight Compute, which counts events.
 
-Each tool runs a process of its own (`main`), in which every array is an allocation of exactly its size, as tools know
-allocations and not arrays: in the bench's buffers a read one past the end would be inside. Outputs are left as they
-were allocated, so that reading one is reading what nobody wrote.
+Each tool runs a process of its own (`main`), in which every array is an allocation of exactly its size: tools know
+allocations, not arrays. Outputs are left as they were allocated, so that reading one is reading what nobody wrote.
 """
 
 from __future__ import annotations

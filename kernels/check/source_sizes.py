@@ -1,9 +1,7 @@
 """The integers that a source names: where a kernel decides by a size, it names one.
 
-Owns finding them in tree-sitter's syntax tree of the text: macros of constants are expanded and constant expressions
-computed, in each branch of a conditional directive, as no preprocessor has chosen one. `tunesmith.kernels.check.plan`
-makes sizes of them. A preprocessor's expansion (pcpp) was the alternative: it keeps one branch, has no C++ literals,
-and a few lines of macros that double their text would exhaust its memory.
+Macros of constants are expanded in tree-sitter's syntax tree, in each branch of a conditional directive. A preprocessor
+(pcpp) would keep one branch, and a few lines of macros that double their text would exhaust its memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One candidate on the buffers of one workload: loaded, checked, and its launches ready to be timed.
 
-Owns the order of a trial: restore, launch once, check, run the sequence that will be timed once and check again; and
-after timing, exchange the inputs of a set, run the timed sequence on it once more, and check that too.
+Restore, launch once, check, run the sequence that will be timed once and check again; after timing, exchange the inputs
+of a set, run the timed sequence on it once more, and check that too.
 """
 
 from __future__ import annotations
@@ -53,14 +53,11 @@ def bind(
     return [BoundLaunch(kernel, shape, data.arguments(index)) for index in range(data.sets)]
 
 
-def prepare(
-    device: Device, candidate: Candidate, data: WorkloadData, sample_seconds: float | None = None
-) -> Checked | Outcome:
+def prepare(device: Device, candidate: Candidate, data: WorkloadData, sample_seconds: float) -> Checked | Outcome:
     """Loads and checks `candidate`: one launch alone, then launches of the kind that will be timed. Which set the lone
     launch takes depends on the candidate alone, so that a verdict does not depend on what ran before. sample_seconds:
-    how long a timed sample should last; the device's own choice if left out."""
-    wanted = device.sample_seconds if sample_seconds is None else sample_seconds
-    window_of = partial(window_for, sets=data.sets, sample_seconds=wanted, rounds=device.has_graph_overhead)
+    how long a timed sample should last."""
+    window_of = partial(window_for, sets=data.sets, sample_seconds=sample_seconds, rounds=device.has_graph_overhead)
     artifact = candidate.artifacts[types_key(data.workload)]
     alone = zlib.crc32(artifact.digest.encode()) % data.sets
     try:
@@ -78,7 +75,7 @@ def prepare(
         # A sample says more exactly than a lone launch how many launches make one of the wanted length.
         window = window_of(rotation.lasted / rotation.window)
         shortest, longest = SAMPLE_LENGTH_TOLERANCE
-        if window != rotation.window and not shortest <= rotation.lasted / wanted <= longest:
+        if window != rotation.window and not shortest <= rotation.lasted / sample_seconds <= longest:
             rotation = Rotation(device, launches, window, alone)
             data.restore()
             last = rotation.run_first()

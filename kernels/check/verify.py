@@ -1,9 +1,7 @@
 """One step of the full verdict on a candidate: launches on drawn contents, repeated, on changed inputs, beside the
-baseline.
+baseline, and with arrays at the edge of memory, where an access beyond an array faults.
 
-Owns the launches of a step and the reasons to reject a candidate there, and launches whose arrays lie at the edge of
-memory, where an access beyond an array faults. The steps are planned by `tunesmith.kernels.check.plan`; each runs on
-one device, under a deadline that the caller keeps.
+Steps are planned by `tunesmith.kernels.check.plan`; each runs on one device, under a deadline that the caller keeps.
 """
 
 from __future__ import annotations

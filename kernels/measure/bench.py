@@ -1,8 +1,5 @@
-"""A bench: one device, one task, and every candidate that is put on it to be checked and timed.
-
-Owns the measurement of a candidate on a workload (`visit`), the comparison of candidates with the baseline and with
-opponents (`compare`).
-"""
+"""A bench: one device, one task, and every candidate that is put on it to be checked and timed, alone (`visit`) or
+beside the baseline and opponents (`compare`)."""
 
 from __future__ import annotations
 
@@ -143,7 +140,7 @@ class Bench:
     def _compared(self, request: ComparisonRequest, data: WorkloadData) -> WorkloadComparison | Outcome:
         """`compare`, or why the baseline cannot be timed. Raises `DeviceError`."""
         forget_compiled()
-        seconds = COMPARISON_SAMPLE_FACTOR * self.device.sample_seconds if self.device.has_graph_overhead else None
+        seconds = self.device.sample_seconds * (COMPARISON_SAMPLE_FACTOR if self.device.has_graph_overhead else 1)
         # By position: the baseline, the candidates, then the opponents, kernels first.
         own = (request.baseline, *request.candidates)
         rivals = sorted(request.opponents, key=lambda one: not isinstance(one, KernelRival))
@@ -236,7 +233,7 @@ class Bench:
         data = self._data(workload)
         asks_to_keep = ASKS_TO_KEEP.search(candidate.template.source) is not None
         others_kept, self._lines_kept = self._lines_kept, self._lines_kept or asks_to_keep
-        checked = prepare(self.device, candidate, data)
+        checked = prepare(self.device, candidate, data, self.device.sample_seconds)
         if not isinstance(checked, Checked):
             return checked
         # Not before every measurement: after some resets each launch of the process takes 0.2 to 0.35 us longer on an

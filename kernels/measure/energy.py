@@ -1,11 +1,8 @@
-"""The energy of a launch: launches repeated for a window, by the counter of the device.
+"""The energy of a launch: launches repeated for a window, by the device's counter of the whole board's energy.
 
-Owns the window. The counter of an NVIDIA GPU moves every 20 to 100 ms and takes milliseconds to read, so that it says
-nothing of one launch. A thread reads it as often as it can while launches follow each other; a window begins and ends
-where it moved, and the launches between are the launches under way from the one moment to the other. When exactly it
-moved between two readings remains unknown: `Energy.error`.
-
-The energy is the whole board's, idle parts and memory included.
+The counter of an NVIDIA GPU moves every 20 to 100 ms and takes milliseconds to read. A thread reads it as often as it
+can while launches follow each other; a window begins and ends where it moved. When exactly it moved between two
+readings remains unknown: `Energy.error`.
 """
 
 from __future__ import annotations

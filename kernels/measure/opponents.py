@@ -1,8 +1,7 @@
 """Opponents: library functions in Python, and kernels, timed on the same buffers as the candidates.
 
-Owns the arrays that functions get, the check of their results, and their launches. With CUDA they are captured as
-graphs, so that the time is the device's, without Python's. Their framework allocates their memory. Opponents that are
-kernels are checked and launched as candidates are.
+With CUDA, calls of functions are captured as graphs, so that the time is the device's, without Python's. Their
+framework allocates their memory. Opponents that are kernels are checked and launched as candidates are.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def forget_compiled() -> None:
 
 
 def prepare_opponent(
-    device: Device, opponent: FunctionOpponent, data: WorkloadData, sample_seconds: float | None = None
+    device: Device, opponent: FunctionOpponent, data: WorkloadData, sample_seconds: float
 ) -> Callable[[], Rotation] | str:
     """A sampler of the opponent's launches on the places that the arrays of `data` have at each call, or why it cannot
     be timed, as a clause. sample_seconds: how long a sample should last."""
@@ -96,8 +95,7 @@ def prepare_opponent(
         return f"it fails on the device: {error}"
     except Exception as error:  # noqa: BLE001 - it is the user's code, or a library's: whatever it raises is the answer
         return f"it raises {type(error).__name__}: {error}"
-    wanted = device.sample_seconds if sample_seconds is None else sample_seconds
-    window = window_for(seconds, data.sets, wanted, rounds=device.has_graph_overhead)
+    window = window_for(seconds, data.sets, sample_seconds, rounds=device.has_graph_overhead)
     return lambda: Rotation(device, [calls.launch(index) for index in range(data.sets)], window)
 
 

@@ -1,8 +1,7 @@
 """The measured roofs of a device: copy bandwidth at several sizes, the peak of plain float arithmetic, and the time of
 an empty kernel; and whether it computes at all: a small kernel whose result is known.
 
-Owns three small kernels per backend and how they are timed, which is how candidates are timed: through the same
-launcher, with cold caches. The arithmetic over roofs is `tunesmith.hw.roofline`.
+Probes are timed as candidates are, with cold caches. The arithmetic over roofs is `tunesmith.hw.roofline`.
 """
 
 from __future__ import annotations

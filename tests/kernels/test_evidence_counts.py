@@ -9,8 +9,7 @@ import pytest
 
 from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.guard import HEADERS
-from tunesmith.kernels.build.machine_code import HotLine, Profile, instruction_mix
-from tunesmith.kernels.build.machine_code import hot_lines as hot_lines_of
+from tunesmith.kernels.build.machine_code import Profile, instruction_mix
 from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.check.sanitizer import count_events, parse_counters
 from tunesmith.kernels.spec.taskfile import load_task
@@ -98,25 +97,6 @@ def test_lines_are_ranked_by_their_instructions_and_the_loops_around_them(compil
     assert all(one.depth == 0 for one in profile.lines if one.line == 9)
     shown = hot_lines(LOOPS, profile)
     assert shown[0] == f"6: {first.instructions} in 2 loops: sum += sinf(x[i]) / x[j];"
-
-
-def test_lines_of_headers_count_where_they_are_inlined() -> None:
-    text = """
-    .file 1 "folder/mine"
-    .file 2 "folder/header.h"
-    .loc 1 4 5
-    mov.u32 %r1, %tid.x;
-$L__loop:
-    .loc 2 99 1, function_name $L__info_string0, inlined_at 1 7 9
-    add.f32 %f1, %f1, %f2;
-    mul.f32 %f1, %f1, %f2;
-    .loc 2 12 1
-    @%p1 bra $L__loop;
-    .loc 1 9 5
-    st.global.f32 [%rd1], %f1;
-    """
-    assert hot_lines_of(text, "mine") == (HotLine(7, 3, 1), HotLine(4, 1, 0), HotLine(9, 1, 0))
-    assert hot_lines_of(text, "mine", most=1) == (HotLine(7, 3, 1),) and hot_lines_of("", "mine") == ()
 
 
 CSV = """==PROF== Connected to process 77 (/usr/bin/python3.11)

@@ -123,7 +123,7 @@ def test_one_that_works_in_place_is_judged_after_one_call(tmp_path: Path, device
     )
     bench = Bench(made, device.limits, device.index)
     data = WorkloadData(bench.device, made, made.workloads[0], seed=0, max_bytes=1 << 28)
-    found = prepare_opponent(bench.device, made.opponents[0], data)
+    found = prepare_opponent(bench.device, made.opponents[0], data, bench.device.sample_seconds)
     assert callable(found), found
 
 
@@ -158,13 +158,6 @@ def test_a_kernel_without_a_launch_is_named(tmp_path: Path) -> None:
     text = '\n[[backends.opencl.opponents]]\nname = "one"\nlabel = "production"\nsource_file = "baseline.cl"\n'
     with pytest.raises(TunesmithError, match=r"opponents\[one\].launch: it is missing"):
         append(tmp_path / "task" / "task.toml", text)
-
-
-def test_those_on_request_are_left_out_unless_all_are_asked_for(tmp_path: Path) -> None:
-    task(tmp_path, "right", "as_dict")
-    made = append(tmp_path / "task" / "task.toml", "on_request = true\n")
-    found = {which: [one.name for one in made.opponents_on("opencl", which)] for which in ("usual", "all", "none")}
-    assert found == {"usual": ["right"], "all": ["right", "as_dict"], "none": []}
 
 
 def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> None:
