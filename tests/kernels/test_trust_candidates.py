@@ -66,8 +66,6 @@ def test_the_index_names_every_file_and_known_reasons() -> None:
     files = {str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.c[ul]") if path.parent.name in ("bad", "good")}
     assert files == {one.file for one in FILES if (FOLDER / one.file).exists()}
     assert all(reason in REASONS for one in ALL for reason in one.reasons)
-    assert len({Path(one.file).stem for one in FILES if one.reasons}) >= 20
-    assert len({Path(one.file).stem for one in FILES if not one.reasons}) >= 10
 
 
 @pytest.mark.parametrize("backend", ["opencl", "cuda"])
