@@ -125,13 +125,11 @@ def events_of_rope() -> Any:
     return count_events(candidate, task, 0, task.workloads[0], 0)
 
 
-def test_without_the_tool_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    assert "not installed" in events_of_rope()
-
-
 def test_a_tool_that_works_gives_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line is what ncu takes; a stand-in answers with a table."""
+    with monkeypatch.context() as absent:
+        absent.setattr("shutil.which", lambda *_, **__: None)
+        assert "not installed" in events_of_rope()
     tool = tmp_path / "ncu"
     tool.write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/arguments\ncat <<'END'\n{CSV}END\n")
     tool.chmod(0o755)

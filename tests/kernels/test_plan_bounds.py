@@ -35,20 +35,14 @@ FILES: dict[str, tuple[str, str, tuple[str, ...], str, set[str]]] = {
     "bounded": ("x in T n d; out out T n d", "n=512, d=4096", ("d <= 4096", "d >= 64"), "", set()),
     "square": ("a in T m k; b in T k n; c out T m n", "m=512, n=512, k=512", ("m == n", "n == k"), "", set()),
     "all multiples": (
-        "a in T m k; b in T k n; c out T m n",
-        "m=1024, n=1024, k=1024; m=4096, n=4096, k=4096",
-        ("m % 64 == 0 and n % 64 == 0", "k % 32 == 0"),
-        "2 * m * n * k",
-        set(),
+        "a in T m k; b in T k n; c out T m n", "m=1024, n=1024, k=1024; m=4096, n=4096, k=4096",
+        ("m % 64 == 0 and n % 64 == 0", "k % 32 == 0"), "2 * m * n * k", set(),
     ),
     "radius": ("x in T h w; out out T h w", "h=1080, w=1920, r=3; h=4096, w=4096, r=8", (), "", {"r"}),
     "window with flops": ("x in T n; out out T n", "n=100000, window=128", ("window < n",), "n * window", {"window"}),
     "weights of a radius": (
-        "x in T h w; f in float32 2*r+1 2*r+1; out out T h w",
-        "h=512, w=512, r=2",
-        ("2 * r + 1 <= w",),
-        "2 * h * w * (2 * r + 1) ** 2",
-        {"r"},
+        "x in T h w; f in float32 2*r+1 2*r+1; out out T h w", "h=512, w=512, r=2",
+        ("2 * r + 1 <= w",), "2 * h * w * (2 * r + 1) ** 2", {"r"},
     ),
     "halo": ("x in T h+2*r w+2*r; out out T h w", "h=64, w=64, r=3; h=1024, w=1024, r=4", (), "", {"r"}),
     "valid": ("x in T h w; out out T h-2*r w-2*r", "h=512, w=512, r=2; h=64, w=64, r=5", (), "", {"r"}),
@@ -67,11 +61,8 @@ FILES: dict[str, tuple[str, str, tuple[str, ...], str, set[str]]] = {
     "no inputs": ("out out T n", "n=65536", (), "", set()),
     "a contradiction elsewhere": ("x in T n; out out T n", "n=4096", ("n // (n - 64) >= 1 or n < 2",), "", set()),
     "attention": (
-        "q in T h t d; k in T g s d; v in T g s d; out out T h t d",
-        "h=32, g=8, t=128, s=1024, d=128",
-        ("h % g == 0", "t <= s", "d in (64, 128)"),
-        "4 * h * t * s * d",
-        set(),
+        "q in T h t d; k in T g s d; v in T g s d; out out T h t d", "h=32, g=8, t=128, s=1024, d=128",
+        ("h % g == 0", "t <= s", "d in (64, 128)"), "4 * h * t * s * d", set(),
     ),
 }  # fmt: skip
 SOURCES = (
