@@ -370,12 +370,9 @@ class Shapes:
         operations = _number(lambda: task.flops_of(smallest))
         self.cheap = MAX_BYTES[limits.kind], MAX_FLOPS[limits.kind]
         self.most = max(self.cheap[0], _array_bytes(task, smallest)), max(self.cheap[1], operations)
-        found = {tuple(workload.types.items()): workload.types for workload in task.workloads}
-        self.types = [
-            dict(types)
-            for types in found.values()
-            if all(limits.backend in DTYPES[dtype].c_names for dtype in types.values())
-        ]
+        known = {dtype for dtype, one in DTYPES.items() if limits.backend in one.c_names}
+        distinct = dict.fromkeys(tuple(workload.types.items()) for workload in task.workloads)
+        self.types = [dict(types) for types in distinct if {dtype for _, dtype in types} <= known]
 
     def step(self, workload: Workload, turn: int) -> Step:
         """`workload` with the task's own contents."""

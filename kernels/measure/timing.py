@@ -111,10 +111,7 @@ def sample_until(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Time of a candidate over time of a baseline, with its 99 % interval.
-
-    Below 1.0 the candidate is faster; "faster" may be said only when `high` < 1.0.
-    """
+    """Time of a candidate over time of a baseline, with its 99 % interval; it is faster only where `high` < 1.0."""
 
     ratio: float
     low: float

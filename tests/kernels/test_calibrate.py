@@ -10,7 +10,7 @@ from tunesmith.kernels.backends import BoundLaunch, open_device
 from tunesmith.kernels.backends.opencl import OpenclCompiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
-from tunesmith.kernels.measure.roofs import COPY, MULTIPLY_ADD, compile_probes, measure_roofline
+from tunesmith.kernels.measure.roofs import compile_probes, measure_roofline
 from tunesmith.kernels.spec.task import Geometry
 
 COUNT = 1 << 22
@@ -43,9 +43,7 @@ def seconds(opened, entry: str, source: str, count: int, blocks: int, threads: i
 
 
 def test_every_probe_compiles_and_gives_a_roof(opened, roofs):
-    names = compile_probes(opened[1], "opencl")
-    assert sum(name.startswith(COPY) for name in names) == 2
-    assert sum(name.startswith(MULTIPLY_ADD) for name in names) == 2
+    assert len(compile_probes(opened[1], "opencl")) == 5
     assert roofs.peak_bandwidth and roofs.peak_flops["float32"] and roofs.launch_seconds
 
 

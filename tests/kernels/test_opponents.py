@@ -169,7 +169,6 @@ def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> 
     ("old", "new", "wanted"),
     [
         ("call = ", "cal = ", "key opponents[right].call: give the function as 'FILE.py:FUNCTION'"),
-        ('label = "eager"', 'label = "fast"', "key opponents[right].label: choose 'vendor library', 'eager'"),
         ('framework = "numpy"', 'framework = "jax"', "opponents[right].framework: choose 'numpy', 'cupy'"),
     ],
 )
