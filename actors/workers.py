@@ -202,18 +202,15 @@ class DeviceWorker(Bench):
         if not {*candidate.digests, *baseline.digests} >= set(self._loaded):
             self._loaded.clear()
         return self._with_data(
-            step,
-            lambda data: verify.verify(self.device, candidate, baseline, step, data, self._loaded, self._plain),
+            step, lambda data: verify.verify(candidate, baseline, step, data, self._loaded, self._plain)
         )
 
     def time_baseline(self, baseline: Candidate, step: Step) -> float | LaunchFailed | Skipped:
-        return self._with_data(step, lambda data: verify.time_baseline(self.device, baseline, step, data, self._loaded))
+        return self._with_data(step, lambda data: verify.time_baseline(baseline, step, data, self._loaded))
 
     def try_baseline(self, baseline: Candidate, step: Step) -> Skipped | LaunchFailed | None:
         """Why the step is left out, or None where the baseline is right there."""
-        result = self._with_data(
-            step, lambda data: verify.measure_baseline(self.device, baseline, step, data, self._loaded)
-        )
+        result = self._with_data(step, lambda data: verify.measure_baseline(baseline, step, data, self._loaded))
         if isinstance(result, Skipped | LaunchFailed):
             return result
         self._plain = result
@@ -224,7 +221,7 @@ class DeviceWorker(Bench):
     ) -> bool | LaunchFailed | Skipped:
         def launch(data: WorkloadData) -> bool | Skipped:
             try:
-                return verify.launch_at_edges(self.device, candidate, data, arrays, edge, self._loaded)
+                return verify.launch_at_edges(candidate, data, arrays, edge, self._loaded)
             except OutOfDeviceMemory as error:
                 return Skipped(step.name, str(error))
 
@@ -234,7 +231,7 @@ class DeviceWorker(Bench):
         """See `launch_marked`."""
         if not set(twin.digests) >= set(self._twins):
             self._twins.clear()
-        return self._with_data(step, lambda data: launch_marked(self.device, twin, data, self._twins))
+        return self._with_data(step, lambda data: launch_marked(twin, data, self._twins))
 
     def _with_data(self, step: Step, work: Callable[[WorkloadData], T]) -> T | LaunchFailed | Skipped:
         """`work` on the data of `step`."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError
+from tunesmith.kernels.backends import BoundLaunch, DeviceError
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key, undeclared_state
 from tunesmith.kernels.check.compare import measure_set
 from tunesmith.kernels.launch.buffers import WorkloadData
@@ -35,33 +35,31 @@ class Checked:
     errors: dict[str, float]
 
 
-def bind(
-    device: Device, candidate: Candidate, data: WorkloadData, loaded: dict[str, object] | None = None
-) -> list[BoundLaunch] | Outcome:
+def bind(candidate: Candidate, data: WorkloadData, loaded: dict[str, object]) -> list[BoundLaunch] | Outcome:
     """The launches of `candidate` on each set of `data`, or why it cannot be launched. loaded: kernels of this device
     by the digest of their machine code, to which this one is added. Raises `DeviceError`."""
     artifact = candidate.artifacts[types_key(data.workload)]
     shape = geometry(candidate.template, candidate.config, data.workload)
     rejected = undeclared_state(candidate.template, artifact)
-    rejected = rejected or compiler_rejection(device.limits, shape, artifact.resources)
+    rejected = rejected or compiler_rejection(data.device.limits, shape, artifact.resources)
     if rejected is not None:
         return rejected
-    loaded = {} if loaded is None else loaded
     if artifact.code_digest not in loaded:
-        loaded[artifact.code_digest] = device.load(artifact)
+        loaded[artifact.code_digest] = data.device.load(artifact)
     kernel = loaded[artifact.code_digest]
     return [BoundLaunch(kernel, shape, data.arguments(index)) for index in range(data.sets)]
 
 
-def prepare(device: Device, candidate: Candidate, data: WorkloadData, sample_seconds: float) -> Checked | Outcome:
+def prepare(candidate: Candidate, data: WorkloadData, sample_seconds: float) -> Checked | Outcome:
     """Loads and checks `candidate`: one launch alone, then launches of the kind that will be timed. Which set the lone
     launch takes depends on the candidate alone, so that a verdict does not depend on what ran before. sample_seconds:
     how long a timed sample should last."""
+    device = data.device
     window_of = partial(window_for, sets=data.sets, sample_seconds=sample_seconds, rounds=device.has_graph_overhead)
     artifact = candidate.artifacts[types_key(data.workload)]
     alone = zlib.crc32(artifact.digest.encode()) % data.sets
     try:
-        launches = bind(device, candidate, data)
+        launches = bind(candidate, data, {})
         if not isinstance(launches, list):
             return launches
         data.restore()
@@ -88,9 +86,9 @@ def prepare(device: Device, candidate: Candidate, data: WorkloadData, sample_sec
     return Checked(artifact, rotation, launches, errors)
 
 
-def load_again(device: Device, checked: Checked, data: WorkloadData) -> Checked:
+def load_again(checked: Checked, data: WorkloadData) -> Checked:
     """The same launches, on the sets where they lie now, with the code loaded anew where that is cheap."""
-    kernel = device.load(checked.artifact) if device.loads_quickly else checked.launches[0].kernel
+    kernel = data.device.load(checked.artifact) if data.device.loads_quickly else checked.launches[0].kernel
     launches = [
         replace(launch, kernel=kernel, arguments=data.arguments(index)) for index, launch in enumerate(checked.launches)
     ]

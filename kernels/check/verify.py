@@ -138,21 +138,20 @@ def prepare_step(
 
 
 def verify(
-    device: Device,
     candidate: Candidate,
     baseline: Candidate,
     step: Step,
     data: WorkloadData,
-    loaded: dict[str, object] | None = None,
+    loaded: dict[str, object],
     plain: Standard | None = None,
 ) -> Passed | Skipped | Outcome:
     """One step of the full verdict, on what `prepare_step` made. loaded: see `bind`. plain: the result of
     `measure_baseline` where that has run. Raises `TaskError` where the task's baseline is at fault."""
-    measured = plain or measure_baseline(device, baseline, step, data, loaded)
+    measured = plain or measure_baseline(baseline, step, data, loaded)
     if isinstance(measured, Skipped):
         return measured
     try:
-        launches = bind(device, candidate, data, loaded)
+        launches = bind(candidate, data, loaded)
         if not isinstance(launches, list):
             return launches
         return _StepLaunches(launches, data, step, measured).verdict()
@@ -161,15 +160,15 @@ def verify(
 
 
 def measure_baseline(
-    device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None = None
+    baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]
 ) -> Standard | Skipped:
     """The baseline's own deviations, where it is right or only inexact. Raises `TaskError`."""
     sticky = False
     try:
-        outside = infeasible_on(baseline.template, baseline.config, step.workload, device.limits)
+        outside = infeasible_on(baseline.template, baseline.config, step.workload, data.device.limits)
         if outside is None and not step.own and (beyond := data.beyond_integers()):
             return Skipped(step.name, beyond, reason="reference")
-        found = _deviations(device, baseline, step, data, loaded) if outside is None else outside.detail
+        found = _deviations(baseline, step, data, loaded) if outside is None else outside.detail
         if not isinstance(found, str):
             return found
     except DeviceError as error:
@@ -180,11 +179,9 @@ def measure_baseline(
     return Skipped(step.name, f"the plain kernel is not right there: {found}", sticky)
 
 
-def _deviations(
-    device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None
-) -> Standard | str:
+def _deviations(baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]) -> Standard | str:
     """The baseline's deviations on each variant of the contents, or why it is not right. Raises `DeviceError`."""
-    launches = bind(device, baseline, data, loaded)
+    launches = bind(baseline, data, loaded)
     if not isinstance(launches, list):
         return str(launches)
     allowed = {argument.name: 1.0 if step.own else math.inf for argument in data.task.outputs}
@@ -205,13 +202,11 @@ def _deviations(
     return tuple(standard)
 
 
-def time_baseline(
-    device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None = None
-) -> float:
+def time_baseline(baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]) -> float:
     """Seconds of a launch, whose result nobody looks at; 0 where there is none. Raises `DeviceError`."""
-    if infeasible_on(baseline.template, baseline.config, step.workload, device.limits) is not None:
+    if infeasible_on(baseline.template, baseline.config, step.workload, data.device.limits) is not None:
         return 0.0
-    launches = bind(device, baseline, data, loaded)
+    launches = bind(baseline, data, loaded)
     if not isinstance(launches, list):
         return 0.0
     data.restore_set(0, 0)
@@ -377,23 +372,18 @@ Edge = Literal["end", "start", "read-only"]
 
 
 def launch_at_edges(
-    device: Device,
-    candidate: Candidate,
-    data: WorkloadData,
-    arrays: Collection[str],
-    edge: Edge,
-    loaded: dict[str, object] | None = None,
+    candidate: Candidate, data: WorkloadData, arrays: Collection[str], edge: Edge, loaded: dict[str, object]
 ) -> bool:
     """One launch of `candidate` on set 0 with the arguments `arrays` at the edge of memory, and nothing else that can
     be reached from them; other arrays lie as in every step. False where the device has no such memory. loaded: see
     `tunesmith.kernels.check.trial.bind`. Raises `DeviceError` where the launch fails; on a CPU the process dies."""
-    launches = bind(device, candidate, data, loaded)
+    launches = bind(candidate, data, loaded)
     if not isinstance(launches, list):
         return False
     data.restore_set(0, 0)
     side: Side = "start" if edge == "start" else "end"
     moved = {
-        place.argument.name: device.copy_at_edge(data.view(place, 0), side, writable=edge != "read-only")
+        place.argument.name: data.device.copy_at_edge(data.view(place, 0), side, writable=edge != "read-only")
         for place in data.places
         if place.argument.name in arrays
     }

@@ -149,10 +149,10 @@ class Bench:
         functions: dict[int, Callable[[], Rotation] | str] = {}
         for at, made in enumerate((*own, *rivals)):
             if isinstance(made, FunctionOpponent):
-                functions[at] = prepare_opponent(self.device, made, data, seconds)
+                functions[at] = prepare_opponent(made, data, seconds)
                 continue
             kernel = made.made if isinstance(made, KernelRival) else made
-            match prepare(self.device, kernel, data, seconds) if isinstance(kernel, Candidate) else kernel:
+            match prepare(kernel, data, seconds) if isinstance(kernel, Candidate) else kernel:
                 case Checked() as checked:
                     kernels[at] = checked
                 case outcome:
@@ -202,7 +202,7 @@ class Bench:
         def load(at: int) -> Rotation:
             if at in loaders:
                 return loaders[at]()
-            kernels[at] = load_again(self.device, kernels[at], data)
+            kernels[at] = load_again(kernels[at], data)
             return kernels[at].rotation
 
         positions = sorted((*kernels, *loaders))
@@ -233,7 +233,7 @@ class Bench:
         data = self._data(workload)
         asks_to_keep = ASKS_TO_KEEP.search(candidate.template.source) is not None
         others_kept, self._lines_kept = self._lines_kept, self._lines_kept or asks_to_keep
-        checked = prepare(self.device, candidate, data, self.device.sample_seconds)
+        checked = prepare(candidate, data, self.device.sample_seconds)
         if not isinstance(checked, Checked):
             return checked
         # Not before every measurement: after some resets each launch of the process takes 0.2 to 0.35 us longer on an

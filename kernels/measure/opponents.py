@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.backends import Device, DeviceError, HostCall
+from tunesmith.kernels.backends import DeviceError, HostCall
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.compare import deviation
 from tunesmith.kernels.launch.buffers import WorkloadData
@@ -69,16 +69,16 @@ def forget_compiled() -> None:
 
 
 def prepare_opponent(
-    device: Device, opponent: FunctionOpponent, data: WorkloadData, sample_seconds: float
+    opponent: FunctionOpponent, data: WorkloadData, sample_seconds: float
 ) -> Callable[[], Rotation] | str:
     """A sampler of the opponent's launches on the places that the arrays of `data` have at each call, or why it cannot
     be timed, as a clause. sample_seconds: how long a sample should last."""
-    traits = BACKENDS[device.limits.backend]
+    device, traits = data.device, BACKENDS[data.device.limits.backend]
     known = traits.frameworks
     if opponent.framework not in known or (device.limits.kind == "gpu" and traits.arrays_on_host):
         return f"functions of {opponent.framework} do not run on this device, only those of {', '.join(known)}"
     try:
-        calls = _Calls(device, opponent, data)
+        calls = _Calls(opponent, data)
         data.restore()
         for _ in range(WARM_UP_CALLS):
             calls.once(0)
@@ -113,8 +113,8 @@ def _function_of(opponent: FunctionOpponent) -> Any:
 class _Calls:
     """Calls of an opponent on the sets of `data`."""
 
-    def __init__(self, device: Device, opponent: FunctionOpponent, data: WorkloadData) -> None:
-        self._device, self._opponent, self._data = device, opponent, data
+    def __init__(self, opponent: FunctionOpponent, data: WorkloadData) -> None:
+        self._device, self._opponent, self._data = data.device, opponent, data
         self._function = _function_of(opponent)
         task, workload = data.task, data.workload
         # One that takes every output writes where the kernels do, so that it does the same work in the same memory.

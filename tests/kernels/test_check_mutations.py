@@ -136,7 +136,7 @@ def test_what_only_one_check_of_a_step_catches(name: str, device: Any, monkeypat
 
     def verdict() -> Any:
         started.clear()
-        return checks.verify(opened, candidate, candidate, step, data)
+        return checks.verify(candidate, candidate, step, data, {})
 
     started: list[bool] = []
     measured = checks.measure_baseline

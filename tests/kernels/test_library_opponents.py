@@ -22,7 +22,7 @@ def prepared(task: Task, opponent: FunctionOpponent, dtype: str, device: Any) ->
     workload = Workload(name="small", sizes=sizes, types={"T": dtype})
     opened = open_device(device.limits, device.index)
     data = WorkloadData(opened, task, workload, seed=0, max_bytes=1 << 28)
-    return prepare_opponent(opened, opponent, data, opened.sample_seconds)
+    return prepare_opponent(opponent, data, opened.sample_seconds)
 
 
 def test_every_task_has_one() -> None:

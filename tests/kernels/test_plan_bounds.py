@@ -33,7 +33,6 @@ FILES: dict[str, tuple[str, str, tuple[str, ...], str, set[str]]] = {
     # arrays "name role dtype shape"; sizes of its workloads; requires; flops; sizes that are no extents
     "power of two": ("x in T n; out out T n", "n=4096; n=65536", ("n & (n - 1) == 0",), "", set()),
     "bounded": ("x in T n d; out out T n d", "n=512, d=4096", ("d <= 4096", "d >= 64"), "", set()),
-    "square": ("a in T m k; b in T k n; c out T m n", "m=512, n=512, k=512", ("m == n", "n == k"), "", set()),
     "all multiples": (
         "a in T m k; b in T k n; c out T m n", "m=1024, n=1024, k=1024; m=4096, n=4096, k=4096",
         ("m % 64 == 0 and n % 64 == 0", "k % 32 == 0"), "2 * m * n * k", set(),

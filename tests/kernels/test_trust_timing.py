@@ -34,10 +34,6 @@ def noisy(rng: np.random.Generator, noise: float, drift: list[float], seconds: f
     return sample
 
 
-def several(sample: Callable[[], float]) -> Callable[[int], list[float]]:
-    return lambda count: [sample() for _ in range(count)]
-
-
 def kernel(
     rng: np.random.Generator, noise: float, drift: list[float], seconds: float = 1.0, placement: float = 0.0
 ) -> Callable[[], Callable[[], float]]:
@@ -102,10 +98,11 @@ def test_every_block_loads_each_kernel_once_and_orders_vary() -> None:
 
 
 def test_a_clear_loser_is_dropped_and_says_so() -> None:
-    rng = np.random.default_rng(4)
-    precision = Precision(target=1e-5, min_samples=7, budget_seconds=1e9, give_up_above=0.5)
+    sample = noisy(np.random.default_rng(4), 0.01, [0.0])
+    precision = Precision(target=1e-5, min_samples=7, budget_seconds=1e9)
     lost, close = (
-        sample_until(several(noisy(rng, 0.01, [0.0])), replace(precision, give_up_above=above)) for above in (0.5, 1.5)
+        sample_until(lambda count: [sample() for _ in range(count)], replace(precision, give_up_above=above))
+        for above in (0.5, 1.5)
     )
     assert lost.dropped and lost.samples == precision.min_samples
     assert not close.dropped and close.samples == precision.max_samples
