@@ -116,16 +116,9 @@ class _Calls:
     def __init__(self, opponent: FunctionOpponent, data: WorkloadData) -> None:
         self._device, self._opponent, self._data = data.device, opponent, data
         self._function = _function_of(opponent)
-        task, workload = data.task, data.workload
         # One that takes every output writes where the kernels do, so that it does the same work in the same memory.
         named = inspect.signature(self._function).parameters
-        written = [argument.name for argument in task.arguments if argument.role == "out"]
-        self._takes_outputs = all(name in named for name in written)
-        self._scalars = {
-            argument.name: task.scalar_of(argument, workload)
-            for argument in task.arguments
-            if argument.role == "scalar"
-        }
+        self._takes_outputs = all(one.name in named for one in data.task.arguments if one.role == "out")
         # A graph goes on writing where it wrote when it was captured: that memory belongs to these calls alone.
         self._pool: Any = None
 
@@ -180,12 +173,14 @@ class _Calls:
 
     def _given(self, index: int) -> dict[str, Any]:
         """What the opponent is called with: arrays in their storage types, and scalars."""
+        task, workload = self._data.task, self._data.workload
+        scalars = {one.name: task.scalar_of(one, workload) for one in task.arguments if one.role == "scalar"}
         arrays = {
             place.argument.name: self._array(place.dtype, self._data.view(place, index)).reshape(place.shape)
             for place in self._data.places
             if place.argument.role != "out" or self._takes_outputs
         }
-        return {**arrays, **self._scalars}
+        return arrays | scalars
 
     def _array(self, dtype: str, buffer: Any) -> Any:
         raw, kind, on_host = self._device.array(buffer, dtype), DTYPES[dtype], self._device.backend == "opencl"
