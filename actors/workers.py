@@ -12,7 +12,7 @@ import gc
 import os
 import resource
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -29,7 +29,7 @@ from tunesmith.kernels.check import compare as fused_check
 from tunesmith.kernels.check import verify
 from tunesmith.kernels.check.coverage import launch_marked
 from tunesmith.kernels.check.plan import Step
-from tunesmith.kernels.check.verify import Edges, Passed, Skipped, Standard
+from tunesmith.kernels.check.verify import Edge, Passed, Skipped, Standard
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.reference import unpacked
 from tunesmith.kernels.measure.bench import Bench
@@ -202,40 +202,36 @@ class DeviceWorker(Bench):
         if not {*candidate.digests, *baseline.digests} >= set(self._loaded):
             self._loaded.clear()
         return self._with_data(
-            step,
-            lambda data: verify.verify(self.device, candidate, baseline, step, data, self._loaded, self._plain),
+            step, lambda data: verify.verify(candidate, baseline, step, data, self._loaded, self._plain)
         )
 
     def time_baseline(self, baseline: Candidate, step: Step) -> float | LaunchFailed | Skipped:
-        return self._with_data(step, lambda data: verify.time_baseline(self.device, baseline, step, data, self._loaded))
+        return self._with_data(step, lambda data: verify.time_baseline(baseline, step, data, self._loaded))
 
     def try_baseline(self, baseline: Candidate, step: Step) -> Skipped | LaunchFailed | None:
         """Why the step is left out, or None where the baseline is right there."""
-        result = self._with_data(
-            step, lambda data: verify.measure_baseline(self.device, baseline, step, data, self._loaded)
-        )
+        result = self._with_data(step, lambda data: verify.measure_baseline(baseline, step, data, self._loaded))
         if isinstance(result, Skipped | LaunchFailed):
             return result
         self._plain = result
         return None
 
-    def try_edges(self, candidate: Candidate, step: Step, edges: Edges) -> bool | LaunchFailed | Skipped:
+    def try_edges(
+        self, candidate: Candidate, step: Step, arrays: Collection[str], edge: Edge
+    ) -> bool | LaunchFailed | Skipped:
         def launch(data: WorkloadData) -> bool | Skipped:
             try:
-                return verify.launch_at_edges(self.device, candidate, data, edges, self._loaded)
+                return verify.launch_at_edges(candidate, data, arrays, edge, self._loaded)
             except OutOfDeviceMemory as error:
                 return Skipped(step.name, str(error))
 
         return self._with_data(step, launch)
 
-    def surplus(self, baseline: Candidate, step: Step) -> float | LaunchFailed | Skipped:
-        return self._with_data(step, lambda data: verify.surplus_of_blocks(self.device, baseline, data, self._loaded))
-
     def cover(self, twin: Candidate, step: Step) -> frozenset[int] | LaunchFailed | Skipped:
         """See `launch_marked`."""
         if not set(twin.digests) >= set(self._twins):
             self._twins.clear()
-        return self._with_data(step, lambda data: launch_marked(self.device, twin, data, self._twins))
+        return self._with_data(step, lambda data: launch_marked(twin, data, self._twins))
 
     def _with_data(self, step: Step, work: Callable[[WorkloadData], T]) -> T | LaunchFailed | Skipped:
         """`work` on the data of `step`."""

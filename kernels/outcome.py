@@ -37,10 +37,9 @@ class Measured:
     median is over, each the mean of `launches` launches; errors: per checked argument the largest error as a share of
     its tolerance (1.0 is the limit); throttled: reasons the device gave during timing, empty if none, and none where a
     repetition went without. dropped: sampling ended early, as it was clearly slower than the best known.
-    sampling_seconds: wall clock of the samples. drift: time of the process's reference kernel, when it was last
-    re-timed, over its first time; None before that. telemetry: clocks in Hz, power in W, temperature in degrees
-    Celsius, after the samples, as far as the device tells. energy: of a launch; None where nobody asked for it, or the
-    device does not tell.
+    sampling_seconds: wall clock of the samples. telemetry: clocks in Hz, power in W, temperature in degrees Celsius,
+    after the samples, as far as the device tells. energy: of a launch; None where nobody asked for it, or the device
+    does not tell.
     """
 
     seconds: float
@@ -52,7 +51,6 @@ class Measured:
     throttled: tuple[str, ...] = ()
     dropped: bool = False
     sampling_seconds: float = 0.0
-    drift: float | None = None
     telemetry: dict[str, float] = dataclasses.field(default_factory=dict)
     energy: Energy | None = None
     kind: Literal["measured"] = "measured"

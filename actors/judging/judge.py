@@ -66,8 +66,6 @@ PROBE_SECONDS = 60.0
 """Deadline for compiling the kernels that measure the device's roofs."""
 CALIBRATE_SECONDS = 60.0
 """Deadline for measuring the device's roofs."""
-MIN_REPORTED_SURPLUS = 2.0
-"""Ratio of the blocks of a baseline's launch to those that it needs, from which on it is reported."""
 REACHING_BATCH = 8
 """Steps that enter further blocks between two looks at the blocks that have not run yet."""
 CHECK_SECONDS = {"gpu": 20.0, "cpu": 60.0}
@@ -104,17 +102,15 @@ class JudgeOptions:
 @dataclass(frozen=True, slots=True)
 class CandidateVerdict:
     """partial: no fault was found, but the template excludes most workloads that could show one. reason: empty unless
-    rejected, else a key of `REASONS`. notes: clauses on checks that were not made, and why; baseline_note: a sentence
-    where the baseline is launched with blocks that it does not need; unexecuted: parts of the kernel that ran in none
-    of the steps; artifacts: content hashes of the machine code of candidate and baseline; seconds: time of the checks,
-    compiling included and compute-sanitizer left out."""
+    rejected, else a key of `REASONS`. notes: clauses on checks that were not made, and why; unexecuted: parts of the
+    kernel that ran in none of the steps; artifacts: content hashes of the machine code of candidate and baseline;
+    seconds: time of the checks, compiling included and compute-sanitizer left out."""
 
     verdict: Literal["accepted", "partial", "rejected"]
     reason: str = ""
     detail: str = ""
     steps: tuple[Passed | Skipped, ...] = ()
     notes: tuple[str, ...] = ()
-    baseline_note: str = ""
     unexecuted: tuple[Unexecuted, ...] = ()
     artifacts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -194,10 +190,12 @@ def judge(
                 suspects[len(verdicts)] = suspect
             verdicts.append(replace(verdict, seconds=round(time.monotonic() - started, 1)))
         for place, answer in zip(suspects, judgement.sanitize(list(suspects.values())), strict=True):
-            verdict = verdicts[place]
-            if answer.found:
-                verdict = replace(verdict, verdict="rejected", reason="sanitizer", detail=answer.found)
-            verdicts[place] = replace(verdict, notes=(answer.note, *verdict.notes) if answer.note else verdict.notes)
+            if isinstance(answer, WrongResult):
+                verdicts[place] = replace(
+                    verdicts[place], verdict="rejected", reason=answer.reason, detail=answer.detail
+                )
+            elif answer:
+                verdicts[place] = replace(verdicts[place], notes=(answer, *verdicts[place].notes))
     return verdicts
 
 
@@ -305,19 +303,13 @@ class _Judgement:
             notes.append("repeated launches differ in some bits, within the tolerance")
         notes += _account(made_up.values(), passed, findings.seconds)
         notes += for_left_out({step.name: step for step in steps}, passed, self._unusable if only is None else ())
-        excluded, surplus, baseline_note = self._excluded(made_up, passed, findings), findings.surplus, ""
+        excluded = self._excluded(made_up, passed, findings)
         partial = excluded > MAX_EXCLUDED_SHARE * len(made_up)
-        if MIN_REPORTED_SURPLUS <= surplus < math.inf:
-            baseline_note = (
-                f"The baseline is launched with {surplus:.0f} times the blocks that it needs (its results are right "
-                "without the others), so speed-ups over it are too high: correct `grid` in its launch."
-            )
         verdict = CandidateVerdict(
             "partial" if partial else "accepted",
             detail=f"the template excludes {excluded} of {len(made_up)} steps on made-up sizes" if partial else "",
             steps=tuple(passed),
             notes=tuple(notes),
-            baseline_note=baseline_note,
             unexecuted=() if isinstance(coverage, str) or not findings.counting else coverage.unexecuted(),
             artifacts={"candidate": built.candidate.digests, "baseline": built.baseline.digests},
         )

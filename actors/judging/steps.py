@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,10 @@ from tunesmith.actors.judging.preparation import Preparation, require_prepared
 from tunesmith.actors.process import Isolated
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends import Side
 from tunesmith.kernels.build.artifact import Candidate, TypesKey, types_key
 from tunesmith.kernels.check.coverage import Coverage
 from tunesmith.kernels.check.plan import Step
-from tunesmith.kernels.check.verify import Edges, Passed, Skipped, edges_of, excluded
+from tunesmith.kernels.check.verify import Edge, Passed, Skipped, excluded
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.outcome import Crashed, LaunchFailed, Outcome, TimedOut, WrongResult, describe
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
@@ -35,8 +34,9 @@ MAX_NAMED_VALUES = 4
 """Values that a sentence names."""
 BLAMED = {"reference": "the reference fails", "plain kernel": "the plain kernel fails"}
 """The cause, by the reason for which steps are left out."""
-SIDES: tuple[Side, ...] = ("end", "start")
-"""Where kernels reach beyond an array, the likelier first."""
+EDGES: tuple[Edge, ...] = ("end", "start", "read-only")
+"""Where kernels reach beyond an array, the likelier first, and where they use inputs as scratch and put back what was
+there."""
 MAX_PROCESSES = 4
 CORES_PER_PROCESS = 2
 """NumPy and the driver have threads of their own."""
@@ -136,8 +136,7 @@ class Findings:
     reserve: seconds kept for later steps; slow: made-up workloads on which the reference or the plain kernel took too
     long, each with a clause that says so; results: of `steps` so far, by their places; unchecked: clauses on faults
     that were not looked for; first_wrong: the first step that rejects the candidate; counting: parts that ran are still
-    counted; surplus: blocks of the baseline's launches over the blocks that it needs, the minimum of the task's own
-    workloads so far.
+    counted.
     """
 
     kernels: BuiltKernels
@@ -149,7 +148,6 @@ class Findings:
     unchecked: dict[str, None] = field(default_factory=dict)
     first_wrong: int | None = None
     counting: bool = True
-    surplus: float = math.inf
     lock: threading.Lock = field(default_factory=threading.Lock)
     _ends: float = field(init=False)
 
@@ -268,11 +266,10 @@ class StepRunner:
         result: Passed | Skipped | Outcome = self.call("verify", kernels.candidate, kernels.baseline, step)
         if not isinstance(result, Passed):
             return result
-        if step.own and findings.surplus > 1:
-            surplus = self.call("surplus", kernels.baseline, step)
-            findings.surplus = min(findings.surplus, surplus if isinstance(surplus, float) else 1.0)
-        for edges in self._edges(step, place):
-            beyond = self._at_edges(kernels, step, edges)
+        # On a workload of the task's all edges; on derived ones, of which there are hundreds, one of two.
+        every = step.contents.kind == "task" and not step.derived
+        for edge in EDGES if every else [EDGES[place % 2]]:
+            beyond = self._at_edges(kernels, step, edge) if self._arrays(edge) else None
             if isinstance(beyond, str):
                 findings.unchecked.setdefault(beyond)
             elif beyond is not None:
@@ -327,7 +324,7 @@ class StepRunner:
         self.path = None
         if (skipped := self.try_plain(step, findings)) is not None:
             return skipped.reason != "plain kernel"
-        return not self._fails_at(findings.kernels.baseline, step, edges_of(self._arrays, SIDES[0]))
+        return not self._fails_at(findings.kernels.baseline, step, self._arrays("end"), "end")
 
     def _prepare(self, step: Step, seconds: float) -> Skipped | None:
         """Has the data of `step` lie in the process."""
@@ -373,25 +370,17 @@ class StepRunner:
                 why = f"whether every part of the kernel ran was not looked at: on {step.name}, {describe(result)}"
                 findings.unchecked.setdefault(why)
 
-    @property
-    def _arrays(self) -> list[str]:
-        return [argument.name for argument in self.task.arguments if argument.role != "scalar"]
+    def _arrays(self, edge: Edge) -> list[str]:
+        """The arguments that lie at an edge of memory: arrays, or inputs where they cannot be written."""
+        roles = ("in",) if edge == "read-only" else ("in", "inout", "out")
+        return [argument.name for argument in self.task.arguments if argument.role in roles]
 
-    def _edges(self, step: Step, number: int) -> list[Edges]:
-        """Which arrays lie at the edge of memory in further launches of a step. On the task's own workloads all do, on
-        either side, and inputs that cannot be written, by which a kernel is found that uses them as scratch and puts
-        back what was there; on derived ones, of which there are hundreds, one of these."""
-        inputs = [argument.name for argument in self.task.arguments if argument.role == "in"]
-        both = [edges_of(self._arrays, side) for side in SIDES]
-        if step.derived or step.contents.kind != "task":
-            return [both[number % len(both)]]
-        return both + ([edges_of(inputs, writable=False)] if inputs else [])
-
-    def _at_edges(self, kernels: BuiltKernels, step: Step, edges: Edges) -> Outcome | str | None:
-        """A rejection where the candidate, and not the baseline, fails with arrays at these edges. Otherwise None, or
+    def _at_edges(self, kernels: BuiltKernels, step: Step, edge: Edge) -> Outcome | str | None:
+        """A rejection where the candidate, and not the baseline, fails with arrays at this edge. Otherwise None, or
         why nothing is known."""
+        arrays = self._arrays(edge)
         self.listener(f"checking accesses outside of arrays on {step.name}")
-        result = self.call("try_edges", kernels.candidate, step, edges)
+        result = self.call("try_edges", kernels.candidate, step, arrays, edge)
         if result is True:
             return None
         if result is False:
@@ -404,22 +393,20 @@ class StepRunner:
         if not isinstance(result, Crashed | LaunchFailed):
             failed: Outcome = result
             return failed
-        if self._fails_at(kernels.baseline, step, edges):
+        if self._fails_at(kernels.baseline, step, arrays, edge):
             return f"accesses outside of arrays were not looked for on {step.name}: the baseline makes some"
         # The first array that makes the candidate fail when it alone lies there; all where none does alone.
-        arrays = [argument.name for argument in self.task.arguments if argument.name in edges.arrays]
-        alone = (replace(edges, arrays=frozenset({name})) for name in arrays)
-        blamed = next((one.arrays for one in alone if self._fails_at(kernels.candidate, step, one)), edges.arrays)
-        name, where = ", ".join(sorted(blamed)), f"on {step.name}: a launch fails when"
-        if not edges.writable:
+        alone = (name for name in arrays if self._fails_at(kernels.candidate, step, [name], edge))
+        name, where = next(alone, ", ".join(sorted(arrays))), f"on {step.name}: a launch fails when"
+        if edge == "read-only":
             detail = f"{where} arrays declared `in` cannot be written: {describe(result)}"
             return WrongResult("input_modified", name, detail)
-        side = "ends" if edges.side == "end" else "begins"
+        side = "ends" if edge == "end" else "begins"
         return WrongResult("out_of_bounds_access", name, f"{where} memory {side} where {name} does: {describe(result)}")
 
-    def _fails_at(self, candidate: Candidate, step: Step, edges: Edges) -> bool:
+    def _fails_at(self, candidate: Candidate, step: Step, arrays: Collection[str], edge: Edge) -> bool:
         self._prepare(step, self.deadlines.prepare)
-        return not isinstance(self.call("try_edges", candidate, step, edges), bool | Skipped)
+        return not isinstance(self.call("try_edges", candidate, step, arrays, edge), bool | Skipped)
 
 
 def run_steps(

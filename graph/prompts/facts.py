@@ -23,7 +23,7 @@ from tunesmith.hw.occupancy import occupancy
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
 from tunesmith.kernels.build.machine_code import Profile
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.check.sanitizer import Counters, count_events
+from tunesmith.kernels.check.sanitizer import count_events
 from tunesmith.kernels.outcome import Resources
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Task, Workload, geometry
@@ -48,20 +48,21 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
     if not BACKENDS[limits.backend].nvidia_tools:
         return
     source = specialise(template, config, workload.types)
-    profile, artifact, counters = None, None, Counters(note="its machine code could not be looked at here")
+    profile, artifact = None, None
+    counters: dict[str, float] | str = "its machine code could not be looked at here"
     try:
         with Isolated("compile", CompileWorker, limits, index) as compiler:
             profile = compiler.call("profile", COMPILE_SECONDS, source)
             artifact = compiler.call("compile", COMPILE_SECONDS, source)
     except TunesmithError as error:
         # The compiler may be on other nodes of a cluster only; a run goes on without evidence.
-        counters = Counters(note=str(error).rstrip("."))
+        counters = str(error).rstrip(".")
     if isinstance(artifact, Artifact):
         candidate = Candidate(template, config, {types_key(workload): artifact})
         # A launch under the tool must not disturb another measurement.
         uuid = context.device.uuid
         with nullcontext() if uuid is None else DeviceLock(uuid):
-            counters = count_events(candidate, context.task, limits, index, workload, context.settings.seed)
+            counters = count_events(candidate, context.task, index, workload, context.settings.seed)
     known = profile if isinstance(profile, Profile) else Profile()
     event = EvidenceKept(
         which=which,
@@ -70,8 +71,8 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
         resources=artifact.resources if isinstance(artifact, Artifact) else None,
         instructions=known.sorts,
         hot_lines=hot_lines(template.source, known),
-        counters=counters.values,
-        note=counters.note,
+        counters={} if isinstance(counters, str) else counters,
+        note=counters if isinstance(counters, str) else "",
     )
     context.journal.append(event, stage)
 

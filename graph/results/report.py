@@ -178,14 +178,10 @@ def caveats(summary: Summary) -> list[str]:
 
 
 def stability(log: RunLog) -> str:
-    """Throttling and drift while the search measured, as a clause; empty where nothing is known of either."""
+    """Throttling while the search measured, as a clause; empty where there was none."""
     measured = [one for found in log.evaluations() for one in found.outcomes.values() if isinstance(one, Measured)]
     throttled = Counter(reason for one in measured for reason in one.throttled)
-    found = [f"{count} measurements throttled ({why})" for why, count in throttled.items()]
-    drifts = [abs(one.drift - 1.0) for one in measured if one.drift is not None]
-    if drifts:
-        found.append(f"the reference kernel's time differed from its first by at most {max(drifts) * 100:.1f} %")
-    return "; ".join(found)
+    return "; ".join(f"{count} measurements throttled ({why})" for why, count in throttled.items())
 
 
 def _kernels(row: WorkloadRow) -> Iterator[tuple[str, str, Figures]]:

@@ -349,8 +349,6 @@ def _examine(context: Context, waiting: Sequence[Examinee]) -> None:
                     | {"unexecuted": tuple(map(str, one.unexecuted)), "unreached": any(x.lines for x in one.unexecuted)}
                     for one in found
                 ]
-                for note in dict.fromkeys(verdict.baseline_note for verdict in found if verdict.baseline_note):
-                    context.note("test", note, "")
             elif not isinstance(found, TimedOut) or context.seconds_left() >= MIN_EXAMINATION_SECONDS:
                 failure = describe(found)
         except TunesmithError as error:

@@ -1,11 +1,8 @@
 """Is the output right? Compares one set of buffers after a launch with the reference, and with its contents before.
 
-A configuration is checked three times in a visit, and nearly all are right. So `FusedCheck` goes first: its kernels
-read everything once and, by one small copy, say that all is right and how far each output is from the reference. Array
-operations, with some thirty passes and ten round trips to the device, then find and name whatever is not right.
-
-One text serves CUDA and OpenCL. Every block adds up its part in a fixed order and writes it to a place of its own, so
-that the same contents give the same figures.
+Nearly all checks find nothing wrong. So `FusedCheck` goes first, whose kernels read everything once; array operations,
+with some thirty passes and ten round trips to the device, then find and name whatever is not right. Every block adds
+its part up in a fixed order in a place of its own, so that the same contents give the same figures.
 """
 
 from __future__ import annotations
@@ -46,18 +43,17 @@ _WORDS = {
     "BARRIER": ("__syncthreads()", "barrier(CLK_LOCAL_MEM_FENCE)"),
     "LOCAL_ID": ("threadIdx.x", "get_local_id(0)"),
     "GROUP_ID": ("blockIdx.x", "get_group_id(0)"),
-    "GROUPS": ("gridDim.x", "get_num_groups(0)"),
+    "FIRST": (f"((wide)blockIdx.x * {BLOCK} + (wide)threadIdx.x)", "((wide)get_global_id(0))"),
+    "STEP": (f"((wide)gridDim.x * {BLOCK})", "((wide)get_global_size(0))"),
     "AS_FLOAT": ("__uint_as_float", "as_float"),
     "wide": ("long long", "long"),
     "byte": ("unsigned char", "uchar"),
 }
 """What the kernels' text says in CUDA and in OpenCL."""
-_LOOP = f"#define FIRST ((wide)GROUP_ID * {BLOCK} + (wide)LOCAL_ID)\n#define STEP ((wide)GROUPS * {BLOCK})\n"
 _HEADS: dict[BackendName, str] = {
-    "cuda": "".join(f"#define {word} {cuda}\n" for word, (cuda, _) in _WORDS.items()) + _LOOP,
+    "cuda": "".join(f"#define {word} {cuda}\n" for word, (cuda, _) in _WORDS.items()),
     "opencl": "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"
-    + "".join(f"#define {word} {opencl}\n" for word, (_, opencl) in _WORDS.items())
-    + _LOOP,
+    + "".join(f"#define {word} {opencl}\n" for word, (_, opencl) in _WORDS.items()),
 }
 _REDUCE = f"""
     SHARED double partial[{FIGURES}][{BLOCK}];

@@ -1,8 +1,7 @@
 """Coverage of a candidate by its checks: the basic blocks that launches entered, and the lines of the others.
 
-Owns which blocks of which machine code have run. A candidate's *marked* twin is compiled from the same source, with a
-mark at the start of each block (`tunesmith.kernels.build.machine_code`), and launched once on the data of each step;
-the candidate itself is checked and timed.
+A candidate's *marked* twin is compiled from the same source, with a mark at the start of each block
+(`tunesmith.kernels.build.machine_code`), and launched once on the data of each step.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tunesmith.kernels.backends import Device
 from tunesmith.kernels.build.artifact import Candidate, TypesKey, types_key
 from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.check.trial import bind
@@ -101,20 +99,18 @@ class Coverage:
         return {line: "".join(source[line - 1].split()) if line <= len(source) else "" for line in lines}
 
 
-def launch_marked(
-    device: Device, twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[object, object]]
-) -> frozenset[int]:
+def launch_marked(twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[object, object]]) -> frozenset[int]:
     """The numbers of the blocks that one launch of a marked twin on set 0, or an earlier one of the same machine code,
     entered. loaded: kernels of this device and their marks, by the digest of their machine code, to which this one is
     added. Raises `DeviceError`."""
     artifact = twin.artifacts[types_key(data.workload)]
     if artifact.code_digest not in loaded:
-        loaded[artifact.code_digest] = device.load_marked(artifact)
+        loaded[artifact.code_digest] = data.device.load_marked(artifact)
     kernel, marks = loaded[artifact.code_digest]
-    launches = bind(device, twin, data, {artifact.code_digest: kernel})
+    launches = bind(twin, data, {artifact.code_digest: kernel})
     if not isinstance(launches, list):
         return frozenset()
     data.restore_set(0, 0)
-    device.launch(launches[0])
-    device.synchronize()
-    return frozenset(int(number) for number in np.flatnonzero(device.read(marks).view(np.uint32)))
+    data.device.launch(launches[0])
+    data.device.synchronize()
+    return frozenset(int(number) for number in np.flatnonzero(data.device.read(marks).view(np.uint32)))

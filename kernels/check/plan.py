@@ -1,9 +1,8 @@
-"""Which checks a candidate goes through: sizes, types, contents and scalars, combined so that all pairs occur.
+"""Which checks a candidate goes through, and in which order; `tunesmith.kernels.check.verify` carries them out.
 
-Owns the steps of the full verdict and their order. A covering array of strength 2 (every pair of levels of two factors
-occurs in some step; Cohen et al., "The AETG system", IEEE TSE 23(7), 1997) over classes of each size, the combinations
-of types, the kinds of contents and the values of each scalar; within their classes sizes take turns, so that each
-member occurs with each combination of types. The steps are carried out by `tunesmith.kernels.check.verify`.
+A covering array of strength 2 (every pair of levels of two factors occurs in some step; Cohen et al., "The AETG
+system", IEEE TSE 23(7), 1997) over classes of each size, the combinations of types, the kinds of contents and the
+values of each scalar; within their classes sizes take turns, so that each member occurs with each combination of types.
 """
 
 from __future__ import annotations
@@ -371,12 +370,9 @@ class Shapes:
         operations = _number(lambda: task.flops_of(smallest))
         self.cheap = MAX_BYTES[limits.kind], MAX_FLOPS[limits.kind]
         self.most = max(self.cheap[0], _array_bytes(task, smallest)), max(self.cheap[1], operations)
-        found = {tuple(workload.types.items()): workload.types for workload in task.workloads}
-        self.types = [
-            dict(types)
-            for types in found.values()
-            if all(limits.backend in DTYPES[dtype].c_names for dtype in types.values())
-        ]
+        known = {dtype for dtype, one in DTYPES.items() if limits.backend in one.c_names}
+        distinct = dict.fromkeys(tuple(workload.types.items()) for workload in task.workloads)
+        self.types = [dict(types) for types in distinct if {dtype for _, dtype in types} <= known]
 
     def step(self, workload: Workload, turn: int) -> Step:
         """`workload` with the task's own contents."""

@@ -1,17 +1,14 @@
-"""Launches of a candidate under NVIDIA's tools: compute-sanitizer, which finds invalid accesses (memcheck), races in
-shared memory (racecheck), reads of memory that nobody wrote (initcheck) and barriers that not all threads reach
-(synccheck); and Nsight Compute (`ncu`), which counts hardware events.
+"""Launches of a candidate under NVIDIA's tools: compute-sanitizer for invalid accesses, races in shared memory,
+reads of memory that nobody wrote and barriers that not all threads reach; and Nsight Compute, which counts events.
 
-Each tool runs a process of its own (`main`), in which every array is an allocation of exactly its size, as tools know
-allocations and not arrays: in the bench's buffers a read one past the end would be inside. Outputs are left as they
-were allocated, so that reading one is reading what nobody wrote.
+Each tool runs a process of its own (`main`), in which every array is an allocation of exactly its size: tools know
+allocations, not arrays. Outputs are left as they were allocated, so that reading one is reading what nobody wrote.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import io
 import math
 import os
 import pickle
@@ -23,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +29,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import Candidate, types_key
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.launch.contents import Contents, draw_variants
+from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS
@@ -70,23 +67,8 @@ METRICS = {
 """Metric of ncu -> its name for a reader."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sanitized:
-    """found: the error that a tool reports, empty if there is none; note: which checks were not made and why, empty if
-    all were."""
-
-    found: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """values: by the names of `METRICS`, as far as the device has them; note: why there are none."""
-
-    values: dict[str, float] = field(default_factory=dict)
-    note: str = ""
-
-
+Sanitized = WrongResult | str
+"""The error that a tool reports, or a clause on which checks were not made and why, empty if all were."""
 Suspect = tuple[Candidate, Sequence[Workload]]
 Job = tuple[Candidate, Workload]
 
@@ -136,7 +118,7 @@ def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, inde
     # Starting a tool takes seconds, launching a kernel milliseconds: all go together, and where an error is found, each
     # goes alone, to tell which has it.
     together = _sanitize_together(suspects, task, limits, index, seed)
-    if not together.found or len(suspects) == 1:
+    if isinstance(together, str) or len(suspects) == 1:
         return [together] * len(suspects)
     return [_sanitize_together([one], task, limits, index, seed) for one in suspects]
 
@@ -146,10 +128,9 @@ def _sanitize_together(
 ) -> Sanitized:
     if not suspects or not BACKENDS[limits.backend].nvidia_tools:
         # It knows no other device, so that it did not run says nothing.
-        return Sanitized()
+        return ""
     if (tool := find_tool("compute-sanitizer")) is None:
-        why = "compute-sanitizer was not run: it is not installed here (it comes with the CUDA toolkit)"
-        return Sanitized(note=why)
+        return "compute-sanitizer was not run: it is not installed here (it comes with the CUDA toolkit)"
     jobs = [
         (candidate, workload)
         for candidate, workloads in suspects
@@ -163,7 +144,7 @@ def _sanitize_together(
     with contextlib.closing(run_under(tools, jobs, task, index, seed, SANITIZER_SECONDS)) as runs:
         for name, code, output, launches in runs:
             if code == ERROR_EXIT_CODE:
-                return Sanitized(found=f"{name}: {_first_error(output)}")
+                return WrongResult("sanitizer", "", f"{name}: {_first_error(output)}")
             if code is None:
                 notes.append(f"{name} did not end within {SANITIZER_SECONDS:g} s")
             elif code != 0:
@@ -172,7 +153,7 @@ def _sanitize_together(
             elif left := list(dict.fromkeys(workload.name for _, workload in jobs[launches:])):
                 more = f" and {len(left) - 3} more" if len(left) > 3 else ""
                 notes.append(f"{name} had no time for {', '.join(left[:3])}{more}")
-    return Sanitized(note=f"compute-sanitizer: {'; '.join(notes)}" if notes else "")
+    return f"compute-sanitizer: {'; '.join(notes)}" if notes else ""
 
 
 def chosen_workloads(task: Task, workloads: Sequence[Workload]) -> list[Workload]:
@@ -192,40 +173,29 @@ def _first_error(text: str) -> str:
     return "; ".join(errors[:3])[:400] or "an error that it does not describe"
 
 
-def count_events(
-    candidate: Candidate, task: Task, limits: DeviceLimits, index: int, workload: Workload, seed: int
-) -> Counters:
-    """Hardware counters of one launch of `candidate` on `workload` under ncu, on the CUDA device `index`."""
-    if not BACKENDS[limits.backend].nvidia_tools:
-        return Counters(note="hardware counters are read on CUDA devices only")
+def count_events(candidate: Candidate, task: Task, index: int, workload: Workload, seed: int) -> dict[str, float] | str:
+    """Hardware counters of one launch of `candidate` on `workload` under ncu, on the CUDA device `index`, by the names
+    of `METRICS`, as far as the device has them; or why there are none, as a clause."""
     if (tool := find_tool("ncu")) is None:
-        return Counters(note="ncu is not installed here (it comes with the CUDA toolkit)")
+        return "ncu is not installed here (it comes with the CUDA toolkit)"
     # The clocks stay as they are: the harness owns them, and times are taken elsewhere.
     options = "--csv --page raw --print-units base --clock-control none --target-processes all --launch-count 1"
     command = [tool, *options.split(), "--kernel-name", candidate.template.entry, "--metrics", ",".join(METRICS)]
     ((_, code, output, _),) = run_under({"ncu": command}, [(candidate, workload)], task, index, seed, PROFILER_SECONDS)
-    if code is None:
-        return Counters(note=f"ncu did not end within {PROFILER_SECONDS:g} s")
-    return parse_counters(output)
+    return parse_counters(output) if code is not None else f"ncu did not end within {PROFILER_SECONDS:g} s"
 
 
-def parse_counters(text: str) -> Counters:
+def parse_counters(text: str) -> dict[str, float] | str:
     """Counters out of what ncu writes with --csv --page raw: a row of names, a row of units, a row for each launch."""
-    if "ERR_NVGPUCTRPERM" in text:
-        return Counters(note="the driver does not permit hardware counters to this user (ERR_NVGPUCTRPERM)")
-    lines = [line for line in text.splitlines() if line.startswith('"')]
-    rows = list(csv.reader(io.StringIO("\n".join(lines))))
-    if len(rows) < 3:
-        errors = [line.strip() for line in text.splitlines() if re.match(r"==(ERROR|WARNING)==", line)]
-        return Counters(note=f"ncu could not be run: {errors[0][:200] if errors else 'it gave no counters'}")
+    rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
     values = {}
-    for name, value in zip(rows[0], rows[2], strict=False):
-        if name in METRICS:
-            try:
-                values[METRICS[name]] = float(value.replace(",", ""))
-            except ValueError:  # "n/a", where the device has no such counter
-                continue
-    return Counters(values) if values else Counters(note="ncu knows none of the counters on this device")
+    for name, value in zip(rows[0], rows[2], strict=False) if len(rows) > 2 else ():
+        # "n/a", where the device has no such counter.
+        with contextlib.suppress(ValueError):
+            values[METRICS.get(name, "")] = float(value.replace(",", ""))
+    values.pop("", None)
+    errors = [line.strip() for line in text.splitlines() if re.match(r"==(ERROR|WARNING)==", line)]
+    return values or f"ncu gave no counters: {errors[0][:200] if errors else 'it knows none of them on this device'}"
 
 
 def launch_once(candidate: Candidate, task: Task, workload: Workload, index: int, seed: int) -> None:

@@ -1,9 +1,7 @@
 """The integers that a source names: where a kernel decides by a size, it names one.
 
-Owns finding them in tree-sitter's syntax tree of the text: macros of constants are expanded and constant expressions
-computed, in each branch of a conditional directive, as no preprocessor has chosen one. `tunesmith.kernels.check.plan`
-makes sizes of them. A preprocessor's expansion (pcpp) was the alternative: it keeps one branch, has no C++ literals,
-and a few lines of macros that double their text would exhaust its memory.
+Macros of constants are expanded in tree-sitter's syntax tree, in each branch of a conditional directive. A preprocessor
+(pcpp) would keep one branch, and a few lines of macros that double their text would exhaust its memory.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ _DIRECTIVE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _EXPRESSION_DIRECTIVE = re.compile(
     r"^[ \t]*#[ \t]*(?:define[ \t]+([\w$]+)(\([^)\n]*\))?|(?:el)?if\b)(.*)$", re.MULTILINE
 )
-MAX_LITERAL_DIGITS = 64
 MAX_INTEGER = 1 << 64
 """Larger values are not sizes."""
 MAX_MACRO_VALUES = 4
@@ -178,8 +175,8 @@ def _literal(text: str) -> tuple[int, ...]:
     """The value of an integer literal; of another number, or of one too long to be a size, none."""
     digits = text.replace("'", "").rstrip("uUlLzZ")
     try:
-        value = int(re.sub("^0(?=[0-9])", "0o", digits), 0) if len(digits) <= MAX_LITERAL_DIGITS + 2 else MAX_INTEGER
-    except ValueError:
+        value = int(re.sub("^0(?=[0-9])", "0o", digits), 0)
+    except ValueError:  # Python also reads no decimal number of thousands of digits
         return ()
     return (value,) if value < MAX_INTEGER else ()
 

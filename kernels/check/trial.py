@@ -1,7 +1,7 @@
 """One candidate on the buffers of one workload: loaded, checked, and its launches ready to be timed.
 
-Owns the order of a trial: restore, launch once, check, run the sequence that will be timed once and check again; and
-after timing, exchange the inputs of a set, run the timed sequence on it once more, and check that too.
+Restore, launch once, check, run the sequence that will be timed once and check again; after timing, exchange the inputs
+of a set, run the timed sequence on it once more, and check that too.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError
+from tunesmith.kernels.backends import BoundLaunch, DeviceError
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key, undeclared_state
-from tunesmith.kernels.check.compare import Deviation, measure_set
+from tunesmith.kernels.check.compare import measure_set
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.rotation import Rotation, window_for
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, WrongResult
@@ -26,49 +26,40 @@ SAMPLE_LENGTH_TOLERANCE = (0.7, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A candidate that passed the check, ready to be timed, with its deviations per output."""
+    """A candidate that passed the check, ready to be timed. errors: the largest deviation per output, as a share of the
+    tolerance."""
 
     artifact: Artifact
     rotation: Rotation
     launches: Sequence[BoundLaunch]
-    deviations: dict[str, Deviation]
-
-    @property
-    def errors(self) -> dict[str, float]:
-        """The largest deviation per output, as a share of its tolerance."""
-        return {name: one.largest for name, one in self.deviations.items()}
+    errors: dict[str, float]
 
 
-def bind(
-    device: Device, candidate: Candidate, data: WorkloadData, loaded: dict[str, object] | None = None
-) -> list[BoundLaunch] | Outcome:
+def bind(candidate: Candidate, data: WorkloadData, loaded: dict[str, object]) -> list[BoundLaunch] | Outcome:
     """The launches of `candidate` on each set of `data`, or why it cannot be launched. loaded: kernels of this device
     by the digest of their machine code, to which this one is added. Raises `DeviceError`."""
     artifact = candidate.artifacts[types_key(data.workload)]
     shape = geometry(candidate.template, candidate.config, data.workload)
     rejected = undeclared_state(candidate.template, artifact)
-    rejected = rejected or compiler_rejection(device.limits, shape, artifact.resources)
+    rejected = rejected or compiler_rejection(data.device.limits, shape, artifact.resources)
     if rejected is not None:
         return rejected
-    loaded = {} if loaded is None else loaded
     if artifact.code_digest not in loaded:
-        loaded[artifact.code_digest] = device.load(artifact)
+        loaded[artifact.code_digest] = data.device.load(artifact)
     kernel = loaded[artifact.code_digest]
     return [BoundLaunch(kernel, shape, data.arguments(index)) for index in range(data.sets)]
 
 
-def prepare(
-    device: Device, candidate: Candidate, data: WorkloadData, sample_seconds: float | None = None
-) -> Checked | Outcome:
+def prepare(candidate: Candidate, data: WorkloadData, sample_seconds: float) -> Checked | Outcome:
     """Loads and checks `candidate`: one launch alone, then launches of the kind that will be timed. Which set the lone
     launch takes depends on the candidate alone, so that a verdict does not depend on what ran before. sample_seconds:
-    how long a timed sample should last; the device's own choice if left out."""
-    wanted = device.sample_seconds if sample_seconds is None else sample_seconds
-    window_of = partial(window_for, sets=data.sets, sample_seconds=wanted, rounds=device.has_graph_overhead)
+    how long a timed sample should last."""
+    device = data.device
+    window_of = partial(window_for, sets=data.sets, sample_seconds=sample_seconds, rounds=device.has_graph_overhead)
     artifact = candidate.artifacts[types_key(data.workload)]
     alone = zlib.crc32(artifact.digest.encode()) % data.sets
     try:
-        launches = bind(device, candidate, data)
+        launches = bind(candidate, data, {})
         if not isinstance(launches, list):
             return launches
         data.restore()
@@ -82,7 +73,7 @@ def prepare(
         # A sample says more exactly than a lone launch how many launches make one of the wanted length.
         window = window_of(rotation.lasted / rotation.window)
         shortest, longest = SAMPLE_LENGTH_TOLERANCE
-        if window != rotation.window and not shortest <= rotation.lasted / wanted <= longest:
+        if window != rotation.window and not shortest <= rotation.lasted / sample_seconds <= longest:
             rotation = Rotation(device, launches, window, alone)
             data.restore()
             last = rotation.run_first()
@@ -91,16 +82,13 @@ def prepare(
             return again
     except DeviceError as error:
         return LaunchFailed(str(error), sticky=error.sticky)
-    worst = {
-        name: Deviation(max(one.largest, again[name].largest), max(one.rms, again[name].rms))
-        for name, one in first.items()
-    }
-    return Checked(artifact, rotation, launches, worst)
+    errors = {name: max(one.largest, again[name].largest) for name, one in first.items()}
+    return Checked(artifact, rotation, launches, errors)
 
 
-def load_again(device: Device, checked: Checked, data: WorkloadData) -> Checked:
+def load_again(checked: Checked, data: WorkloadData) -> Checked:
     """The same launches, on the sets where they lie now, with the code loaded anew where that is cheap."""
-    kernel = device.load(checked.artifact) if device.loads_quickly else checked.launches[0].kernel
+    kernel = data.device.load(checked.artifact) if data.device.loads_quickly else checked.launches[0].kernel
     launches = [
         replace(launch, kernel=kernel, arguments=data.arguments(index)) for index, launch in enumerate(checked.launches)
     ]

@@ -1,15 +1,12 @@
 """One step of the full verdict on a candidate: launches on drawn contents, repeated, on changed inputs, beside the
-baseline.
+baseline, and with arrays at the edge of memory, where an access beyond an array faults.
 
-Owns the launches of a step and the reasons to reject a candidate there, launches whose arrays lie at the edge of
-memory, where an access beyond an array faults, and whether a kernel is launched with more blocks than it needs. The
-steps are planned by `tunesmith.kernels.check.plan`; each runs on one device, under a deadline that the caller keeps.
+Steps are planned by `tunesmith.kernels.check.plan`; each runs on one device, under a deadline that the caller keeps.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -141,21 +138,20 @@ def prepare_step(
 
 
 def verify(
-    device: Device,
     candidate: Candidate,
     baseline: Candidate,
     step: Step,
     data: WorkloadData,
-    loaded: dict[str, object] | None = None,
+    loaded: dict[str, object],
     plain: Standard | None = None,
 ) -> Passed | Skipped | Outcome:
     """One step of the full verdict, on what `prepare_step` made. loaded: see `bind`. plain: the result of
     `measure_baseline` where that has run. Raises `TaskError` where the task's baseline is at fault."""
-    measured = plain or measure_baseline(device, baseline, step, data, loaded)
+    measured = plain or measure_baseline(baseline, step, data, loaded)
     if isinstance(measured, Skipped):
         return measured
     try:
-        launches = bind(device, candidate, data, loaded)
+        launches = bind(candidate, data, loaded)
         if not isinstance(launches, list):
             return launches
         return _StepLaunches(launches, data, step, measured).verdict()
@@ -164,15 +160,15 @@ def verify(
 
 
 def measure_baseline(
-    device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None = None
+    baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]
 ) -> Standard | Skipped:
     """The baseline's own deviations, where it is right or only inexact. Raises `TaskError`."""
     sticky = False
     try:
-        outside = infeasible_on(baseline.template, baseline.config, step.workload, device.limits)
+        outside = infeasible_on(baseline.template, baseline.config, step.workload, data.device.limits)
         if outside is None and not step.own and (beyond := data.beyond_integers()):
             return Skipped(step.name, beyond, reason="reference")
-        found = _deviations(device, baseline, step, data, loaded) if outside is None else outside.detail
+        found = _deviations(baseline, step, data, loaded) if outside is None else outside.detail
         if not isinstance(found, str):
             return found
     except DeviceError as error:
@@ -183,11 +179,9 @@ def measure_baseline(
     return Skipped(step.name, f"the plain kernel is not right there: {found}", sticky)
 
 
-def _deviations(
-    device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None
-) -> Standard | str:
+def _deviations(baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]) -> Standard | str:
     """The baseline's deviations on each variant of the contents, or why it is not right. Raises `DeviceError`."""
-    launches = bind(device, baseline, data, loaded)
+    launches = bind(baseline, data, loaded)
     if not isinstance(launches, list):
         return str(launches)
     allowed = {argument.name: 1.0 if step.own else math.inf for argument in data.task.outputs}
@@ -208,13 +202,11 @@ def _deviations(
     return tuple(standard)
 
 
-def time_baseline(
-    device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None = None
-) -> float:
+def time_baseline(baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]) -> float:
     """Seconds of a launch, whose result nobody looks at; 0 where there is none. Raises `DeviceError`."""
-    if infeasible_on(baseline.template, baseline.config, step.workload, device.limits) is not None:
+    if infeasible_on(baseline.template, baseline.config, step.workload, data.device.limits) is not None:
         return 0.0
-    launches = bind(device, baseline, data, loaded)
+    launches = bind(baseline, data, loaded)
     if not isinstance(launches, list):
         return 0.0
     data.restore_set(0, 0)
@@ -375,36 +367,25 @@ def less_accurate(
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """arrays: names of the arguments that lie at the edge of memory, on that `side`, and nowhere else can be reached
-    from them; writable: whether they may be written. Other arrays lie as in every step."""
-
-    arrays: frozenset[str]
-    side: Side = "end"
-    writable: bool = True
-
-
-def edges_of(arrays: Collection[str], side: Side = "end", *, writable: bool = True) -> Edges:
-    return Edges(frozenset(arrays), side, writable)
+Edge = Literal["end", "start", "read-only"]
+"""Where arrays lie: memory ends or begins where each does, or ends there and cannot be written."""
 
 
 def launch_at_edges(
-    device: Device, candidate: Candidate, data: WorkloadData, edges: Edges, loaded: dict[str, object] | None = None
+    candidate: Candidate, data: WorkloadData, arrays: Collection[str], edge: Edge, loaded: dict[str, object]
 ) -> bool:
-    """One launch of `candidate` on set 0 with its arrays at `edges`. False where the device has no such memory.
-
-    loaded: see `tunesmith.kernels.check.trial.bind`. Raises `DeviceError` where the launch fails; on a CPU the process
-    dies.
-    """
-    launches = bind(device, candidate, data, loaded)
+    """One launch of `candidate` on set 0 with the arguments `arrays` at the edge of memory, and nothing else that can
+    be reached from them; other arrays lie as in every step. False where the device has no such memory. loaded: see
+    `tunesmith.kernels.check.trial.bind`. Raises `DeviceError` where the launch fails; on a CPU the process dies."""
+    launches = bind(candidate, data, loaded)
     if not isinstance(launches, list):
         return False
     data.restore_set(0, 0)
+    side: Side = "start" if edge == "start" else "end"
     moved = {
-        place.argument.name: device.copy_at_edge(data.view(place, 0), edges.side, writable=edges.writable)
+        place.argument.name: data.device.copy_at_edge(data.view(place, 0), side, writable=edge != "read-only")
         for place in data.places
-        if place.argument.name in edges.arrays
+        if place.argument.name in arrays
     }
     if any(copied is None for copied in moved.values()):
         return False
@@ -412,29 +393,3 @@ def launch_at_edges(
     arguments = tuple(moved.get(argument.name, own) for argument, own in given)
     _launch(data, replace(launches[0], arguments=arguments))
     return True
-
-
-_SHARES_WORK = re.compile(r"gridDim|num_groups|get_global_size|nctaid|atomic|atom_|volatile|cooperative_groups")
-"""In the source of a kernel whose blocks may do the work of others, or wait for them."""
-
-
-def surplus_of_blocks(
-    device: Device, candidate: Candidate, data: WorkloadData, loaded: dict[str, object] | None = None
-) -> float:
-    """Blocks of a launch over the number that its output needs, by halving the grid along each axis; 1 where this
-    cannot be told, as the kernel reads the grid's size or uses atomics. loaded: see `bind`. Raises `DeviceError`."""
-    if _SHARES_WORK.search(candidate.template.source):
-        return 1.0
-    launches = bind(device, candidate, data, loaded)
-    if not isinstance(launches, list):
-        return 1.0
-    launch = launches[0]
-    grid = launch.geometry.grid
-    for axis in range(3):
-        while grid[axis] > 1:
-            x, y, z = (-(-size // 2) if at == axis else size for at, size in enumerate(grid))
-            _launch(data, replace(launch, geometry=replace(launch.geometry, grid=(x, y, z))), 0, 0)
-            if isinstance(measure_set(data, 0), WrongResult):
-                break
-            grid = (x, y, z)
-    return math.prod(launch.geometry.grid) / math.prod(grid)

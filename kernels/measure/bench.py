@@ -1,9 +1,5 @@
-"""A bench: one device, one task, and every candidate that is put on it to be checked and timed.
-
-Owns the measurement of a candidate on a workload (`visit`), the comparison of candidates with the baseline and with
-opponents (`compare`), times with a warm cache and from call to call (`modes`), and the reference kernel that is timed
-now and then to tell a device that slowed down from slow kernels.
-"""
+"""A bench: one device, one task, and every candidate that is put on it to be checked and timed, alone (`visit`) or
+beside the baseline and opponents (`compare`)."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -28,93 +23,19 @@ from tunesmith.kernels.check.trial import Checked, load_again, prepare, recheck
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.rotation import Rotation
 from tunesmith.kernels.measure.energy import BATCH_SECONDS, measure_energy
-from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Ready, Rival, forget_compiled, prepare_opponent
+from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Rival, forget_compiled, prepare_opponent
 from tunesmith.kernels.measure.roofs import measure_roofline
 from tunesmith.kernels.measure.timing import (
-    MIN_SAMPLES,
     Comparison,
     Estimate,
     Precision,
     Samples,
     compare,
-    estimate,
     interleaved,
     sample_until,
 )
 from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measured, Outcome, describe
 from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
-
-T = TypeVar("T")
-DRIFT_INTERVAL = 16
-"""Measurements between two timings of the reference."""
-DRIFT_SAMPLES = 5
-
-
-class DriftMonitor:
-    """The reference of one process. `ratio` is its latest time over its first; None before it was timed again."""
-
-    def __init__(self, every: int = DRIFT_INTERVAL) -> None:
-        self._every, self._since = every, 0
-        self._reference: tuple[str, Callable[[], float], float] | None = None
-        """Its workload, its sampler and the median of its first samples."""
-        self.ratio: float | None = None
-
-    def keep(self, workload: str, sampler: Callable[[], float], first: Estimate) -> None:
-        """Makes `sampler` the reference if there is none; `workload` names the buffers it runs on."""
-        if self._reference is None:
-            self._reference, self._since = (workload, sampler, first.median), 0
-
-    def forget(self, workload: str) -> None:
-        """The buffers of `workload` are gone, and with them a reference that runs on them and its ratio."""
-        if self._reference is not None and self._reference[0] == workload:
-            self._reference, self.ratio = None, None
-
-    def tick(self) -> float | None:
-        """To be called before each measurement: times the reference when it is due, and gives `ratio`."""
-        self._since += 1
-        if self._reference is not None and self._since > self._every:
-            self._since = 0
-            _, sampler, first = self._reference
-            self.ratio = estimate([sampler() for _ in range(DRIFT_SAMPLES)]).median / first
-        return self.ratio
-
-
-WARM_LAUNCHES = 16
-"""Launches of a sample with a warm cache."""
-CALLS_PER_SAMPLE = 64
-MODES_PRECISION = Precision(target=0.01, min_samples=MIN_SAMPLES, max_samples=50, budget_seconds=0.3)
-
-
-@dataclass(frozen=True, slots=True)
-class Modes:
-    """Seconds a launch. warm: the same buffers again and again, as far as they fit in the last cache; call_to_call:
-    calls from the host one after the other on all sets in turn, launch overhead included, by the host's clock."""
-
-    warm: Estimate
-    call_to_call: Estimate
-
-
-def measure_modes(device: Device, checked: Checked, data: WorkloadData) -> Modes:
-    """Both modes of a checked candidate. In-place kernels work on their own output. Raises `DeviceError`."""
-    data.restore()
-    sequence = device.sequence([checked.launches[0]] * WARM_LAUNCHES)
-    sequence.seconds()
-    warm = sample_until(
-        lambda count: [one / WARM_LAUNCHES for one in device.times([sequence] * count)], MODES_PRECISION
-    )
-    data.restore()
-
-    def calls(_: int = 1) -> list[float]:
-        device.synchronize()
-        started = time.perf_counter()
-        for number in range(CALLS_PER_SAMPLE):
-            device.launch(checked.launches[number % len(checked.launches)])
-        device.synchronize()
-        return [(time.perf_counter() - started) / CALLS_PER_SAMPLE]
-
-    calls()
-    return Modes(warm, sample_until(calls, MODES_PRECISION))
-
 
 MEMORY_SHARE = 0.7
 """Share of the free device memory that workloads may take."""
@@ -175,7 +96,6 @@ class Bench:
         self.room = int(self.device.free_bytes() * MEMORY_SHARE)
         """Bytes of device memory that workloads may take together."""
         self._workloads: dict[str, WorkloadData] = {}
-        self._drift = DriftMonitor()
         self._lines_kept = False
         """Whether a candidate has asked the last cache to keep lines, and nothing has ended that since."""
 
@@ -187,7 +107,10 @@ class Bench:
         outcomes: dict[str, Outcome] = {}
         for name in workloads:
             wanted = precision if isinstance(precision, Precision) else precision[name]
-            outcomes[name] = _outcome(partial(self._one, candidate, self.task.workload(name), wanted))
+            try:
+                outcomes[name] = self._one(candidate, self.task.workload(name), wanted)
+            except DeviceError as error:
+                outcomes[name] = LaunchFailed(str(error), sticky=error.sticky)
             if not isinstance(outcomes[name], Measured):
                 break
         return outcomes
@@ -200,15 +123,16 @@ class Bench:
 
     def release(self) -> None:
         """Gives the memory of all buffers back to the device; they are made again when they are needed."""
-        for name in list(self._workloads):
-            self._drift.forget(name)
         self._workloads.clear()
         self.device.trim()
 
     def compare(self, request: ComparisonRequest) -> WorkloadComparison:
         """Re-checks all, then times baseline and candidates in random order, round by round, and checks them again. An
         opponent that cannot be timed says why and changes nothing else."""
-        found = _outcome(lambda: self._compared(request, self._data(self.task.workload(request.workload))))
+        try:
+            found = self._compared(request, self._data(self.task.workload(request.workload)))
+        except DeviceError as error:
+            found = LaunchFailed(str(error), sticky=error.sticky)
         if isinstance(found, WorkloadComparison):
             return found
         return WorkloadComparison(request.workload, tuple(found for _ in request.candidates))
@@ -216,32 +140,30 @@ class Bench:
     def _compared(self, request: ComparisonRequest, data: WorkloadData) -> WorkloadComparison | Outcome:
         """`compare`, or why the baseline cannot be timed. Raises `DeviceError`."""
         forget_compiled()
-        seconds = COMPARISON_SAMPLE_FACTOR * self.device.sample_seconds if self.device.has_graph_overhead else None
+        seconds = self.device.sample_seconds * (COMPARISON_SAMPLE_FACTOR if self.device.has_graph_overhead else 1)
         # By position: the baseline, the candidates, then the opponents, kernels first.
+        own = (request.baseline, *request.candidates)
         rivals = sorted(request.opponents, key=lambda one: not isinstance(one, KernelRival))
-        opponents = [rival.made if isinstance(rival, KernelRival) else rival for rival in rivals]
-        running: dict[int, Checked | Ready] = {}
+        kernels: dict[int, Checked] = {}
         failed: dict[int, Outcome] = {}
-        refused: dict[int, str] = {}
-        for at, made in enumerate((request.baseline, *request.candidates, *opponents)):
-            match prepare(self.device, made, data, seconds) if isinstance(made, Candidate) else made:
+        functions: dict[int, Callable[[], Rotation] | str] = {}
+        for at, made in enumerate((*own, *rivals)):
+            if isinstance(made, FunctionOpponent):
+                functions[at] = prepare_opponent(made, data, seconds)
+                continue
+            kernel = made.made if isinstance(made, KernelRival) else made
+            match prepare(kernel, data, seconds) if isinstance(kernel, Candidate) else kernel:
                 case Checked() as checked:
-                    running[at] = checked
-                case FunctionOpponent() as function:
-                    if isinstance(ready := prepare_opponent(self.device, function, data, seconds), str):
-                        refused[at] = ready
-                    else:
-                        running[at] = ready
+                    kernels[at] = checked
                 case outcome:
                     failed[at] = outcome
             if 0 in failed:
                 return failed[0]
-        timed = self._interleave(running, data, request.rounds, request.budget_seconds * len(running))
-        kernels = {at: one for at, one in running.items() if isinstance(one, Checked)}
-        positions = range(1, 1 + len(request.candidates))
+        loaders = {at: load for at, load in functions.items() if not isinstance(load, str)}
+        timed = self._interleave(kernels, loaders, data, request)
         # Nobody asks for the energy of opponents.
         energies = {
-            at: self._energy(kernels[at].rotation, request.energy_seconds) for at in (0, *positions) if at in kernels
+            at: self._energy(kernels[at].rotation, request.energy_seconds) for at in range(len(own)) if at in kernels
         }
         failed |= {at: wrong for at, one in kernels.items() if (wrong := recheck(one, data)) is not None}
         if 0 in failed:
@@ -254,31 +176,36 @@ class Bench:
             return self._implausible(comparison.candidate, request.floor, data) or comparison
 
         def encounter(at: int, rival: Rival) -> Encounter:
-            if at in failed or at in refused:
-                return Encounter(rival.name, rival.label, why=refused.get(at) or describe(failed[at]))
-            against = tuple(compare(timed[other], timed[at]) if other in timed else None for other in positions)
-            return Encounter(rival.name, rival.label, compare(timed[at], timed[0]), against)
+            why = describe(failed[at]) if at in failed else functions.get(at)
+            if isinstance(why, str):
+                return Encounter(rival.name, rival.label, why=why)
+            against = (compare(timed[other], timed[at]) if other in timed else None for other in range(1, len(own)))
+            return Encounter(rival.name, rival.label, compare(timed[at], timed[0]), tuple(against))
 
         return WorkloadComparison(
             request.workload,
-            tuple(result(at) for at in positions),
-            opponents=tuple(encounter(at, rival) for at, rival in enumerate(rivals, 1 + len(request.candidates))),
-            energies=tuple(energies.get(at) for at in (0, *positions)) if request.energy_seconds else (),
+            tuple(result(at) for at in range(1, len(own))),
+            opponents=tuple(encounter(at, rival) for at, rival in enumerate(rivals, len(own))),
+            energies=tuple(energies.get(at) for at in range(len(own))) if request.energy_seconds else (),
         )
 
     def _interleave(
-        self, running: dict[int, Checked | Ready], data: WorkloadData, rounds: int, budget_seconds: float
+        self,
+        kernels: dict[int, Checked],
+        loaders: Mapping[int, Callable[[], Rotation]],
+        data: WorkloadData,
+        request: ComparisonRequest,
     ) -> dict[int, Samples]:
-        """Samples of all `running`, by position; a candidate is replaced by its launches as they were loaded last.
-        Raises `DeviceError`."""
+        """Samples of all `kernels` and functions, by position; a kernel is replaced by its launches as they were loaded
+        last. Raises `DeviceError`."""
 
         def load(at: int) -> Rotation:
-            one = running[at]
-            if isinstance(one, Ready):
-                return one.load()
-            running[at] = again = load_again(self.device, one, data)
-            return again.rotation
+            if at in loaders:
+                return loaders[at]()
+            kernels[at] = load_again(kernels[at], data)
+            return kernels[at].rotation
 
+        positions = sorted((*kernels, *loaders))
         layouts = np.random.default_rng([self.seed, *data.workload.name.encode()])
 
         def lay_out() -> None:
@@ -286,28 +213,16 @@ class Bench:
             if self.device.loads_quickly:
                 data.rearrange(layouts)
 
-        # A reference that is timed now and then works on the places that the arrays had when it was made.
-        self._drift.forget(data.workload.name)
         data.restore()
         samples = interleaved(
-            [partial(load, at) for at in running],
-            rounds=rounds,
+            [partial(load, at) for at in positions],
+            rounds=request.rounds,
             seed=self.seed,
-            budget_seconds=budget_seconds,
+            budget_seconds=request.budget_seconds * len(positions),
             target=COMPARISON_TARGET,
             before_block=lay_out,
         )
-        return dict(zip(running, samples, strict=True))
-
-    def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
-        """Warm-cache and call-to-call times of a candidate, beside which `compare` gives the cold ones."""
-
-        def measure() -> Modes | Outcome:
-            data = self._data(self.task.workload(workload))
-            checked = prepare(self.device, candidate, data)
-            return measure_modes(self.device, checked, data) if isinstance(checked, Checked) else checked
-
-        return _outcome(measure)
+        return dict(zip(positions, samples, strict=True))
 
     def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
         """The measured roofs of the device; `probes` are the kernels of `kernels.measure.calibrate`, compiled."""
@@ -318,27 +233,15 @@ class Bench:
         data = self._data(workload)
         asks_to_keep = ASKS_TO_KEEP.search(candidate.template.source) is not None
         others_kept, self._lines_kept = self._lines_kept, self._lines_kept or asks_to_keep
-        checked = prepare(self.device, candidate, data)
+        checked = prepare(candidate, data, self.device.sample_seconds)
         if not isinstance(checked, Checked):
             return checked
-        drift = self._drift.tick()
         # Not before every measurement: after some resets each launch of the process takes 0.2 to 0.35 us longer on an
         # H200 (docs/trust.md, "Two speeds").
         if others_kept:
             self.device.reset_cache()
             self._lines_kept = asks_to_keep
-        measured = self._sample(checked, precision, drift)
-        measured = replace(measured, energy=self._energy(checked.rotation, precision.energy_seconds))
-        if (wrong := recheck(checked, data)) is not None:
-            return wrong
-        estimate = Estimate(measured.seconds, measured.low, measured.high, measured.samples)
-        if (implausible := self._implausible(estimate, precision.floor, data)) is not None:
-            return implausible
-        self._drift.keep(workload.name, checked.rotation, estimate)
-        return measured
-
-    def _sample(self, checked: Checked, precision: Precision, drift: float | None) -> Measured:
-        """Times a checked candidate; under throttling again, and marked when that lasts."""
+        # Under throttling it is timed again, and marked when that lasts.
         spent, rotation = 0.0, checked.rotation
         for attempt in range(MAX_THROTTLED_REPEATS + 1):
             before = self._telemetry.sample()
@@ -349,7 +252,10 @@ class Bench:
             throttled = {reason for one in (before, after) for reason in harmful(one)}
             if not throttled or attempt == MAX_THROTTLED_REPEATS:
                 break
-        return Measured(
+        energy = self._energy(rotation, precision.energy_seconds)
+        if (wrong := recheck(checked, data)) is not None:
+            return wrong
+        return self._implausible(estimate, precision.floor, data) or Measured(
             seconds=estimate.median,
             low=estimate.low,
             high=estimate.high,
@@ -359,8 +265,8 @@ class Bench:
             throttled=tuple(sorted(throttled)),
             dropped=estimate.dropped,
             sampling_seconds=round(spent, 6),
-            drift=drift,
             telemetry=after.figures() if isinstance(after, Telemetry) else {},
+            energy=energy,
         )
 
     def _energy(self, rotation: Rotation, seconds: float) -> Energy | None:
@@ -403,15 +309,6 @@ class Bench:
             except OutOfDeviceMemory:
                 if not self._workloads:
                     raise
-                oldest = next(iter(self._workloads))
-                self._drift.forget(oldest)
-                del self._workloads[oldest]
+                del self._workloads[next(iter(self._workloads))]
         self._workloads[workload.name] = data
         return data
-
-
-def _outcome(measure: Callable[[], T]) -> T | LaunchFailed:
-    try:
-        return measure()
-    except DeviceError as error:
-        return LaunchFailed(str(error), sticky=error.sticky)

@@ -1,21 +1,19 @@
-"""The energy of a launch: launches repeated for a window, by the counter of the device.
+"""The energy of a launch: launches repeated for a window, by the device's counter of the whole board's energy.
 
-Owns the window. The counter of an NVIDIA GPU moves every 20 to 100 ms and takes milliseconds to read, so that it says
-nothing of one launch. A thread reads it as often as it can while launches follow each other; a window begins and ends
-where it moved, and the launches between are the launches under way from the one moment to the other. When exactly it
-moved between two readings remains unknown: `Energy.error`.
-
-The energy is the whole board's, idle parts and memory included.
+The counter of an NVIDIA GPU moves every 20 to 100 ms and takes milliseconds to read. A thread reads it as often as it
+can while launches follow each other; a window begins and ends where it moved. When exactly it moved between two
+readings remains unknown: `Energy.error`.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from tunesmith.kernels.outcome import Energy
 
@@ -83,28 +81,13 @@ def measure_energy(
 
 
 def energy_between(moves: Sequence[Move], progress: Sequence[tuple[float, int]]) -> Energy | None:
-    """The energy of a launch from the first move to the last. progress: how many launches had ended when, in order."""
-    if len(moves) < 2:
-        return None
+    """The energy of a launch from the first of several moves to the last. progress: how many launches had ended when,
+    in order; in a batch they end one after another, evenly."""
     first, last = moves[0], moves[-1]
-    launches = _launched(progress, last.at) - _launched(progress, first.at)
-    lasted = last.at - first.at
+    times, counts = [at for at, _ in progress], [count for _, count in progress]
+    begun, ended = np.interp([first.at, last.at], times, counts)
+    launches, lasted = float(ended - begun), last.at - first.at
     if launches <= 0 or lasted <= 0:
         return None
-    return Energy(
-        joules=(last.joules - first.joules) / launches,
-        seconds=lasted,
-        launches=math.floor(launches),
-        error=(first.slack + last.slack) / lasted,
-    )
-
-
-def _launched(progress: Sequence[tuple[float, int]], at: float) -> float:
-    """Launches that had ended at a time: in a batch they end one after another, evenly."""
-    behind = min(len(progress) - 1, max(1, bisect.bisect_left(progress, at, key=lambda one: one[0])))
-    (begun, before), (ended, after) = progress[behind - 1], progress[behind]
-    share = (at - begun) / (ended - begun) if ended > begun else 1.0
-    return before + (after - before) * min(1.0, max(0.0, share))
-
-
-__all__ = ["BATCH_SECONDS", "Move", "energy_between", "measure_energy"]
+    joules, error = (last.joules - first.joules) / launches, (first.slack + last.slack) / lasted
+    return Energy(joules, lasted, math.floor(launches), error)

@@ -1,8 +1,7 @@
 """Opponents: library functions in Python, and kernels, timed on the same buffers as the candidates.
 
-Owns the arrays that functions get, the check of their results, and their launches. With CUDA they are captured as
-graphs, so that the time is the device's, without Python's. Their framework allocates their memory. Opponents that are
-kernels are checked and launched as candidates are.
+With CUDA, calls of functions are captured as graphs, so that the time is the device's, without Python's. Their
+framework allocates their memory. Opponents that are kernels are checked and launched as candidates are.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.backends import Device, DeviceError, HostCall
+from tunesmith.kernels.backends import DeviceError, HostCall
 from tunesmith.kernels.build.artifact import Candidate
+from tunesmith.kernels.check.compare import deviation
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.rotation import Rotation, window_for
 from tunesmith.kernels.measure.timing import Comparison
@@ -61,13 +61,6 @@ Rival = KernelRival | FunctionOpponent
 """An opponent of a comparison."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A function whose results are right. load: a sampler of its launches on the places that the arrays have now."""
-
-    load: Callable[[], Rotation]
-
-
 def forget_compiled() -> None:
     """Clears PyTorch's compile cache of earlier workloads: it compiles a function for eight shapes, and runs it
     uncompiled from then on."""
@@ -76,16 +69,16 @@ def forget_compiled() -> None:
 
 
 def prepare_opponent(
-    device: Device, opponent: FunctionOpponent, data: WorkloadData, sample_seconds: float | None = None
-) -> Ready | str:
-    """The opponent ready to be timed on `data`, or why it cannot be, as a clause. sample_seconds: how long a sample
-    should last."""
-    traits = BACKENDS[device.limits.backend]
+    opponent: FunctionOpponent, data: WorkloadData, sample_seconds: float
+) -> Callable[[], Rotation] | str:
+    """A sampler of the opponent's launches on the places that the arrays of `data` have at each call, or why it cannot
+    be timed, as a clause. sample_seconds: how long a sample should last."""
+    device, traits = data.device, BACKENDS[data.device.limits.backend]
     known = traits.frameworks
     if opponent.framework not in known or (device.limits.kind == "gpu" and traits.arrays_on_host):
         return f"functions of {opponent.framework} do not run on this device, only those of {', '.join(known)}"
     try:
-        calls = _Calls(device, opponent, data)
+        calls = _Calls(opponent, data)
         data.restore()
         for _ in range(WARM_UP_CALLS):
             calls.once(0)
@@ -102,13 +95,8 @@ def prepare_opponent(
         return f"it fails on the device: {error}"
     except Exception as error:  # noqa: BLE001 - it is the user's code, or a library's: whatever it raises is the answer
         return f"it raises {type(error).__name__}: {error}"
-    wanted = device.sample_seconds if sample_seconds is None else sample_seconds
-    window = window_for(seconds, data.sets, wanted, rounds=device.has_graph_overhead)
-
-    def load() -> Rotation:
-        return Rotation(device, [calls.launch(index) for index in range(data.sets)], window)
-
-    return Ready(load)
+    window = window_for(seconds, data.sets, sample_seconds, rounds=device.has_graph_overhead)
+    return lambda: Rotation(device, [calls.launch(index) for index in range(data.sets)], window)
 
 
 def _function_of(opponent: FunctionOpponent) -> Any:
@@ -125,19 +113,12 @@ def _function_of(opponent: FunctionOpponent) -> Any:
 class _Calls:
     """Calls of an opponent on the sets of `data`."""
 
-    def __init__(self, device: Device, opponent: FunctionOpponent, data: WorkloadData) -> None:
-        self._device, self._opponent, self._data = device, opponent, data
+    def __init__(self, opponent: FunctionOpponent, data: WorkloadData) -> None:
+        self._device, self._opponent, self._data = data.device, opponent, data
         self._function = _function_of(opponent)
-        task, workload = data.task, data.workload
         # One that takes every output writes where the kernels do, so that it does the same work in the same memory.
         named = inspect.signature(self._function).parameters
-        written = [argument.name for argument in task.arguments if argument.role == "out"]
-        self._takes_outputs = all(name in named for name in written)
-        self._scalars = {
-            argument.name: task.scalar_of(argument, workload)
-            for argument in task.arguments
-            if argument.role == "scalar"
-        }
+        self._takes_outputs = all(one.name in named for one in data.task.arguments if one.role == "out")
         # A graph goes on writing where it wrote when it was captured: that memory belongs to these calls alone.
         self._pool: Any = None
 
@@ -192,12 +173,14 @@ class _Calls:
 
     def _given(self, index: int) -> dict[str, Any]:
         """What the opponent is called with: arrays in their storage types, and scalars."""
+        task, workload = self._data.task, self._data.workload
+        scalars = {one.name: task.scalar_of(one, workload) for one in task.arguments if one.role == "scalar"}
         arrays = {
             place.argument.name: self._array(place.dtype, self._data.view(place, index)).reshape(place.shape)
             for place in self._data.places
             if place.argument.role != "out" or self._takes_outputs
         }
-        return {**arrays, **self._scalars}
+        return arrays | scalars
 
     def _array(self, dtype: str, buffer: Any) -> Any:
         raw, kind, on_host = self._device.array(buffer, dtype), DTYPES[dtype], self._device.backend == "opencl"
@@ -222,10 +205,7 @@ def _wrong(data: WorkloadData, results: Mapping[str, Any]) -> str | None:
         if results[name].shape != expected.shape:
             return f"its {name} has {results[name].size} elements, not {expected.size}"
         tolerance = data.task.tolerance_of(place.dtype, name)
-        allowed = OPPONENT_TOLERANCE_FACTOR * (tolerance.atol + tolerance.rtol * np.abs(expected))
-        with np.errstate(invalid="ignore"):
-            off = ~((np.abs(results[name] - expected) <= allowed) | (results[name] == expected))
-        off &= ~(np.isnan(results[name]) & np.isnan(expected))
+        off = deviation(np, results[name], expected, tolerance) > OPPONENT_TOLERANCE_FACTOR
         if off.any():
             at = int(np.argmax(off))
             return f"it computes something else: {name}[{at}] is {versus(results[name][at], expected[at])}"

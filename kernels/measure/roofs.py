@@ -1,13 +1,13 @@
 """The measured roofs of a device: copy bandwidth at several sizes, the peak of plain float arithmetic, and the time of
 an empty kernel; and whether it computes at all: a small kernel whose result is known.
 
-Owns three small kernels per backend and how they are timed, which is how candidates are timed: through the same
-launcher, with cold caches. The arithmetic over roofs is `tunesmith.hw.roofline`.
+Probes are timed as candidates are, with cold caches. The arithmetic over roofs is `tunesmith.hw.roofline`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,36 +36,53 @@ PRECISION = {
 }
 COPY_MIB = {"gpu": (16, 64, 256, 1024), "cpu": (8, 64)}
 """Bytes of one copy's source, in MiB."""
-WIDTHS: dict[BackendName, tuple[int, ...]] = {"cuda": (1,), "opencl": (8, 16)}
-"""Floats of a chain's element. A GPU's threads are its lanes; on a CPU the vectors are the source's, and which width
-the compiler turns into the widest instructions differs from processor to processor."""
+WIDTHS: dict[BackendName, dict[str, tuple[int, ...]]] = {
+    "cuda": {COPY: (4,), MULTIPLY_ADD: (1,)},
+    "opencl": {COPY: (4, 16), MULTIPLY_ADD: (8, 16)},
+}
+"""Elements of the vectors. A GPU's threads are its lanes; on a CPU the vectors are the source's, and which width the
+compiler turns into the widest instructions differs from processor to processor."""
+_HEADS: dict[BackendName, str] = {
+    "cuda": f"""
+#define KERNEL extern "C" __global__ void __launch_bounds__({BLOCK})
+#define GLOBAL
+#define GROUP (size_t)blockIdx.x
+#define LANE threadIdx.x
+#define STEP(x) fma(x, va, vb)
+""",
+    # Written as kernels write it. OpenCL's fma() is a call of a function where the driver's library has it so: PoCL 3.0
+    # then does 0.9 GFLOP/s on a machine whose two cores do 70 with x * a + b.
+    "opencl": """
+#define KERNEL __kernel void
+#define GLOBAL __global
+#define GROUP get_group_id(0)
+#define LANE get_local_id(0)
+#define STEP(x) x * va + vb
+""",
+}
 
-_COPY_BODY = f"""{{
-    size_t at = @BLOCK@ * {BLOCK * VECTORS} + @THREAD@;
+
+def _copy(width: int) -> str:
+    return f"""KERNEL {COPY}_{width}(GLOBAL const uint{width}* source, GLOBAL uint{width}* target) {{
+    size_t at = GROUP * {BLOCK * VECTORS} + LANE;
     #pragma unroll
     for (int i = 0; i < {VECTORS}; ++i) target[at + i * {BLOCK}] = source[at + i * {BLOCK}];
 }}
 """
-_CUDA_COPY_BODY = _COPY_BODY.replace("@BLOCK@", "(size_t)blockIdx.x").replace("@THREAD@", "threadIdx.x")
-_OPENCL_COPY_BODY = _COPY_BODY.replace("@BLOCK@", "get_group_id(0)").replace("@THREAD@", "get_local_id(0)")
-_CUDA_HEAD = f'extern "C" __global__ void __launch_bounds__({BLOCK}) '
 
 
-def _multiply_add_body(width: int, step: str) -> str:
+def _multiply_add(width: int) -> str:
     """The chains, in scalar variables: an array of them is kept in memory by some compilers."""
     element = "float" if width == 1 else f"float{width}"
-    chains = range(CHAINS)
-    starts = "\n    ".join(f"{element} x{c} = va + {c}.0f;" for c in chains)
-    steps = "\n        ".join(f"x{c} = {step.format(x=f'x{c}')};" for c in chains)
-    sums = " + ".join(f"x{c}" for c in chains)
+    chains = [f"x{number}" for number in range(CHAINS)]
     sum_of = "sums" if width == 1 else " + ".join(f"sums.s{lane:x}" for lane in range(width))
-    return f"""{{
+    return f"""KERNEL {MULTIPLY_ADD}_{width}(GLOBAL float* target, float a, float b) {{
     {element} va = a, vb = b;
-    {starts}
+    {" ".join(f"{element} {x} = va + {number}.0f;" for number, x in enumerate(chains))}
     for (int s = 0; s < {STEPS}; ++s) {{
-        {steps}
+        {" ".join(f"{x} = STEP({x});" for x in chains)}
     }}
-    {element} sums = {sums};
+    {element} sums = {" + ".join(chains)};
     float sum = {sum_of};
     // Never true, but the compiler cannot know; without it the chains would be dead code.
     if (sum == 12345.678f) target[0] = sum;
@@ -73,37 +90,14 @@ def _multiply_add_body(width: int, step: str) -> str:
 """
 
 
-_PROBE_SOURCES: dict[BackendName, dict[str, str]] = {
-    "cuda": {
-        f"{COPY}_4": f"{_CUDA_HEAD}{COPY}_4(const uint4* source, uint4* target) {_CUDA_COPY_BODY}",
-        EMPTY: f"{_CUDA_HEAD}{EMPTY}(float* target) {{}}",
-        f"{MULTIPLY_ADD}_1": f"{_CUDA_HEAD}{MULTIPLY_ADD}_1(float* target, float a, float b) "
-        + _multiply_add_body(1, "fma({x}, va, vb)"),
-    },
-    "opencl": {
-        **{
-            f"{COPY}_{width}": f"__kernel void {COPY}_{width}(__global const uint{width}* source, "
-            f"__global uint{width}* target) {_OPENCL_COPY_BODY}"
-            for width in (4, 16)
-        },
-        EMPTY: f"__kernel void {EMPTY}(__global float* target) {{}}",
-        # Written as kernels write it. OpenCL's fma() is a call of a function where the driver's library has it so: PoCL
-        # 3.0 then does 0.9 GFLOP/s on a machine whose two cores do 70 with x * a + b.
-        **{
-            f"{MULTIPLY_ADD}_{width}": f"__kernel void {MULTIPLY_ADD}_{width}(__global float* target, float a, "
-            "float b) " + _multiply_add_body(width, "{x} * va + vb")
-            for width in WIDTHS["opencl"]
-        },
-    },
-}
-
-
 def compile_probes(compiler: Compiler, backend: BackendName) -> dict[str, Artifact]:
     """The calibration kernels, compiled; a kernel the compiler refuses is left out, and with it its roof."""
-    compiled = {
-        entry: compiler.compile(Specialised(backend, entry, text)) for entry, text in _PROBE_SOURCES[backend].items()
-    }
-    return {entry: result for entry, result in compiled.items() if isinstance(result, Artifact)}
+    texts = {EMPTY: f"KERNEL {EMPTY}(GLOBAL float* target) {{}}"}
+    for entry, text in ((COPY, _copy), (MULTIPLY_ADD, _multiply_add)):
+        texts |= {f"{entry}_{width}": text(width) for width in WIDTHS[backend][entry]}
+    sources = {entry: Specialised(backend, entry, _HEADS[backend] + text) for entry, text in texts.items()}
+    made = {entry: compiler.compile(source) for entry, source in sources.items()}
+    return {entry: result for entry, result in made.items() if isinstance(result, Artifact)}
 
 
 def measure_roofline(device: Device, probes: dict[str, Artifact]) -> Roofline:
@@ -113,14 +107,14 @@ def measure_roofline(device: Device, probes: dict[str, Artifact]) -> Roofline:
     empty: float | None = None
     try:
         if EMPTY in probes:
-            empty = _launch_seconds(device, device.load(probes[EMPTY]))
+            launch = _launch(device.load(probes[EMPTY]), 1, BLOCK, device.allocate(4096))
+            empty = _seconds(device, [launch] * EMPTY_LAUNCHES)
         copies = _loaded(device, probes, COPY)
         for mebibytes in COPY_MIB[device.limits.kind] if copies else ():
             size = mebibytes << 20
             if 2 * size > device.free_bytes() // 2:
                 break
-            rates = [_copy_bandwidth(device, kernel, width, size) for width, kernel in copies]
-            bandwidth.append((2 * size, max(rates)))
+            bandwidth.append((2 * size, max(_copy_bandwidth(device, kernel, width, size) for width, kernel in copies)))
         if chains := _loaded(device, probes, MULTIPLY_ADD):
             peak["float32"] = max(_multiply_add_peak(device, kernel, width) for width, kernel in chains)
     except DeviceError:
@@ -132,75 +126,59 @@ def measure_roofline(device: Device, probes: dict[str, Artifact]) -> Roofline:
 
 def _loaded(device: Device, probes: dict[str, Artifact], entry: str) -> list[tuple[int, object]]:
     """The variants of a probe, by the width of their vectors."""
-    return [
-        (int(name.removeprefix(f"{entry}_")), device.load(artifact))
-        for name, artifact in probes.items()
-        if name.startswith(f"{entry}_")
-    ]
+    found = {name: name.removeprefix(f"{entry}_") for name in probes if name.startswith(f"{entry}_")}
+    return [(int(width), device.load(probes[name])) for name, width in found.items()]
 
 
-def _seconds(device: Device, sequence: object) -> float:
-    """What a sequence takes: on a GPU the median, on a CPU the least of the samples. A roof is what the device is able
-    to do, and on a CPU whatever else runs on the machine takes its share of most samples."""
-    taken: list[float] = []
+def _launch(kernel: object, blocks: int, threads: int, *arguments: object) -> BoundLaunch:
+    return BoundLaunch(kernel, Geometry((blocks, 1, 1), (threads, 1, 1)), arguments)
+
+
+def _seconds(device: Device, launches: Sequence[BoundLaunch]) -> float:
+    """Seconds of each of `launches` in a sequence, as kernels are timed: on a GPU the median, on a CPU the least of the
+    samples. A roof is what the device is able to do, and on a CPU whatever else runs on the machine takes its share of
+    most samples."""
+    sequence, kind, taken = device.sequence(launches), device.limits.kind, list[float]()
+    sequence.seconds()
 
     def sample(count: int) -> list[float]:
         more = device.times([sequence] * count)
         taken.extend(more)
         return more
 
-    kind = device.limits.kind
-    estimate = sample_until(sample, PRECISION[kind])
-    return estimate.median if kind == "gpu" else min(taken)
-
-
-def _launch_seconds(device: Device, kernel: object) -> float:
-    """Seconds of an empty kernel of one block: what a launch takes at least, in the sequences that kernels are timed
-    in."""
-    launch = BoundLaunch(kernel, Geometry((1, 1, 1), (BLOCK, 1, 1)), (device.allocate(4096),))
-    sequence = device.sequence([launch] * EMPTY_LAUNCHES)
-    sequence.seconds()
-    return _seconds(device, sequence) / EMPTY_LAUNCHES
+    median = sample_until(sample, PRECISION[kind]).median
+    return (median if kind == "gpu" else min(taken)) / len(launches)
 
 
 def _copy_bandwidth(device: Device, kernel: object, width: int, size: int) -> float:
     sets = max(2, math.ceil(device.cold_bytes / (2 * size)))
     buffers = [(device.allocate(size), device.allocate(size)) for _ in range(sets)]
-    grid = size // (BLOCK * VECTORS * 4 * width)
-    sequence = device.sequence([BoundLaunch(kernel, Geometry((grid, 1, 1), (BLOCK, 1, 1)), pair) for pair in buffers])
-    sequence.seconds()
-    return 2 * size * sets / _seconds(device, sequence)
+    blocks = size // (BLOCK * VECTORS * 4 * width)
+    return 2 * size / _seconds(device, [_launch(kernel, blocks, BLOCK, *pair) for pair in buffers])
 
 
 def _multiply_add_peak(device: Device, kernel: object, width: int) -> float:
-    target, kind = device.allocate(4096), device.limits.kind
+    kind = device.limits.kind
     blocks, threads = BLOCKS_PER_PROCESSOR[kind] * (device.limits.sm_count or 64), ARITHMETIC_BLOCK[kind]
-    arguments = (target, np.float32(0.5), np.float32(0.25))
-    sequence = device.sequence([BoundLaunch(kernel, Geometry((blocks, 1, 1), (threads, 1, 1)), arguments)])
-    sequence.seconds()
-    return 2.0 * blocks * threads * CHAINS * STEPS * width / _seconds(device, sequence)
+    launch = _launch(kernel, blocks, threads, device.allocate(4096), np.float32(0.5), np.float32(0.25))
+    return 2.0 * blocks * threads * CHAINS * STEPS * width / _seconds(device, [launch])
 
 
 HEALTH_ENTRY = "tunesmith_health"
 HEALTH_BLOCK, HEALTH_BLOCKS, HEALTH_STEPS = 64, 1024, 64
-_HEALTH_BODY = f"""{{
-    unsigned int x = @INDEX@;
+_HEALTH = f"""KERNEL {HEALTH_ENTRY}(GLOBAL unsigned int* out) {{
+    size_t at = GROUP * {HEALTH_BLOCK} + LANE;
+    unsigned int x = at;
     for (int step = 0; step < {HEALTH_STEPS}; ++step) x = x * 1664525u + 1013904223u;
-    out[@INDEX@] = x;
+    out[at] = x;
 }}
 """
-_HEALTH_SOURCES: dict[BackendName, str] = {
-    "cuda": f'extern "C" __global__ void {HEALTH_ENTRY}(unsigned int* out) '
-    + _HEALTH_BODY.replace("@INDEX@", "blockIdx.x * blockDim.x + threadIdx.x"),
-    "opencl": f"__kernel void {HEALTH_ENTRY}(__global unsigned int* out) "
-    + _HEALTH_BODY.replace("@INDEX@", "get_global_id(0)"),
-}
 """A linear congruential generator (Numerical Recipes, section 7.1): every element depends on every step."""
 
 
 def compile_health(compiler: Compiler, backend: BackendName) -> Artifact | None:
     """The health kernel, compiled; None where the compiler refuses it."""
-    made = compiler.compile(Specialised(backend, HEALTH_ENTRY, _HEALTH_SOURCES[backend]))
+    made = compiler.compile(Specialised(backend, HEALTH_ENTRY, _HEADS[backend] + _HEALTH))
     return made if isinstance(made, Artifact) else None
 
 
@@ -210,20 +188,13 @@ def self_test(device: Device, artifact: Artifact) -> str:
     try:
         buffer = device.allocate(4 * count)
         device.write(buffer, np.zeros(4 * count, np.uint8))
-        device.launch(
-            BoundLaunch(device.load(artifact), Geometry((HEALTH_BLOCKS, 1, 1), (HEALTH_BLOCK, 1, 1)), (buffer,))
-        )
+        device.launch(_launch(device.load(artifact), HEALTH_BLOCKS, HEALTH_BLOCK, buffer))
         device.synchronize()
         found = device.read(buffer).view(np.uint32)
     except DeviceError as error:
         return f"it cannot run a small kernel ({error})"
-    wrong = int((found != expected(count)).sum())
-    return f"{wrong} of {count} results of a small kernel are wrong" if wrong else ""
-
-
-def expected(count: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    """What the kernel writes."""
-    values = np.arange(count, dtype=np.uint32)
+    right = np.arange(count, dtype=np.uint32)
     for _ in range(HEALTH_STEPS):
-        values = values * np.uint32(1664525) + np.uint32(1013904223)
-    return values
+        right = right * np.uint32(1664525) + np.uint32(1013904223)
+    wrong = int((found != right).sum())
+    return f"{wrong} of {count} results of a small kernel are wrong" if wrong else ""

@@ -49,20 +49,14 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A median with its interval over `samples` samples; see `confidence`. dropped: sampling ended because it was a
-    clear loser."""
+    """A median with its interval over `samples` samples: 95 %, or, of fewer than six, the level of their extremes
+    (Conover, section 3.2), 1 - 2 * 0.5**n. dropped: sampling ended because it was a clear loser."""
 
     median: float
     low: float
     high: float
     samples: int
     dropped: bool = False
-
-    @property
-    def confidence(self) -> float:
-        """The interval's level: 95 %, or, of fewer than six samples, that of their extremes (Conover, section 3.2):
-        1 - 2 * 0.5**n, 93.75 % of five and 75 % of three."""
-        return 0.95 if self.samples >= MIN_SAMPLES else max(0.0, 1 - 2 * 0.5**self.samples)
 
     @property
     def half_width(self) -> float:
@@ -100,7 +94,6 @@ def sample_until(
         if len(samples) < precision.min_samples:
             # Even the first samples must not overrun a budget by more than they must.
             if clock() - started > 4 * precision.budget_seconds and len(samples) >= 3:
-                # `Estimate.confidence` says how little so few can tell.
                 return estimate(samples)
             samples += sample(1)
             continue
@@ -118,10 +111,7 @@ def sample_until(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Time of a candidate over time of a baseline, with its 99 % interval.
-
-    Below 1.0 the candidate is faster; "faster" may be said only when `high` < 1.0.
-    """
+    """Time of a candidate over time of a baseline, with its 99 % interval; it is faster only where `high` < 1.0."""
 
     ratio: float
     low: float

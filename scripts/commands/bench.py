@@ -24,7 +24,7 @@ from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.verify import infeasible_on
-from tunesmith.kernels.measure.bench import ComparisonRequest, Modes, WorkloadComparison
+from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.opponents import KernelRival, Rival
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import AnyOutcome, describe
@@ -182,11 +182,6 @@ def _row(
     if not isinstance(result, Comparison):
         return row | {"failure": {"reason": reason_of(result), "detail": describe(result)}}
     row["cold"] = asdict(result) | {"verdict": result.verdict, "half_width": result.half_width}
-    for name, kernel in (("candidate", candidate), ("baseline", baseline)):
-        modes = examiner.call("modes", DEADLINE, kernel, workload.name)
-        if isinstance(modes, Modes):
-            row.setdefault("warm_l2_seconds", {})[name] = modes.warm.median
-            row.setdefault("call_to_call_seconds", {})[name] = modes.call_to_call.median
     return row
 
 
@@ -203,8 +198,7 @@ def _opponent(opponent: dict[str, Any]) -> str:
 
 def _print(found: dict[str, Any]) -> None:
     print_rows(
-        ("workload", "cold L2, us", "baseline, us", "ratio", "99 % interval", "verdict", "of floor")
-        + ("warm L2, us", "call to call, us"),
+        ("workload", "cold L2, us", "baseline, us", "ratio", "99 % interval", "verdict", "of floor"),
         (
             (
                 row["workload"],
@@ -214,10 +208,6 @@ def _print(found: dict[str, Any]) -> None:
                 f"{row['cold']['low']:.4f} - {row['cold']['high']:.4f}",
                 row["cold"]["verdict"],
                 percent(row["floor_seconds"] and row["floor_seconds"] / row["cold"]["candidate"]["median"]),
-                *(
-                    " / ".join(us(row.get(mode, {}).get(kernel)) for kernel in ("candidate", "baseline"))
-                    for mode in ("warm_l2_seconds", "call_to_call_seconds")
-                ),
             )
             for row in found["workloads"]
             if "cold" in row
@@ -233,4 +223,3 @@ def _print(found: dict[str, Any]) -> None:
         typer.echo(f"Note: {note}")
     if found["launch_floor_seconds"]:
         typer.echo(f"An empty kernel takes {us(found['launch_floor_seconds'])} us a launch.")
-    typer.echo("Warm L2 and call to call (candidate / baseline) are shown for comparison; only cold times decide.")

@@ -125,7 +125,7 @@ def _print(verdict: CandidateVerdict) -> None:
         echo(f"  checking took {verdict.seconds:.0f} s")
     for one in verdict.unexecuted:
         echo(f"  ran in no check: {one}")
-    for note in filter(None, (verdict.baseline_note, *verdict.notes)):
+    for note in verdict.notes:
         echo(f"  {note}")
 
 

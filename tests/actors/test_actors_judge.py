@@ -122,36 +122,3 @@ def test_who_has_the_device_is_said(task: Task, device: Any, monkeypatch: pytest
     assert found.accepted
     assert len(said) == 1 and said[0].endswith(" s"), said
     assert said[0].startswith("waiting for the device: pid 28171 on gpu-1, tunesmith tune gemm, for "), said
-
-
-STRIDE = """
-__kernel void scale_add(__global const float *x, __global const float *y, __global float *out, float a, int n) {
-    for (int i = get_global_id(0); i < n; i += get_global_size(0)) out[i] = a * x[i] + y[i];
-}"""
-
-
-@pytest.mark.parametrize(
-    ("grid", "source", "said"),
-    [
-        ("ceil_div(n, 16)", "", ""),
-        ("n", "", "The baseline is launched with 16 times the blocks that it needs "),
-        # One workload needs them.
-        ("min(n, 400)", "", ""),
-        # A block that is missing is made up for by others.
-        ("n", STRIDE, ""),
-    ],
-)
-def test_a_baseline_with_blocks_that_do_nothing_is_told(device: Any, grid: str, source: str, said: str) -> None:
-    task = load_task(str(DATA / "scale_add" / "task.toml"))
-    sources = task.sources("opencl")
-    template = sources.baseline.template
-    launch = template.launch.model_copy(update={"grid": (grid,)})
-    template = template.model_copy(update={"launch": launch, "source": source or template.source})
-    small = task.workloads[1].model_copy(update={"name": "small", "sizes": {"n": 64}})
-    baseline = sources.baseline.model_copy(update={"template": template})
-    backends = {"opencl": sources.model_copy(update={"baseline": baseline})}
-    task = task.model_copy(update={"workloads": (task.workloads[1], small), "backends": backends})
-    asked = sources.templates[0], {"GROUP": 16, "ITEMS": 4, "UNROLL": 0}, None
-    (found,) = judge(task, device.limits, device.index, [asked], JudgeOptions(0, Limits(check=0.3), roofline=KNOWN))
-    assert found.accepted, found
-    assert found.baseline_note.startswith(said) and bool(found.baseline_note) == bool(said), found.baseline_note

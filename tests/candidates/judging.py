@@ -2,17 +2,10 @@
 
 index.toml lists candidates that are the baseline of their task with some texts replaced, or a file of their own. The
 files in edited/ hold many more, each a kernel of bases/ (behind the prelude of its backend) with some texts replaced,
-or a text of its own. Their keys:
-
-- task: a task of the library, or a folder in tasks/; base: a file in bases/, or source: the whole text
-- edits: pairs of a text, which must stand in the base exactly once, and what it is replaced by
-- launch: as in a template; the baseline's if left out. device_globals: as in a template
-- backends: those it is for; both if left out
-- class: how it is wrong, a row of docs/trust.md; why: one sentence; both only for reading and counting
-- judge, reasons: as in index.toml; if left out, a device, and any reason, as it depends on what is drawn which check
-  finds it first. judge = "none": nothing can tell; it is only counted (scripts/measure/verdicts.py)
-
-What stands at the top of such a file counts for all of its candidates that do not say otherwise.
+or a text of its own (`source`). They also have `launch` and `device_globals` as in a template; `backends`, both if left
+out; and `class`, a row of docs/trust.md, for counting. Where `judge` and `reasons` are left out, these are a device and
+any reason, as it depends on what is drawn which check finds it first; with judge = "none" nothing can tell. What stands
+at the top of such a file counts for all of its candidates that do not say otherwise.
 """
 
 from __future__ import annotations

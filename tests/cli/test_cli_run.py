@@ -106,13 +106,12 @@ def test_resuming_a_finished_run_only_says_so(finished_run: Any, here: Any) -> N
 
 
 @pytest.mark.slow
-def test_bench_gives_one_comparison_with_intervals_and_other_times_apart(command: Any, device: Any) -> None:
+def test_bench_gives_one_comparison_with_intervals(command: Any, device: Any) -> None:
     done = command("bench", "silu_and_mul", "--config", '{"VEC": 8}', "--workload", "256x4096", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     (row,) = found["workloads"]
     assert row["cold"]["low"] <= row["cold"]["ratio"] <= row["cold"]["high"]
-    assert row["warm_l2_seconds"]["candidate"] > 0 and row["call_to_call_seconds"]["baseline"] > 0
     assert found["launch_floor_seconds"] > 0 and found["artifacts"]["candidate"] and found["artifacts"]["baseline"]
 
 

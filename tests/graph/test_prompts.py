@@ -30,7 +30,6 @@ from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.check.sanitizer import Counters
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 
 RAW = Path(__file__).resolve().parent.parent / "raw"
@@ -215,9 +214,9 @@ def test_counting_events_takes_the_lock_that_lanes_take(
     uuid = "GPU-11111111-2222-3333-4444-555555555555"
     taken = []
 
-    def count(*_: Any) -> Counters:
+    def count(*_: Any) -> str:
         taken.append(DeviceLock(uuid).try_acquire())
-        return Counters()
+        return ""
 
     monkeypatch.setattr("tunesmith.graph.prompts.facts.count_events", count)
     made = context(str(RAW / "rope"))

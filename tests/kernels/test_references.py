@@ -164,7 +164,7 @@ def test_a_sum_in_another_order_agrees_with_the_original(tmp_path: Path, device:
     task = read_task(tmp_path / "task.toml")
     opened = open_device(device.limits, device.index)
     data = WorkloadData(opened, task, task.workloads[0], seed=1, max_bytes=1 << 28)
-    launches = bind(opened, changed(task, device, ROW_SUM.replace("LOOP", LOOPS[loop])), data, {})
+    launches = bind(changed(task, device, ROW_SUM.replace("LOOP", LOOPS[loop])), data, {})
     assert isinstance(launches, list), launches
     opened.launch(launches[0])
     opened.synchronize()
@@ -218,6 +218,6 @@ def test_a_result_that_its_type_cannot_hold_is_not_asked_for(tmp_path: Path, dev
         step = Step(task.workloads[0], Contents("task", 0, scalars=(("factor", factor),)), derived=True)
         data = prepare_step(opened, task, step, max_bytes=1 << 24)
         assert isinstance(data, WorkloadData)
-        found = verify(opened, nearest, baseline, step, data)
+        found = verify(nearest, baseline, step, data, {})
         assert isinstance(found, Passed if judged else Skipped), found
         assert judged or "which int8 cannot hold" in found.why

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,28 +20,25 @@ from tunesmith.kernels.launch.rotation import Rotation, window_for
 from tunesmith.kernels.spec.task import Geometry
 
 
-@dataclass
-class Recorder:
-    """A device on which a launch is the number of its set: what ran, in order, and which of it was timed."""
+def recorder(ran: list[int], timed: list[range]) -> Any:
+    """A device on which a launch is the number of its set. ran: launches, in order; timed: places of samples there."""
 
-    ran: list[int] = field(default_factory=list)
-    timed: list[range] = field(default_factory=list)
-    """Positions in `ran` of each timed sample."""
-
-    def sequence(self, launches: Sequence[Any]) -> Any:
+    def sequence(launches: Sequence[Any]) -> Any:
         def seconds() -> float:
-            self.ran += launches
+            ran.extend(launches)
             return 1e-6 * len(launches)
 
         return SimpleNamespace(seconds=seconds)
 
-    def times(self, sequences: Sequence[Any]) -> list[float]:
+    def times(sequences: Sequence[Any]) -> list[float]:
         found = []
-        for sequence in sequences:
-            before = len(self.ran)
-            found.append(sequence.seconds())
-            self.timed.append(range(before, len(self.ran)))
+        for one in sequences:
+            before = len(ran)
+            found.append(one.seconds())
+            timed.append(range(before, len(ran)))
         return found
+
+    return SimpleNamespace(sequence=sequence, times=times)
 
 
 @given(
@@ -57,22 +53,22 @@ def test_no_launch_that_is_timed_is_on_what_has_just_run(
     sets: int, seconds: float, asked: list[int], checked: int, rounds: bool, checked_before: bool
 ) -> None:
     """Half of the sets, or more, come between two launches on one. There are sets for three times the last cache."""
-    device, window = Recorder(), window_for(seconds, sets, 1e-4, rounds=rounds)
-    rotation = Rotation(device, list(range(sets)), window, checked % sets)  # type: ignore[arg-type]
+    ran, timed, window = list[int](), list[range](), window_for(seconds, sets, 1e-4, rounds=rounds)
+    rotation = Rotation(recorder(ran, timed), list[Any](range(sets)), window, checked % sets)
     if checked_before:
         rotation.run_first()
     assert [len(rotation.take(count)) for count in asked] == asked
-    timed_at = {at for sample in device.timed for at in sample}
+    timed_at = {at for sample in timed for at in sample}
     last = dict[int, int]()
-    for at, index in enumerate(device.ran):
+    for at, index in enumerate(ran):
         if index in last and at in timed_at:
-            assert len(set(device.ran[last[index] + 1 : at])) >= sets // 2 - 1, f"{device.ran[:at]} and then {index}"
+            assert len(set(ran[last[index] + 1 : at])) >= sets // 2 - 1, f"{ran[:at]} and then {index}"
         last[index] = at
-    for sample in device.timed:
-        launched = [device.ran[at] for at in sample]
+    for sample in timed:
+        launched = [ran[at] for at in sample]
         assert len(launched) == rotation.window == window
         assert launched.count(launched[-1]) == 1, "what is checked is the result of one launch"
-    assert rotation.last_set == launched[-1] and len(device.timed) == sum(asked)
+    assert rotation.last_set == launched[-1] and len(timed) == sum(asked)
 
 
 # One block that waits for nearly every load: four times as long from memory as from the last cache.

