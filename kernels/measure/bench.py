@@ -98,7 +98,7 @@ def measure_modes(device: Device, checked: Checked, data: WorkloadData) -> Modes
     """Both modes of a checked candidate. In-place kernels work on their own output. Raises `DeviceError`."""
     data.restore()
     sequence = device.sequence([checked.launches[0]] * WARM_LAUNCHES)
-    sequence.seconds()
+    device.times([sequence])
     warm = sample_until(
         lambda count: [one / WARM_LAUNCHES for one in device.times([sequence] * count)], MODES_PRECISION
     )

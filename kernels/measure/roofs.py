@@ -159,7 +159,7 @@ def _launch_seconds(device: Device, kernel: object) -> float:
     in."""
     launch = BoundLaunch(kernel, Geometry((1, 1, 1), (BLOCK, 1, 1)), (device.allocate(4096),))
     sequence = device.sequence([launch] * EMPTY_LAUNCHES)
-    sequence.seconds()
+    device.times([sequence])
     return _seconds(device, sequence) / EMPTY_LAUNCHES
 
 
@@ -168,7 +168,7 @@ def _copy_bandwidth(device: Device, kernel: object, width: int, size: int) -> fl
     buffers = [(device.allocate(size), device.allocate(size)) for _ in range(sets)]
     grid = size // (BLOCK * VECTORS * 4 * width)
     sequence = device.sequence([BoundLaunch(kernel, Geometry((grid, 1, 1), (BLOCK, 1, 1)), pair) for pair in buffers])
-    sequence.seconds()
+    device.times([sequence])
     return 2 * size * sets / _seconds(device, sequence)
 
 
@@ -177,7 +177,7 @@ def _multiply_add_peak(device: Device, kernel: object, width: int) -> float:
     blocks, threads = BLOCKS_PER_PROCESSOR[kind] * (device.limits.sm_count or 64), ARITHMETIC_BLOCK[kind]
     arguments = (target, np.float32(0.5), np.float32(0.25))
     sequence = device.sequence([BoundLaunch(kernel, Geometry((blocks, 1, 1), (threads, 1, 1)), arguments)])
-    sequence.seconds()
+    device.times([sequence])
     return 2.0 * blocks * threads * CHAINS * STEPS * width / _seconds(device, sequence)
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from compiling import compiled_candidate
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends import HostCall
-from tunesmith.kernels.backends.opencl import OpenclSequence
+from tunesmith.kernels.backends.opencl import OpenclDevice
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.measure.bench import Bench, ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.opponents import KernelRival, Ready, prepare_opponent
@@ -87,15 +88,15 @@ def compared(task: Task, device: Any, **options: Any) -> WorkloadComparison:
 
 
 def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = OpenclSequence.seconds
+    times = OpenclDevice.times
 
-    def steady(sequence: OpenclSequence) -> float:
+    def steady(device: OpenclDevice, sequences: Sequence[Any]) -> list[float]:
         # Everything runs, but by a pretended clock, on which a function takes twice as long as a kernel.
         # The longer a launch takes, the fewer are a sample.
-        each = 2e-3 if isinstance(sequence._launches[0], HostCall) else 1e-3
-        return seconds(sequence) * 0 + sequence.count * each
+        times(device, sequences)
+        return [len(one) * (2e-3 if isinstance(one[0], HostCall) else 1e-3) for one in sequences]
 
-    monkeypatch.setattr(OpenclSequence, "seconds", steady)
+    monkeypatch.setattr(OpenclDevice, "times", steady)
     made = task(tmp_path, "right", "as_dict", "wrong", "short", "raises", "written", "unwritten")
     right, as_dict, wrong, short, raises, written, unwritten = compared(made, device).opponents
     for one in (right, as_dict, written):
