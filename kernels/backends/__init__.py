@@ -15,7 +15,6 @@ from tunesmith.kernels.backends.base import (
     NotMarked,
     OutOfDeviceMemory,
     Side,
-    TimedSequence,
 )
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "NotMarked",
     "OutOfDeviceMemory",
     "Side",
-    "TimedSequence",
     "open_compiler",
     "open_device",
 ]

@@ -1,15 +1,15 @@
 """The two halves of a backend: a `Compiler`, which needs no device, and a `Device`, which holds one.
 
-An object's life: a compile worker asks the `Compiler` for an `Artifact` (or a `CompileFailed`, a value); the artifact
-travels as bytes to a lane, whose `Device` loads it; the loaded kernel is bound to buffers as `BoundLaunch`es, which run
-singly (to check) or as a `TimedSequence`. Loaded kernels and buffers are handles of the device's own: `Any` here. Every
-implementation must pass tests/kernels/backends/contract.py.
+A compile worker asks the `Compiler` for an `Artifact`, which travels as bytes to a lane, whose `Device` loads it; the
+loaded kernel is bound to buffers as `BoundLaunch`es, which run singly (to check) or as a sequence that is timed.
+Kernels, buffers and sequences are handles of the device's own: `Any` here. Every implementation must pass
+tests/kernels/backends/contract.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -47,11 +47,9 @@ class Compiler(Protocol):
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         """`Rejected` is for sources that `tunesmith.kernels.build.guard` keeps from the compiler."""
-        ...
 
     def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
         """A source that `compile` takes, to machine code that tells which of its blocks ran."""
-        ...
 
 
 class DeviceError(Exception):
@@ -64,17 +62,6 @@ class DeviceError(Exception):
 
 class OutOfDeviceMemory(DeviceError):
     """An allocation did not fit; nothing is lost."""
-
-
-class TimedSequence(Protocol):
-    """Launches that run back to back, ready to be timed again and again."""
-
-    count: int
-
-    def seconds(self) -> float:
-        """Runs all launches once and returns the device time they took together, in seconds, without the time to start
-        and to end the sequence, as far as that is known."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,79 +106,66 @@ class Device(Protocol):
     """Whether a sequence takes time to start and to end, besides its kernels."""
 
     def allocate(self, nbytes: int) -> Any:
-        """A buffer of `nbytes` bytes with any contents; its `nbytes` says them. Raises `OutOfDeviceMemory`."""
-        ...
+        """A buffer of `nbytes` bytes with any contents. Raises `OutOfDeviceMemory`."""
 
     def write(self, buffer: Any, data: Any, offset: int = 0) -> None:
         """Copies a flat uint8 array of `xp` or NumPy into the buffer."""
-        ...
 
     def read(self, buffer: Any) -> NDArray[np.uint8]:
         """The bytes of a buffer, on the host."""
-        ...
 
     def copy(self, target: Any, source: Any) -> None:
         """Copies all bytes of the buffer `source` to the start of `target`, which is at least as large."""
-        ...
 
     def view(self, buffer: Any, offset: int, nbytes: int) -> Any:
         """A part of a buffer as a buffer (no copy); `offset` is a multiple of `base_alignment`."""
-        ...
 
     def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
         """A copy of a buffer where memory begins or ends: a launch that touches what lies beyond, or that writes a copy
         which is not `writable`, fails, or its process dies. At the end, what the alignment of arrays leaves over lies
         between. None where the device has no such memory. Raises `DeviceError`."""
-        ...
 
     def array(self, buffer: Any, dtype: str) -> Any:
         """The buffer as a flat array of the type `DataType.array` for comparisons: a CuPy array on the
         device, or a NumPy copy."""
-        ...
 
     def load(self, artifact: Artifact) -> Any:
         """The kernel of an artifact, ready to be launched; it ends with its last use."""
-        ...
 
     def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
         """The kernel of a `MarkedArtifact`, and the buffer of its marks, a 32-bit word for each block."""
-        ...
+        raise DeviceError(f"there is no marked machine code for {self.backend}")
 
     def launch(self, launch: BoundLaunch) -> None:
         """Starts one launch; it may not have finished, or failed, on return."""
-        ...
 
     def once(self, launch: BoundLaunch | HostCall) -> float:
         """Runs one launch to its end and returns about how many seconds it would take in a sequence."""
-        ...
 
     def synchronize(self) -> None:
         """Waits for all launches; what failed in one of them is raised here."""
-        ...
 
     def foreign_code(self) -> AbstractContextManager[None]:
         """For as long as code runs that is not ours, a reference or an opponent: a stream that it makes the current one
         is taken back. Work on a second stream while ours is busy would not be ordered with ours, and makes each launch
         of the process take longer (docs/trust.md, "Two speeds")."""
-        ...
+        return nullcontext()
 
     def reset_cache(self) -> None:
         """Ends what earlier kernels asked the last cache to keep (CUDA's persisting lines), where there is such a
         thing."""
-        ...
+        return
 
-    def sequence(self, launches: Sequence[BoundLaunch | HostCall]) -> TimedSequence:
-        """These launches, made ready to be timed together."""
-        ...
+    def sequence(self, launches: Sequence[BoundLaunch | HostCall]) -> Any:
+        """These launches, made ready to be timed together, again and again."""
 
     def times(self, sequences: Sequence[Any]) -> list[float]:
-        """`seconds` of each of these sequences of this device, which run one right behind the other."""
-        ...
+        """Runs these sequences one right behind the other, all launches of each once, and returns the device time that
+        each took, in seconds, without the time to start and to end a sequence, as far as that is known."""
 
     def free_bytes(self) -> int:
         """Bytes that can still be allocated; where the driver does not tell, a safe share of the memory."""
-        ...
 
     def trim(self) -> None:
         """Hands memory that is kept for later allocations back to the device, for other processes."""
-        ...
+        return

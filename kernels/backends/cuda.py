@@ -9,20 +9,28 @@ import statistics
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
+from cuda.bindings import driver as bindings
 from numpy.typing import NDArray
 
 from tunesmith.hw.drivers.cuda import read_uuid
 from tunesmith.hw.drivers.nvml import with_prefix
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends.base import BEYOND_EDGE, BoundLaunch, DeviceError, HostCall, OutOfDeviceMemory, Side
+from tunesmith.kernels.backends.base import (
+    BEYOND_EDGE,
+    BoundLaunch,
+    Device,
+    DeviceError,
+    HostCall,
+    OutOfDeviceMemory,
+    Side,
+)
+from tunesmith.kernels.backends.nvrtc import assemble
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.machine_code import MARKS
-from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Geometry
 
@@ -54,97 +62,55 @@ AGAIN:
     ret;
 }
 \0"""
-"""Waits on the device and leaves its caches as they are. PTX, which the driver itself compiles, so that a process needs
-no compiler for it."""
-_SPIN_AGAIN = """
-__device__ unsigned long long now() {
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-    return t;
-}
-extern "C" __global__ void spin(unsigned long long nanoseconds) {
-    for (unsigned long long begin = now(); now() - begin < nanoseconds;) { }
-}
-"""
-"""The same for drivers that compile no PTX."""
+"""Waits on the device and leaves its caches as they are. The driver itself compiles it, so that a process needs no
+compiler for it, where the driver is able to."""
 NO_JIT = frozenset({218, 221, 222, 223})
 """The driver cannot compile PTX (CUDA driver API): invalid or too new for it, no compiler found, or switched off."""
 
 
-@dataclass(frozen=True, slots=True)
-class CudaBuffer:
-    """`array` is a uint8 CuPy array over the bytes."""
-
-    array: Any
-    nbytes: int
-
-
-def _require_room(buffer: CudaBuffer, offset: int, nbytes: int) -> None:
+def _require_room(buffer: Any, offset: int, nbytes: int) -> None:
     if not 0 <= offset <= offset + nbytes <= buffer.nbytes:
         raise DeviceError(f"bytes {offset} to {offset + nbytes} do not lie in a buffer of {buffer.nbytes}")
 
 
 class _Mapping:
-    """Memory of its own between addresses that nothing else gets (CUDA driver API, "Virtual Memory Management"). Ends
-    with its last use. Raises `DeviceError`, `OutOfDeviceMemory`."""
+    """Memory of its own for `nbytes` bytes between addresses that nothing else gets (CUDA driver API, "Virtual Memory
+    Management"): `size` bytes from `start` on. Ends with its last use. Raises `DeviceError`, `OutOfDeviceMemory`."""
 
-    def __init__(self, size: int, index: int) -> None:
-        """size: bytes, as `rounded` gives them."""
-        from cuda.bindings import driver
-
-        self._size, self._access = size, driver.CUmemAccessDesc()
-        self._access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        self._access.location.id = index
-        _, wanted = _granularity(index)
-        memory = _driven(driver.cuMemCreate(size, wanted, 0))
+    def __init__(self, nbytes: int, index: int) -> None:
+        memory_type, wanted = bindings.CUmemAllocationType, bindings.CUmemAllocationProp()
+        wanted.type = memory_type.CU_MEM_ALLOCATION_TYPE_PINNED
+        wanted.location.type = bindings.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        wanted.location.id = index
+        flag = bindings.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        grain = int(_driven(bindings.cuMemGetAllocationGranularity(wanted, flag)))
+        self.size, self._access = -(-nbytes // grain) * grain, bindings.CUmemAccessDesc()
+        self._access.location = wanted.location
+        memory = _driven(bindings.cuMemCreate(self.size, wanted, 0))
         try:
-            reserved = int(_driven(driver.cuMemAddressReserve(size + 2 * BEYOND_EDGE, 0, 0, 0)))
+            reserved = int(_driven(bindings.cuMemAddressReserve(self.size + 2 * BEYOND_EDGE, 0, 0, 0)))
             self.start = reserved + BEYOND_EDGE
             # Also where one of the next calls fails.
-            weakref.finalize(self, _unmap, self.start, size, reserved)
-            _driven(driver.cuMemMap(self.start, size, 0, memory, 0))
+            weakref.finalize(self, _unmap, self.start, self.size, reserved)
+            _driven(bindings.cuMemMap(self.start, self.size, 0, memory, 0))
         finally:
             # It lasts for as long as it is mapped.
-            driver.cuMemRelease(memory)
-        self._allow(driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            bindings.cuMemRelease(memory)
+        self.allow(writable=True)
 
-    @staticmethod
-    def rounded(nbytes: int, index: int) -> int:
-        """The bytes of a mapping that holds `nbytes`."""
-        grain, _ = _granularity(index)
-        return -(-nbytes // grain) * grain
-
-    def protect(self) -> None:
-        """From now on it can only be read."""
-        from cuda.bindings import driver
-
-        self._allow(driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READ)
-
-    def _allow(self, flags: Any) -> None:
-        from cuda.bindings import driver
-
-        self._access.flags = flags
-        _driven(driver.cuMemSetAccess(self.start, self._size, [self._access], 1))
-
-
-def _granularity(index: int) -> tuple[int, Any]:
-    """Bytes of which a mapping is a multiple, and what describes the memory of the device `index`."""
-    from cuda.bindings import driver
-
-    wanted = driver.CUmemAllocationProp()
-    wanted.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    wanted.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-    wanted.location.id = index
-    flag = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
-    return int(_driven(driver.cuMemGetAllocationGranularity(wanted, flag))), wanted
+    def allow(self, *, writable: bool) -> None:
+        """From now on it can be read, or written as well."""
+        flags = bindings.CUmemAccess_flags
+        self._access.flags = (
+            flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if writable else flags.CU_MEM_ACCESS_FLAGS_PROT_READ
+        )
+        _driven(bindings.cuMemSetAccess(self.start, self.size, [self._access], 1))
 
 
 def _unmap(start: int, size: int, reserved: int) -> None:
     # Their answers do not matter: where a kernel has ended the context, the memory is gone with it.
-    from cuda.bindings import driver
-
-    driver.cuMemUnmap(start, size)
-    driver.cuMemAddressFree(reserved, size + 2 * BEYOND_EDGE)
+    bindings.cuMemUnmap(start, size)
+    bindings.cuMemAddressFree(reserved, size + 2 * BEYOND_EDGE)
 
 
 def _driven(answer: Any) -> Any:
@@ -157,29 +123,6 @@ def _driven(answer: Any) -> Any:
     return tuple(values) if len(values) > 1 else values[0] if values else None
 
 
-class CudaSequence:
-    """A captured graph: one submission for all launches, so that the gaps between them are the device's own."""
-
-    def __init__(self, device: CudaDevice, launches: Sequence[BoundLaunch | HostCall]) -> None:
-        self._device, self.count = device, len(launches)
-        stream = device.stream
-        with device.guarded():
-            stream.begin_capture()
-            try:
-                for launch in launches:
-                    device.enqueue(launch)
-            finally:
-                self._graph = stream.end_capture()
-            self._graph.upload(stream)
-
-    def enqueue(self) -> None:
-        self._graph.launch(self._device.stream)
-
-    def seconds(self) -> float:
-        (seconds,) = self._device.times([self])
-        return seconds
-
-
 @cache
 def _stream(index: int) -> Any:
     """The one stream of this process on a GPU. On several, also one after the other, launches come to take longer:
@@ -189,7 +132,7 @@ def _stream(index: int) -> Any:
     return cupy.cuda.Stream(non_blocking=True)
 
 
-class CudaDevice:
+class CudaDevice(Device):
     backend: ClassVar[str] = "cuda"
     has_graph_overhead = True
     loads_quickly = True
@@ -197,10 +140,9 @@ class CudaDevice:
 
     def __init__(self, limits: DeviceLimits, index: int = 0) -> None:
         import cupy
-        from cuda.bindings import driver as bindings
         from cupy_backends.cuda.api import driver, runtime
 
-        self.cupy, self._driver, self._runtime, self._bindings = cupy, driver, runtime, bindings
+        self.cupy, self._driver, self._runtime = cupy, driver, runtime
         self.xp = cupy
         self.limits, self.index = limits, index
         with self.guarded():
@@ -232,17 +174,12 @@ class CudaDevice:
             except self._driver.CUDADriverError as error:
                 if error.status not in NO_JIT:
                     raise
-                module.load(self._compile_spin())
+                code = assemble(_SPIN.decode().rstrip("\0"), self.limits.arch)
+                if not isinstance(code, bytes):
+                    raise DeviceError(f"the kernel that waits cannot be assembled: {code}") from error
+                module.load(code)
             self._spin = module.get_function("spin")
         return self._spin
-
-    def _compile_spin(self) -> bytes:
-        from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
-
-        made = NvrtcCompiler(self.limits.arch).compile(Specialised("cuda", "spin", _SPIN_AGAIN))
-        if not isinstance(made, Artifact):
-            raise DeviceError(f"the kernel that waits does not compile: {made}")
-        return made.code
 
     @property
     def graph_overhead_seconds(self) -> float:
@@ -253,11 +190,12 @@ class CudaDevice:
         if self._graph_overhead is None:
             with self.guarded():
                 nothing = BoundLaunch(self._wait_kernel(), Geometry((1, 1, 1), (1, 1, 1)), (np.uint64(0),))
-            few, many = (CudaSequence(self, [nothing] * count) for count in EMPTY_LAUNCHES)
+            few, many = EMPTY_LAUNCHES
+            graphs = [self.sequence([nothing] * count) for count in EMPTY_LAUNCHES]
             found = []
             for _ in range(EMPTY_ROUNDS):
-                short, long = self._timed([few.enqueue, many.enqueue])
-                found.append(short - few.count * (long - short) / (many.count - few.count))
+                short, long = self._timed([partial(graph.launch, self.stream) for graph in graphs])
+                found.append(short - few * (long - short) / (many - few))
             # The clock's ticks are a fifth of this time: a median would stay on one of them, a mean does not.
             middle = sorted(found)[EMPTY_ROUNDS // 4 : -EMPTY_ROUNDS // 4]
             self._graph_overhead = max(0.0, statistics.fmean(middle))
@@ -279,32 +217,32 @@ class CudaDevice:
                 raise OutOfDeviceMemory(str(error)) from error
             raise DeviceError(str(error), sticky=error.status in STICKY) from error
 
-    def allocate(self, nbytes: int) -> CudaBuffer:
+    def allocate(self, nbytes: int) -> Any:
         with self.guarded():
-            return CudaBuffer(self.cupy.empty(nbytes, self.cupy.uint8), nbytes)
+            return self.cupy.empty(nbytes, self.cupy.uint8)
 
-    def write(self, buffer: CudaBuffer, data: Any, offset: int = 0) -> None:
+    def write(self, buffer: Any, data: Any, offset: int = 0) -> None:
         _require_room(buffer, offset, data.nbytes)
         with self.guarded():
-            buffer.array[offset : offset + data.nbytes] = self.cupy.asarray(data)
+            buffer[offset : offset + data.nbytes] = self.cupy.asarray(data)
 
-    def read(self, buffer: CudaBuffer) -> NDArray[np.uint8]:
+    def read(self, buffer: Any) -> NDArray[np.uint8]:
         with self.guarded():
-            host: NDArray[np.uint8] = buffer.array.get()
+            host: NDArray[np.uint8] = buffer.get()
         return host
 
-    def copy(self, target: CudaBuffer, source: CudaBuffer) -> None:
+    def copy(self, target: Any, source: Any) -> None:
         with self.guarded():
-            target.array[: source.nbytes] = source.array
+            target[: source.nbytes] = source
 
-    def view(self, buffer: CudaBuffer, offset: int, nbytes: int) -> CudaBuffer:
+    def view(self, buffer: Any, offset: int, nbytes: int) -> Any:
         _require_room(buffer, offset, nbytes)
-        return CudaBuffer(buffer.array[offset : offset + nbytes], nbytes)
+        return buffer[offset : offset + nbytes]
 
-    def copy_at_edge(self, buffer: CudaBuffer, side: Side, *, writable: bool) -> CudaBuffer:
+    def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
         """In memory of the virtual memory API, between reserved addresses behind which there is nothing."""
-        size = _Mapping.rounded(buffer.nbytes, self.cupy.cuda.Device().id)
-        mapping = _Mapping(size, self.cupy.cuda.Device().id)
+        mapping = _Mapping(buffer.nbytes, self.cupy.cuda.Device().id)
+        size = mapping.size
         start = 0 if side == "start" else (size - buffer.nbytes) // self.base_alignment * self.base_alignment
         # The array keeps the mapping for as long as it is used itself.
         owner = self.cupy.cuda.UnownedMemory(mapping.start, size, mapping)
@@ -313,14 +251,14 @@ class CudaDevice:
         with self.guarded():
             # A NaN of every float type, where alignment leaves something over.
             whole[...] = 0xFF
-            array[...] = buffer.array
+            array[...] = buffer
             self.stream.synchronize()
         if not writable:
-            mapping.protect()
-        return CudaBuffer(array, buffer.nbytes)
+            mapping.allow(writable=False)
+        return array
 
-    def array(self, buffer: CudaBuffer, dtype: str) -> Any:
-        return buffer.array.view(DTYPES[dtype].array)
+    def array(self, buffer: Any, dtype: str) -> Any:
+        return buffer.view(DTYPES[dtype].array)
 
     def load(self, artifact: Artifact) -> Any:
         with self.guarded():
@@ -328,16 +266,16 @@ class CudaDevice:
             module.load(artifact.code)
             return module.get_function(artifact.entry)
 
-    def load_marked(self, artifact: Artifact) -> tuple[Any, CudaBuffer]:
+    def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
         with self.guarded():
             module = self.cupy.cuda.function.Module()
             module.load(artifact.code)
-            start, nbytes = _driven(self._bindings.cuModuleGetGlobal(module.ptr, MARKS.encode()))
+            start, nbytes = _driven(bindings.cuModuleGetGlobal(module.ptr, MARKS.encode()))
             # The array keeps the module for as long as it is used itself.
             owner = self.cupy.cuda.UnownedMemory(int(start), nbytes, module)
             array = self.cupy.ndarray((nbytes,), np.uint8, self.cupy.cuda.MemoryPointer(owner, 0))
             array[...] = 0
-            return module.get_function(artifact.entry), CudaBuffer(array, nbytes)
+            return module.get_function(artifact.entry), array
 
     def enqueue(self, launch: BoundLaunch | HostCall) -> None:
         if isinstance(launch, HostCall):
@@ -352,8 +290,9 @@ class CudaDevice:
             self._driver.funcSetAttribute(
                 launch.kernel.ptr, self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, geometry.shared_bytes
             )
-        arguments = tuple(a.array if isinstance(a, CudaBuffer) else a for a in launch.arguments)
-        launch.kernel(geometry.grid, geometry.block, arguments, shared_mem=geometry.shared_bytes, stream=self.stream)
+        launch.kernel(
+            geometry.grid, geometry.block, launch.arguments, shared_mem=geometry.shared_bytes, stream=self.stream
+        )
 
     def launch(self, launch: BoundLaunch) -> None:
         with self.guarded():
@@ -363,8 +302,9 @@ class CudaDevice:
         (seconds,) = self._timed([lambda: self.enqueue(launch)])
         return self._kernels_share(seconds)
 
-    def times(self, sequences: Sequence[CudaSequence]) -> list[float]:
-        return [self._kernels_share(one) for one in self._timed([sequence.enqueue for sequence in sequences])]
+    def times(self, sequences: Sequence[Any]) -> list[float]:
+        pieces = [partial(graph.launch, self.stream) for graph in sequences]
+        return [self._kernels_share(seconds) for seconds in self._timed(pieces)]
 
     def _timed(self, pieces: Sequence[Callable[[], None]]) -> list[float]:
         """The seconds of each piece of work, which are handed over together."""
@@ -395,15 +335,22 @@ class CudaDevice:
             self.stream.use()
 
     def reset_cache(self) -> None:
-        from cuda.bindings import driver
-
-        (status,) = driver.cuCtxResetPersistingL2Cache()
+        (status,) = bindings.cuCtxResetPersistingL2Cache()
         # Devices before compute capability 8.0 have no persisting lines, and say so.
-        if status not in (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_NOT_SUPPORTED):
+        if status not in (bindings.CUresult.CUDA_SUCCESS, bindings.CUresult.CUDA_ERROR_NOT_SUPPORTED):
             raise DeviceError(f"cuCtxResetPersistingL2Cache answers with {status.name}")
 
-    def sequence(self, launches: Sequence[BoundLaunch | HostCall]) -> CudaSequence:
-        return CudaSequence(self, launches)
+    def sequence(self, launches: Sequence[BoundLaunch | HostCall]) -> Any:
+        """A captured graph: one submission for all launches, so that the gaps between them are the device's own."""
+        with self.guarded():
+            self.stream.begin_capture()
+            try:
+                for launch in launches:
+                    self.enqueue(launch)
+            finally:
+                graph = self.stream.end_capture()
+            graph.upload(self.stream)
+        return graph
 
     def trim(self) -> None:
         with self.guarded():

@@ -33,22 +33,16 @@ from tunesmith.kernels.build.machine_code import (
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 
-MISSING = "the library nvJitLink is not installed: install it with `pip install 'tunesmith[cuda13]'`"
 
-
-class LinkerUnavailable(Exception):
-    """nvJitLink is not installed; says how to install it."""
-
-
-def assemble(ptx: str, arch: str, max_registers: int | None = None) -> bytes | CompileFailed:
-    """The cubin of `ptx` for `arch`, such as "sm_90". max_registers: see `Specialised`. Raises `LinkerUnavailable`."""
+def assemble(ptx: str, arch: str, max_registers: int | None = None) -> bytes | CompileFailed | NotMarked:
+    """The cubin of `ptx` for `arch`, such as "sm_90". max_registers: see `Specialised`."""
     try:
         from cuda.bindings import nvjitlink
 
         nvjitlink.version()
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, RuntimeError):
         # cuda.pathfinder raises the latter when the shared library is not found.
-        raise LinkerUnavailable(MISSING) from error
+        return NotMarked("the library nvJitLink is not installed: install it with `pip install 'tunesmith[cuda13]'`")
     options = [f"-arch={arch}", *([f"-maxrregcount={max_registers}"] if max_registers else [])]
     handle = nvjitlink.create(len(options), options)
     try:
@@ -182,10 +176,10 @@ class NvrtcCompiler:
             assembly = _assembly(program)
         try:
             marked, blocks = mark_blocks(assembly, _file_of(source), source.entry)
-            code = assemble(marked, target, source.max_registers)
-        except (PtxError, LinkerUnavailable) as error:
+        except PtxError as error:
             return NotMarked(str(error))
-        if isinstance(code, CompileFailed):
+        code = assemble(marked, target, source.max_registers)
+        if not isinstance(code, bytes):
             return code
         return MarkedArtifact(Artifact("cuda", self.arch, source.entry, code, source.digest), blocks)
 

@@ -22,8 +22,7 @@ import re
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,6 +37,7 @@ from tunesmith.kernels.backends.base import (
     BEYOND_EDGE,
     MAX_LOG,
     BoundLaunch,
+    Device,
     DeviceError,
     HostCall,
     NotMarked,
@@ -67,24 +67,19 @@ _PROCESSORS = (
 )
 
 
-class ProcessorTooOld(TunesmithError):
-    """The processor is both unknown to PoCL and without the instruction sets there are names for."""
+class OpenclUnavailable(TunesmithError):
+    """pyopencl or an OpenCL driver is missing, or the embedded one cannot compile for this processor."""
 
 
 def name_processor(device: Any) -> bool:
     """Gives a PoCL CPU `device` (pyopencl) a processor name its compiler knows; True where that was needed. Raises
-    `ProcessorTooOld`, and `TunesmithError` for a switch that there is not.
+    `OpenclUnavailable`.
 
     Memory is looked at through /proc/self/mem, where an address that is not mapped is an error and not a crash; the
     name is written only where the allocation that holds the other has room for it.
     """
-    match os.environ.get(SWITCH, ""):
-        case "as-is":
-            return False
-        case "":
-            pass
-        case other:
-            raise TunesmithError(f"{SWITCH}={other}: choose as-is, which leaves PoCL as it is, or leave it out.")
+    if os.environ.get(SWITCH) == "as-is":
+        return False
     given = device.version.rsplit("-", 1)[-1]
     if "pocl" not in device.platform.version.lower() or given not in _MISTAKEN:
         return False
@@ -118,7 +113,7 @@ def _processor_name() -> bytes:
     for name, needed in _PROCESSORS:
         if flags >= needed:
             return name
-    raise ProcessorTooOld(
+    raise OpenclUnavailable(
         "The embedded OpenCL (PoCL) does not know this processor and cannot compile for it: install "
         "an OpenCL driver for it, or use a machine with a GPU."
     )
@@ -137,10 +132,6 @@ memory that can be written. Whatever else has such a name only gets another one.
 
 NO_ACCESS = 0
 """PROT_NONE of <sys/mman.h>, which Python's mmap does not name."""
-
-
-class OpenclUnavailable(TunesmithError):
-    """pyopencl or an OpenCL driver is missing."""
 
 
 def open_device(index: int) -> Any:
@@ -267,12 +258,6 @@ def _protect(pages: NDArray[np.uint8], access: int) -> None:
         raise DeviceError(f"memory cannot be protected: {os.strerror(ctypes.get_errno())}")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenclBuffer:
-    memory: Any
-    nbytes: int
-
-
 def _clocked(call: HostCall) -> float:
     """Seconds of a call, which does its work on the host before it returns."""
     begun = time.perf_counter()
@@ -280,17 +265,7 @@ def _clocked(call: HostCall) -> float:
     return time.perf_counter() - begun
 
 
-class OpenclSequence:
-    """Launches in an in-order queue; the time is the sum of the kernels' own, from profiling events."""
-
-    def __init__(self, device: OpenclDevice, launches: Sequence[BoundLaunch | HostCall]) -> None:
-        self._device, self._launches, self.count = device, list(launches), len(launches)
-
-    def seconds(self) -> float:
-        return sum(self._device.run(self._launches))
-
-
-class OpenclDevice:
+class OpenclDevice(Device):
     backend: ClassVar[str] = "opencl"
     has_graph_overhead = False
     loads_quickly = False
@@ -320,42 +295,41 @@ class OpenclDevice:
         except self._cl.Error as error:
             raise DeviceError(str(error)) from error
 
-    def allocate(self, nbytes: int) -> OpenclBuffer:
+    def allocate(self, nbytes: int) -> Any:
         most = self._device.max_mem_alloc_size
         if nbytes > most:
             raise OutOfDeviceMemory(f"a buffer of {nbytes} bytes was asked for; the device allows {most}")
         with self.guarded():
-            return OpenclBuffer(self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes), nbytes)
+            return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes)
 
-    def write(self, buffer: OpenclBuffer, data: NDArray[np.uint8], offset: int = 0) -> None:
+    def write(self, buffer: Any, data: NDArray[np.uint8], offset: int = 0) -> None:
         with self.guarded():
-            self._cl.enqueue_copy(self.queue, buffer.memory, data, dst_offset=offset, is_blocking=True)
+            self._cl.enqueue_copy(self.queue, buffer, data, dst_offset=offset, is_blocking=True)
 
-    def read(self, buffer: OpenclBuffer) -> NDArray[np.uint8]:
-        host = np.empty(buffer.nbytes, np.uint8)
+    def read(self, buffer: Any) -> NDArray[np.uint8]:
+        host = np.empty(buffer.size, np.uint8)
         with self.guarded():
-            self._cl.enqueue_copy(self.queue, host, buffer.memory, is_blocking=True)
+            self._cl.enqueue_copy(self.queue, host, buffer, is_blocking=True)
         return host
 
-    def copy(self, target: OpenclBuffer, source: OpenclBuffer) -> None:
+    def copy(self, target: Any, source: Any) -> None:
         with self.guarded():
-            self._cl.enqueue_copy(self.queue, target.memory, source.memory, byte_count=source.nbytes).wait()
+            self._cl.enqueue_copy(self.queue, target, source, byte_count=source.size).wait()
 
-    def view(self, buffer: OpenclBuffer, offset: int, nbytes: int) -> OpenclBuffer:
+    def view(self, buffer: Any, offset: int, nbytes: int) -> Any:
         with self.guarded():
-            return OpenclBuffer(buffer.memory.get_sub_region(offset, nbytes), nbytes)
+            return buffer.get_sub_region(offset, nbytes)
 
-    def copy_at_edge(self, buffer: OpenclBuffer, side: Side, *, writable: bool) -> OpenclBuffer | None:
+    def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
         """On CPUs a kernel works in this process's memory, whose pages can be protected."""
         if self.limits.kind != "cpu":
             return None
         pages, flags = pages_of(self.read(buffer), side, self.base_alignment, writable=writable), self._cl.mem_flags
         with self.guarded():
             # It keeps the pages for as long as it is used itself.
-            made = self._cl.Buffer(self._context, flags.READ_WRITE | flags.USE_HOST_PTR, hostbuf=pages)
-        return OpenclBuffer(made, buffer.nbytes)
+            return self._cl.Buffer(self._context, flags.READ_WRITE | flags.USE_HOST_PTR, hostbuf=pages)
 
-    def array(self, buffer: OpenclBuffer, dtype: str) -> NDArray[Any]:
+    def array(self, buffer: Any, dtype: str) -> NDArray[Any]:
         return self.read(buffer).view(DTYPES[dtype].array)
 
     def load(self, artifact: Artifact) -> Any:
@@ -363,16 +337,13 @@ class OpenclDevice:
             program = self._cl.Program(self._context, [self._device], [artifact.code]).build()
             return self._cl.Kernel(program, artifact.entry)
 
-    def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
-        raise DeviceError("there is no marked machine code for OpenCL")
-
     def enqueue(self, launch: BoundLaunch) -> Any:
         kernel, geometry = launch.kernel, launch.geometry
         given = len(launch.arguments) + bool(geometry.shared_bytes)
         if given != kernel.num_args:
             raise DeviceError(f"the kernel takes {kernel.num_args} arguments, not {given}")
         for position, argument in enumerate(launch.arguments):
-            kernel.set_arg(position, argument.memory if isinstance(argument, OpenclBuffer) else argument)
+            kernel.set_arg(position, argument)
         if geometry.shared_bytes:
             kernel.set_arg(len(launch.arguments), self._cl.LocalMemory(geometry.shared_bytes))
         if 0 in geometry.grid or 0 in geometry.block:
@@ -405,21 +376,12 @@ class OpenclDevice:
         with self.guarded():
             self.queue.finish()
 
-    def foreign_code(self) -> AbstractContextManager[None]:
-        """There is one queue, which nobody else knows."""
-        return nullcontext()
+    def sequence(self, launches: Sequence[BoundLaunch | HostCall]) -> Sequence[BoundLaunch | HostCall]:
+        return tuple(launches)
 
-    def reset_cache(self) -> None:
-        """OpenCL has no say in caches."""
-
-    def sequence(self, launches: Sequence[BoundLaunch | HostCall]) -> OpenclSequence:
-        return OpenclSequence(self, launches)
-
-    def times(self, sequences: Sequence[OpenclSequence]) -> list[float]:
-        return [sequence.seconds() for sequence in sequences]
-
-    def trim(self) -> None:
-        """Nothing is kept: buffers end with their last use."""
+    def times(self, sequences: Sequence[Sequence[BoundLaunch | HostCall]]) -> list[float]:
+        """Launches are in an in-order queue; the time is the sum of the kernels' own, from profiling events."""
+        return [sum(self.run(sequence)) for sequence in sequences]
 
     def free_bytes(self) -> int:
         return int(self._device.global_mem_size) // 4

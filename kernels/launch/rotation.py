@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from tunesmith.kernels.backends import BoundLaunch, Device, HostCall, TimedSequence
+from tunesmith.kernels.backends import BoundLaunch, Device, HostCall
 
 MAX_EXTRA_LAUNCHES = 2048
 """Launches in a sample beyond one for each set: capturing each takes microseconds of the host."""
@@ -41,7 +42,7 @@ class Rotation:
         self._device, self._launches, self._wanted = device, launches, (window, checked)
         self._orders = orders(len(launches), window, checked)
         self.window = len(self._orders[0])
-        self._sequences: dict[int, TimedSequence] = {}
+        self._sequences: dict[int, Any] = {}
         self._last = 0
         """The number of the sample that was run last."""
         self.lasted = 0.0
@@ -56,12 +57,12 @@ class Rotation:
 
         Samples go on with the next: what has just run is in the last cache.
         """
-        self.lasted, self._last = self._sequence(0).seconds(), 0
+        (self.lasted,), self._last = self._device.times([self._sequence(0)]), 0
         return self.last_set
 
     def run_again(self) -> None:
         """Runs the launches of the sample that was timed last once more, untimed."""
-        self._sequence(self._last).seconds()
+        self._device.times([self._sequence(self._last)])
 
     @property
     def last_set(self) -> int:
@@ -81,7 +82,7 @@ class Rotation:
         times = self._device.times([self._sequence(position) for position in positions])
         return [seconds / self.window for seconds in times]
 
-    def _sequence(self, position: int) -> TimedSequence:
+    def _sequence(self, position: int) -> Any:
         if position not in self._sequences:
             launches = [self._launches[index] for index in self._orders[position]]
             self._sequences[position] = self._device.sequence(launches)

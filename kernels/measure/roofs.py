@@ -139,7 +139,7 @@ def _seconds(device: Device, launches: Sequence[BoundLaunch]) -> float:
     samples. A roof is what the device is able to do, and on a CPU whatever else runs on the machine takes its share of
     most samples."""
     sequence, kind, taken = device.sequence(launches), device.limits.kind, list[float]()
-    sequence.seconds()
+    device.times([sequence])
 
     def sample(count: int) -> list[float]:
         more = device.times([sequence] * count)

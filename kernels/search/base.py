@@ -19,7 +19,7 @@ import numpy as np
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.search.tables import is_t4, read_cache, read_t4
-from tunesmith.kernels.space import Domain, Space
+from tunesmith.kernels.space import Space
 from tunesmith.kernels.spec.template import Config
 
 
@@ -64,15 +64,11 @@ class Prior:
         """The prior of a Kernel Tuner cache file, or of results in the format T4. Raises `CacheFileError` when it
         cannot be read."""
         if is_t4(path):
-            results = [(one.config, Observation(one.time, failure=one.failure)) for one in read_t4(path)]
-            return cls(results, path.stem)
-        table = read_cache(path)
-        domain = Domain(table.parameters)
-        seen = (
-            Observation(None if failure is not None else float(time), failure=failure)
-            for time, failure in zip(table.times, table.failures, strict=True)
-        )
-        return cls(((domain.config(row), one) for row, one in zip(table.codes, seen, strict=True)), table.name)
+            results, name = read_t4(path), path.stem
+        else:
+            table = read_cache(path)
+            results, name = list(table.results.values()), table.name
+        return cls([(one.config, Observation(one.time, failure=one.failure)) for one in results], name)
 
     def best(self, space: Space, count: int) -> list[int]:
         """Up to `count` points of `space` that were measured, best first.

@@ -1,9 +1,7 @@
 """Files of measured configurations, in and out: Kernel Tuner's cache files, and T4 of Kernel Tuner, KTT and BAT.
 
-Owns the formats (a cache file is JSON, plain or gzip, also cut short by a killed run) and `Table`, a cache file as
-arrays. What a search would have done on a table is in `tunesmith.kernels.search.simulate`.
-
-A cache file: `tune_params` maps a name to its values, `tune_params_keys` gives their order, and `cache` maps the values
+A cache file is JSON, plain or gzip, also cut short by a killed run.
+`tune_params` maps a name to its values, `tune_params_keys` gives their order, and `cache` maps the values
 of a configuration, joined by commas, to its record with `time`, `times`, `compile_time` and `benchmark_time` in
 milliseconds; `time` is a text such as "RuntimeFailedConfig" where the configuration failed.
 """
@@ -14,18 +12,17 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Rejected
-from tunesmith.kernels.space import Codes, Domain, Space
+from tunesmith.kernels.space import Domain, Space
 from tunesmith.kernels.spec.taskfile import explain
 from tunesmith.kernels.spec.template import Config, Parameter
 
@@ -59,52 +56,16 @@ class ConfigResult:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A cache file as arrays, one element a configuration, in the order of the file.
-
-    codes: positions of the values, shape (configurations, parameters). times: milliseconds, NaN where it failed.
-    failures: kind of failure or None. costs: milliseconds of compiling and measuring.
-    """
+    """A cache file: the space of exactly its configurations, and the result of each point."""
 
     name: str
-    parameters: tuple[Parameter, ...]
-    codes: Codes
-    times: NDArray[np.float64]
-    failures: tuple[str | None, ...]
-    costs: NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.codes)
+    space: Space
+    results: Mapping[int, ConfigResult]
 
     @property
     def optimum(self) -> float:
         """The smallest time, in milliseconds."""
-        return float(np.nanmin(self.times))
-
-    def space(self) -> Space:
-        """The space of exactly the configurations in the table."""
-        return Space.from_codes(self.parameters, self.codes, f"The table {self.name}")
-
-
-Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
-
-
-class _CacheEntry(BaseModel):
-    """A record: the fields read here, and in `model_extra` the values of its configuration, among other fields."""
-
-    model_config = ConfigDict(extra="allow")
-
-    time: bool | int | float | str | None = None
-    failure: str | None = None
-    compile_time: Milliseconds = None
-    benchmark_time: Milliseconds = None
-
-
-class _CacheFile(BaseModel):
-    """The object that a cache file holds, as far as it is read here."""
-
-    tune_params: dict[str, list[bool | int | float | str]]
-    tune_params_keys: list[str] | None = None
-    cache: dict[str, _CacheEntry]
+        return min(one.time for one in self.results.values() if one.time is not None)
 
 
 def read_cache(path: Path) -> Table:
@@ -112,46 +73,36 @@ def read_cache(path: Path) -> Table:
 
     Raises `CacheFileError` when it is not such a file or holds no configuration that was measured.
     """
-    data = _parse(path)
+    data, rows, results, at = _parse(path), [], [], "tune_params"
     try:
-        file = _CacheFile.model_validate(data)
-    except ValidationError as error:
-        raise CacheFileError(f"{path} is not a Kernel Tuner cache file: {explain(error, data)}.") from error
-    names = file.tune_params_keys or list(file.tune_params)
-    if missing := sorted(set(names) - set(file.tune_params)) or sorted({n for n in names if names.count(n) > 1}):
-        raise CacheFileError(
-            f"{path} is not a Kernel Tuner cache file: tune_params_keys must name each of tune_params once, and "
-            f"'{missing[0]}' does not."
-        )
-    try:
-        parameters = tuple(Parameter(name=name, values=tuple(file.tune_params[name])) for name in names)
-    except ValidationError as error:
-        why = explain(error, data)
-        raise CacheFileError(f"{path}: tune_params cannot be the parameters of a search: {why}.") from error
-    domain = Domain(parameters)
-    rows, times, failures, costs = [], [], [], []
-    for key, record in file.cache.items():
-        values = {name: value for name, value in (record.model_extra or {}).items() if name in names}
-        if odd := [name for name, value in values.items() if not isinstance(value, bool | int | float | str)]:
-            raise CacheFileError(f"{path}: the configuration {key} has no number or text for {odd[0]}.")
-        row = domain.encode(values)
-        if isinstance(row, Rejected):
-            raise CacheFileError(f"{path}: the configuration {key} does not fit tune_params: {row.detail}")
-        time, failure = _outcome(path, key, record)
-        rows.append(row)
-        times.append(time)
-        failures.append(failure)
-        costs.append((record.compile_time or 0.0) + (record.benchmark_time or 0.0))
-    if all(failure is not None for failure in failures):
+        listed = data["tune_params"]
+        names = data.get("tune_params_keys") or list(listed)
+        if sorted(names) != sorted(listed):
+            raise CacheFileError(
+                f"{path}: tune_params_keys must name each of tune_params once; it names {', '.join(map(repr, names))}."
+            )
+        parameters = tuple(Parameter(name=name, values=tuple(listed[name])) for name in names)
+        domain = Domain(parameters)
+        for key, record in data["cache"].items():
+            at = f"the configuration {key}"
+            row = domain.encode({name: record[name] for name in names if name in record})
+            if isinstance(row, Rejected):
+                raise CacheFileError(f"{path}: {at} does not fit tune_params: {row.detail}")
+            time, failure = record["time"], None
+            if isinstance(time, str | bool) or not 0 < time < _FAILED_VALUE:
+                time, failure = None, record.get("failure") or _FAILURE_OF_ERROR.get(str(time), "launch_failed")
+            costs = (float(record.get(cost) or 0.0) for cost in ("compile_time", "benchmark_time"))
+            rows.append(row)
+            results.append(ConfigResult(domain.config(row), time, failure, (), *costs))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        why = explain(error, data) if isinstance(error, ValidationError) else repr(error)
+        raise CacheFileError(f"{path} is not a Kernel Tuner cache file: {at}: {why}.") from error
+    if all(one.failure is not None for one in results):
         raise CacheFileError(f"{path} holds no configuration that was measured; record it again.")
-    return Table(
-        name=path.name.removesuffix(".gz").removesuffix(".json"),
-        parameters=parameters,
-        codes=np.array(rows, dtype=np.uint16),
-        times=np.array(times, dtype=np.float64),
-        failures=tuple(failures),
-        costs=np.array(costs, dtype=np.float64),
-    )
+    name, codes = path.name.removesuffix(".gz").removesuffix(".json"), np.array(rows, dtype=np.uint16)
+    space = Space.from_codes(parameters, codes, f"The table {name}")
+    points = space.points_of(codes)
+    return Table(name, space, {point: one for point, one in zip(points, results, strict=True) if point is not None})
 
 
 def write_cache(
@@ -201,15 +152,6 @@ def write_cache(
     return len(cache)
 
 
-def _outcome(path: Path, key: str, record: _CacheEntry) -> tuple[float, str | None]:
-    time = record.time
-    if isinstance(time, int | float) and not isinstance(time, bool) and 0 < time < _FAILED_VALUE:
-        return float(time), None
-    if time is not None:
-        return float("nan"), record.failure or _FAILURE_OF_ERROR.get(str(time), "launch_failed")
-    raise CacheFileError(f"{path}: the configuration {key} has no time; remove it or record it again.")
-
-
 def _parse(path: Path) -> dict[str, Any]:
     """The file's object; that of a file that was cut short ends after its last complete record."""
     try:
@@ -228,10 +170,8 @@ def _parse(path: Path) -> dict[str, Any]:
         except json.JSONDecodeError:
             # Up to the closing brace before the last one that was tried.
             text, ending = text[: text.rfind("}", 0, len(text) - len(ending[:1])) + 1], "}}"
-            continue
-        if isinstance(data, dict):
-            return data
-        break
+        else:
+            return data if isinstance(data, dict) else {}
     raise CacheFileError(f"{path} is not a Kernel Tuner cache file: it holds no JSON object that can be completed.")
 
 

@@ -33,17 +33,20 @@ def simulate(
         raise SettingsError(f"--budgets: '{budgets}' is not a list of whole numbers; write it as 25,50,100.") from error
     report = replay.simulate(tables, strategy, wanted, seeds, workers, prior)
     if as_json:
-        print_json(report.to_json())
+        print_json(report)
         return
     rows = []
-    for result in report.tables:
-        quantiles = (result.quantiles(budget) for budget in report.budgets)
-        cells = (f"{median:.3f} ({low:.3f} - {high:.3f})" for median, low, high in quantiles)
-        rows.append((result.name, f"{result.optimum:.5g}", *cells, f"{result.milliseconds_per_ask:.2f}"))
-    rows.append(("geometric mean", "", *(f"{report.geomean(budget):.4f}" for budget in report.budgets), ""))
-    print_rows(("table", "optimum, ms", *(f"@{budget}" for budget in report.budgets), "ms an ask"), rows)
+    for entry in report["tables"]:
+        cells = (f"{_shown(one['median'])} ({_shown(one['p10'])} - {_shown(one['p90'])})" for one in entry["results"])
+        rows.append((entry["name"], f"{entry['optimum']:.5g}", *cells, f"{entry['strategy_ms_per_ask']:.2f}"))
+    rows.append(("geometric mean", "", *(_shown(mean, 4) for mean in report["geomean"].values()), ""))
+    print_rows(("table", "optimum, ms", *(f"@{budget}" for budget in report["geomean"]), "ms an ask"), rows)
     led = "" if prior is None else f", led by {prior.name}"
     echo(
         f"Best found over optimum: median (10th to 90th percentile) of {seeds} seeds, strategy {strategy}, "
         f"{workers} in flight{led}."
     )
+
+
+def _shown(ratio: float | None, digits: int = 3) -> str:
+    return "inf" if ratio is None else f"{ratio:.{digits}f}"

@@ -23,7 +23,7 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("scipy", "torch", "triton", "optuna", "kernel-tuner")
+PACKAGES = ("scipy", "torch", "triton")
 """Whose versions a record has, besides the packages of a run."""
 
 

@@ -1,11 +1,11 @@
 """Measures how many configurations a second are compiled, checked and timed, and what the pool costs and survives.
 
-    python scripts/measure/throughput.py --out OUT [--gpus N] [--killers] [--kernel-tuner]
+    python scripts/measure/throughput.py --out OUT [--gpus N] [--killers]
 
 Without a part, it measures the 216 points of `SMALL` on silu_and_mul 512x11008: on a cold cache, on a warm one, and a
 longer stretch of the whole space. Parts: --gpus N, the longer stretch on 1, 2, 4 ... N GPUs; --killers, 500 points of
-which 5 % are planted killers against the same without; --kernel-tuner, that tool on the same 216 points, in this call.
-On a machine without a GPU an OpenCL CPU and smaller numbers are used, but for --killers, which are written in CUDA.
+which 5 % are planted killers against the same without. On a machine without a GPU an OpenCL CPU and smaller numbers are
+used, but for --killers, which are written in CUDA.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,6 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.kernels.build.artifact import ArtifactCache
-from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
@@ -271,62 +268,9 @@ def measure_killers(place: Place, compilers: int) -> dict[str, Any]:
     }
 
 
-def rival(place: Place) -> dict[str, Any]:
-    """Kernel Tuner in a process of its own, so that neither disturbs the other."""
-    # CuPy keeps what it compiled for the next process: in the second call nothing would be compiled.
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["CUPY_CACHE_DIR"] = folder
-        with ProcessPoolExecutor(1, get_context("spawn")) as process:
-            return process.submit(kernel_tuner, place).result()
-
-
-def kernel_tuner(place: Place) -> dict[str, Any]:
-    """Brute force of the same points: CuPy backend, its usual seven runs, without a check of results."""
-    import kernel_tuner
-    from cuda.pathfinder import find_nvidia_header_directory
-    from cupy.cuda import runtime
-
-    template, workload = small(place.template), place.task.workload(place.workload)
-    n, d = workload.sizes["n"], workload.sizes["d"]
-    given = np.random.default_rng(0).standard_normal((n, 2 * d)).astype(np.float16)
-
-    def grid(config: dict[str, int]) -> int:
-        tiles = -(-d // (config["BLOCK_X"] * config["VEC"] * config["UNROLL"])) * -(-n // config["BLOCK_Y"])
-        return min(tiles, config["GRID_CAP"] if config["WALK"] else tiles)
-
-    # CuPy cuts a GPU's UUID off at its first zero byte, and Kernel Tuner ends with an error over the rest.
-    told = runtime.getDeviceProperties
-    runtime.getDeviceProperties = lambda device: told(device) | {"uuid": told(device)["uuid"].ljust(16, b"\0")}
-    started = time.monotonic()
-    results, _ = kernel_tuner.tune_kernel(
-        template.entry,
-        specialise(template.model_copy(update={"parameters": ()}), {}, workload.types).source,
-        grid,
-        [given, np.zeros((n, d), np.float16), np.int32(n), np.int32(d)],
-        {p.name: list(p.values) for p in template.parameters},
-        lang="cupy",
-        block_size_names=["BLOCK_X", "BLOCK_Y"],
-        grid_div_x=[],
-        strategy="brute_force",
-        quiet=True,
-        restrictions=[one.expression for one in template.constraints],
-        compiler_options=["-std=c++17", f"-I{find_nvidia_header_directory('cudart')}"],
-    )
-    seconds = time.monotonic() - started
-    times = [one["time"] for one in results if isinstance(one["time"], float)]
-    return {
-        "points": len(results),
-        "measured": len(times),
-        "seconds": round(seconds, 3),
-        "rate": round(len(results) / seconds, 2),
-        "best_us": round(1e3 * min(times), 3) if times else None,
-    }
-
-
 def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--gpus", type=int, default=0)
-    parser.add_argument("--kernel-tuner", action="store_true")
     parser.add_argument("--killers", action="store_true")
     parser.add_argument("--compilers", type=int, default=0, help="compile processes; one a core if left out")
     parser.add_argument("--long", type=int, default=0, help="points of the longer stretch")
@@ -338,13 +282,8 @@ def main() -> int:
         record.write(gpus=measure_gpus(place, options.gpus, options.compilers))
     if options.killers:
         record.write(killers=measure_killers(place, options.compilers))
-    if options.kernel_tuner or not (options.gpus or options.killers):
-        single = measure_single(place, options.compilers)
-        record.write(single=single)
-        if options.kernel_tuner:
-            theirs = single["kernel_tuner"] = rival(place)
-            single["ratio"] = round(single["cold"]["rate"] / theirs["rate"], 1)
-            record.write(single=single)
+    if not (options.gpus or options.killers):
+        record.write(single=measure_single(place, options.compilers))
     print(record.path.read_text(encoding="utf-8"))
     return 0
 

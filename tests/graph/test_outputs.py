@@ -57,7 +57,7 @@ def test_a_table_that_took_hours_is_replaced_by_force_alone(
     out, kept = tmp_path / name, tmp_path / f"{name}.journal"
     write = partial(exhaust, str(TASK), out, backend="opencl", fixed={"ITEMS": 1})
     done = write()
-    assert done[1] == len(read_cache(out).times) and not kept.exists()
+    assert done[1] == len(read_cache(out).results) and not kept.exists()
     with pytest.raises(OutputError, match="exists; name another file"):
         write()
     # Killed after the table was written, and before the measurements were removed.

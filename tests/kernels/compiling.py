@@ -1,9 +1,8 @@
-"""What tests of kernels share: compiled candidates, references to call, sizes of arrays, tables of configurations."""
+"""What tests of kernels share: compiled candidates, sizes of arrays, tables of configurations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from tunesmith.kernels.backends import open_compiler
@@ -21,13 +20,6 @@ def compiled_candidate(task: Task, device: Any, template: Template | None = None
     artifact = open_compiler(device.limits, device.index).compile(source)
     assert isinstance(artifact, Artifact), artifact
     return Candidate(template, template.default_config, {types_key(task.workloads[0]): artifact})
-
-
-def reference_of(task: Task) -> Callable[..., dict[str, Any]]:
-    namespace: dict[str, Any] = {}
-    exec(task.reference, namespace)
-    found: Callable[..., dict[str, Any]] = namespace[task.reference_name]
-    return found
 
 
 def bytes_of_arrays(task: Task, workload: Workload) -> int:

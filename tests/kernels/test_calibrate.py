@@ -38,7 +38,7 @@ def seconds(opened, entry: str, source: str, count: int, blocks: int, threads: i
     kernel, geometry = launched.load(artifact), Geometry((blocks, 1, 1), (threads, 1, 1))
     sets = [tuple(launched.allocate(one) if isinstance(one, int) else one for one in arguments) for _ in range(count)]
     sequence = launched.sequence([BoundLaunch(kernel, geometry, one) for one in sets])
-    sequence.seconds()
+    launched.times([sequence])
     return [one / count for one in sorted(launched.times([sequence] * 7))]
 
 

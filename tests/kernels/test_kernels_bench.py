@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tunesmith.kernels.backends.opencl import OpenclSequence
+from tunesmith.kernels.backends.opencl import OpenclDevice
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.launch.buffers import MAX_COLD_MULTIPLE, RED_ZONE, WorkloadData
 from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
@@ -28,10 +28,14 @@ def visit(bench: Bench, candidate: Candidate, **precision: Any) -> Any:
 @pytest.fixture
 def pretended_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Has each launch take that many seconds, as launches of the same length do not on a busy machine."""
-    seconds = OpenclSequence.seconds
+    times = OpenclDevice.times
 
     def set_clock(each: float) -> None:
-        monkeypatch.setattr(OpenclSequence, "seconds", lambda one: seconds(one) * 0 + one.count * each)
+        def pretended(device: OpenclDevice, sequences: Sequence[Any]) -> list[float]:
+            times(device, sequences)
+            return [len(one) * each for one in sequences]
+
+        monkeypatch.setattr(OpenclDevice, "times", pretended)
 
     return set_clock
 
@@ -56,7 +60,9 @@ def test_a_first_launch_of_another_length_does_not_decide_that_of_samples(
 ) -> None:
     pretended_clock(3e-5)
     usual = visit(bench, candidate)
-    monkeypatch.setattr(bench.device, "once", lambda launch: bench.device.sequence([launch]).seconds() and said)
+    monkeypatch.setattr(
+        bench.device, "once", lambda launch: bench.device.times([bench.device.sequence([launch])]) and said
+    )
     misled = visit(bench, candidate)
     assert isinstance(usual, Measured) and isinstance(misled, Measured)
     assert usual.launches / 3 <= misled.launches <= 3 * usual.launches

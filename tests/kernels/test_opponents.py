@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from compiling import compiled_candidate
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import BoundLaunch, HostCall, open_compiler, open_device
-from tunesmith.kernels.backends.opencl import OpenclSequence
+from tunesmith.kernels.backends.opencl import OpenclDevice
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.measure.bench import Bench, ComparisonRequest, WorkloadComparison
@@ -85,15 +86,15 @@ def compared(task: Task, device: Any, **options: Any) -> WorkloadComparison:
 
 
 def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = OpenclSequence.seconds
+    times = OpenclDevice.times
 
-    def steady(sequence: OpenclSequence) -> float:
+    def steady(device: OpenclDevice, sequences: Sequence[Any]) -> list[float]:
         # Everything runs, but by a pretended clock, on which a function takes twice as long as a kernel.
         # The longer a launch takes, the fewer are a sample.
-        each = 2e-3 if isinstance(sequence._launches[0], HostCall) else 1e-3
-        return seconds(sequence) * 0 + sequence.count * each
+        times(device, sequences)
+        return [len(one) * (2e-3 if isinstance(one[0], HostCall) else 1e-3) for one in sequences]
 
-    monkeypatch.setattr(OpenclSequence, "seconds", steady)
+    monkeypatch.setattr(OpenclDevice, "times", steady)
     made = task(tmp_path, "right", "as_dict", "wrong", "short", "raises", "written", "unwritten")
     right, as_dict, wrong, short, raises, written, unwritten = compared(made, device).opponents
     for one in (right, as_dict, written):
@@ -201,7 +202,7 @@ def test_on_a_gpu_they_are_captured_as_graphs(tmp_path: Path, framework: str) ->
     source = Specialised("cuda", "nothing", 'extern "C" __global__ void nothing() {}')
     nothing = BoundLaunch(device.load(open_compiler(gpu.limits).compile(source)), Geometry((1, 1, 1), (32, 1, 1)), ())
     sequence = device.sequence([nothing] * 1000)
-    sequence.seconds()
+    launched.times([sequence])
     before = np.median(device.times([sequence] * 9))
     [one] = compared(task_on_gpu(tmp_path, framework), gpu, budget_seconds=0.5).opponents
     assert one.why == "" and one.comparison is not None

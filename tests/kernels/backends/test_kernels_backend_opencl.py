@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from contract import SOURCES, CompilerContract, DeviceContract, compiled
 
-from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, DeviceError, HostCall, open_compiler, open_device
 from tunesmith.kernels.backends.opencl import SWITCH, OpenclUnavailable, device_uuid, name_processor
 from tunesmith.kernels.spec.task import Geometry
@@ -103,16 +102,5 @@ def test_a_device_that_is_not_there(device: Any) -> None:
 
 
 def test_the_name_of_the_processor_can_be_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Named:
-        version = "OpenCL 3.0 pthread-generic"
-
-        @property
-        def platform(self) -> object:
-            raise AssertionError("it was looked at")
-
-    device: Any = Named()
     monkeypatch.setenv(SWITCH, "as-is")
-    assert not name_processor(device)
-    monkeypatch.setenv(SWITCH, "haswell")
-    with pytest.raises(TunesmithError, match=rf"^{SWITCH}=haswell: choose as-is"):
-        name_processor(device)
+    assert not name_processor(SimpleNamespace())

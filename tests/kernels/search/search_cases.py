@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from tunesmith.kernels.search import Observation, Strategy
+from tunesmith.kernels.search import Observation
 from tunesmith.kernels.space import Space, SpaceRule
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.template import Config, Parameter
@@ -31,12 +29,3 @@ def observe(config: Config) -> Observation:
     value = 1.0 + abs(block - 128) / 64 + abs(tile - 4) / 3 + (0.5 if config["MODE"] == "row" else 0.2)
     value += 0.3 if config["STAGED"] else 0.0
     return Observation(value, (value * 0.99, value * 1.02), dropped=value > 4.0)
-
-
-def resume(strategy: Strategy, events: Iterable[tuple[Config, Observation | None]]) -> None:
-    """Brings a new strategy to where a journal left off: (config, None) was asked, (config, result) was told."""
-    for config, observation in events:
-        if observation is None:
-            strategy.assume_asked(config)
-        else:
-            strategy.tell(config, observation)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from search_cases import PARAMETERS, RULES, listed_space, observe, resume
+from search_cases import PARAMETERS, RULES, listed_space, observe
 
-from tunesmith.kernels.search import STRATEGIES, Observation, SearchError, Strategy, make_strategy
+from tunesmith.kernels.search import STRATEGIES, Observation, Prior, SearchError, Strategy, make_strategy
 from tunesmith.kernels.space import Space, SpaceRule
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.template import Config, config_key
@@ -63,15 +63,21 @@ class TestContract:
         assert runs[0] == runs[1]
         assert name == "exhaustive" or runs[0] != runs[2]
 
-    @pytest.mark.parametrize("cut", [4, 25])
-    def test_goes_on_exactly_where_it_was(self, name: str, cut: int) -> None:
+    @pytest.mark.parametrize(("cut", "led"), [(4, False), (25, False), (17, True)])
+    def test_goes_on_exactly_where_it_was(self, name: str, cut: int, led: bool) -> None:
         space = listed_space()
-        first = make_strategy(name, space, seed=2, budget=60, workers=4)
+        known = [(space.config(point), observe(space.config(point))) for point in range(0, len(space), 3)]
+        given = {"seed": 2, "budget": 60, "workers": 4, "prior": Prior(known) if led else None}
+        first = make_strategy(name, space, **given)
         flight: list[Config] = []
-        order = np.random.default_rng(8)
-        events = drive(first, cut, flight, order, 4)
-        resumed = make_strategy(name, listed_space(), seed=2, budget=60, workers=4)
-        resume(resumed, events)
+        events = drive(first, cut, flight, np.random.default_rng(8), 4)
+        resumed = make_strategy(name, listed_space(), **given)
+        for config, observation in events:
+            # As in a journal: it was asked, or told.
+            if observation is None:
+                resumed.assume_asked(config)
+            else:
+                resumed.tell(config, observation)
         assert resumed.random_state() == first.random_state()
         assert resumed.pending == {space.index(config) for config in flight}
         rest = drive(first, 20, list(flight), np.random.default_rng(9), 4)
