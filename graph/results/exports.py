@@ -182,7 +182,7 @@ def write_header(package: Package, out: Path) -> None:
         numbers={folder: number for number, folder in enumerate(package.kernels)},
         codes=_codes(package, lambda text: to_c(text, f"{name}_")),
         c=lambda text: to_c(text, f"{name}_"),
-        c_type=lambda dtype: DTYPES[dtype].c_name("cuda"),
+        c_type=lambda dtype: DTYPES[dtype].c_names["cuda"],
     )
     _write_json(out / "provenance.json", package.provenance)
 

@@ -108,7 +108,7 @@ def refuse_text(source: str, backend: BackendName) -> Rejected | None:
             return refused
     if found := sorted(names & FILE_WORDS):
         return _forbidden("file tests", f"{found[0]} asks for files of the machine, which a kernel has no need of")
-    in_host = BACKENDS[backend].runs_in_host
+    in_host = BACKENDS[backend].on_host
     if in_host and (found := sorted(names & ASM_WORDS)):
         return _forbidden("inline assembly", f"{found[0]}: on a CPU it is the host's own machine code")
     if in_host and (found := sorted(names & OUTPUT_WORDS)):
@@ -267,9 +267,9 @@ def _include(directive: str, backend: BackendName) -> Rejected | None:
         return _forbidden("includes", f"#{directive[:60]} does not name a header literally")
     header = match.group(1) or match.group(2)
     known = header in HEADERS or header.startswith(HEADER_FOLDERS)
-    if not BACKENDS[backend].takes_headers or not known or _HEADER.fullmatch(header) is None:
+    if not BACKENDS[backend].makes_cubins or not known or _HEADER.fullmatch(header) is None:
         what = "OpenCL C needs no headers"
-        if BACKENDS[backend].takes_headers:
+        if BACKENDS[backend].makes_cubins:
             instead = f"include {STANDARD[header]}" if header in STANDARD else "write out what the kernel needs of it"
             what = f"it is not on the list of accepted headers: leave it out, or {instead}"
         return _forbidden("includes", f"#include of {header[:60]}: {what}")

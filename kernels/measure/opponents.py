@@ -82,7 +82,7 @@ def prepare_opponent(
     should last."""
     traits = BACKENDS[device.limits.backend]
     known = traits.frameworks
-    if opponent.framework not in known or (device.limits.kind == "gpu" and traits.arrays_on_host):
+    if opponent.framework not in known or (device.limits.kind == "gpu" and traits.on_host):
         return f"functions of {opponent.framework} do not run on this device, only those of {', '.join(known)}"
     try:
         calls = _Calls(device, opponent, data)
@@ -171,7 +171,7 @@ class _Calls:
 
     def _run(self, given: Mapping[str, Any]) -> Any:
         """A call, with the framework's own memory and on the device's stream."""
-        on_host = BACKENDS[self._device.limits.backend].arrays_on_host
+        on_host = BACKENDS[self._device.limits.backend].on_host
         with ExitStack() as stack:
             stack.enter_context(self._device.foreign_code())
             if self._opponent.framework == "cupy":
