@@ -127,7 +127,7 @@ def require_lanes(device: DeviceInfo, settings: Settings, inventory: Inventory) 
 
 
 def require_work(task: Task, templates: Sequence[Template], limits: Sequence[DeviceLimits]) -> None:
-    """Raises `TaskError` without a workload to tune on, `EmptySpace` for a template without a feasible point: before
+    """Raises `TaskError` without a workload to tune on, `SpaceError` for a template without a feasible point: before
     anything is started for it."""
     kind = limits[0].kind
     if not (tuned := task.workloads_for(kind, held_out=False)):

@@ -22,7 +22,6 @@ from tunesmith.kernels.build.guard import refuse, without_comments
 from tunesmith.kernels.build.machine_code import (
     MarkedArtifact,
     Profile,
-    PtxError,
     global_variables,
     hot_lines,
     instruction_mix,
@@ -183,7 +182,7 @@ class NvrtcCompiler:
         try:
             marked, blocks = mark_blocks(assembly, _file_of(source), source.entry)
             code = assemble(marked, target, source.max_registers)
-        except (PtxError, LinkerUnavailable) as error:
+        except (ValueError, LinkerUnavailable) as error:
             return NotMarked(str(error))
         if isinstance(code, CompileFailed):
             return code

@@ -88,9 +88,7 @@ class Argument(Strict):
         if self.role == "scalar" and (self.value is None or self.shape):
             raise ValueError(f"the scalar {self.name} needs `value` (an expression) and no `shape`")
         if self.role != "scalar" and (not self.shape or self.value is not None or self.values):
-            raise ValueError(
-                f"the array {self.name} needs `shape` (an expression for each dimension) and no value"
-            )
+            raise ValueError(f"the array {self.name} needs `shape` (an expression for each dimension) and no value")
         return self
 
 
