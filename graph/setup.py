@@ -127,7 +127,7 @@ def require_lanes(device: DeviceInfo, settings: Settings, inventory: Inventory) 
 
 
 def require_work(task: Task, templates: Sequence[Template], limits: Sequence[DeviceLimits]) -> None:
-    """Raises `TaskError` without a workload to tune on, `EmptySpace` for a template without a feasible point: before
+    """Raises `TaskError` without a workload to tune on, `SpaceError` for a template without a feasible point: before
     anything is started for it."""
     kind = limits[0].kind
     if not (tuned := task.workloads_for(kind, held_out=False)):
@@ -174,7 +174,7 @@ def pools(
                 device.index,
                 # GPUs of other models count, too: a lane knows its GPU only when it has it.
                 lanes=min(max(1, offer.gpus), settings.lanes or offer.gpus or 1) if gpu else 1,
-                compilers=compilers if BACKENDS[device.backend].compiles_without_device else 1,
+                compilers=compilers if BACKENDS[device.backend].makes_cubins else 1,
                 seed=settings.seed,
                 workloads=workloads,
                 deadlines=Deadlines(prepare=settings.reference_deadline * (1 + len(workloads))),

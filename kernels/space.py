@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -31,11 +31,7 @@ Flags = NDArray[np.bool_]
 
 
 class SpaceError(TunesmithError):
-    """The parameters and rules do not describe a space, or it is too large for what was asked."""
-
-
-class SpaceTooLarge(SpaceError):
-    """More points than may be listed."""
+    """The parameters and rules do not describe a space, or it is too large to be listed, or it is empty."""
 
 
 @dataclass(eq=False)
@@ -159,14 +155,11 @@ class Domain:
     def encode(self, config: Config) -> tuple[int, ...] | Rejected:
         """The row of positions of `config`, or the reason why it is not even in the product. Text formats lose the
         difference between 1 and 1.0, so that equal numbers are the same value; a flag is not a number."""
-        if extra := sorted(config.keys() - self.column.keys()):
-            return Rejected("unknown_parameter", extra[0], f"There is no parameter {extra[0]} in this space.")
+        if odd := sorted(config.keys() ^ self.column.keys()):
+            return Rejected("unknown_parameter", odd[0], f"{odd[0]} is no parameter of this space, or has no value.")
         row = []
         for parameter, positions in zip(self.parameters, self._positions, strict=True):
-            name = parameter.name
-            if name not in config:
-                return Rejected("missing_parameter", name, f"The parameter {name} has no value.")
-            value = config[name]
+            name, value = parameter.name, config[parameter.name]
             code = positions.get(value)
             if code is None or isinstance(parameter.values[code], bool) != isinstance(value, bool):
                 count = len(parameter.values)
@@ -200,31 +193,19 @@ class Space:
         self.parameters, self.cartesian, self._keys = domain.parameters, domain.cartesian, domain.keys(codes)
 
     @classmethod
-    def build(cls, parameters: Sequence[Parameter], rules: Sequence[SpaceRule], *, limit: int = MAX_POINTS) -> Space:
-        """Lists the feasible points of `parameters` under `rules`.
+    def build(cls, parameters: Sequence[Parameter], rules: Sequence[SpaceRule]) -> Space:
+        """Lists the feasible points of `parameters` under `rules`; an empty space is legal.
 
-        Raises `SpaceTooLarge` beyond `limit` points, `SpaceError` for a rule that reads an unknown parameter, and
-        whatever a rule raises where it has no value. An empty space is legal.
+        Raises `SpaceError` where there are too many, and for a rule that reads an unknown parameter.
         """
         domain = Domain(parameters)
         if domain.cartesian > MAX_PRODUCT:
-            raise SpaceTooLarge(
+            raise SpaceError(
                 f"The parameters have {domain.cartesian} combinations, more than {MAX_PRODUCT}: restrict their values."
             )
-        listing = _Listing(domain, rules)
-        found, count = [np.empty((0, len(domain.sizes)), dtype=np.uint16)], 0
-        for part in listing.parts():
-            found.append(part)
-            count += len(part)
-            if count > limit or listing.partial > MAX_PARTIAL:
-                raise SpaceTooLarge(
-                    f"The space of {domain.cartesian} combinations has more than {limit} feasible points, or its "
-                    "constraints exclude too few early on: restrict the parameters' values or add constraints."
-                )
         rejected = {rule.label: 0 for rule in rules}
-        for rule, refused in zip(rules, listing.refused, strict=True):
-            rejected[rule.label] += refused
-        return cls(domain, rules, np.concatenate(found), rejected)
+        parts = [np.empty((0, len(domain.sizes)), dtype=np.uint16), *_listed(domain, rules, rejected)]
+        return cls(domain, rules, np.concatenate(parts), rejected)
 
     @classmethod
     def from_codes(cls, parameters: Sequence[Parameter], codes: NDArray[Any], label: str) -> Space:
@@ -305,43 +286,33 @@ class Space:
         [label] = self.rejected  # only a table has points that no rule refuses
         return Rejected("table", label, f"{label} has no such point.")
 
-    def binding_rules(self) -> tuple[SpaceRule, ...]:
-        """For an empty space: the rules of which any one, dropped alone, would leave points.
 
-        None of them when two or more rules contradict the rest on their own. A space with points has none either.
-        """
-        if len(self):
-            return ()
-        others = [[rule for rule in self.rules if rule is not dropped] for dropped in self.rules]
-        leaves = [any(len(part) for part in _Listing(self.domain, left).parts()) for left in others]
-        return tuple(dropped for dropped, left in zip(self.rules, leaves, strict=True) if left)
+def _listed(domain: Domain, rules: Sequence[SpaceRule], rejected: dict[str, int]) -> Iterator[Codes]:
+    """The feasible points, in the order of the product, in parts of a bounded size; those that each rule refuses are
+    added to `rejected`, by its label. Raises `SpaceError` where there are too many points on the way."""
+    # The rules that can be asked once `depth` parameters have values.
+    asked: list[list[SpaceRule]] = [[] for _ in range(len(domain.sizes) + 1)]
+    for rule in rules:
+        asked[_depth(domain, rule)].append(rule)
+    looked_at = found = 0
 
-
-class _Listing:
-    """One pass over a product. partial: partial points looked at so far; refused: points refused by each rule."""
-
-    def __init__(self, domain: Domain, rules: Sequence[SpaceRule]) -> None:
-        self._domain = domain
-        # The rules that can be asked once `depth` parameters have values.
-        self._asked: list[list[tuple[int, SpaceRule]]] = [[] for _ in range(len(domain.sizes) + 1)]
-        for position, rule in enumerate(rules):
-            self._asked[_depth(domain, rule)].append((position, rule))
-        self.partial = 0
-        self.refused = [0] * len(rules)
-
-    def parts(self, rows: Codes | None = None, depth: int = 0) -> Iterator[Codes]:
-        """The feasible completions of partial points whose first `depth` parameters have values (of the empty one), in
-        the order of the product, in parts of a bounded size."""
-        domain = self._domain
-        rows = np.zeros((1, len(domain.sizes)), dtype=np.uint16) if rows is None else rows
-        self.partial += len(rows)
+    def completed(rows: Codes, depth: int) -> Iterator[Codes]:
+        """The feasible completions of partial points whose first `depth` parameters have values."""
+        nonlocal looked_at, found
+        looked_at += len(rows)
         completions = math.prod(domain.sizes[depth:])
-        for position, rule in self._asked[depth] if len(rows) else ():
+        for rule in asked[depth] if len(rows) else ():
             columns = {name: domain.column[name] for name in rule.names}
             values = {name: domain.values[column][rows[:, column]] for name, column in columns.items()}
             kept = rows[rule.flags(values, len(rows))]
-            self.refused[position] += (len(rows) - len(kept)) * completions
+            rejected[rule.label] += (len(rows) - len(kept)) * completions
             rows = kept
+        found += len(rows) if depth == len(domain.sizes) else 0
+        if found > MAX_POINTS or looked_at > MAX_PARTIAL:
+            raise SpaceError(
+                f"The space of {domain.cartesian} combinations has more than {MAX_POINTS} feasible points, or its "
+                "constraints exclude too few early on: restrict the parameters' values or add constraints."
+            )
         if depth == len(domain.sizes):
             yield rows
             return
@@ -350,7 +321,9 @@ class _Listing:
         for start in range(0, len(rows), step):
             part = np.repeat(rows[start : start + step], size, axis=0)
             part[:, depth] = np.tile(np.arange(size, dtype=np.uint16), len(part) // size)
-            yield from self.parts(part, depth + 1)
+            yield from completed(part, depth + 1)
+
+    return completed(np.zeros((1, len(domain.sizes)), dtype=np.uint16), 0)
 
 
 def _depth(domain: Domain, rule: SpaceRule) -> int:
@@ -362,10 +335,6 @@ def _depth(domain: Domain, rule: SpaceRule) -> int:
             f"{', '.join(domain.names) or 'none'}."
         )
     return 1 + max((domain.column[name] for name in rule.names), default=-1)
-
-
-class EmptySpace(TunesmithError):
-    """No configuration is feasible."""
 
 
 def device_names(limits: DeviceLimits) -> dict[str, int]:
@@ -383,10 +352,14 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
     found = []
 
     def add(condition: str, names: Mapping[str, Any], label: str, **fields: Any) -> None:
-        """For each environment, the rule that `condition` holds."""
-        parsed = parse(condition)
-        for suffix, sizes in _environments(parsed.names, workloads):
-            found.append(SpaceRule(parsed, {**sizes, **names}, label=f"{label}{suffix}", **fields))
+        """The rule that `condition` holds, once for workloads that give its names the same values."""
+        parsed, distinct = parse(condition), dict[tuple[Any, ...], Workload]()
+        for workload in workloads:
+            own = sorted(parsed.names & (workload.sizes.keys() | workload.types.keys()))
+            distinct.setdefault(tuple(workload.names[name] for name in own), workload)
+        for values, workload in distinct.items():
+            suffix = f" for {workload.name}" if values else ""
+            found.append(SpaceRule(parsed, {**workload.names, **names}, label=f"{label}{suffix}", **fields))
 
     def bound(kind: str, what: str, text: str, low: int, high: int | None) -> None:
         """The rule that `text` is a whole number from `low` to `high`; None sets no limit."""
@@ -431,15 +404,16 @@ def default_refused(template: Template, workloads: Sequence[Workload], limits: D
 
 
 def require_points(space: Space, template: Template) -> None:
-    """Raises `EmptySpace`, naming the rules that leave no point, when the space is empty."""
+    """Raises `SpaceError`, naming the rules that leave no point, when the space is empty."""
     if len(space):
         return
     never = next((rule.explain({}).rstrip(".") for rule in space.rules if not rule.names and not rule.holds({})), None)
     if never is not None:
-        raise EmptySpace(f"The template {template.name} has no feasible configuration: {never}; correct it.")
-    binding = ", ".join(f"`{rule.label}`" for rule in space.binding_rules())
-    cause = f"without {binding} there would be some" if binding else "several constraints together exclude all"
-    raise EmptySpace(
+        raise SpaceError(f"The template {template.name} has no feasible configuration: {never}; correct it.")
+    others = {f"`{dropped.label}`": [rule for rule in space.rules if rule is not dropped] for dropped in space.rules}
+    binding = [label for label, left in others.items() if any(map(len, _listed(space.domain, left, Counter())))]
+    cause = f"without {', '.join(binding)} there would be some" if binding else "several constraints exclude all"
+    raise SpaceError(
         f"The template {template.name} has no feasible configuration among {space.cartesian}: {cause}; "
         "relax the constraint or add values to the parameters it uses."
     )
@@ -451,34 +425,16 @@ def compiler_rejection(limits: DeviceLimits, geometry: Geometry, resources: Reso
     Registers are allocated to a block for whole groups of warps, in units of a warp's allocation; a block whose
     registers exceed the multiprocessor's is refused by the driver ("too many resources requested for launch").
     """
-    threads = geometry.block[0] * geometry.block[1] * geometry.block[2]
+    threads = math.prod(geometry.block)
     registers, shared = resources.registers or 0, (resources.shared or 0) + geometry.shared_bytes
-    answer = _occupancy(limits, threads=threads, registers=registers, shared=shared)
+    answer = occupancy(limits, threads=threads, registers=registers, shared=shared)
     if answer.blocks_per_sm:
         return None
-    match answer.limiter:
-        case "threads_per_block" | "threads":
-            detail = f"the block has {threads} threads; the device allows {limits.max_threads_per_block}."
-        case "shared_per_block" | "shared":
-            most = limits.shared_per_block_optin or limits.shared_per_block or limits.shared_per_sm
-            detail = f"the block takes {shared} bytes of shared memory; the device allows {most}."
-        case _:
-            detail = (
-                f"{threads} threads with {registers} registers each take more than the "
-                f"{limits.registers_per_block or limits.registers_per_sm} registers of a block."
-            )
-    return Rejected(answer.limiter or "occupancy", (answer.limiter or "occupancy").replace("_", " "), detail)
-
-
-_occupancy = lru_cache(maxsize=4096)(occupancy)
-"""Remembered, as the points of a space have few different ones, and every visit of a lane asks."""
-
-
-def _environments(names: frozenset[str], workloads: Sequence[Workload]) -> list[tuple[str, dict[str, Any]]]:
-    """The distinct values that workloads give to `names`, with a suffix that tells them apart in a rule's label."""
-    distinct: dict[tuple[Any, ...], tuple[str, dict[str, Any]]] = {}
-    for workload in workloads:
-        own = sorted(names & (workload.sizes.keys() | workload.types.keys()))
-        key = tuple(workload.names[name] for name in own)
-        distinct.setdefault(key, (f" for {workload.name}" if own else "", workload.names))
-    return list(distinct.values())
+    reason = answer.limiter or "occupancy"
+    rule = reason.replace("_", " ")
+    return Rejected(
+        reason,
+        rule,
+        f"a block of {threads} threads with {registers} registers each and {shared} bytes of shared memory exceeds the "
+        f"device's {rule}: take less of it.",
+    )

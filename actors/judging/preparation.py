@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tunesmith.actors.process import Isolated
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.build.artifact import CacheError, DiskCache, open_cache
+from tunesmith.kernels.build.artifact import ArtifactCache, open_cache
 from tunesmith.kernels.check.plan import Step, made_up_scalars
 from tunesmith.kernels.check.verify import Skipped
 from tunesmith.kernels.launch.contents import Contents
@@ -44,8 +44,8 @@ class ContentsHost:
     def __init__(self, task: Task) -> None:
         self._task = task
         try:
-            self._cache: DiskCache | None = open_cache()
-        except CacheError:  # which the command that began this has reported
+            self._cache: ArtifactCache | None = open_cache()
+        except TunesmithError:  # which the command that began this has reported
             self._cache = None
         # The time of a reference does not include its imports.
         load_reference(task)

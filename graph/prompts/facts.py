@@ -117,7 +117,7 @@ def resource_lines(
 def task_facts(context: Context) -> dict[str, Any]:
     """The task as its author described it."""
     task, backend = context.task, context.device.limits.backend
-    c_names = {name: [f"{dtype} ({DTYPES[dtype].c_name(backend)})" for dtype in of] for name, of in task.types.items()}
+    c_names = {name: [f"{dtype} ({DTYPES[dtype].c_names[backend]})" for dtype in of] for name, of in task.types.items()}
     return {
         **{name: getattr(task, name) for name in ("name", "summary", "bytes", "flops")},
         "signature": signature(task, backend),
@@ -133,7 +133,7 @@ def signature(task: Task, backend: BackendName) -> str:
     """The kernel's signature, as the harness launches it."""
     traits, arguments = BACKENDS[backend], []
     for argument in task.arguments:
-        c_type = argument.dtype if argument.dtype in task.types else DTYPES[argument.dtype].c_name(backend)
+        c_type = argument.dtype if argument.dtype in task.types else DTYPES[argument.dtype].c_names[backend]
         if argument.role != "scalar":
             c_type = f"{traits.pointer_prefix}{'const ' if argument.role == 'in' else ''}{c_type}*"
         arguments.append(f"{c_type} {argument.name}")

@@ -292,7 +292,7 @@ def _write_header(package: Package, out: Path) -> None:
         numbers=numbers,
         codes=[_code(package, f"{name}_", numbers[folder], folder, source) for folder, source in package.sources],
         c=lambda text: to_c(text, f"{name}_"),
-        c_type=lambda dtype: DTYPES[dtype].c_name("cuda"),
+        c_type=lambda dtype: DTYPES[dtype].c_names["cuda"],
     )
     _write_json(out / "provenance.json", package.provenance)
 

@@ -22,7 +22,6 @@ from tunesmith.kernels.build.guard import refuse, without_comments
 from tunesmith.kernels.build.machine_code import (
     MarkedArtifact,
     Profile,
-    PtxError,
     global_variables,
     hot_lines,
     instruction_mix,
@@ -176,7 +175,7 @@ class NvrtcCompiler:
             assembly = _assembly(program)
         try:
             marked, blocks = mark_blocks(assembly, _file_of(source), source.entry)
-        except PtxError as error:
+        except ValueError as error:
             return NotMarked(str(error))
         code = assemble(marked, target, source.max_registers)
         if not isinstance(code, bytes):

@@ -72,21 +72,14 @@ class Candidate:
 
 def undeclared_state(template: Template, artifact: Artifact) -> Rejected | None:
     """Why a kernel may not run that keeps what the template does not declare, or None."""
-    kept = [name for name in artifact.globals if name not in template.device_globals]
-    if not kept:
+    if not (kept := [name for name in artifact.globals if name not in template.device_globals]):
         return None
-    registers = [name for name in kept if name.startswith("%")]
-    if registers:
-        detail = (
-            f"the kernel reads {', '.join(registers)[:200]}, by which it can tell one launch from another: do without, "
-            "or list the registers in the template's `device_globals`"
-        )
-    else:
-        detail = (
-            f"the kernel keeps {', '.join(kept)[:200]} in global memory between launches: pass it as an argument, put "
-            "a constant table in __constant__ memory, or list it in the template's `device_globals`"
-        )
-    return Rejected("device_state", "device globals", f"{detail}.")
+    return Rejected(
+        "device_state",
+        "device globals",
+        f"by {', '.join(kept)[:200]} the kernel can tell one launch from another: do without, pass it as an argument, "
+        "put a constant table in __constant__ memory, or list it in the template's `device_globals`.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +122,8 @@ _DECIDING = (
 apart, must not come from the cache."""
 
 
-class CacheError(TunesmithError):
-    """The cache's settings have no meaning."""
-
-
-class DiskCache:
-    """Bytes by key in `folder`, at most about `max_bytes` of them."""
+class ArtifactCache:
+    """What compiling gave, and other bytes that take long to make, by key in `folder`: at most about `max_bytes`."""
 
     def __init__(self, folder: Path, max_bytes: int = DEFAULT_MIB << 20) -> None:
         self.folder, self.max_bytes = folder, max_bytes
@@ -206,14 +195,6 @@ class DiskCache:
             total -= size
         return total
 
-
-def _checksum(key: str, body: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + body).hexdigest().encode()
-
-
-class ArtifactCache(DiskCache):
-    """What compiling gave, by the key of its source."""
-
     def get(self, key: str) -> Artifact | CompileFailed | None:
         """What is kept under `key`; None when there is nothing, or nothing that can be trusted."""
         if (body := self.read(key)) is None:
@@ -241,33 +222,24 @@ class ArtifactCache(DiskCache):
         return self.write(key, json.dumps(fields).encode() + b"\n" + code)
 
 
+def _checksum(key: str, body: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + body).hexdigest().encode()
+
+
 def open_cache(environment: Mapping[str, str] | None = None) -> ArtifactCache | None:
     """The cache of this user, or None when it is switched off.
 
     TUNESMITH_CACHE is a folder or `off`; left out it is `tunesmith` in XDG_CACHE_HOME, or in ~/.cache.
-    TUNESMITH_CACHE_MIB bounds it (1024). Raises `CacheError`.
+    TUNESMITH_CACHE_MIB bounds it (1024). Raises `TunesmithError` for a setting without a meaning.
     """
     environment = os.environ if environment is None else environment
     where, size = environment.get("TUNESMITH_CACHE", ""), environment.get("TUNESMITH_CACHE_MIB", str(DEFAULT_MIB))
     if where.lower() == "off":
         return None
-    try:
-        mebibytes = float(size)
-        if not 0 < mebibytes < 1 << 40:
-            raise ValueError
-    except ValueError:
-        raise CacheError(f"TUNESMITH_CACHE_MIB is '{size}': write a positive number of MiB, such as 1024.") from None
+    if not re.fullmatch(r"\d{1,12}(\.\d*)?", size) or float(size) == 0:
+        raise TunesmithError(f"TUNESMITH_CACHE_MIB is '{size}': write a positive number of MiB, such as 1024.")
     if where:
         folder = named_path("TUNESMITH_CACHE", where)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            reason = "" if os.access(folder, os.W_OK | os.X_OK) else "Permission denied"
-        except OSError as error:
-            reason = str(error.strerror)
-        if reason:
-            raise CacheError(
-                f"TUNESMITH_CACHE: nothing can be kept in {folder} ({reason}); name another folder, or off."
-            )
     else:
         # The XDG base directory specification: a relative path counts as none.
         home = Path(environment.get("XDG_CACHE_HOME", ""))
@@ -276,7 +248,7 @@ def open_cache(environment: Mapping[str, str] | None = None) -> ArtifactCache | 
         except RuntimeError:
             # A user without a home, as in some containers.
             return None
-    return ArtifactCache(folder, int(mebibytes * (1 << 20)))
+    return ArtifactCache(folder, int(float(size) * (1 << 20)))
 
 
 def cache_key(source: Specialised, arch: str, version: str) -> str:

@@ -162,50 +162,38 @@ _ENDS = re.compile(r"(?:bra|brx|ret|exit|trap)\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """A run of instructions that is entered at its first alone. function: in which it stands; lines: those of the
-    source that its instructions come from, sorted, or where it is known no better, the line in front of it."""
-
-    function: str
-    lines: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class MarkedArtifact:
-    """Machine code whose blocks leave marks, and what these blocks are."""
+    """Machine code whose basic blocks leave marks. blocks: of each the lines of the source that its instructions come
+    from, sorted, or where they are known no better, the line in front of it."""
 
     artifact: Artifact
-    blocks: tuple[Block, ...]
+    blocks: tuple[tuple[int, ...], ...]
 
 
-class PtxError(ValueError):
-    """The text cannot be read as PTX."""
-
-
-def mark_blocks(ptx: str, file: str, entry: str) -> tuple[str, tuple[Block, ...]]:
+def mark_blocks(ptx: str, file: str, entry: str) -> tuple[str, tuple[tuple[int, ...], ...]]:
     """`ptx` in which the first instruction of each basic block that `entry` can reach is preceded by a store of 1 into
-    its word of `MARKS`, and these blocks in the order of their words.
+    its word of `MARKS`, and the lines of these blocks in the order of their words.
 
     file: the name of the source, as `#line` gives it; lines of other files count where they were inlined into it.
-    entry: the kernel's name; other kernels, and functions that only these call, leave no marks. Raises `PtxError`.
+    entry: the kernel's name; other kernels, and functions that only these call, leave no marks. Raises `ValueError` for
+    what is not PTX.
     """
     text = _COMMENT.sub("", ptx)
     files, bodies = files_named(text, file), list(_bodies(text))
     reached = _reached(text, bodies, entry)
-    found, made, position = list[tuple[str, set[int]]](), list[str](), 0
+    found, made, position = list[set[int]](), list[str](), 0
     for function, start, end in bodies:
         body = text[start:end]
-        made += [text[position:start], *(_marked(body, function, files, found) if function in reached else [body])]
+        made += [text[position:start], *(_marked(body, files, found) if function in reached else [body])]
         position = end
     if not found:
-        raise PtxError("the PTX has no function with a body")
+        raise ValueError("the PTX has no function with a body")
     whole = "".join([*made, text[position:]])
     head = re.search(r"^\s*\.address_size\s+64[^\n]*\n", whole, re.MULTILINE)
     if head is None:
-        raise PtxError("the PTX does not say `.address_size 64`")
+        raise ValueError("the PTX does not say `.address_size 64`")
     declared = f".visible .global .align 4 .u32 {MARKS}[{len(found)}];\n"
-    blocks = tuple(Block(function, tuple(sorted(lines))) for function, lines in found)
-    return whole[: head.end()] + declared + whole[head.end() :], blocks
+    return whole[: head.end()] + declared + whole[head.end() :], tuple(tuple(sorted(lines)) for lines in found)
 
 
 def _reached(text: str, bodies: Sequence[tuple[str, int, int]], entry: str) -> set[str]:
@@ -242,10 +230,10 @@ def _closing(text: str, brace: int) -> int:
         depth += {"{": 1, "}": -1}.get(match.group(), 0)
         if depth == 0:
             return match.start()
-    raise PtxError("a brace is not closed")
+    raise ValueError("a brace is not closed")
 
 
-def _marked(body: str, function: str, files: set[int], blocks: list[tuple[str, set[int]]]) -> Iterator[str]:
+def _marked(body: str, files: set[int], blocks: list[set[int]]) -> Iterator[str]:
     """The pieces of `body` with marks among them; adds its blocks to `blocks`. files: the numbers of the source in
     `.loc`."""
     position, line = 0, 0
@@ -253,7 +241,7 @@ def _marked(body: str, function: str, files: set[int], blocks: list[tuple[str, s
     while position < len(body):
         token = _TOKEN.match(body, position)
         if token is None:
-            raise PtxError(f"not a statement: {body[position : position + 40].strip()!r}")
+            raise ValueError(f"not a statement: {body[position : position + 40].strip()!r}")
         position, kind, text = token.end(), token.lastgroup, token.group()
         if kind == "loc":
             line, placed = source_line(text, files) or line, False
@@ -263,10 +251,10 @@ def _marked(body: str, function: str, files: set[int], blocks: list[tuple[str, s
         elif kind == "statement" and not text.startswith("."):
             if begins and reachable:
                 yield f"st.global.u32 [{MARKS}+{4 * len(blocks)}], 1;\n"
-                blocks.append((function, {line} - {0}))
+                blocks.append({line} - {0})
                 begins = False
             elif reachable and not placed:
-                blocks[-1][1].update({line} - {0})
+                blocks[-1].update({line} - {0})
             placed = True
             guarded = _GUARDED.match(text)
             if _ENDS.match(text, guarded.end() if guarded else 0):
@@ -292,20 +280,17 @@ _SPECIAL_REGISTER = re.compile(
 )
 
 
-class CubinError(ValueError):
-    """The bytes are not a little-endian 64-bit ELF file."""
-
-
 def global_variables(code: bytes) -> tuple[str, ...]:
     """Names of the variables of a cubin that kernels can write and find again in a later launch, sorted.
 
     A table declared `__device__ const`, a `static constexpr` array with addresses and the text of a printf are among
-    them: the file does not tell them from variables, and a cast makes them such. Raises `CubinError`.
+    them: the file does not tell them from variables, and a cast makes them such. Raises `ValueError` for bytes that are
+    not a little-endian 64-bit ELF file.
     """
     try:
         sizes, symbols = _sections_and_symbols(code)
-    except (struct.error, IndexError, OverflowError, ValueError) as error:
-        raise CubinError(f"these bytes cannot be read as a cubin: {error}") from error
+    except (struct.error, IndexError, OverflowError) as error:
+        raise ValueError(f"these bytes cannot be read as a cubin: {error}") from error
     found = {name for name, section in symbols if section in GLOBAL_SECTIONS or (not section and name in HEAP)}
     # A section with bytes and no names would be a way to hide a variable.
     if not found and any(name in GLOBAL_SECTIONS and size for name, size in sizes):

@@ -57,7 +57,7 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     have one source and one machine code. `#line` keeps the compiler's line numbers those of the template.
     """
     lines = [f"// {template.name}: specialised by Tunesmith"]
-    if BACKENDS[template.backend].takes_headers:
+    if BACKENDS[template.backend].makes_cubins:
         needed = {DTYPES[dtype].cuda_header for dtype in types.values()} - {""}
         if "_IS_" not in template.source:  # one that asks for its types by flags names none itself
             needed |= {header for header, words in _LITERAL.items() if words.search(template.source)}
@@ -66,7 +66,7 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
         headers += [name for name in _INCLUDED.findall(template.source) if name not in headers]
         lines += [f"#include <{header}>" for header in headers]
     for name, dtype in sorted(types.items()):
-        lines += [f"#define {name} {DTYPES[dtype].c_name(template.backend)}", f"#define {name}_IS_{dtype.upper()} 1"]
+        lines += [f"#define {name} {DTYPES[dtype].c_names[template.backend]}", f"#define {name}_IS_{dtype.upper()} 1"]
     hidden = {parameter.name for parameter in template.parameters if parameter.launch_only}
     lines += [f"#define {name} {literal(value)}" for name, value in sorted(config.items()) if name not in hidden]
     lines.append(f'#line 1 "{template.name}"')

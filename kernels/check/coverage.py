@@ -93,8 +93,8 @@ class Coverage:
     def _missing(self, key: TypesKey) -> dict[int, str]:
         """The lines that only blocks come from which have not run, and their text without blanks."""
         blocks, ran = self.marked[key].blocks, self._ran.get(key, set())
-        seen = {line for number, block in enumerate(blocks) if number in ran for line in block.lines}
-        lines = {line for number, block in enumerate(blocks) if number not in ran for line in block.lines} - seen
+        seen = {line for number, block in enumerate(blocks) if number in ran for line in block}
+        lines = {line for number, block in enumerate(blocks) if number not in ran for line in block} - seen
         source = self.candidate.template.source.splitlines()
         return {line: "".join(source[line - 1].split()) if line <= len(source) else "" for line in lines}
 

@@ -75,7 +75,7 @@ def prepare_opponent(
     be timed, as a clause. sample_seconds: how long a sample should last."""
     device, traits = data.device, BACKENDS[data.device.limits.backend]
     known = traits.frameworks
-    if opponent.framework not in known or (device.limits.kind == "gpu" and traits.arrays_on_host):
+    if opponent.framework not in known or (device.limits.kind == "gpu" and traits.on_host):
         return f"functions of {opponent.framework} do not run on this device, only those of {', '.join(known)}"
     try:
         calls = _Calls(opponent, data)
@@ -152,7 +152,7 @@ class _Calls:
 
     def _run(self, given: Mapping[str, Any]) -> Any:
         """A call, with the framework's own memory and on the device's stream."""
-        on_host = BACKENDS[self._device.limits.backend].arrays_on_host
+        on_host = BACKENDS[self._device.limits.backend].on_host
         with ExitStack() as stack:
             stack.enter_context(self._device.foreign_code())
             if self._opponent.framework == "cupy":

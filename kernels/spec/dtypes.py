@@ -16,38 +16,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tunesmith.hw.errors import TunesmithError
-
-_HEADERLESS_FLOAT = """
-DEVICE float small_to_float(unsigned int bits) {{
-    const unsigned int fraction = bits & {fraction_mask}u, exponent = (bits >> {fraction_bits}) & {exponent_mask}u;
-    const unsigned int sign = (bits >> {sign_bit}) << 31;
-    if ({is_special}) return AS_FLOAT(sign | 0x7f800000u | fraction << {shift});
-    if (exponent == 0u) return (sign ? -1.0f : 1.0f) * (float)fraction * {smallest}f;
-    return AS_FLOAT(sign | (exponent + {bias}u) << 23 | fraction << {shift});
-}}
-#define VALUE(x) ((double)small_to_float(x))
-"""
-
 
 def _small_float(exponent_bits: int, fraction_bits: int, *, infinity: bool = True) -> str:
     """C that reads a float of fewer bits by its bits, so that the check needs neither headers nor extensions.
 
     IEEE 754-2019, section 3.4; without `infinity` only all ones are a NaN (OCP 8-bit floating point, e4m3).
     """
-    exponent_mask, fraction_mask = (1 << exponent_bits) - 1, (1 << fraction_bits) - 1
+    exponent_mask, fraction_mask, shift = (1 << exponent_bits) - 1, (1 << fraction_bits) - 1, 23 - fraction_bits
     bias = exponent_mask >> 1
+    smallest = 2.0 ** (1 - bias - fraction_bits)
     special = f"exponent == {exponent_mask}u" + ("" if infinity else f" && fraction == {fraction_mask}u")
-    return _HEADERLESS_FLOAT.format(
-        fraction_mask=fraction_mask,
-        fraction_bits=fraction_bits,
-        exponent_mask=exponent_mask,
-        sign_bit=exponent_bits + fraction_bits,
-        is_special=special,
-        shift=23 - fraction_bits,
-        smallest=repr(2.0 ** (1 - bias - fraction_bits)),
-        bias=127 - bias,
-    )
+    return f"""
+DEVICE float small_to_float(unsigned int bits) {{
+    const unsigned int fraction = bits & {fraction_mask}u, exponent = (bits >> {fraction_bits}) & {exponent_mask}u;
+    const unsigned int sign = (bits >> {exponent_bits + fraction_bits}) << 31;
+    if ({special}) return AS_FLOAT(sign | 0x7f800000u | fraction << {shift});
+    if (exponent == 0u) return (sign ? -1.0f : 1.0f) * (float)fraction * {smallest!r}f;
+    return AS_FLOAT(sign | (exponent + {127 - bias}u) << 23 | fraction << {shift});
+}}
+#define VALUE(x) ((double)small_to_float(x))
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +43,8 @@ class DataType:
     """One data type.
 
     name: in task files and expressions. size: bytes of one element. c_names: by backend, the type that stands for it in
-    a kernel's source; a backend that is missing has no such type. cuda_header: the header that declares it.
+    a kernel's source; a backend that is missing has no such type. others: further names in C, CUDA C++ and OpenCL C,
+    beside the one in CUDA. cuda_header: the header that declares it.
     numpy_name: its type in NumPy, or in ml_dtypes where NumPy has none. rtol, atol: the tolerance of a task that gives
     none. largest: the largest finite value (infinite where results never leave the range); fraction_bits: stored bits
     of a significand. saturates: whether stores clamp to `largest` instead of giving infinity. poison:
@@ -67,6 +56,7 @@ class DataType:
     name: str
     size: int
     c_names: Mapping[str, str]
+    others: str = ""
     is_float: bool = False
     cuda_header: str = ""
     numpy_name: str = ""
@@ -78,25 +68,11 @@ class DataType:
     poison: tuple[int, ...] = (0xF5, 0xFF)
     load: str = ""
 
-    def c_name(self, backend: str) -> str:
-        """The type's name in a kernel's source; raises `TunesmithError` where the backend has none."""
-        if backend not in self.c_names:
-            raise TunesmithError(self.unavailable(backend))
-        return self.c_names[backend]
-
-    def unavailable(self, backend: str) -> str:
-        """Why a task that uses this type cannot have sources for `backend`."""
-        others = ", ".join(one.name for one in DTYPES.values() if one.is_float and backend in one.c_names)
-        return (
-            f"the dtype {self.name} is not available on the backend {backend}, only on {', '.join(self.c_names)}: use "
-            f"another type ({others}) or leave out [backends.{backend}]."
-        )
-
     def element(self, backend: str) -> str:
         """The C type as which the check reads an element."""
         if self.load or self.name == "bool":
             return {1: "unsigned char", 2: "unsigned short"}[self.size]
-        return self.c_name(backend)
+        return self.c_names[backend]
 
     @property
     def storage(self) -> np.dtype[Any]:
@@ -178,116 +154,49 @@ def _values(storage: np.dtype[Any], bits: np.dtype[Any]) -> NDArray[np.float64]:
         return np.arange(1 << 8 * bits.itemsize, dtype=bits).view(storage).astype(np.float64)
 
 
-def _integer(name: str, size: int, cuda: str, opencl: str) -> DataType:
-    return DataType(name=name, size=size, c_names={"cuda": cuda, "opencl": opencl})
+def _integer(name: str, size: int, cuda: str, opencl: str, others: str = "") -> DataType:
+    return DataType(name=name, size=size, c_names={"cuda": cuda, "opencl": opencl}, others=others)
 
 
-def _float(
-    name: str,
-    bits: tuple[int, int],
-    c_names: Mapping[str, str],
-    rtol: float,
-    atol: float,
-    header: str = "",
-    **more: Any,
-) -> DataType:
-    """bits: of the exponent and of the fraction, as IEEE 754 has them."""
+def _float(name: str, bits: tuple[int, int], c_names: tuple[str, ...], tolerance: float, **more: Any) -> DataType:
+    """bits: of the exponent and of the fraction, as IEEE 754 has them. tolerance: relative, and absolute where `more`
+    has none."""
     exponent, fraction = bits
     largest = (2 - 2.0**-fraction) * 2.0 ** ((1 << exponent - 1) - 1)
-    fields = {"size": (1 + exponent + fraction) // 8, "largest": largest, "fraction_bits": fraction, **more}
-    return DataType(name=name, c_names=c_names, is_float=True, cuda_header=header, rtol=rtol, atol=atol, **fields)
+    fields = {"size": (1 + exponent + fraction) // 8, "largest": largest, "fraction_bits": fraction, "atol": tolerance}
+    names = dict(zip(("cuda", "opencl"), c_names, strict=False))
+    return DataType(name=name, c_names=names, is_float=True, rtol=tolerance, **{**fields, **more})
 
 
 _UPPER_HALF = "#define VALUE(x) ((double)AS_FLOAT((unsigned int)(x) << 16))\n"
+_FP16 = {"cuda_header": "cuda_fp16.h", "others": "half, nv_half", "load": _small_float(5, 10)}
+_BF16 = {"cuda_header": "cuda_bf16.h", "others": "nv_bfloat16", "load": _UPPER_HALF}
+_FP8 = {"cuda_header": "cuda_fp8.h", "atol": 2.0**-6, "saturates": True}
+_E4M3 = _FP8 | {"numpy_name": "float8_e4m3fn", "largest": 448.0, "load": _small_float(4, 3, infinity=False)}
 _TYPES = (
-    _float("float64", (11, 52), {"cuda": "double", "opencl": "double"}, 1e-12, 1e-12, largest=math.inf),
-    _float("float32", (8, 23), {"cuda": "float", "opencl": "float"}, 1e-5, 1e-5),
+    _float("float64", (11, 52), ("double", "double"), 1e-12, largest=math.inf),
+    _float("float32", (8, 23), ("float", "float"), 1e-5),
     # Half arithmetic is an OpenCL extension many devices lack, so there 16-bit floats are storage: half is read with
     # vload_half, bfloat16 is the upper half of a float kept in a ushort. The tolerances of both are two units in the
     # last place, for results that are rounded once after float arithmetic.
-    _float(
-        "float16", (5, 10), {"cuda": "__half", "opencl": "half"}, 2e-3, 2e-3, "cuda_fp16.h", load=_small_float(5, 10)
-    ),
-    _float(
-        "bfloat16",
-        (8, 7),
-        {"cuda": "__nv_bfloat16", "opencl": "ushort"},
-        1.6e-2,
-        1.6e-2,
-        "cuda_bf16.h",
-        load=_UPPER_HALF,
-    ),
+    _float("float16", (5, 10), ("__half", "half"), 2e-3, **_FP16),
+    _float("bfloat16", (8, 7), ("__nv_bfloat16", "ushort"), 1.6e-2, **_BF16),
     # Open Compute Project, 8-bit floating point specification (OFP8). CUDA's conversions clamp to the largest finite
     # value (PTX: cvt.satfinite). e4m3 has no infinity, and two NaNs only, which differ in their sign; computing gives
     # the positive one on a GPU. The tolerance is one unit in the last place.
-    _float(
-        "float8_e4m3",
-        (4, 3),
-        {"cuda": "__nv_fp8_e4m3"},
-        rtol=0.125,
-        atol=2.0**-6,
-        header="cuda_fp8.h",
-        numpy_name="float8_e4m3fn",
-        largest=448.0,
-        saturates=True,
-        poison=(0xFF,),
-        load=_small_float(4, 3, infinity=False),
-    ),
-    _float(
-        "float8_e5m2",
-        (5, 2),
-        {"cuda": "__nv_fp8_e5m2"},
-        rtol=0.25,
-        atol=2.0**-6,
-        header="cuda_fp8.h",
-        saturates=True,
-        poison=(0xFD,),
-        load=_small_float(5, 2),
-    ),
-    _integer("int64", 8, "long long", "long"),
-    _integer("uint64", 8, "unsigned long long", "ulong"),
-    _integer("int32", 4, "int", "int"),
-    _integer("uint32", 4, "unsigned int", "uint"),
-    _integer("int16", 2, "short", "short"),
-    _integer("uint16", 2, "unsigned short", "ushort"),
-    _integer("int8", 1, "signed char", "char"),
-    _integer("uint8", 1, "unsigned char", "uchar"),
+    _float("float8_e4m3", (4, 3), ("__nv_fp8_e4m3",), 0.125, poison=(0xFF,), **_E4M3),
+    _float("float8_e5m2", (5, 2), ("__nv_fp8_e5m2",), 0.25, poison=(0xFD,), load=_small_float(5, 2), **_FP8),
+    _integer("int64", 8, "long long", "long", "long, int64_t, long int"),
+    _integer("uint64", 8, "unsigned long long", "ulong", "unsigned long, uint64_t, ulong, size_t"),
+    _integer("int32", 4, "int", "int", "int32_t"),
+    _integer("uint32", 4, "unsigned int", "uint", "unsigned, uint32_t, uint"),
+    _integer("int16", 2, "short", "short", "int16_t"),
+    _integer("uint16", 2, "unsigned short", "ushort", "uint16_t, ushort"),
+    _integer("int8", 1, "signed char", "char", "char, int8_t"),
+    _integer("uint8", 1, "unsigned char", "uchar", "uint8_t, uchar"),
     _integer("bool", 1, "bool", "uchar"),
 )
 DTYPES: Mapping[str, DataType] = {one.name: one for one in _TYPES}
 """Every data type Tunesmith knows, by name."""
-_OTHER_NAMES = {
-    "float64": "double fp64 f64",
-    "float32": "float single fp32 f32",
-    "float16": "half fp16 f16",
-    "bfloat16": "bf16",
-    "float8_e4m3": "fp8 e4m3",
-    "float8_e5m2": "e5m2",
-    "int64": "long",
-    "int32": "int",
-    "uint32": "unsigned",
-    "int16": "short",
-    "int8": "char",
-    "uint8": "byte",
-}
-ALIASES = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
-"""Names that other tools have for some of them, for messages alone."""
-_C_NAMES = {
-    "float32": "float",
-    "float64": "double",
-    "float16": "half, __half, nv_half",
-    "bfloat16": "__nv_bfloat16, nv_bfloat16",
-    "float8_e4m3": "__nv_fp8_e4m3",
-    "float8_e5m2": "__nv_fp8_e5m2",
-    "int8": "char, signed char, int8_t",
-    "uint8": "unsigned char, uint8_t, uchar",
-    "bool": "bool",
-    "int16": "short, int16_t",
-    "uint16": "unsigned short, uint16_t, ushort",
-    "int32": "int, int32_t",
-    "uint32": "unsigned, unsigned int, uint32_t, uint",
-    "int64": "long, long long, int64_t, long int",
-    "uint64": "unsigned long, unsigned long long, uint64_t, ulong, size_t",
-}
-C_TYPES = {c_name: name for name, c_names in _C_NAMES.items() for c_name in c_names.split(", ")}
+C_TYPES = {c_name: one.name for one in _TYPES for c_name in (one.c_names["cuda"], *one.others.split(", ")) if c_name}
 """Data types by their names in C, on a platform with 64-bit longs."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import inspect
 import math
 import operator
 import re
@@ -31,8 +32,6 @@ MAX_DEPTH = 100
 Value = Any
 """A bool, int, float, str, or an array of them."""
 Operation = Callable[..., Value]
-Evaluate = Callable[[Mapping[str, Value]], Value]
-"""The value of a part of an expression for the values of names."""
 
 
 class ExpressionError(TunesmithError):
@@ -102,7 +101,7 @@ def _of_numbers(function: Operation) -> Operation:
     return lambda values, *operands: function(*(_number(operand(values)) for operand in operands))
 
 
-def _boolean(conjunction: bool, values: Mapping[str, Value], *operands: Evaluate) -> Value:
+def _boolean(conjunction: bool, values: Mapping[str, Value], *operands: Operation) -> Value:
     result: Value = conjunction
     for operand in operands:
         value = operand(values)
@@ -113,7 +112,7 @@ def _boolean(conjunction: bool, values: Mapping[str, Value], *operands: Evaluate
     return result
 
 
-def _conditional(values: Mapping[str, Value], test: Evaluate, body: Evaluate, orelse: Evaluate) -> Value:
+def _conditional(values: Mapping[str, Value], test: Operation, body: Operation, orelse: Operation) -> Value:
     if not _is_array(chosen := test(values)):
         return body(values) if chosen else orelse(values)
     left, right = body(values), orelse(values)
@@ -142,65 +141,42 @@ COMPARE: Mapping[type[ast.cmpop], Operation] = {
 }
 
 
-def _extreme(scalar: Operation, vector: Operation) -> Operation:
-    return lambda *values: reduce(vector, values) if _is_array(*values) else scalar(*values)
+def _scalar(function: Operation) -> Operation:
+    """`function`, which has no meaning on arrays."""
 
+    def scalar(value: Value) -> Value:
+        if _is_array(value):
+            raise TypeError("the function takes one value")
+        return function(value)
 
-def _rounded(scalar: Operation) -> Operation:
-    # Arrays in arithmetic are whole.
-    return lambda value: value if _is_array(value) else scalar(value)
-
-
-def _log2(a: Value) -> Value:
-    if _is_array(a):
-        raise TypeError("log2() takes one number")
-    if a <= 0:
-        raise ValueError("log2() takes a positive number")
-    return math.log2(a)
-
-
-def _is_pow2(a: Value) -> Value:
-    return (a > 0) & ((a & (a - 1)) == 0) if _is_array(a) else a > 0 and a & (a - 1) == 0
+    return scalar
 
 
 def _sizeof(name: Value) -> Value:
-    if _is_array(name):
-        raise TypeError("sizeof() takes one data type")
     if name not in DTYPES:
         raise ValueError(f"sizeof() takes a data type, one of {', '.join(DTYPES)}, not {name!r}")
     return DTYPES[name].size
 
 
-FUNCTIONS: Mapping[str, tuple[Operation, int, int]] = {
-    "min": (_extreme(min, np.minimum), 2, 16),
-    "max": (_extreme(max, np.maximum), 2, 16),
-    "abs": (abs, 1, 1),
-    "ceil": (_rounded(math.ceil), 1, 1),
-    "floor": (_rounded(math.floor), 1, 1),
-    "ceil_div": (lambda a, b: -(-a // b), 2, 2),
-    "round_up": (lambda a, b: BINARY[ast.Mult](-(-a // b), b), 2, 2),
-    "log2": (_log2, 1, 1),
-    "is_pow2": (_is_pow2, 1, 1),
-    "sizeof": (_sizeof, 1, 1),
+FUNCTIONS: Mapping[str, Operation] = {
+    "min": lambda a, b, *more: reduce(np.minimum, (a, b, *more)) if _is_array(a, b, *more) else min(a, b, *more),
+    "max": lambda a, b, *more: reduce(np.maximum, (a, b, *more)) if _is_array(a, b, *more) else max(a, b, *more),
+    "abs": abs,
+    # Arrays in arithmetic are whole.
+    "ceil": lambda a: a if _is_array(a) else math.ceil(a),
+    "floor": lambda a: a if _is_array(a) else math.floor(a),
+    "ceil_div": lambda a, b: -(-a // b),
+    "round_up": lambda a, b: BINARY[ast.Mult](-(-a // b), b),
+    "log2": _scalar(math.log2),
+    "is_pow2": lambda a: (a > 0) & ((a & (a - 1)) == 0) if _is_array(a) else a > 0 and a & (a - 1) == 0,
+    "sizeof": _scalar(_sizeof),
 }
-"""Function name -> (implementation, fewest arguments, most arguments)."""
-_LANGUAGE = "numbers, text, names, + - * / // % ** &, comparisons, `in`, and/or/not, a if c else b and " + ", ".join(
-    FUNCTIONS
-)
+_LANGUAGE = "numbers, text, names, + - * / // % ** &, comparisons, `in`, and/or/not, a if c else b and functions"
 
 
-def _printable(text: str) -> str:
-    """`text` for a message: characters that terminals cannot print are escaped."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
-
-
-def _position(text: str, line: int, column: int) -> str:
-    return f"line {line}, column {column + 1}" if "\n" in text else f"column {column + 1}"
-
-
-def _error(text: str, position: str, message: str) -> ExpressionError:
+def _error(text: str, column: int, message: str) -> ExpressionError:
     stop = "" if message.endswith((".", "?")) else "."
-    return ExpressionError(f"In the expression `{_printable(text)}`, {position}: {message}{stop}")
+    return ExpressionError(f"In the expression `{text}`, column {column + 1}: {message}{stop}")
 
 
 class Expression:
@@ -209,9 +185,9 @@ class Expression:
 
     def __init__(self, text: str, tree: ast.expr) -> None:
         self.text = text
-        self._positions = dict[str, str]()  # where each free name stands first
+        self._columns = dict[str, int]()  # where each free name stands first
         self._value = self._read(tree)
-        self.names = frozenset(self._positions)
+        self.names = frozenset(self._columns)
 
     def evaluate(self, values: Mapping[str, Value]) -> Value:
         """The value for `values`; arrays broadcast. Raises `ExpressionError` naming the column."""
@@ -230,18 +206,18 @@ class Expression:
         value = self.evaluate(values)
         if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
             return value
-        raise ExpressionError(f"The expression `{_printable(self.text)}` must give a number, but gives {value!r}.")
+        raise ExpressionError(f"The expression `{self.text}` must give a number, but gives {value!r}.")
 
     def require(self, known: Set[str]) -> None:
         """Raises `ExpressionError` when a name outside `known` is used."""
-        for name, position in self._positions.items():
+        for name, column in self._columns.items():
             if name not in known:
                 near = difflib.get_close_matches(name, [*known, "True", "False"], 1)
                 names = ", ".join(sorted(known)) or "none"
                 hint = f"did you mean '{near[0]}'?" if near else f"known names are {names}"
-                raise _error(self.text, position, f"the name '{name}' is not defined; {hint}")
+                raise _error(self.text, column, f"the name '{name}' is not defined; {hint}")
 
-    def _read(self, node: ast.expr, depth: int = 0) -> Evaluate:
+    def _read(self, node: ast.expr, depth: int = 0) -> Operation:
         if depth > MAX_DEPTH:
             raise self._error(node, f"more than {MAX_DEPTH} operations are nested in one another")
         operate, operands = self._operation(node)
@@ -264,7 +240,7 @@ class Expression:
             case ast.Constant(value=bool() | int() | float() | str() as constant):
                 return lambda values: constant, ()
             case ast.Name(id=name):
-                self._positions.setdefault(name, self._position(node))
+                self._columns.setdefault(name, node.col_offset)
                 return partial(self._look_up, node), ()
             case ast.BinOp(op=symbol) if type(symbol) in BINARY:
                 return _of_numbers(BINARY[type(symbol)]), (node.left, node.right)
@@ -288,22 +264,17 @@ class Expression:
                 operands = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
                 pairs = [ast.Compare(left, [symbol], [right]) for left, symbol, right in operands]
                 return partial(_boolean, True), [ast.copy_location(pair, node) for pair in pairs]
-            case ast.Call(func=ast.Name(id=name)):
-                self._check_call(node, name)
-                return (_of_values if name == "sizeof" else _of_numbers)(FUNCTIONS[name][0]), node.args
+            case ast.Call(func=ast.Name(id=name), keywords=[]):
+                if name not in FUNCTIONS:
+                    raise self._error(node, f"there is no function '{name}'; they are {', '.join(FUNCTIONS)}")
+                try:
+                    inspect.signature(FUNCTIONS[name]).bind(*node.args)
+                except TypeError as error:
+                    raise self._error(node, f"{name}(): {error}") from error
+                return (_of_values if name == "sizeof" else _of_numbers)(FUNCTIONS[name]), node.args
         segment = ast.get_source_segment(self.text, node) or ""
         shown = f"`{segment}`" if 0 < len(segment) <= 40 else f"this {type(node).__name__}"
         raise self._error(node, f"{shown} is not part of the expression language; it has {_LANGUAGE}")
-
-    def _check_call(self, node: ast.Call, name: str) -> None:
-        if name not in FUNCTIONS:
-            raise self._error(node, f"there is no function '{name}'; they are {', '.join(FUNCTIONS)}")
-        _, fewest, most = FUNCTIONS[name]
-        if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
-            raise self._error(node, f"{name}() takes plain arguments only, no names or stars")
-        if not fewest <= len(node.args) <= most:
-            counts = str(fewest) if fewest == most else f"{fewest} to {most}"
-            raise self._error(node, f"{name}() takes {counts} argument(s), not {len(node.args)}")
 
     def _look_up(self, node: ast.Name, values: Mapping[str, Value]) -> Value:
         if node.id not in values:
@@ -311,33 +282,26 @@ class Expression:
             raise self._error(node, f"the name '{node.id}' is not defined; known names are {known}")
         return values[node.id]
 
-    def _position(self, node: ast.expr) -> str:
-        # The parser counts bytes of UTF-8, a reader characters.
-        before = self.text.split("\n")[node.lineno - 1].encode()[: node.col_offset]
-        return _position(self.text, node.lineno, len(before.decode(errors="replace")))
-
     def _error(self, node: ast.expr, message: str) -> ExpressionError:
-        return _error(self.text, self._position(node), message)
+        return _error(self.text, node.col_offset, message)
 
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parses `text`; raises `ExpressionError` that points at the column (and the line, where there are several)."""
-    stripped = text.strip().replace("\r\n", "\n").replace("\r", "\n")
+    """Parses `text`, on one line or on several; raises `ExpressionError` that points at the column."""
+    stripped = re.sub(r"\s*[\r\n]\s*", " ", text.strip())
     if len(stripped) > MAX_LENGTH:
         raise ExpressionError(f"An expression is at most {MAX_LENGTH} characters long; this one has {len(stripped)}.")
+    # What is not ASCII would shift columns, and a comment would swallow what is put behind the expression.
+    if odd := re.search(r"[^\t -~]|#", stripped):
+        raise _error(ascii(stripped)[1:-1], odd.start(), f"the character {odd[0]!a} has no place in an expression")
     if not stripped:
-        raise _error("", "column 1", "it is empty")
+        raise _error("", 0, "it is empty")
     try:
         tree = ast.parse(stripped, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line, column = getattr(error, "lineno", None) or 1, (getattr(error, "offset", None) or 1) - 1
         reason = getattr(error, "msg", None) or str(error)
         if re.search(r"&&|\|\||!(?!=)|(?<![=!<>])=(?!=)", stripped):
             reason += "; write `==` to compare, and `and`, `or`, `not`"
-        raise _error(stripped, _position(stripped, line, column), reason) from error
-    if "#" in stripped:  # a comment would swallow what is put behind the expression
-        line = stripped[: stripped.index("#")].count("\n")
-        column = stripped.split("\n")[line].index("#")
-        raise _error(stripped, _position(stripped, line + 1, column), "a comment cannot stand in an expression")
+        raise _error(stripped, (getattr(error, "offset", None) or 1) - 1, reason) from error
     return Expression(stripped, tree)

@@ -7,7 +7,6 @@ owns the geometry of one launch: grid, block and dynamic shared memory of a temp
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictInt, model_validator
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.dtypes import ALIASES, DTYPES
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.template import NAME_PATTERN, BackendName, Config, ExpressionText, Strict, Template
 
@@ -61,14 +60,10 @@ class Fill(Strict):
         """In words, with all digits of whole numbers."""
         match self.kind:
             case "uniform":
-                return f"uniform, {_shown(self.mean - self.scale)} to {_shown(self.mean + self.scale)}"
+                return f"uniform, {self.mean - self.scale:.12g} to {self.mean + self.scale:.12g}"
             case "constant":
-                return f"constant, {_shown(self.mean)}"
-        return f"normal, mean {_shown(self.mean)}, scale {_shown(self.scale)}"
-
-
-def _shown(value: float) -> str:
-    return str(int(value)) if value == math.floor(value) and abs(value) < 2**63 else f"{value:g}"
+                return f"constant, {self.mean:.12g}"
+        return f"normal, mean {self.mean:.12g}, scale {self.scale:.12g}"
 
 
 class Argument(Strict):
@@ -93,9 +88,7 @@ class Argument(Strict):
         if self.role == "scalar" and (self.value is None or self.shape):
             raise ValueError(f"the scalar {self.name} needs `value` (an expression) and no `shape`")
         if self.role != "scalar" and (not self.shape or self.value is not None or self.values):
-            raise ValueError(
-                f"the array {self.name} needs `shape` (an expression for each dimension), no `value` and no `values`"
-            )
+            raise ValueError(f"the array {self.name} needs `shape` (an expression for each dimension) and no value")
         return self
 
 
@@ -217,10 +210,8 @@ class Task(Strict):
         for name, options in self.types.items():
             if not options:
                 raise ValueError(f"types.{name} lists no dtype; use some of {', '.join(DTYPES)}")
-            if name in DTYPES:
-                raise ValueError(f"types.{name}: a type cannot have the name of a dtype; call it T")
-            if any(name in workload.sizes for workload in self.workloads):
-                raise ValueError(f"types.{name}: {name} is also a size of a workload; rename one of them")
+            if name in DTYPES or any(name in workload.sizes for workload in self.workloads):
+                raise ValueError(f"types.{name}: {name} is also a dtype or a size of a workload; rename it")
             for dtype in options:
                 _require_dtype(dtype, f"types.{name}")
         for argument in self.arguments:
@@ -233,16 +224,17 @@ class Task(Strict):
                 continue
             _require_dtype(name, "tolerance", extra=tuple(outputs))
             if name not in of_outputs:
-                raise ValueError(
-                    f"tolerance.{name}: no output has the type {name}, so it would judge nothing; the outputs have "
-                    f"{', '.join(sorted(of_outputs))}: remove it or correct the type"
-                )
+                has = ", ".join(sorted(of_outputs))
+                raise ValueError(f"tolerance.{name}: no output has the type {name}, only {has}: remove or correct it")
         used = {dtype for options in self.types.values() for dtype in options}
         used |= {argument.dtype for argument in self.arguments} - set(self.types)
         for backend, sources in self.backends.items():
             for dtype in sorted(used):
                 if backend not in DTYPES[dtype].c_names:
-                    raise ValueError(DTYPES[dtype].unavailable(backend))
+                    raise ValueError(
+                        f"the dtype {dtype} is not available on the backend {backend}, only on "
+                        f"{', '.join(DTYPES[dtype].c_names)}: use another type or leave out [backends.{backend}]"
+                    )
             _reject_repeats(f"{backend} template", [template.name for template in sources.templates])
             _reject_repeats("opponent", [one.name for one in (*sources.opponents, *self.opponents)])
         if all(workload.held_out for workload in self.workloads):
@@ -268,9 +260,9 @@ class Task(Strict):
 
     def workload(self, name: str) -> Workload:
         named = {workload.name: workload for workload in self.workloads}
-        if name not in named:
-            raise TaskError(f"The task {self.name} has no workload {name!r}; it has {', '.join(named)}.")
-        return named[name]
+        if name in named:
+            return named[name]
+        raise TaskError(f"The task {self.name} has no workload {name!r}; it has {', '.join(named)}.")
 
     def workloads_for(self, kind: str, *, held_out: bool) -> tuple[Workload, ...]:
         """The workloads meant for a kind of device, either the tuned or the held-out ones."""
@@ -311,17 +303,12 @@ class Task(Strict):
         assert argument.value is not None
         value = self._number(f"the scalar {argument.name}", argument.value, workload)
         dtype = DTYPES[self.dtype_of(argument, workload)]
-        if not dtype.is_float and value != math.floor(value):
-            raise TaskError(
-                f"Task {self.name}, workload {workload.name}: the scalar {argument.name} = "
-                f"`{argument.value}` gives {value!r}, and {dtype.name} holds whole numbers only: write "
-                "ceil(...) or floor(...)."
-            )
         low, high = dtype.span
-        if not low <= value <= high:
+        if not low <= value <= high or (not dtype.is_float and value != math.floor(value)):
             raise TaskError(
                 f"Task {self.name}, workload {workload.name}: the scalar {argument.name} = `{argument.value}` gives "
-                f"{value!r}, but {dtype.name} holds {low} to {high} only: use a wider type."
+                f"{value!r}, but {dtype.name} holds {'' if dtype.is_float else 'whole numbers from '}{low} to {high} "
+                "only: use another type, ceil(...) or floor(...)."
             )
         return float(value) if dtype.is_float else int(value)
 
@@ -355,10 +342,7 @@ def _reject_repeats(what: str, names: list[str]) -> None:
 
 def _require_dtype(dtype: str, where: str, extra: tuple[str, ...] = ()) -> None:
     if dtype not in DTYPES:
-        known = [*extra, *DTYPES]
-        near = ALIASES.get(dtype.lower()) or next(iter(difflib.get_close_matches(dtype, known, 1)), "")
-        meant = f"did you mean '{near}'? Known are {', '.join(known)}" if near else f"use one of {', '.join(known)}"
-        raise ValueError(f"{where}: the dtype '{dtype}' is not known; {meant}")
+        raise ValueError(f"{where}: the dtype '{dtype}' is not known; use one of {', '.join([*extra, *DTYPES])}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -83,14 +83,11 @@ def explain(error: ValidationError, data: Any) -> str:
 
 LIBRARY = Path(__file__).resolve().parents[1] / "library"
 Model = TypeVar("Model", bound=BaseModel)
-_DRAFTS = "`tunesmith init` drafts a task from it"
-_INSTEAD = {
-    ".cu": _DRAFTS,
-    ".cuh": _DRAFTS,
-    ".json": f"give a task.toml; if it is a T1 file, {_DRAFTS}",
-    ".cl": "give the task.toml that names this source, or write one as in docs/tasks.md",
+_OTHER_FILE = {
+    "task": "give the task.toml that names it; `tunesmith init` drafts one from a .cu file or a T1 file",
+    "template": "give a TOML file that names its source, `parameters` and `launch`",
 }
-"""What to do with a file that is not TOML, by its suffix."""
+"""What to do with a file that is not TOML, by what it was given as."""
 
 
 def library_tasks() -> dict[str, Path]:
@@ -110,15 +107,14 @@ def load_task(text: str) -> Task:
     if (path := find_task(text)) is not None:
         return read_task(path)
     library = library_tasks()
-    what = "The folder '{}' holds no task.toml" if os.path.isdir(text) else "There is no task '{}'"
     near = difflib.get_close_matches(text.lower(), library, 1)
     meant = f"did you mean {near[0]}?" if near else f"give the path of a task.toml or one of {', '.join(library)}."
-    raise TaskError(f"{what.format(text[:200])}: {meant}")
+    raise TaskError(f"There is no task '{text[:200]}': {meant}")
 
 
 def read_task(path: Path) -> Task:
     """Reads and validates one task.toml; raises `TaskError`."""
-    data = _toml(path)
+    data = _toml(path, "task")
     if {"parameters", "launch"} & data.keys() and not {"reference", "backends", "arguments"} & data.keys():
         raise TaskError(f"{path} is a template and no task: give the task.toml that lists it instead.")
     if data.get("reference") == "baseline":
@@ -140,8 +136,7 @@ def read_task(path: Path) -> Task:
         sources["baseline"] = _kernel(sources.get("baseline"), path, f"{place}.baseline", name="baseline", **fields)
         if isinstance(opponents := sources.get("opponents"), list):
             sources["opponents"] = [
-                _kernel(one, path, f"{place}.opponents[{number}]", name="opponent", **fields)
-                for number, one in enumerate(opponents, 1)
+                _kernel(one, path, f"{place}.opponents", name="opponent", **fields) for one in opponents
             ]
         if isinstance(files := sources.get("templates"), list):
             sources["templates"] = [
@@ -209,26 +204,21 @@ def read_template(path: Path, backend: str, entry: str, source: str | None = Non
     Its `source_file` is relative to it, and may be a list of files, which become one source in their order: `source`
     then stands for the last, as the others are what several templates share. where: the key that names the file.
     """
-    data = _toml(path, where, "give a TOML file that names its source, `parameters` and `launch`")
+    data = _toml(path, "template", where)
     if {"reference", "backends", "arguments"} & data.keys():
         raise TaskError(f"{path} is a task, not a template: give a file that has `parameters` and `launch`.")
     if data.setdefault("backend", backend) != backend:
         raise TaskError(f"{path}, key backend: it is for {data['backend']!r}, but the task lists it under {backend}.")
-    return _validated(
-        Template, {"entry": entry, "name": path.stem, **_with_source(data, path, str(path), source)}, path
-    )
+    fields = {"entry": entry, "name": path.stem, **_with_source(data, path, str(path), source)}
+    return _validated(Template, fields, path)
 
 
-def _toml(path: Path, where: str = "", instead: str = "") -> dict[str, Any]:
-    """instead: what to give instead of a file of another kind."""
+def _toml(path: Path, what: Literal["task", "template"], where: str = "") -> dict[str, Any]:
     try:
         return tomllib.loads(_filled(path, where))
     except tomllib.TOMLDecodeError as error:
-        if path.suffix != ".toml":
-            what = "template" if instead else "task"
-            remedy = instead or _INSTEAD.get(path.suffix, "give a task.toml")
-            raise TaskError(f"{path} is not a {what}: {remedy}.") from error
-        raise TaskError(f"{path} is not valid TOML: {error}.") from error
+        why = f"valid TOML: {error}" if path.suffix == ".toml" else f"a {what}: {_OTHER_FILE[what]}"
+        raise TaskError(f"{path} is not {why}.") from error
 
 
 def read_source(path: Path, where: str = "--source") -> str:
@@ -264,9 +254,8 @@ def _validated(model: type[Model], data: Mapping[str, Any], path: Path) -> Model
     except ValidationError as error:
         # In the file a baseline's template is the baseline itself.
         message = explain(error, data).replace(".template.", ".", 1)
-        raise TaskError(
-            f"{path}{', ' if message.startswith('key ') else ': '}{message}{'' if message.endswith('?') else '.'}"
-        ) from error
+        joint, stop = ", " if message.startswith("key ") else ": ", "" if message.endswith("?") else "."
+        raise TaskError(f"{path}{joint}{message}{stop}") from error
 
 
 def template_of(
@@ -291,18 +280,15 @@ def parse_config(text: str | None, template: Template) -> Config:
     config = template.default_config
     try:
         given = json.loads(text or "{}")
-    except json.JSONDecodeError as error:
-        raise TunesmithError(f"--config: this is not valid JSON ({error}); write it as '{{\"VEC\": 4}}'.") from error
+    except ValueError:
+        given = None
     if not isinstance(given, dict):
         raise TunesmithError("--config: give a JSON object of parameters, such as '{\"VEC\": 4}'.")
     values = {parameter.name: parameter.values for parameter in template.parameters}
     for name, value in given.items():
-        if name not in values:
-            raise TunesmithError(
-                f"--config: the template {template.name} has no parameter {name}; it has {', '.join(values) or 'none'}."
-            )
-        if value not in values[name]:
-            raise TunesmithError(f"--config: {name} = {value!r} is not one of {', '.join(map(str, values[name]))}.")
+        if value not in values.get(name, ()):
+            known = "; ".join(f"{one} from {', '.join(map(str, of))}" for one, of in values.items()) or "no parameter"
+            raise TunesmithError(f"--config: {name} = {value!r} is none of {template.name}, which takes {known}.")
         # 4.0 is the value 4, whose macro is another text.
         config[name] = values[name][values[name].index(value)]
     return config

@@ -85,10 +85,7 @@ class Parameter(Strict):
     def _distinct(self) -> Self:
         # Equal values of different types make one macro, and files may lose the difference.
         if repeated := [value for value, count in Counter(self.values).items() if count > 1]:
-            raise ValueError(
-                f"the values of parameter {self.name} repeat {repeated[0]!r}: list it once (1, 1.0 and true are one "
-                "value in a macro)"
-            )
+            raise ValueError(f"the values of parameter {self.name} repeat {repeated[0]!r} (1, 1.0 and true are one)")
         for value in self.values:
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"the value {value!r} of parameter {self.name} is not finite; a macro cannot hold it")
@@ -133,34 +130,28 @@ BackendName = Literal["cuda", "opencl"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendTraits:
     """How one backend differs from the others, for the rooms that do not compile or launch: the record that a further
-    backend adds to `BACKENDS`, beside its compiler and its device in `tunesmith.kernels.backends`."""
+    backend adds to `BACKENDS`, beside its compiler and its device in `tunesmith.kernels.backends`.
+
+    language, suffix: of its sources, for people and of files. kernel_prefix, pointer_prefix: what stands before the
+    name of a kernel in its definition, and before the type of an array argument. makes_cubins: as CUDA's compilers do:
+    machine code is for every device of an architecture, is compiled without one, and tells its globals and static
+    shared memory; sources may include headers. on_host: kernels may run in the process that launches them (no assembly,
+    output and clocks in a source), and frameworks get arrays as NumPy arrays. nvidia_tools: compute-sanitizer, ncu and
+    NVML know its devices. pinned_by_ray: Ray hands its devices out as GPUs, one to each lane, which sees its own as
+    device 0; else there is one lane. frameworks: whose arrays an opponent in Python may take. packages: what its
+    processes import, beside the workers themselves.
+    """
 
     language: str
-    """Of its sources, for people."""
     suffix: str
-    """Of source files."""
     kernel_prefix: str
-    """Stands before the name of a kernel in its definition."""
     pointer_prefix: str
-    """Stands before the type of an array argument."""
     makes_cubins: bool
-    """Machine code is a cubin, for every device of an architecture, and tells its globals and static shared memory."""
-    takes_headers: bool
-    """Sources may include headers."""
-    runs_in_host: bool
-    """A kernel may run in the process that launches it: no assembly, no output and no clocks in its source."""
+    on_host: bool
     nvidia_tools: bool
-    """compute-sanitizer, ncu and NVML know its devices."""
     pinned_by_ray: bool
-    """Ray hands its devices out as GPUs, one to each lane, which sees its own as device 0; else there is one lane."""
-    compiles_without_device: bool
-    """A node without a device can compile."""
-    arrays_on_host: bool
-    """Frameworks get its arrays as NumPy arrays on the host."""
     frameworks: tuple[str, ...]
-    """Whose arrays an opponent in Python may take."""
     packages: tuple[str, ...]
-    """What its processes import, beside the workers themselves."""
 
 
 BACKENDS: Mapping[str, BackendTraits] = {
@@ -170,12 +161,9 @@ BACKENDS: Mapping[str, BackendTraits] = {
         kernel_prefix='extern "C" __global__ void',
         pointer_prefix="",
         makes_cubins=True,
-        takes_headers=True,
-        runs_in_host=False,
         nvidia_tools=True,
         pinned_by_ray=True,
-        compiles_without_device=True,
-        arrays_on_host=False,
+        on_host=False,
         frameworks=("cupy", "torch"),
         packages=("cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
     ),
@@ -185,12 +173,9 @@ BACKENDS: Mapping[str, BackendTraits] = {
         kernel_prefix="__kernel void",
         pointer_prefix="__global ",
         makes_cubins=False,
-        takes_headers=False,
-        runs_in_host=True,
         nvidia_tools=False,
         pinned_by_ray=False,
-        compiles_without_device=False,
-        arrays_on_host=True,
+        on_host=True,
         frameworks=("numpy", "torch"),
         packages=("pyopencl",),
     ),
@@ -201,8 +186,8 @@ MAX_PARAMETERS = 64
 
 
 def _as_text(value: object) -> object:
-    """A bare number, which is natural in TOML and in a model's answer, as the expression that it is."""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    """A bare number or flag, which is natural in TOML and in a model's answer, as the expression that it is."""
+    return str(value) if isinstance(value, int | float) else value
 
 
 ExpressionText = Annotated[str, BeforeValidator(_as_text), Field(min_length=1, max_length=2000)]
@@ -234,8 +219,7 @@ class LaunchGeometry(Strict):
     @field_validator("grid", "block", mode="before")
     @classmethod
     def _texts(cls, value: object) -> object:
-        # So is `grid = "m"`.
-        return (value,) if isinstance(value, str | int | float) and not isinstance(value, bool) else value
+        return (value,) if isinstance(value, str | int | float) else value
 
 
 class Template(Strict):
@@ -271,11 +255,6 @@ class Template(Strict):
             raise ValueError("the source holds a NUL character, where compilers stop reading")
         return source
 
-    @field_validator("fast_math", mode="before")
-    @classmethod
-    def _flag(cls, value: object) -> object:
-        return str(value) if isinstance(value, bool) else value
-
     @field_validator("constraints", mode="before")
     @classmethod
     def _bare_constraints(cls, value: object) -> object:
@@ -286,13 +265,13 @@ class Template(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         names = [parameter.name for parameter in self.parameters]
-        if repeated := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"the parameter {min(repeated)} is listed twice")
+        if len(names) > len(set(names)):
+            raise ValueError(f"the parameter {max(names, key=names.count)} is listed twice")
         for parameter in self.parameters:
             if parameter.launch_only and re.search(rf"\b{parameter.name}\b", self.source):
                 raise ValueError(
                     f"the parameter {parameter.name} is launch_only, so that the source has no macro of it, but the "
-                    "source names it (in code or in a comment): remove one of the two"
+                    "source names it: remove one of the two"
                 )
         return self
 
@@ -325,9 +304,8 @@ class Template(Strict):
 
     def refusals(self, device: Mapping[str, int]) -> list[str]:
         """The constraints that name nothing but the device, and do not hold on this one."""
-        parsed = {one.expression: parse(one.expression) for one in self.constraints}
-        alone = {text: one for text, one in parsed.items() if one.names and one.names <= DEVICE_NAMES}
-        return [text for text, one in alone.items() if not one.evaluate(dict(device))]
+        parsed = [parse(one.expression) for one in self.constraints]
+        return [one.text for one in parsed if one.names and one.names <= DEVICE_NAMES and not one.evaluate(device)]
 
     def expressions(self) -> dict[str, str]:
         """Every expression by the key it stands at."""

@@ -7,15 +7,14 @@ needs a device, a compiler or the reference's results is found later.
 from __future__ import annotations
 
 import ast
-import inspect
 import keyword
 import math
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator, Set
 
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS, ExpressionError, parse
-from tunesmith.kernels.spec.task import Task, TaskError
+from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.template import BACKENDS, DEVICE_NAMES, Template, assignments
 
 _KEYWORDS = """
@@ -31,6 +30,7 @@ C_KEYWORDS = frozenset(_KEYWORDS.split())
 """Words of C, C++, CUDA C++ and OpenCL C that a macro would take away from a source."""
 MAX_BLOCKS = 2**31 - 1
 """Blocks along an axis, of any device; CUDA's limit along x (CUDA C++ Programming Guide, technical specifications)."""
+_NO_CONDITION = "`{0}` is not a condition; compare it with something, such as `{0} <= 1024`"
 
 
 def validate_task(task: Task, where: str) -> None:
@@ -53,10 +53,7 @@ def _raise_first(mistakes: Iterator[str], where: str) -> None:
 def _task_mistakes(task: Task) -> Iterator[str]:
     for argument in task.arguments:
         if keyword.iskeyword(argument.name):
-            yield (
-                f"argument {argument.name}: '{argument.name}' is a reserved word of Python, so the reference cannot "
-                "have an argument of that name; rename it"
-            )
+            yield f"argument {argument.name}: '{argument.name}' is a reserved word of Python; rename it"
     for what, names in (("types", task.types), ("size", task.size_names)):
         for name in names:
             if keyword.iskeyword(name) or name in FUNCTIONS or (what == "types" and name in C_KEYWORDS):
@@ -66,14 +63,9 @@ def _task_mistakes(task: Task) -> Iterator[str]:
     if task.arithmetic not in ("", "float32"):
         yield f"key arithmetic: no peak of '{task.arithmetic}' is measured; write 'float32' or leave it out"
     for dtype, tolerance in task.tolerance.items():
-        if not (math.isfinite(tolerance.rtol) and math.isfinite(tolerance.atol)):
-            yield f"key tolerance.{dtype}: an infinite tolerance accepts every result; give a number"
-        if tolerance.rtol >= 1:
-            yield (
-                f"key tolerance.{dtype}.rtol: {tolerance.rtol:g} accepts a result of zeros; give a number below 1, "
-                "such as 0.01"
-            )
-    yield from _reference_mistakes(task)
+        if not (tolerance.rtol < 1 and math.isfinite(tolerance.atol)):
+            yield f"key tolerance.{dtype}: it accepts a result of zeros; give `rtol` below 1 and a finite `atol`"
+    yield from _python_mistakes(task)
     for workload in task.workloads:
         place = f"workload {workload.name}"
         if workload.sizes.keys() != task.size_names:
@@ -91,89 +83,70 @@ def _task_mistakes(task: Task) -> Iterator[str]:
     for argument in task.arguments:
         for key, given in (("shape", argument.shape), ("value", (argument.value,)), ("values", argument.values)):
             texts += [(f"argument {argument.name}, key {key}", text) for text in given if text]
-    yield from _name_mistakes(texts, task.size_names | task.types.keys())
-    for number, text in enumerate(task.requires, 1):
-        yield from _condition_mistakes(text, set(), f"key requires[{number}]")
-    yield from _value_mistakes(task)
+    for place, text in texts:
+        yield from _name_mistakes(place, text, task.size_names | task.types.keys())
+    for workload in task.workloads:
+        yield from _value_mistakes(task, workload)
     for backend, sources in task.backends.items():
-        opponents = [(f"{backend} opponent {one.name}", one.template) for one in sources.opponents]
-        templates = [(f"{backend} template {one.name}", one) for one in sources.templates]
-        launched = [(f"key backends.{backend}.baseline", sources.baseline.template), *opponents]
-        for place, template in [*launched, *templates]:
+        launched = {f"key backends.{backend}.baseline": sources.baseline.template}
+        launched |= {f"{backend} opponent {one.name}": one.template for one in sources.opponents}
+        for place, template in (
+            launched | {f"{backend} template {one.name}": one for one in sources.templates}
+        ).items():
             for key in ("max_registers", "device_globals"):
                 if getattr(template, key) and not BACKENDS[backend].makes_cubins:
                     yield f"{place}, key {key}: it is for CUDA, and OpenCL C has no such thing; leave it out"
-            yield from (f"{place}, {mistake}" for mistake in _template_mistakes(template, task))
-        for place, template in launched:
-            yield from (f"{place}, {mistake}" for mistake in _launch_mistakes(template, task))
+            yield from (f"{place}, {mistake}" for mistake in _template_mistakes(template, task, place in launched))
 
 
-def _reference_mistakes(task: Task) -> Iterator[str]:
-    """Those of Python's files: no Python, and a reference without its function, or whose function does not take the
-    arguments that are read. What is not defined by a plain `def` is left to its first call."""
-    for place, text in (
-        ("key reference", task.reference),
-        *((f"opponent {one.name}, key call", one.source) for one in task.opponents),
-    ):
+def _python_mistakes(task: Task) -> Iterator[str]:
+    """Of reference and opponents in Python. Whether a function takes its arguments is left to its first call."""
+    files = {f"opponent {one.name}, key call": (one.source, one.function) for one in task.opponents}
+    if not task.original_is_reference:
+        files = {"key reference": (task.reference, task.reference_name), **files}
+    for place, (text, name) in files.items():
         try:
-            ast.parse(text)
+            nodes = list(ast.walk(ast.parse(text)))
         except (SyntaxError, ValueError) as error:
             at = f" (line {line} of its file)" if (line := getattr(error, "lineno", None)) else ""
             yield f"{place}: it is not valid Python{at}: {getattr(error, 'msg', error)}"
-    if task.original_is_reference:
-        return
-    tree, name = ast.parse(task.reference), task.reference_name
-    bound = {getattr(node, key, None) for node in ast.walk(tree) for key in ("name", "asname", "id")}
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if name not in bound and "*" not in bound:
-        yield f"key reference: there is no function '{name}' in its file; it has {', '.join(functions) or 'none'}"
-    if (function := functions.get(name)) is None or function.decorator_list:
-        return
-    takes, given = function.args, [argument.name for argument in task.arguments if argument.role != "out"]
-    takes.defaults = [ast.Constant(None) for _ in takes.defaults]
-    takes.kw_defaults = [None if value is None else ast.Constant(None) for value in takes.kw_defaults]
-    signature = ast.fix_missing_locations(ast.Expression(ast.Lambda(takes, ast.Constant(None))))
+            return
+        bound = {getattr(node, key, None) for node in nodes for key in ("name", "asname", "id")}
+        if place == "key reference" and name not in bound and "*" not in bound:
+            functions = ", ".join(node.name for node in nodes if isinstance(node, ast.FunctionDef))
+            yield f"{place}: there is no function '{name}' in its file; it has {functions or 'none'}"
+
+
+def _name_mistakes(place: str, text: str, known: Set[str]) -> Iterator[str]:
+    """For an expression: it is none, or has names that are not `known`."""
     try:
-        inspect.signature(eval(compile(signature, "reference", "eval"))).bind(**dict.fromkeys(given))
-    except TypeError as error:
-        yield (
-            f"key reference: {name}: {error}; it is given every array that is read and every scalar, by name: write "
-            f"`def {name}({', '.join(given)})`"
-        )
+        parse(text).require({*known, *DTYPES})
+    except ExpressionError as error:
+        yield f"{place}: {error}"
 
 
-def _name_mistakes(texts: Iterable[tuple[str, str]], known: Set[str]) -> Iterator[str]:
-    """For expressions by their places: no such expression, and names that are not `known`."""
-    for place, text in texts:
-        try:
-            parse(text).require({*known, *DTYPES})
-        except ExpressionError as error:
-            yield f"{place}: {error}"
+def _value_mistakes(task: Task, workload: Workload) -> Iterator[str]:
+    """What a task's expressions give on a workload."""
+    try:
+        for argument in task.arguments:
+            (task.scalar_of if argument.role == "scalar" else task.shape_of)(argument, workload)
+        moved, done = task.bytes_of(workload), task.flops_of(workload)
+        allowed = [(text, parse(text).number(workload.names)) for text in task.requires]
+    except (TaskError, ExpressionError) as error:
+        yield str(error)
+        return
+    if moved <= 0 or done < 0:
+        yield f"workload {workload.name}: bytes must be positive, flops not negative; they are {moved:g} and {done:g}"
+    for number, (text, value) in enumerate(allowed, 1):
+        if not isinstance(value, bool):
+            yield f"key requires[{number}]: {_NO_CONDITION.format(text)}"
+        if not value:
+            yield f"workload {workload.name}: `requires` ({text}) does not hold of its sizes; correct one of them"
 
 
-def _value_mistakes(task: Task) -> Iterator[str]:
-    """What a task's expressions give on its workloads."""
-    for workload in task.workloads:
-        try:
-            for argument in task.arguments:
-                (task.scalar_of if argument.role == "scalar" else task.shape_of)(argument, workload)
-            moved, done, allowed = task.bytes_of(workload), task.flops_of(workload), task.allows(workload)
-        except TaskError as error:
-            yield str(error)
-            continue
-        if moved <= 0 or done < 0:
-            yield (
-                f"workload {workload.name}: bytes must be positive and flops not negative; they are {moved:g} and "
-                f"{done:g}"
-            )
-        if not allowed:
-            yield (
-                f"workload {workload.name}: `requires` ({', '.join(task.requires)}) does not hold of its sizes; "
-                "correct one of them"
-            )
-
-
-def _template_mistakes(template: Template, task: Task) -> Iterator[str]:
+def _template_mistakes(template: Template, task: Task, launched: bool = False) -> Iterator[str]:
+    """launched: the template is launched with its defaults, whatever the device, so that its grid and block must be
+    possible."""
     names = {parameter.name for parameter in template.parameters}
     for what, taken in (("size", task.size_names), ("type", task.types.keys()), ("data type", DTYPES.keys())):
         if clash := names & taken:
@@ -181,51 +154,38 @@ def _template_mistakes(template: Template, task: Task) -> Iterator[str]:
     if reserved := DEVICE_NAMES & (names | task.size_names | task.types.keys()):
         yield f"{min(reserved)} is how constraints call the device's own: rename yours"
     for name in sorted(names):
-        if name in C_KEYWORDS or keyword.iskeyword(name):
-            yield (
-                f"parameter {name}: '{name}' is a reserved word of C or Python, and a parameter becomes a macro; "
-                "rename it"
-            )
-        if name in FUNCTIONS:
-            yield f"parameter {name}: '{name}' is a function of expressions; rename the parameter"
-    for key, text in template.expressions().items():
+        if name in C_KEYWORDS or keyword.iskeyword(name) or name in FUNCTIONS:
+            yield f"parameter {name}: '{name}' is a reserved word of C, Python or expressions; rename the parameter"
+    expressions = template.expressions()
+    for key, text in expressions.items():
         # One compiled kernel serves all workloads of the same types.
         sizes = () if key in ("key max_registers", "key fast_math") else task.size_names
         device = DEVICE_NAMES if key.startswith("constraint") else ()
-        yield from _name_mistakes([(key, text)], {*names, *task.types, *sizes, *device})
+        yield from _name_mistakes(key, text, {*names, *task.types, *sizes, *device})
     if unused := unused_parameters(template):
         yield (
             f"parameter {unused[0]}: neither the source nor the launch uses it, so all its values make the same "
             "kernel; use it or remove it"
         )
-    flags = {p.name for p in template.parameters if all(isinstance(value, bool) for value in p.values)}
-    for number, constraint in enumerate(template.constraints, 1):
-        yield from _condition_mistakes(constraint.expression, flags, f"constraint {number}")
     for workload in task.workloads:
-        values = {**workload.names, **template.default_config}
-        for key, text in template.expressions().items():
-            # Constraints on the device, also in part, are evaluated where one is known.
-            if (used := parse(text).names) & DEVICE_NAMES:
-                continue
+        values = {**workload.names, **template.default_config, **dict.fromkeys(DEVICE_NAMES, 90)}
+        for key, text in expressions.items():
             try:
-                parse(text).evaluate(values)
+                value = parse(text).evaluate(values)
             except ExpressionError as error:
-                shown = assignments({name: values[name] for name in values if name in used and name not in DTYPES})
+                shown = assignments(
+                    {name: values[name] for name in values if name in parse(text).names - DTYPES.keys()}
+                )
                 yield f"{key}: {str(error).rstrip('.')}{f' ({shown})' if shown else ''}"
-
-
-def _launch_mistakes(template: Template, task: Task) -> Iterator[str]:
-    """A launch that no device can carry out."""
-    for workload in task.workloads:
-        names = {**workload.names, **template.default_config}
-        for key, text in template.expressions().items():
-            if key.startswith(("key launch.grid", "key launch.block")):
-                value = parse(text).evaluate(names)
-                if isinstance(value, str) or value != math.floor(value) or not 1 <= value <= MAX_BLOCKS:
-                    yield (
-                        f"{key}: `{text}` gives {value!r} on the workload {workload.name}; it must be a whole number "
-                        f"from 1 to {MAX_BLOCKS}"
-                    )
+                continue
+            if key.startswith("constraint") and not isinstance(value, bool):
+                yield f"{key}: {_NO_CONDITION.format(text)}"
+            extent = launched and key.startswith(("key launch.grid", "key launch.block"))
+            if extent and (isinstance(value, str) or not 1 <= value <= MAX_BLOCKS or value != math.floor(value)):
+                yield (
+                    f"{key}: `{text}` gives {value!r} on the workload {workload.name}; it must be a whole number "
+                    f"from 1 to {MAX_BLOCKS}"
+                )
 
 
 def unused_parameters(template: Template) -> list[str]:
@@ -237,25 +197,3 @@ def unused_parameters(template: Template) -> list[str]:
     texts = [code, *(text for key, text in template.expressions().items() if not key.startswith("constraint"))]
     used = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts)))
     return [parameter.name for parameter in template.parameters if parameter.name not in used]
-
-
-def _condition_mistakes(text: str, flags: set[str], place: str) -> Iterator[str]:
-    if not _is_condition(ast.parse(text.strip(), mode="eval").body, flags):
-        yield f"{place}: `{text}` is not a condition; compare it with something, such as `{text} <= 1024`"
-
-
-def _is_condition(node: ast.expr, flags: set[str]) -> bool:
-    match node:
-        case ast.Compare() | ast.UnaryOp(op=ast.Not()) | ast.Constant(value=bool()):
-            return True
-        case ast.BoolOp():
-            return all(_is_condition(value, flags) for value in node.values)
-        case ast.BinOp(op=ast.BitAnd()):
-            return _is_condition(node.left, flags) and _is_condition(node.right, flags)
-        case ast.IfExp():
-            return _is_condition(node.body, flags) and _is_condition(node.orelse, flags)
-        case ast.Call(func=ast.Name(id="is_pow2")):
-            return True
-        case ast.Name():
-            return node.id in flags
-    return False

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
@@ -23,7 +22,7 @@ from tunesmith.kernels.launch.reference import expected_results, reference_resul
 from tunesmith.kernels.rewrite.signature import require_signature
 from tunesmith.kernels.spec.task import Fill, Task, TaskError
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task, read_task
-from tunesmith.kernels.spec.template import Parameter, Template, config_key
+from tunesmith.kernels.spec.template import config_key
 
 TASK = """
 name = "scale"
@@ -118,11 +117,9 @@ def test_a_task_in_full(folder: Path) -> None:
     assert template.launch.block == ("BLOCK",) and template.constraints[0].expression == "BLOCK * VEC <= 256"
     assert template.source == KERNEL and task.reference == REFERENCE
     assert task.sources("cuda").baseline.label == "plain"
-
-
-def test_a_folder_or_a_library_name_is_a_task(folder: Path) -> None:
-    assert load_task(str(folder)) == load_task(str(folder / "task.toml"))
-    assert load_task("gemm").name == "gemm"
+    again = Task.model_validate(json.loads(json.dumps(task.model_dump(mode="json"))))
+    assert again == task and math.isinf(again.arguments[0].fill.special[0].value)
+    assert load_task(str(folder)) == task
 
 
 def test_a_folder_with_a_task_goes_before_the_library_and_another_does_not(
@@ -138,106 +135,54 @@ def test_a_folder_with_a_task_goes_before_the_library_and_another_does_not(
 @pytest.mark.parametrize("name", sorted(library_tasks()))
 def test_json_and_back(name: str) -> None:
     task = load_task(name)
-    assert Task.model_validate_json(task.model_dump_json()) == task
     # As the journal does it.
-    text = json.dumps(task.model_dump(mode="json"))
-    again = Task.model_validate(json.loads(text))
-    assert again == task
-    assert [t.id for s in again.backends.values() for t in s.templates] == [
-        t.id for s in task.backends.values() for t in s.templates
-    ]
-
-
-def test_infinite_fills_survive_json(folder: Path) -> None:
-    task = read_task(folder / "task.toml")
-    again = Task.model_validate(json.loads(json.dumps(task.model_dump(mode="json"))))
-    assert math.isinf(again.arguments[0].fill.special[0].value)
+    assert Task.model_validate(json.loads(json.dumps(task.model_dump(mode="json")))) == task
 
 
 FILL = "fill = { special = [{ value = inf, fraction = 0.1 }] }"
 MISTAKES = [
     # file, old, new, part of the sentence
     ("task.toml", 'name = "scale"', 'name = "scale', "task.toml is not valid TOML: "),
-    ("task.toml", '"2 * n *', '"2 * m *', "task.toml, key bytes: In the expression `2 * m * sizeof(T)`, column 5"),
     ("task.toml", 'shape = ["n"] },', 'shape = ["rows"] },', "argument y, key shape: In the expression `rows`,"),
     ("template.toml", 'block = ["BLOCK"]', 'block = ["BLOCK_X"]', "key launch.block, x: In the expression `BLOCK_X`"),
-    ("template.toml", 'block = ["BLOCK"]', 'block = ["BLOCK +"]', "key launch.block, x: In the expression `BLOCK +`,"),
     ("template.toml", "[launch]", 'max_registers = "n"\n[launch]', "key max_registers: In the expression `n`, column"),
-    ("task.toml", "n = 1024", "n = 0", "workload 0: the size n = 0 is not positive."),
     ("task.toml", "n = 1024", "n = 10.5", "key workloads[10.5].sizes.n: give a whole number, not 10.5"),
     ("task.toml", 'shape = ["n"] },', 'shape = ["n - 1024"] },', "workload 1024: the argument y has the shape (0,);"),
     ("task.toml", 'shape = ["n"] },', 'shape = ["n / 3"] },', "workload 1024, argument y: The expression `n / 3`"),
-    ("task.toml", 'role = "out", dtype = "T"', 'role = "out", dtype = "U"', "argument y: dtype: the dtype 'U' is not"),
     ("task.toml", 'types = { T = "float16" }', 'types = { T = "bfloat16" }', "workload 1000-bfloat16: the dtype"),
     ("task.toml", 'T = ["float32", "float16"]', "T = []", "types.T lists no dtype"),
-    ("task.toml", "[types]\n", "[types]\nn = ['float32']\n", "n is also a size"),
-    ("task.toml", "[types]\n", "[types]\nfloat32 = ['float32']\n", "a type cannot have the name of a dtype"),
+    ("task.toml", "[types]\n", "[types]\nfloat32 = ['float32']\n", "float32 is also a dtype or a size"),
     ("task.toml", '"reference.py:scale"', '"reference.py"', "key reference: give the function as 'FILE.py:FUNCTION',"),
-    ("task.toml", '"reference.py:scale"', '"references.py:scale"', "references.py cannot be read: No such file or"),
-    ("task.toml", '"reference.py:scale"', '"reference\\u0000.py:scale"', "cannot be read: embedded null byte"),
     ("task.toml", '"template.toml"', '"templates.toml"', "key backends.cuda.templates: "),
-    ("task.toml", '"kernel.cu"', '"kernels.cu"', "key backends.cuda.baseline, key source_file: "),
     ("template.toml", 'source_file = "kernel.cu"', "", "key source_file: it is missing; name the file of the"),
     ("template.toml", 'source_file = "kernel.cu"', 'source = "a\\u0000b"', "the source holds a NUL character"),
     ("template.toml", 'u"', 'u"\nbackend = "opencl"', "it is for 'opencl', but the"),
     ("template.toml", 'u"', "u\"\nname = 'a\"b'", "key name: use 1 to 80 characters,"),
     ("task.toml", '{ name = "a", role', '{ name = "x", role', "the argument x is listed twice"),
-    ("task.toml", '["template.toml"]', '["template.toml", "template.toml"]', "the cuda template template is listed"),
     ("template.toml", 'name = "VEC"', 'name = "BLOCK"', "the parameter BLOCK is listed twice"),
-    ("template.toml", 'name = "VEC"', 'name = "n"', "key parameters: n is also a size of the task: rename the"),
-    ("template.toml", 'name = "VEC"', 'name = "2VEC"', "key parameters[2VEC].name: use letters, digits and _ only"),
-    ("template.toml", "default = 2", "default = 3", "key parameters[VEC]: the default 3 of parameter VEC is not"),
     ("template.toml", "values = [1, 2]", 'values = [2, "a\\nb"]', "does not fit on one line"),
-    ("template.toml", "values = [1, 2]", "values = [2, nan]", "finite"),
     ("template.toml", 'block = ["BLOCK"]', 'blocks = ["BLOCK"]', "key launch: unknown key 'blocks'; did you mean"),
     ("task.toml", "sizes = { n = 1024 }", "sizes = { n = 1024 }\nheld_out = true", "every workload is held out;"),
     ("task.toml", ', value = "0.5"', "", "key arguments[a]: the scalar a needs `value`"),
     ("task.toml", 't", dtype = "T", shape = ["n"]', 't", dtype = "T"', "key arguments[y]: the array y needs"),
-    ("task.toml", 'value = "0.5"', 'value = "T"', "the scalar a: The expression `T` must give a number, but gives"),
     ("task.toml", 'role = "out"', 'role = "in"', "no argument has the role out or inout, so there is nothing to"),
-    ("task.toml", 'role = "out"', 'role = "output"', "key arguments[y].role: choose 'in', 'out', 'inout' or 'scalar',"),
-    ("task.toml", 'flops = "n"', 'flops = "n"\nflop = "n"', "unknown key 'flop'; did you mean 'flops'?"),
     ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "n - 1024"', "bytes must be positive"),
-    ("task.toml", 'dtype = "int32", value = "n"', 'dtype = "int32", value = "2**40"', "the scalar n = `2**40` gives"),
     ("task.toml", 'dtype = "int32", value = "n"', 'dtype = "int32", value = "n / 3"', "int32 holds whole numbers"),
-    ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "T"', "must give a number, but gives 'float32'"),
     ("task.toml", "sizes = { n = 1000 }", "sizes = { m = 1000 }", "it has the sizes m, but the first workload has n;"),
     ("task.toml", "[backends.cuda]", "[backends.metal]", "key backends.metal: choose 'cuda' or 'opencl'"),
-    ("task.toml", "[backends.cuda]\n", "[nothing]\n", "unknown key 'nothing'; the keys are name"),
     ("task.toml", "baseline = {", "base = {", "key backends.cuda: unknown key 'base'; did you mean 'baseline'?"),
-    ("task.toml", '"ceil_div(n, 256)"', '"10**18"', "key backends.cuda.baseline, key launch.grid, x: `10**18` gives"),
     ("task.toml", '"ceil_div(n, 256)"', '"n / 256"', "on the workload 1000-float16; it must be a whole number"),
-    ("task.toml", "rtol = 1e-3", "rtol = 1.0", "key tolerance.float16.rtol: 1 accepts a result of zeros"),
-    ("task.toml", "rtol = 1e-3", "rtol = inf", "an infinite tolerance accepts every result"),
+    ("task.toml", "rtol = 1e-3", "rtol = 1.0", "key tolerance.float16: it accepts a result of zeros"),
     ("task.toml", 'name = "x", role', 'name = "lambda", role', "argument lambda: 'lambda' is a reserved word of"),
-    ("task.toml", 'entry = "scale"', 'entry = "while"', "key entry: 'while' is a reserved word of C"),
     ("template.toml", 'name = "VEC", values', 'name = "for", values', "parameter for: 'for' is a reserved word"),
-    ("template.toml", " <= 256", "", "constraint 1: `BLOCK * VEC`"),
-    ("template.toml", "BLOCK * VEC <= 256", "BLOCK < 'a'", "constraint 1: In the expression `BLOCK < 'a'`, column 1:"),
-    ("template.toml", "BLOCK * VEC <= 256", "n // (VEC - 2) > 1", "`n // (VEC - 2) > 1`, column 1: integer division"),
-    ("template.toml", " * VEC)", ")", "parameter VEC: neither the"),
-    ("template.toml", "}]", '}, { name = "double", values = [1] }]', "parameter double: 'double'"),
-    ("template.toml", "values = [1, 2]", "values = [1, 2, true]", "repeat 1: list it once (1, 1.0 and true are one"),
-    ("task.toml", "fill = { special", "fil = { special", "key arguments[x]: unknown key 'fil'; did you mean 'fill'?"),
-    (
-        "task.toml",
-        'templates = ["template.toml"]',
-        'templates = "template.toml"',
-        "key backends.cuda.templates: give a list, not",
-    ),
+    ("task.toml", '["template.toml"]', '"template.toml"', "key backends.cuda.templates: give a list, not"),
     ("task.toml", 'flops = "n"', 'flops = "n"\nrequires = ["n < 10"]', "`requires` (n < 10) does not hold"),
-    ("task.toml", 'flops = "n"', 'flops = "n"\nrequires = ["k < n"]', "key requires[1]: In the expression `k < n`"),
-    ("task.toml", 'dtype = "float32", value', 'dtype = "fp32", value', "did you mean 'float32'?"),
     ("task.toml", "[tolerance]", "[tolerance]\nfloat64 = { rtol = 1e-3, atol = 0 }", "no output has the type"),
-    ("task.toml", "[tolerance]", "[tolerance]\nx = { rtol = 1e-3, atol = 0 }", "the dtype 'x' is not known"),
     ("task.toml", '["ceil_div(n, 256)"]', "[]", "key backends.cuda.baseline.launch.grid: list at least 1, not []."),
-    ("task.toml", 'value = "0.5"', "value = true", "key arguments[a].value: give text in quotes, not True."),
     ("task.toml", FILL, "fill = { low = 5 }", "key arguments[x].fill: give `low` and `high`"),
     ("task.toml", FILL, "fill = { low = 5, high = 1 }", "lies above"),
     ("reference.py", "n):", "n)", "key reference: it is not valid Python (line 1 of its file)"),
     ("reference.py", "def scale", "def other", "key reference: there is no function 'scale' in its file; it has other"),
-    ("reference.py", "(x, a, n)", "(x, a)", "got an unexpected keyword argument 'n'; it is given every array that is"),
-    ("reference.py", "(x, a, n)", "(x, a, n, eps)", "scale: missing a required argument: 'eps'; it is given every"),
 ]
 
 
@@ -251,18 +196,9 @@ def test_one_sentence_for_a_mistake(folder: Path, file: str, old: str, new: str,
     assert file in message or "task.toml" in message, message
 
 
-def test_workloads_that_are_no_list(folder: Path) -> None:
-    text = (folder / "task.toml").read_text()
-    (folder / "task.toml").write_text("workloads = 5\n" + text[: text.index("[[workloads]]")])
-    assert "key workloads: give a list, not 5." in complaint(folder / "task.toml")
-
-
-def test_a_source_over_a_megabyte(folder: Path) -> None:
+def test_sources_that_cannot_be_read(folder: Path) -> None:
     (folder / "kernel.cu").write_text(KERNEL + "//" + "x" * (1 << 20))
     assert "the source is larger than 1048576 bytes" in complaint(folder / "task.toml")
-
-
-def test_files_that_are_not_text(folder: Path) -> None:
     (folder / "kernel.cu").write_bytes(b"\xff\xfe\x00")
     assert "kernel.cu is not UTF-8 text: save it as UTF-8." in complaint(folder / "task.toml")
     (folder / "task.toml").write_bytes(b"\xff\xfe\x00")
@@ -279,10 +215,9 @@ def test_a_byte_order_mark_is_no_part_of_a_file(folder: Path) -> None:
 def test_there_is_no_such_task(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"^There is no task 'gem': did you mean gemm\?$"):
         load_task("gem")
-    with pytest.raises(TaskError, match=r"^The folder '.*' holds no task\.toml: give the path"):
-        load_task(str(tmp_path))
-    with pytest.raises(TaskError, match="There is no task 'xxxx"):
-        load_task("x" * 5000)
+    for text in (str(tmp_path), "x" * 5000):
+        with pytest.raises(TaskError, match=r"^There is no task '.*': give the path"):
+            load_task(text)
 
 
 def test_asking_a_task_for_what_it_lacks(folder: Path) -> None:
@@ -294,12 +229,9 @@ def test_asking_a_task_for_what_it_lacks(folder: Path) -> None:
 
 
 REFERENCES = [
-    ("raise RuntimeError('no')", "the reference scale raises RuntimeError: no; fix it"),
     ("return a * x", "must return a dict with y; it returns ndarray."),
-    ("return {'z': x}", "must return a dict with y; it returns z."),
     ("return {'y': x[:5]}", r"returns y with the shape \(5,\), not \(1024,\)"),
     ("return missing", "raises NameError"),
-    ("return {'y': 'text'}", "returns y, which is not an array of numbers"),
     ("return {'y': [[1.0], [1.0, 2.0]]}", "returns y, which is not an array of numbers"),
 ]
 
@@ -327,37 +259,12 @@ def test_ids_follow_meaning(folder: Path) -> None:
     again = pickle.loads(pickle.dumps(template))
     assert again == template and again.id == template.id and hash(again) == hash(template)
     assert "id" not in template.model_dump()
-
-
-def test_a_model_may_write_bare_numbers_and_constraints() -> None:
-    template = Template.model_validate_json(
-        json.dumps(
-            {
-                "name": "m",
-                "backend": "cuda",
-                "source": "x",
-                "entry": "k",
-                "constraints": ["A > 1"],
-                "parameters": [{"name": "A", "values": [1, 2]}],
-                "launch": {"grid": [1], "block": [256, 1]},
-            }
-        )
-    )
-    assert template.launch.block == ("256", "1") and template.constraints[0].because == ""
-    with pytest.raises(ValidationError):
-        Template.model_validate({**template.model_dump(), "sources": "x"})
-
-
-def test_keys_of_configurations_do_not_depend_on_order() -> None:
-    assert config_key({"A": 1, "B": "x"}) == config_key({"B": "x", "A": 1}) == "A=1,B='x'"
-    assert config_key({"A": 1}) != config_key({"A": "1"})
-    assert Parameter(name="A", values=(4, 2)).start == 4
-    assert not Parameter(name="A", values=(True, False)).ordered and Parameter(name="A", values=(4, 0.5)).ordered
+    assert config_key({"A": 1, "B": "x"}) == config_key({"B": "x", "A": 1}) != config_key({"A": "1", "B": "x"})
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [('value = "0.5"', "value = 0.5"), ('["ceil_div(n, 256)"]', '"ceil_div(n, 256)"'), ("[256]", "256")],
+    [('value = "0.5"', "value = 0.5"), ('["ceil_div(n, 256)"]', '"ceil_div(n, 256)"'), ("[256]", '["256"]')],
 )
 def test_bare_numbers_and_a_single_expression_mean_what_they_say(folder: Path, old: str, new: str) -> None:
     plain = read_task(folder / "task.toml")
@@ -366,7 +273,7 @@ def test_bare_numbers_and_a_single_expression_mean_what_they_say(folder: Path, o
 
 
 @pytest.mark.parametrize(
-    "reference", ["def scale(**given):\n    return {}\n", "scale = lambda **given: {}\n", "from numpy import *\n"]
+    "reference", ["def scale(x):\n    return {}\n", "scale = lambda **given: {}\n", "from numpy import *\n"]
 )
 def test_other_ways_to_have_a_reference_are_left_to_its_call(folder: Path, reference: str) -> None:
     (folder / "reference.py").write_text(reference)
@@ -392,7 +299,6 @@ def test_a_range_of_whole_numbers_has_both_ends() -> None:
     assert set(drawn.tolist()) == set(range(16))
     assert fill.described == "uniform, 0 to 15"
     assert Fill.model_validate({"low": 0, "high": 123456789}).described == "uniform, 0 to 123456789"
-    assert Fill.model_validate_json(fill.model_dump_json()) == fill
 
 
 @pytest.mark.parametrize("name", ["__half", "half", "__nv_bfloat16", "__nv_fp8_e4m3"])

@@ -202,7 +202,7 @@ def test_on_a_gpu_they_are_captured_as_graphs(tmp_path: Path, framework: str) ->
     source = Specialised("cuda", "nothing", 'extern "C" __global__ void nothing() {}')
     nothing = BoundLaunch(device.load(open_compiler(gpu.limits).compile(source)), Geometry((1, 1, 1), (32, 1, 1)), ())
     sequence = device.sequence([nothing] * 1000)
-    launched.times([sequence])
+    device.times([sequence])
     before = np.median(device.times([sequence] * 9))
     [one] = compared(task_on_gpu(tmp_path, framework), gpu, budget_seconds=0.5).opponents
     assert one.why == "" and one.comparison is not None
