@@ -1,8 +1,5 @@
-"""A kernel tuned from Python, without a file: source, reference and example arrays go in, a callable kernel comes out.
-
-Owns the way from arrays of NumPy, CuPy or PyTorch to a task, and from what a run found back to such arrays. The run
-itself is `tunesmith.graph.run`.
-"""
+"""A kernel tuned from Python, without a file: source, reference and example arrays (of NumPy, CuPy or PyTorch) go in, a
+callable kernel comes out."""
 
 from __future__ import annotations
 
@@ -42,10 +39,6 @@ reference = cloudpickle.loads(base64.b64decode("{pickled}"))()
 """
 
 
-class ExampleError(TunesmithError):
-    """The examples of `tune_kernel` do not fit the kernel or the reference."""
-
-
 @dataclass(frozen=True, slots=True)
 class TunedWorkload:
     """The tuned kernel on one workload. seconds: of a launch with cold caches; baseline_seconds: of the kernel as it
@@ -76,8 +69,8 @@ class TunedKernel:
             best = one.general or one.best
             if best is None or one.baseline_seconds is None:
                 continue
-            others = {f"{entry.name} ({entry.label})": entry.seconds for entry in one.opponents if entry.seconds}
-            speedups = {name: seconds / best.seconds for name, seconds in others.items()}
+            timed = [(f"{entry.name} ({entry.label})", entry.seconds) for entry in one.opponents if entry.seconds]
+            speedups = {name: seconds / best.seconds for name, seconds in timed}
             own = (1 / best.ratio, 1 / best.high, 1 / best.low)
             rows.append(TunedWorkload(one.workload, best.seconds, one.baseline_seconds, *own, speedups))
         return tuple(rows)
@@ -101,7 +94,7 @@ class TunedKernel:
         return "\n".join([self.result.summary.sentence, *lines])
 
     def __call__(self, *arrays: Any, **scalars: Any) -> Any:
-        """The output, or a tuple of them, as arrays of the framework of the given ones. Raises `ExampleError`."""
+        """The output, or a tuple of them, as arrays of the framework of the given ones. Raises `TunesmithError`."""
         example = _by_name(self._signature, (*arrays,) if arrays else {}, scalars)
         # Copies, as the launch changes them.
         given = {name: np.array(_to_numpy(value), order="C", ndmin=1) for name, value in example.items()}
@@ -109,7 +102,7 @@ class TunedKernel:
         try:
             outputs = self._launch(given)
         except (ValueError, KernelError) as error:
-            raise ExampleError(str(error)) from error
+            raise TunesmithError(str(error)) from error
         like = next((example[name] for name in self._signature.read), None)
         found = [_like(outputs[name], like) for name in self._signature.written]
         return found[0] if len(found) == 1 else tuple(found)
@@ -118,12 +111,12 @@ class TunedKernel:
         """The arguments after a launch on `given` by the kernel that best/ has for their shape."""
         if self._kernels is None:
             if not (best := self.result.folder / "best").is_dir():
-                raise ExampleError(f"{self.result.folder} has no kernel to call: {self.result.summary.sentence}")
+                raise TunesmithError(f"{self.result.folder} has no kernel to call: {self.result.summary.sentence}")
             self._kernels = Kernels(best)
         kernels = self._kernels
         for size in kernels.explicit:
             if size not in given:
-                raise ExampleError(f"The size {size} cannot be told from the arrays; give it by name: {size}=...")
+                raise TunesmithError(f"The size {size} cannot be told from the arrays; give it by name: {size}=...")
         read = [given[one["name"]] for one in kernels.given]
         shapes, dtypes = [one.shape for one in read], [str(one.dtype) for one in read]
         sizes, types = kernels.read(
@@ -136,7 +129,7 @@ class TunedKernel:
             elif argument.role == "scalar" and parse(argument.value or "0").names:
                 told, value = given.get(argument.name, one["value"]), one["value"]
                 if told != value:
-                    raise ExampleError(f"{argument.name} is {told}, but by the shapes of the arrays it is {value}.")
+                    raise TunesmithError(f"{argument.name} is {told}, but by the shapes of the arrays it is {value}.")
         kernels.run(types, sizes, passed, device=self.result.summary.device.index)
         return passed
 
@@ -168,26 +161,16 @@ def tune_kernel(
     Raises `TunesmithError`.
     """
     if not callable(reference) and not (isinstance(reference, str) and reference == "baseline"):
-        raise ExampleError(
-            'reference: give a function of the arrays that the kernel reads, or "baseline" for the kernel as it came, '
-            f"not {reference!r:.80}."
-        )
+        wanted = 'give a function of the arrays that the kernel reads, or "baseline" for the kernel as it came'
+        raise TunesmithError(f"reference: {wanted}, not {reference!r:.80}.")
     if not isinstance(source, str) or "(" not in source:
-        raise ExampleError(
-            f"source: give the kernel's text, such as Path('kernel.cu').read_text(), not {source!r:.80}."
-        )
+        raise TunesmithError(f"source: give the kernel's text, as Path.read_text() does, not {source!r:.80}.")
     if "task" in settings:
-        raise ExampleError("task: the kernel and the examples are the task here; leave it out.")
+        raise TunesmithError("task: the kernel and the examples are the task here; leave it out.")
     signature = read_signature(source, entry)
     defaults = {name: one.default for name, one in _parameters(reference).items() if name in signature.scalars}
     scalars = {name: value for name, value in defaults.items() if isinstance(value, int | float)}
     examples = [_by_name(signature, one, scalars) for one in _several(signature, inputs)]
-    for name, value in (item for one in examples for item in one.items()):
-        if _is_array(value) and 0 in value.shape:
-            shape = "x".join(map(str, value.shape))
-            raise ExampleError(
-                f"inputs: the array {name} has no element (its shape is {shape}); give one that has some."
-            )
     frameworks: list[Framework] = [_framework_of(value) for value in examples[0].values()]
     framework = next((one for one in frameworks if one != "numpy"), frameworks[0])
     text: tuple[str, str, Literal["numpy", "torch"]] = ("", "baseline", "numpy")
@@ -201,17 +184,15 @@ def tune_kernel(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         option = {"Tolerance": ["tolerance"], "FunctionOpponent": ["opponents"]}.get(error.title, [])
-        raise ExampleError(": ".join([*option, *map(str, first["loc"]), f"{sentence(first)}."])) from error
+        raise TunesmithError(": ".join([*option, *map(str, first["loc"]), f"{sentence(first)}."])) from error
     settings.setdefault("backend", signature.backend)
     result = tune(task, run_dir=run_dir, listener=listener, **settings)
     return TunedKernel(result, task, signature)
 
 
-def _opponents(
-    signature: Signature, opponents: Mapping[str, Callable[..., Any]] | None, framework: Framework
-) -> tuple[FunctionOpponent, ...]:
+def _opponents(signature: Signature, opponents: Any, framework: Framework) -> tuple[FunctionOpponent, ...]:
     if not isinstance(opponents or {}, Mapping) or not all(map(callable, (opponents or {}).values())):
-        raise ExampleError(f"opponents: give a dict of functions by their names, not {opponents!r:.80}.")
+        raise TunesmithError(f"opponents: give a dict of functions by their names, not {opponents!r:.80}.")
     return tuple(
         FunctionOpponent(
             name=name,
@@ -229,42 +210,39 @@ def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:
     for a kernel that reads one."""
     if isinstance(inputs, Mapping) or _is_array(inputs):
         return [inputs]
-    if not isinstance(inputs, Iterable):
-        raise ExampleError(f"inputs: give a list of examples of what the kernel reads, not {inputs!r:.80}.")
-    given = list(inputs)
+    given = list(inputs) if isinstance(inputs, Iterable) else []
     if not given:
-        raise ExampleError("inputs: give at least one example of what the kernel reads.")
-    if all(_is_array(one) for one in given) and len(signature.read) > 1:
-        return [tuple(given)]
-    return given
+        raise TunesmithError(
+            f"inputs: give a list of at least one example of what the kernel reads, not {inputs!r:.80}."
+        )
+    return [tuple(given)] if all(map(_is_array, given)) and len(signature.read) > 1 else given
 
 
 def _by_name(signature: Signature, example: Example, scalars: Mapping[str, Any]) -> dict[str, Any]:
     """An example by the kernel's names. scalars: values that it need not have."""
-    known = (*signature.read, *signature.scalars)
+    known, name = (*signature.read, *signature.scalars), signature.kernel.name
     if isinstance(example, Mapping):
         given = dict(example)
     elif not _is_array(example) and not isinstance(example, list | tuple):
-        raise ExampleError(f"inputs: give each example as an array, a tuple of them or a dict, not {example!r:.80}.")
+        raise TunesmithError(f"inputs: give each example as an array, a tuple of them or a dict, not {example!r:.80}.")
     else:
         values = [example] if _is_array(example) else list(example)
         every = [one.name for one in signature.kernel.parameters if one.name in known]
         names = signature.read if len(values) == len(signature.read) else every
         if len(values) != len(names):
-            raise ExampleError(
-                f"inputs: an example has {len(values)} values, but {signature.kernel.name} reads "
-                f"{', '.join(signature.read)} (and takes the scalars {', '.join(signature.scalars) or 'none'})."
-            )
+            reads = f"{', '.join(signature.read)} (and takes the scalars {', '.join(signature.scalars) or 'none'})"
+            raise TunesmithError(f"inputs: an example has {len(values)} values, but {name} reads {reads}.")
         given = dict(zip(names, values, strict=True))
     given = {**scalars, **given}
     if unknown := sorted(given.keys() - set(known), key=str):
-        raise ExampleError(f"inputs: {signature.kernel.name} reads no {unknown[0]}; it reads {', '.join(known)}.")
-    if missing := [name for name in signature.read if name not in given]:
-        raise ExampleError(f"inputs: an example lacks the array {missing[0]}, which {signature.kernel.name} reads.")
-    for name, value in given.items():
-        if not (_is_array(value) if name in signature.read else _is_number(value)):
-            wanted = "an array of NumPy, CuPy or PyTorch" if name in signature.read else "a number"
-            raise ExampleError(f"inputs: {name} is {' '.join(repr(value).split()):.80}; give {wanted}.")
+        raise TunesmithError(f"inputs: {name} reads no {unknown[0]}; it reads {', '.join(known)}.")
+    if missing := [one for one in signature.read if one not in given]:
+        raise TunesmithError(f"inputs: an example lacks the array {missing[0]}, which {name} reads.")
+    for key, value in given.items():
+        is_array = _is_array(value) and math.prod(value.shape) > 0
+        if not (is_array if key in signature.read else _is_number(value)):
+            wanted = "an array of NumPy, CuPy or PyTorch with elements" if key in signature.read else "a number"
+            raise TunesmithError(f"inputs: {key} is {' '.join(repr(value).split()):.80}; give {wanted}.")
     return given
 
 
@@ -289,7 +267,7 @@ def _outputs(
 ) -> Mapping[str, Any]:
     """The reference's results, whose shapes are the outputs'; with the kernel as the reference, that of its first array
     is."""
-    read, written = ", ".join(signature.read), ", ".join(signature.written)
+    kernel, read, written = signature.kernel.name, ", ".join(signature.read), ", ".join(signature.written)
     if reference == "baseline":
         shape = example[signature.read[0]].shape if signature.read else (1,)
         return {name: np.zeros(shape, DTYPES[signature.dtype(name)].storage) for name in signature.written}
@@ -298,20 +276,18 @@ def _outputs(
     try:
         results = reference(*given.values()) if names is None else reference(**given)
     except Exception as error:  # it is the user's code: whatever it raises is named
-        raise ExampleError(f"reference: called with {read} it raises {type(error).__name__}: {error}.") from error
+        raise TunesmithError(f"reference: called with {read} it raises {type(error).__name__}: {error}.") from error
     if not isinstance(results, Mapping):
         values = list(results) if isinstance(results, tuple | list) else [results]
         if len(values) != len(signature.written):
-            raise ExampleError(
-                f"reference: it gives {len(values)} results, but {signature.kernel.name} writes {written}."
-            )
+            raise TunesmithError(f"reference: it gives {len(values)} results, but {kernel} writes {written}.")
         results = dict(zip(signature.written, values, strict=True))
     if set(results) != set(signature.written):
         given_back = ", ".join(map(str, results)) or "nothing"
-        raise ExampleError(f"reference: it gives {given_back}, but {signature.kernel.name} writes {written}.")
+        raise TunesmithError(f"reference: it gives {given_back}, but {kernel} writes {written}.")
     for name, value in results.items():
         if not _is_array(value):
-            raise ExampleError(f"reference: its {name} is {value!r:.80}; return an array.")
+            raise TunesmithError(f"reference: its {name} is {value!r:.80}; return an array.")
     return dict(results)
 
 
@@ -351,7 +327,7 @@ def _text(signature: Signature, function: Callable[..., Any], framework: Framewo
     try:
         pickled = base64.b64encode(cloudpickle.dumps(make)).decode()  # type: ignore[no-untyped-call,unused-ignore]
     except (TypeError, pickle.PicklingError) as error:
-        raise ExampleError(
+        raise TunesmithError(
             f"{name}: the function cannot be sent to another process ({error}); leave out of it what belongs to this "
             "one, such as locks and open files."
         ) from error

@@ -1,10 +1,9 @@
 """The planner: which templates and workloads a round tunes, by a model or by rules.
 
-- Rules without a model: each template of the task is first tuned on all workloads together. Then, round by round, the
-  workload with the largest possible gain is tuned on its own, in the template that is best there and from its best
-  configurations; when each has had its round, all are tuned together again, and so on.
+- Rules without a model: each template of the task is first tuned on all workloads together. Then each workload is tuned
+  on its own, the one with the largest possible gain first; then all together again, and so on.
 - Rules that plan for a model that writes: the kinds of branches take turns.
-- A model plans: it is asked with all that the journal knows; where its plan cannot be used, the rules plan.
+- A model plans; where its plan cannot be used, the rules plan.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
     names = [workload.name for workload in workloads]
     node = tree.untried[0] if tree.untried else min(tunable, key=lambda one: best_of(one, names)[0])
     seeds: tuple[Config, ...] = ()
+    analysis = ""
     if tree.untried:
-        analysis = ""
         limit = _bottleneck(context, _most_to_gain(context, workloads, baseline), baseline)
         seeds = starts(node.template, limit, lambda config: not broken_rule(context, node.template, config, workloads))
     elif due is None:
@@ -99,13 +98,13 @@ def _plan(
 ) -> Plan:
     """A plan of rules. seconds: the best ones known, by workload."""
     target = _most_to_gain(context, workloads, seconds)
-    floor, taken = context.floor(target), f"{target.name} takes {_us(seconds[target.name])}"
+    floor, taken = context.floor(target), seconds[target.name]
     if not floor:
-        expected = f"{taken}; the limits of the device were not measured."
-    elif seconds[target.name] <= floor:
-        expected = f"{taken} and is at its floor by the measured roofs, {_us(floor)}: little to gain."
+        limit = "; the limits of the device were not measured"
+    elif taken <= floor:
+        limit = f" and is at its floor by the measured roofs, {_us(floor)}: little to gain"
     else:
-        expected = f"{taken}, {seconds[target.name] / floor:.1f} times its floor by the measured roofs, {_us(floor)}."
+        limit = f", {taken / floor:.1f} times its floor by the measured roofs, {_us(floor)}"
     return Plan(
         round=number,
         bottleneck=_bottleneck(context, target, seconds),
@@ -113,7 +112,7 @@ def _plan(
         workloads=tuple(workload.name for workload in workloads),
         evaluations=share(context, number),
         branches=tuple(branches),
-        expected=expected,
+        expected=f"{target.name} takes {_us(taken)}{limit}.",
         analysis=analysis,
     )
 
@@ -153,11 +152,8 @@ def describe(plan: Plan) -> str:
     """A plan in one line."""
     bound = "bottleneck unknown" if plan.bottleneck == "unknown" else f"probably {plan.bottleneck}-bound"
     where = "all workloads" if plan.scope == "general" else ", ".join(plan.workloads)
-    work = [
-        f"{one.kind} from {one.parent}: {'; '.join(one.moves)}" if one.written else f"search {one.parent}"
-        for one in plan.branches
-    ]
-    return f"Round {plan.round}, {where}: {bound}. {' | '.join(work)}. {plan.expected}".rstrip()
+    work = " | ".join(f"{one.kind} {one.parent}: {'; '.join(one.moves)}".rstrip(": ") for one in plan.branches)
+    return f"Round {plan.round}, {where}: {bound}. {work}. {plan.expected}".rstrip()
 
 
 def _us(seconds: float) -> str:
@@ -181,10 +177,8 @@ def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
     # What is searched further beside them costs no call: the task's next template, or the best one.
     searched = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[: "search" in kinds]
     branches = [*(Branch(parent=node.id, kind="search") for node in searched), *written[:wanted]]
-    if not branches:
-        branches = [_branch(BASELINE, kinds[0])]
     analysis = f"The most is left on {_most_to_gain(context, context.tuned, seconds).name}."
-    return _plan(context, number, context.tuned, seconds, branches, analysis)
+    return _plan(context, number, context.tuned, seconds, branches or [_branch(BASELINE, kinds[0])], analysis)
 
 
 def calls_left(context: Context) -> int | None:
@@ -239,17 +233,9 @@ KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
     "template": ("template",),
     "rewrite": ("rewrite",),
 }
-"""What the model may plan in each arm of an ablation, which shows what each stage is worth; a user's run is of the arm
-"tree". All arms have the same caps on evaluations and calls, and go on after an answer that cannot be used.
-
-- tree: templates and rewrites are nodes of one tree, and each is made of the other.
-- template+search: templates only, each searched.
-- template: templates only; each counts with its default configuration, and that time is what the model learns.
-- rewrite: no model's plan, no parameters and no repairs: each call gives one whole kernel, made from the best one so
-  far and all earlier times and failures, as agents do that rewrite directly.
-
-Arms without a search test once, at the end of their last round.
-"""
+"""What the model may plan in each arm of an ablation (docs/agents.md); a user's run is of the arm "tree". "template"
+measures default configurations only; "rewrite" has no model's plan and no repairs. Arms without a search test once, at
+the end of their last round."""
 
 
 def searches(settings: Settings) -> bool:
@@ -396,24 +382,20 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
 def branch_problems(branches: list[Branch], tree: Tree) -> list[str]:
     """What of `branches` does not fit the tree, a sentence each."""
     problems = []
-    known = [node.id for node in tree.usable]
     for branch in branches:
-        node = tree.node(branch.parent)
-        where = f"the {branch.kind} of {branch.parent[:80]}"
+        node, parent = tree.node(branch.parent), branch.parent[:80]
+        where, has_choices = f"the {branch.kind} of {parent}", node is not None and node.template.has_choices
         if branch.kind in ("template", "rewrite") and not branch.moves:
             problems.append(f"Moves are missing: say what {where} is to change.")
         if branch.kind == "search" and branch.moves:
             problems.append(f"A search changes nothing: leave out the moves in {where}, or make it a template.")
-        if branch.parent == BASELINE:
-            if branch.kind in ("search", "extend"):
-                problems.append(f"The baseline has no parameters, so there is no {branch.kind} of it.")
-        elif node is None or node.vetoed:
-            options = ", ".join([BASELINE, *known])
-            problems.append(f"There is no template '{branch.parent[:80]}' to branch from; there are {options}.")
-        elif branch.kind == "expose" and node.template.has_choices:
-            problems.append(f"{node.id} has parameters already: {where} needs a kernel without; extend it instead.")
-        elif branch.kind in ("search", "extend") and not node.template.has_choices:
-            problems.append(f"{node.id} has no parameters: {where} is not possible; expose its constants instead.")
+        if branch.parent != BASELINE and (node is None or node.vetoed):
+            options = ", ".join([BASELINE, *(one.id for one in tree.usable)])
+            problems.append(f"There is no template '{parent}' to branch from; there are {options}.")
+        elif branch.kind == "expose" and has_choices:
+            problems.append(f"{parent} has parameters already: {where} needs a kernel without; extend it instead.")
+        elif branch.kind in ("search", "extend") and not has_choices:
+            problems.append(f"{parent} has no parameters: {where} is not possible; expose its constants instead.")
     return problems
 
 

@@ -1,9 +1,7 @@
 """The templater: the templates of a round, taken from the task or written by a model, and tried before their search.
 
-A trial asks whether the default configuration is feasible, compiles and is right on every workload. It is an evaluation
-like any other: it is in the journal, counts towards the budget, and the search knows it and does not repeat it. It runs
-on held-out workloads too, whose times do not count: a template must be right there, and its author learns where it is
-not. Owns the drafts of a model with their repairs; the prompts belong to `graph.prompts`.
+A trial asks whether the default configuration is feasible, compiles and is right on every workload, held-out ones
+included. It is an evaluation like any other: it counts towards the budget, and the search does not repeat it.
 """
 
 from __future__ import annotations
@@ -48,42 +46,30 @@ MAX_LOG = 3000
 
 
 _PROBLEMS = {
-    "schema": ("It is not a template that can be used.", ""),
+    "schema": ("It is not a template that can be used", ""),
     "forbidden_source": (
-        "The source is refused before compiling.",
-        "Sources may include only the listed headers, and may not name files.",
+        "The source is refused before compiling",
+        "Include only the listed headers, and name no files.",
     ),
-    "infeasible": (
-        "The default configuration is not feasible with these parameters, constraints and launch.",
-        "Choose a default that meets the constraints and the device's limits.",
-    ),
-    "compile_failed": ("It does not compile with its default configuration.", "Line numbers refer to your source."),
+    "infeasible": ("It is not feasible", "Choose a default that meets the constraints and the device's limits."),
+    "compile_failed": ("It does not compile", "Line numbers refer to your source."),
     "wrong_result": (
-        "Its result is wrong with its default configuration on the workload {where}.",
-        "Check tails, sizes that nothing divides, alignment of vector accesses, barriers, and every type.",
+        "Its result is wrong",
+        "Check tails, odd sizes, aligned vector accesses, barriers, and every type.",
     ),
-    "launch_failed": (
-        "It cannot be launched, or faults, with its default configuration on the workload {where}.",
-        "Look for accesses out of bounds or not aligned, and for a launch the device cannot take.",
-    ),
-    "timed_out": (
-        "It does not end in time with its default configuration on the workload {where}.",
-        "Look for loops that never end and barriers that not all threads reach.",
-    ),
-    "crashed": (
-        "The process that ran it died with its default configuration on the workload {where}.",
-        "Look for accesses out of bounds.",
-    ),
-    "implausible": ("Its time is impossible with its default configuration on the workload {where}.", ""),
-    "rejected": ("Its default configuration was refused on the workload {where}.", ""),
+    "launch_failed": ("It cannot be launched, or faults", "Look for accesses out of bounds or not aligned."),
+    "timed_out": ("It does not end in time", "Look for endless loops and barriers that not all threads reach."),
+    "crashed": ("The process that ran it died", "Look for accesses out of bounds."),
+    "implausible": ("Its time is impossible", ""),
+    "rejected": ("It was refused", ""),
 }
-"""Sentence and advice for the author of a template, by the kind of failure."""
+"""Clause and advice for the author of a template, by the kind of failure of its default configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a template does not work. kind: of failure; log: the compiler's or checker's output, in full; where: the
-    workload; first: the most telling line of the log, where that is not its first."""
+    """Why a template does not work. log: the compiler's or checker's output; where: the workload; first: the most
+    telling line of the log, where that is not its first."""
 
     kind: str
     log: str
@@ -92,7 +78,8 @@ class Problem:
 
     @property
     def what(self) -> str:
-        return _PROBLEMS[self.kind][0].format(where=self.where)
+        on = f" on the workload {self.where}" if self.where else ""
+        return f"{_PROBLEMS[self.kind][0]} with its default configuration{on}."
 
     @property
     def in_short(self) -> str:
@@ -139,7 +126,7 @@ def problem_of(evaluation: Evaluation) -> Problem | None:
 
 
 def measured(context: Context, requests: Sequence[EvaluationRequest], stage: str) -> list[Evaluation]:
-    """The evaluations of `requests`, each in the journal's `stage` as soon as it comes."""
+    """The evaluations of `requests`, journalled as they come."""
     if requests:
         context.pool.roofline = context.roofline()
     for request in requests:
@@ -175,8 +162,8 @@ WITHDRAWN = "Rules of it were withdrawn; another template, of fewer, has its pla
 
 
 def holding(context: Context, template: Template, stage: str) -> Template:
-    """`template`, made by rules, or one of fewer rules whose default configuration holds on all tuned workloads. The
-    notes say why each of the others was withdrawn; the trials are in the journal, and are found there again."""
+    """`template`, made by rules, or one of fewer rules whose default configuration holds on all tuned workloads. Notes
+    say why each of the others was withdrawn."""
     task, backend, withdrawn = context.task, context.device.limits.backend, dict[str, str]()
 
     def problem_with(tried: Template) -> Problem | None:
@@ -218,9 +205,8 @@ UNTRIED = "the budget was spent before it could be tried"
 @dataclass(slots=True)
 class TemplateDraft:
     """The template that a model writes for one branch. number: of the branch, from 1; question: the first one; answers:
-    their number so far; text: the last answer as written, answer: as read; template: of that answer, if it may be
-    tried, with the seeds it proposes; problem: of that answer; history: all problems; taken: the id of the template
-    that works."""
+    how many there were; text, answer, template, seeds, problem: of the last one, where template is set if it may be
+    tried; history: all problems; taken: the id of the template that works."""
 
     number: int
     branch: Branch
@@ -241,9 +227,8 @@ class TemplateDraft:
             return self.question
         about = {"what": problem.what, "problem": problem.log, "advice": _PROBLEMS[problem.kind][1]}
         again = render("repair", parameters=self.branch.kind != "rewrite", **about)
-        repair = (Message("assistant", self.text), Message("user", again))
-        name = f"{self.question.name}-repair-{self.answers}"
-        return replace(self.question, name=name, messages=(*self.question.messages, *repair))
+        messages = (*self.question.messages, Message("assistant", self.text), Message("user", again))
+        return replace(self.question, name=f"{self.question.name}-repair-{self.answers}", messages=messages)
 
 
 class Templater:
@@ -289,15 +274,16 @@ def _fallback_templates(context: Context, plan: Plan) -> list[str]:
     """The template of a round whose planned ones cannot be used: the task's next unused one, else the best known one;
     none in an arm without a search."""
     tree, stage = context.tree(), stage_of(plan.round)
-    chosen = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[:1]
-    if not chosen or not searches(context.settings):
+    known = tree.untried or [node for node in tree.ranked if node.template.has_choices]
+    node = known[0] if known else None
+    if node is None or not searches(context.settings):
         context.note("template", f"Round {plan.round} has no template to tune.", stage)
         return []
-    if tree.untried:
-        _register(context, chosen[0].template, Branch(parent=LIBRARY, kind="template"), stage)
-    sentence = f"None of the templates planned for round {plan.round} can be used; {chosen[0].id} takes its place."
+    if node.round == 0:
+        _register(context, node.template, Branch(parent=LIBRARY, kind="template"), stage)
+    sentence = f"None of the templates planned for round {plan.round} can be used; {node.id} takes its place."
     context.note("template", sentence, stage)
-    return [chosen[0].id]
+    return [node.id]
 
 
 def _written(context: Context, plan: Plan, turn: int, objections: list[str]) -> list[str]:

@@ -1,16 +1,13 @@
 """The tester: the best configurations of a round against the baseline, the verdict, and the examination of the winners.
 
-Finalists are measured in a fresh process, on fresh contents and held-out shapes. A search checks every configuration,
-but on the tuned workloads and the task's own contents only; winners must also be right on odd shapes and other
-contents, be as accurate as the baseline, and pass compute-sanitizer where there is one: the full verdict of
-`tunesmith check`.
-The arithmetic of the verdict, and the common values of rejected configurations, belong to `verdict`.
+Finalists are measured in a fresh process, on fresh contents and held-out shapes. A search checks every configuration on
+the tuned workloads and the task's own contents only, so winners must also pass the full verdict of `tunesmith check`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -23,15 +20,7 @@ from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.planner import broken_rule, plan_by_rules, searches
 from tunesmith.graph.roles.templater import measured
-from tunesmith.graph.roles.verdict import (
-    FOR_ALL,
-    NOT_EXAMINED,
-    build_verdict,
-    defects,
-    has,
-    least_seconds,
-    variations,
-)
+from tunesmith.graph.roles.verdict import FOR_ALL, NOT_EXAMINED, build_verdict, defects, has, least_seconds, variations
 from tunesmith.graph.state import Done, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE
@@ -51,10 +40,8 @@ NO_TIME = (
 )
 FINALISTS_PER_SHAPE = 2
 """Finalists of one workload, beside the general ones."""
-ROUNDS, SECONDS = 40, 0.5
-"""At most so many rounds, and seconds of sampling for each kernel, in a comparison on one workload."""
-MIN_SAMPLING_SECONDS = 0.1
-"""Seconds of sampling for each kernel where the time limit leaves no more."""
+ROUNDS, SECONDS, MIN_SAMPLING_SECONDS = 40, 0.5, 0.1
+"""At most so many rounds, and at most and at least so many seconds of sampling for each kernel, on one workload."""
 MIN_FLOOR_SHARE = 0.95
 """Share of the roofline from which on the search ends."""
 FRESH_SEED = 1_000_003
@@ -115,10 +102,10 @@ class _Test:
         context, attempted = self.context, set[VerifiedKernel]()
         while True:
             verdict = self.verdict(attempted)
-            waiting = [one for one in _unexamined(context, _winners(verdict)) if _key(one) not in attempted]
+            waiting = _unexamined(context, {key: one for key, one in _winners(verdict).items() if key not in attempted})
             if waiting:
                 _examine(context, waiting)
-                attempted.update(map(_key, waiting))
+                attempted.update(waiting)
             elif verdict.general is None and context.seconds_left() > 0 and (others := self._replacements()):
                 self.general += others
                 self.compare(context.opponents)
@@ -127,17 +114,16 @@ class _Test:
         if verdict.general is None:
             return verdict
         known = context.log.examinations().get((*verdict.general.key, ""))
-        if known is None or known.verdict == "not examined":
-            more = "The general configuration was not examined."
-        elif known.verdict == "partial":
-            more = f"It is right where it can be launched, but {known.detail}; best/ has the baseline for other shapes."
-        else:
+        if known is not None and known.verdict not in ("not examined", "partial"):
             return verdict
+        more = "The general configuration was not examined."
+        if known is not None and known.verdict == "partial":
+            more = f"It is right where it can be launched, but {known.detail}; best/ has the baseline for other shapes."
         return verdict.model_copy(update={"sentence": f"{verdict.sentence} {more}"})
 
     def compare(self, beside: Sequence[AnyOpponent]) -> None:
-        """Journals the finalists on every workload, `beside` these opponents; without comparisons that the journal
-        has."""
+        """Journals the finalists on every workload, beside these opponents, as far as the journal has not compared
+        them."""
         context, wanted = self.context, list[tuple[Workload, list[Winner]]]()
         known, opponents = context.log.comparisons(self.stage), {opponent.name for opponent in beside}
         for workload in (*context.tuned, *context.held_out):
@@ -238,8 +224,7 @@ def finalists(
     those found wrong before the test of this round began.
 
     after: former finalists; the next best in general then, of templates without a finalist first. A configuration that
-    a constraint or a limit excludes on a held-out workload does not serve that shape, however fast it is elsewhere: it
-    may be the best for a shape, but not for all.
+    a constraint or a limit excludes on a held-out workload may be the best for a shape, but not for all.
     """
     baseline, vetoed = baseline_quantities(context), context.log.vetoed()
     # A test that was interrupted goes on with the finalists that it began with.
@@ -273,8 +258,7 @@ def _broken(context: Context, one: Winner, workloads: Sequence[Workload]) -> str
 
 
 def _best_first(found: Iterable[tuple[Any, Winner]]) -> list[Winner]:
-    """The finalists by their values. What several rounds measured, such as one workload's own and one of all, takes
-    one place."""
+    """The finalists by their values, each once: several rounds may have measured it."""
     return _distinct(entrant for _, entrant in sorted(found, key=lambda pair: pair[0]))
 
 
@@ -282,14 +266,10 @@ def _distinct(entrants: Iterable[Winner]) -> list[Winner]:
     return list({entrant.key: entrant for entrant in entrants}.values())
 
 
-Examinee = tuple[Winner, str]
-"""A kernel and the workload to examine it for: empty for all."""
-
-
 def disqualified(context: Context, attempted: Collection[VerifiedKernel] = ()) -> dict[VerifiedKernel, str]:
     """The finalists that may not win, and why: rejected by examinations of this run, with the common defect of rejected
-    ones, or, unless the settings allow it, with lines that never ran. attempted: kernels whose examination this session
-    began; without a result they count, unless the settings allow it (for all workloads together: `FOR_ALL`)."""
+    ones, or, unless the settings allow it, with lines that never ran, or not examined although this session `attempted`
+    it (for all workloads together: `FOR_ALL`)."""
     settings, found = context.settings, dict[VerifiedKernel, str]()
     known = context.log.examinations()
     for key, kernel in known.items():
@@ -300,8 +280,7 @@ def disqualified(context: Context, attempted: Collection[VerifiedKernel] = ()) -
         elif kernel.unreached and not settings.allow_unexecuted:
             found[key] = f"some of its lines ran in no check: {'; '.join(kernel.unexecuted)}"
     for template, defect in defects(context.log).items():
-        for entry in context.log.evaluations_of(template):
-            config = entry.event.evaluation.config
+        for config in (entry.event.evaluation.config for entry in context.log.evaluations_of(template)):
             key = template, config_key(config), ""
             if key not in known and has(config, defect):
                 found[key] = f"it shares {assignments(defect)} with all rejected configurations of its template"
@@ -311,34 +290,30 @@ def disqualified(context: Context, attempted: Collection[VerifiedKernel] = ()) -
 def examine_everywhere(context: Context, kernels: Sequence[Winner]) -> None:
     """Examines on everything the kernels that were examined for single workloads alone: a dispatch rule uses them for
     further shapes. A kernel that is rejected then is `disqualified` for all workloads."""
-    if waiting := _unexamined(context, [(kernel, "") for kernel in kernels]):
+    if waiting := _unexamined(context, {(*kernel.key, ""): kernel for kernel in kernels}):
         _examine(context, waiting)
 
 
-def _unexamined(context: Context, kernels: Iterable[Examinee]) -> list[Examinee]:
+def _unexamined(context: Context, kernels: Mapping[VerifiedKernel, Winner]) -> dict[VerifiedKernel, Winner]:
     """The kernels without an examination. An earlier session of the run may have had no time for it."""
     done = {key for key, kernel in context.log.examinations().items() if kernel.verdict != "not examined"}
-    return [kernel for kernel in kernels if _key(kernel) not in done]
+    return {key: kernel for key, kernel in kernels.items() if key not in done}
 
 
-def _key(one: Examinee) -> VerifiedKernel:
-    return *one[0].key, one[1]
-
-
-def _winners(verdict: Verdict) -> list[Examinee]:
+def _winners(verdict: Verdict) -> dict[VerifiedKernel, Winner]:
     """The general configuration, for all workloads, and other kernels for single ones."""
-    general = [] if verdict.general is None else [(verdict.general, "")]
-    return [*general, *((row, row.workload) for row in verdict.special)]
+    general = {} if verdict.general is None else {(*verdict.general.key, ""): verdict.general}
+    return general | {(*row.key, row.workload): row for row in verdict.special}
 
 
-def _examine(context: Context, waiting: Sequence[Examinee]) -> None:
+def _examine(context: Context, waiting: Mapping[VerifiedKernel, Winner]) -> None:
     """Journals the full verdict on these kernels."""
     context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
     settings, left, begun = context.settings, context.seconds_left(), time.monotonic()
     results: list[dict[str, Any]] = []
     failure = NO_TIME
     if left >= MIN_EXAMINATION_SECONDS:
-        jobs = [(context.template(one.template), one.config, workload or None) for one, workload in waiting]
+        jobs = [(context.template(one.template), one.config, key[2] or None) for key, one in waiting.items()]
         deadlines = judge.Limits(prepare=settings.reference_deadline, check=settings.check_time)
         try:
             found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left, deadlines=deadlines)
@@ -352,12 +327,12 @@ def _examine(context: Context, waiting: Sequence[Examinee]) -> None:
             elif not isinstance(found, TimedOut) or context.seconds_left() >= MIN_EXAMINATION_SECONDS:
                 failure = describe(found)
         except TunesmithError as error:
-            # The task is at fault: its baseline is wrong somewhere. That is worth knowing, and no reason to end here.
+            # The task is at fault: its baseline is wrong somewhere, which is no reason to end the run here.
             failure = str(error)
     share = round((time.monotonic() - begun) / len(waiting), 3)
     results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
-    for (one, workload), fields in zip(waiting, results, strict=True):
-        about: dict[str, Any] = {"template": one.template, "config": one.config, "workload": workload, "seconds": share}
+    for (key, one), fields in zip(waiting.items(), results, strict=True):
+        about: dict[str, Any] = {"template": one.template, "config": one.config, "workload": key[2], "seconds": share}
         context.journal.append(Examined(examination=Verification(**about, **fields)))
 
 
@@ -365,7 +340,7 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
     """The examinations of the winners of `verdict`, as the summary shows them."""
     known, winners = context.log.examinations(), _winners(verdict)
     # Kernels that a dispatch rule may use were examined on everything as well.
-    keys = dict.fromkeys(map(_key, [*winners, *((one, "") for one, _ in winners)]))
+    keys = dict.fromkeys([*winners, *((template, config, "") for template, config, _ in winners)])
     shared = set(ExaminationRow.model_fields) & set(Verification.model_fields)
     rows = []
     for kernel in [known[key] for key in keys if key in known]:

@@ -65,8 +65,7 @@ def max_evaluations(count: int, total: int) -> int:
 @dataclass(slots=True)
 class TemplateSearch:
     """The search of one template in one round. known: points of the space that earlier rounds, or the template's trial,
-    measured on the round's workloads: the search knows them and does not measure them again; asked: configurations so
-    far."""
+    measured on the round's workloads; asked: configurations so far."""
 
     template: Template
     space: Space
@@ -76,7 +75,7 @@ class TemplateSearch:
 
     @property
     def best(self) -> float | None:
-        """The best complete objective known of this template, from whatever round."""
+        """The best objective known of this template, from whatever round."""
         return None if self.strategy.best is None else self.strategy.best[1]
 
 
@@ -183,13 +182,8 @@ class _Round:
         for number in [number for number in self.asked if number not in self.results]:
             self._submit(number)
         while True:
-            while (
-                pool.in_flight < pool.target_in_flight
-                and len(self.asked) < self.total
-                and context.search_seconds_left() > 0
-            ):
-                if not self._ask():
-                    break
+            while pool.in_flight < pool.target_in_flight and self._ask():
+                pass
             if pool.in_flight == 0:
                 break
             for request, evaluation in pool.collect():
@@ -210,7 +204,10 @@ class _Round:
                 self._learn(event.number, event.evaluation)
 
     def _ask(self) -> bool:
-        """One more configuration in flight, of the template whose turn it is; False when none has any."""
+        """One more configuration in flight, of the template whose turn it is; False when the budget is spent, or no
+        template has any."""
+        if len(self.asked) >= self.total or self.context.search_seconds_left() <= 0:
+            return False
         counts, best = [one.asked for one in self.searches], [one.best for one in self.searches]
         for position in ask_order(counts, best, self.total):
             search = self.searches[position]
@@ -229,8 +226,7 @@ class _Round:
         self.context.pool.submit(EvaluationRequest(number, search.template, config, self.plan.workloads))
 
     def _record(self, number: int, evaluation: Evaluation) -> None:
-        """Raises `TaskError` where the default configuration of a template does not compile: the others will hardly do,
-        and a budget would be spent on finding that out."""
+        """Raises `TaskError` where the default configuration of a template does not compile: the others will hardly."""
         template, failure = self.asked[number][0].template, evaluation.failure
         if isinstance(failure, CompileFailed) and evaluation.config == template.default_config:
             values = f" ({assignments(evaluation.config)})" if evaluation.config else ""
@@ -263,28 +259,25 @@ class _Round:
     def _show(self, message: str) -> None:
         self._shown = time.monotonic()
         best = min((one.best for one in self.searches if one.best is not None), default=None)
-        self.context.listener(
-            Progress(
-                "tune",
-                message,
-                done=self.context.log.evaluation_count,
-                budget=self.most,
-                best=best,
-                best_seconds=best * self.usual if best and self.context.settings.objective == "time" else None,
-                share_of_floor=self.floor / best if self.floor and best else None,
-                failures=dict(self.failures),
-                lanes=self.context.pool.lanes,
-            )
+        progress = Progress(
+            "tune",
+            message,
+            done=self.context.log.evaluation_count,
+            budget=self.most,
+            best=best,
+            best_seconds=best * self.usual if best and self.context.settings.objective == "time" else None,
+            share_of_floor=self.floor / best if self.floor and best else None,
+            failures=dict(self.failures),
+            lanes=self.context.pool.lanes,
         )
+        self.context.listener(progress)
 
     def _account(self) -> Searched:
         """What the searches did: their sum and each of them."""
-        found = list(self.results.values())
-        own = {search.template.id: list[Evaluation]() for search in self.searches}
-        for one in found:
-            own[one.template].append(one)
-        each = tuple(
-            TemplateAccount(
+        found, each = list(self.results.values()), list[TemplateAccount]()
+        for search in self.searches:
+            own = [one for one in found if one.template == search.template.id]
+            account = TemplateAccount(
                 template=search.template.id,
                 strategy=search.strategy.describe(),
                 points=len(search.space),
@@ -292,11 +285,10 @@ class _Round:
                 asked=search.asked,
                 exhausted=search.strategy.exhausted,
                 rng=search.strategy.random_state(),
-                failures=failures_by_kind(own[search.template.id]),
-                racing=racing(own[search.template.id]),
+                failures=failures_by_kind(own),
+                racing=racing(own),
             )
-            for search in self.searches
-        )
+            each.append(account)
         return Searched(
             strategy=" | ".join(one.strategy for one in each),
             points=sum(len(search.space) for search in self.searches),
@@ -305,5 +297,5 @@ class _Round:
             exhausted=all(one.exhausted for one in each),
             failures=dict(self.failures),
             racing=racing(found),
-            templates=each,
+            templates=tuple(each),
         )

@@ -1,8 +1,5 @@
-"""The verdict of a test: pure arithmetic over comparisons, and its sentences.
-
-Also the values that rejected configurations have in common, and the configurations that may be right instead, from a
-run's examinations; the tester decides which of them are measured and examined next.
-"""
+"""The verdict of a test: pure arithmetic over comparisons, and its sentences; also the values that rejected
+configurations have in common, and the configurations that may be right instead."""
 
 from __future__ import annotations
 
@@ -26,11 +23,8 @@ from tunesmith.graph.journal.records import (
     WorkloadRow,
 )
 from tunesmith.kernels.outcome import Objective, describe
-from tunesmith.kernels.rewrite.template import NO_GUARD
-from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Config, Parameter, Template
-from tunesmith.kernels.spec.translate import folded
 
 MIN_REJECTED = 2
 """Rejected configurations of a template from which on their common values count as a defect."""
@@ -39,8 +33,7 @@ NOT_EXAMINED = "it was not examined"
 MAX_VARIATIONS = 4
 """Variations of one rejected configuration that are measured."""
 _RELAXED = re.compile("fast|approx|relax|unsafe", re.IGNORECASE)
-"""Names of parameters that relax arithmetic: the likeliest reason of a rejection, and harmless in a search, which meets
-the task's own contents alone."""
+"""Names of parameters that relax arithmetic: the likeliest reason of a rejection."""
 
 
 def common_defect(rejected: Sequence[Config], accepted: Sequence[Config], measured: Sequence[Config]) -> Config:
@@ -49,10 +42,9 @@ def common_defect(rejected: Sequence[Config], accepted: Sequence[Config], measur
     fewer than `MIN_REJECTED` were rejected, or nothing is shared."""
     if len(rejected) < MIN_REJECTED:
         return {}
-    first = rejected[0]
     shared = {
         name: value
-        for name, value in first.items()
+        for name, value in rejected[0].items()
         if all(one.get(name) == value for one in rejected)
         and not any(one.get(name) == value for one in accepted)
         and any(one.get(name) != value for one in measured)
@@ -113,14 +105,12 @@ def build_verdict(
     """The verdict of the comparisons.
 
     The general configuration is the one of `general` with the least weighted geometric mean of time over baseline on
-    the tuned workloads, among the ones that are right on every workload, also held-out ones. `regret` of a held-out
-    workload is the general configuration's time over the best finalist's there, less 1. Where the objective is energy,
-    or its product with time, that stands for time in both. disqualified: with reasons; such a finalist wins nothing
-    there.
+    the tuned workloads, among those that are right on every workload, also held-out ones. Where the objective is
+    energy, or its product with time, that stands for time. disqualified: with reasons; such a finalist wins nothing.
     """
     of, met = context.settings.objective, {compared.workload: compared for compared in comparisons}
     measured = {name: _figures(compared) for name, compared in met.items()}
-    quantities: tuple[Objective, ...] = ("time", "energy", of)
+    kinds: tuple[Objective, ...] = ("time", "energy", of)
     workloads = [workload for workload in (*context.tuned, *context.held_out) if workload.name in met]
     finalists = {finalist.key: finalist for finalist in general}
     means: dict[Key, dict[Objective, float | None]] = {}
@@ -131,19 +121,17 @@ def build_verdict(
         failures += [(name, describe(failure)) for name, failure in results if failure]
         if failures:
             where, why = failures[0]
-            out.append(Disqualified(template=finalist.template, config=finalist.config, workload=where, why=why))
+            out.append(Disqualified(**dict(finalist), workload=where, why=why))
             continue
-        figures = {w.name: found[key] for w in workloads if not w.held_out and key in (found := measured[w.name])}
+        here = {w.name: measured[w.name][key] for w in workloads if not w.held_out and key in measured[w.name]}
         means[key] = {
-            quantity: _mean({name: one.quantity(quantity) for name, one in figures.items()}, context.weights)
-            for quantity in quantities
+            one: _mean({name: at.quantity(one) for name, at in here.items()}, context.weights) for one in kinds
         }
     # A finalist whose energy could not be measured wins only without a competitor; the fastest of them does.
     best = min(means, key=lambda key: (*_least(means[key][of], means[key]["time"]), key), default=None)
     chosen = None if best is None else finalists[best]
     ratio, energy = (None, None) if best is None else (means[best]["time"], means[best]["energy"])
-    rows: dict[bool, list[WorkloadRow]] = {False: [], True: []}
-    dispatch: list[Dispatched] = []
+    tuned, held_out, dispatch = list[WorkloadRow](), list[WorkloadRow](), list[Dispatched]()
     for workload in workloads:
         row = _row(context, workload, met[workload.name], measured[workload.name], best, disqualified)
         used: Winner | None = chosen if row.general is not None and row.general.gains(of) else None
@@ -151,41 +139,29 @@ def build_verdict(
             used = own = dispatched(row, chosen, of)
             dispatch += [] if own is None else [own]
         exported = row.best is not None and used is not None and row.best.key == used.key
-        rows[workload.held_out].append(row.model_copy(update={"best_exported": exported}))
+        (held_out if workload.held_out else tuned).append(row.model_copy(update={"best_exported": exported}))
     unexamined = sum(one.why.startswith(NOT_EXAMINED) for one in out)
     left = f", {unexamined} of which could not be examined (see --allow-unexamined)" if unexamined else ""
     failed = f"; {len(out)} finalist(s) failed the final check{left}" if out else ""
     if ratio is None:
         sentence = f"No configuration is right on every workload{failed}: keep the baseline."
     elif of == "time":
-        sentence = _sentence(ratio, rows[False], rows[True], failed)
+        sentence = _sentence(ratio, tuned, held_out, failed)
     else:
-        sentence = _energy_sentence(of, ratio, energy, rows[False], failed)
+        sentence = _energy_sentence(of, ratio, energy, tuned, failed)
     return Verdict(
         general=chosen,
         ratio=ratio,
-        tuned=tuple(rows[False]),
-        held_out=tuple(rows[True]),
+        tuned=tuple(tuned),
+        held_out=tuple(held_out),
         disqualified=tuple(out),
         dispatch=tuple(dispatch),
-        sentence=sentence + _only_where(context, chosen),
+        sentence=sentence,
         unexamined=unexamined,
         objective=of,
         energy_ratio=energy,
         front=_front(means, finalists),
     )
-
-
-def _only_where(context: Context, general: Winner | None) -> str:
-    """The sentence on a winner that cannot be launched on every shape, as the kernel has no guard; empty otherwise."""
-    if general is None:
-        return ""
-    constraints = context.template(general.template).constraints
-    found = [parse(folded(one.expression, general.config)) for one in constraints if one.because == NO_GUARD]
-    # One that keeps the kernel's own threads asks for nothing, whatever the sizes are.
-    asks = [one.text for one in found if not all(one.evaluate(dict.fromkeys(one.names, n)) for n in range(1, 65))]
-    shapes = " and ".join(f"`{one}`" for one in asks)
-    return f" It fits only shapes with {shapes}: for others best/dispatch.py has the baseline." if asks else ""
 
 
 def least_seconds(verdict: Verdict) -> dict[str, float]:
@@ -223,11 +199,11 @@ def _front(
     means: Mapping[Key, Mapping[Objective, float | None]], configs: Mapping[Key, Winner]
 ) -> tuple[FrontPoint, ...]:
     """The finalists by time and energy, the fastest first."""
-    both = {key: (found["time"], found["energy"]) for key, found in means.items()}
-    known = {key: (time, energy) for key, (time, energy) in both.items() if time is not None and energy is not None}
+    both = [(key, found["time"], found["energy"]) for key, found in means.items()]
+    known = [(key, time, energy) for key, time, energy in both if time is not None and energy is not None]
     points = []
-    for key, (time, energy) in known.items():
-        beaten = any(one != (time, energy) and one[0] <= time and one[1] <= energy for one in known.values())
+    for key, time, energy in known:
+        beaten = any((t, e) != (time, energy) and t <= time and e <= energy for _, t, e in known)
         points.append(FrontPoint(**dict(configs[key]), ratio=time, energy_ratio=energy, best=not beaten))
     return tuple(sorted(points, key=lambda point: (point.ratio, point.energy_ratio)))
 
@@ -235,20 +211,18 @@ def _front(
 def dispatched(row: WorkloadRow, general: Winner | None, of: Objective = "time") -> Dispatched | None:
     """The kernel for a workload instead of the baseline: the best there where it gains enough over the general
     configuration, and their intervals are apart. None where nothing is shown to be better than the baseline."""
-    if row.best is None or not row.best.gains(of):
+    best, mine = row.best, row.general
+    if best is None or not best.gains(of):
         return None
-    mine, used = row.general, dict(row.best)
-    if general is not None and mine is not None and mine.gains(of) and _is_near(row.best, mine, of):
-        used = {**dict(mine), **dict(general)}
+    used = dict(best)
+    if general is not None and mine is not None and mine.gains(of):
+        if of == "time":
+            near = best.high >= mine.low or best.ratio >= (1 - DISPATCH_GAIN) * mine.ratio
+        else:
+            least, other = best.quantity(of), mine.quantity(of)
+            near = least is None or other is None or least >= (1 - ENERGY_MARGIN) * other
+        used = {**dict(mine), **dict(general)} if near else used
     return Dispatched(**used, workload=row.workload, sizes=row.sizes, types=row.types)
-
-
-def _is_near(best: Figures, general: Figures, of: Objective) -> bool:
-    """Whether the best for a workload is not worth a kernel of its own there."""
-    if of == "time":
-        return best.high >= general.low or best.ratio >= (1 - DISPATCH_GAIN) * general.ratio
-    mine, other = best.quantity(of), general.quantity(of)
-    return mine is None or other is None or mine >= (1 - ENERGY_MARGIN) * other
 
 
 def _row(
@@ -286,16 +260,15 @@ def _row(
 
 def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...]:
     """The opponents of a comparison, beside the general configuration."""
-    keys = [entry.key for entry in compared.entries]
-    at = keys.index(winner) if winner in keys else len(keys)
-    rows = []
+    keys, rows = [entry.key for entry in compared.entries], []
     for one in compared.opponents:
         over = None if one.comparison is None else Figures.of(one.comparison)
-        against = one.against[at] if at < len(one.against) else None
+        against = dict(zip(keys, one.against, strict=False)).get(winner) if winner else None
         ratio = {} if against is None else {name: getattr(against, name) for name in ("ratio", "low", "high")}
         seconds = None if over is None else over.seconds
-        row = OpponentRow(name=one.name, label=one.label, why=one.why, seconds=seconds, over_baseline=over, **ratio)
-        rows.append(row)
+        rows.append(
+            OpponentRow(name=one.name, label=one.label, why=one.why, seconds=seconds, over_baseline=over, **ratio)
+        )
     return tuple(rows)
 
 
@@ -318,8 +291,7 @@ def _sentence(ratio: float, rows: Sequence[WorkloadRow], held_out: Sequence[Work
     if count := _count(rows, "faster"):
         keep = " Keep the baseline where it is not beaten." if losses else ""
         return f"Faster than the baseline {_where(count, rows)}: {measured}.{keep}"
-    alone = sum(row.best is not None and row.best.verdict == "faster" for row in rows)
-    if alone:
+    if alone := sum(row.best is not None and row.best.verdict == "faster" for row in rows):
         return (
             f"No configuration for all workloads is shown to be faster than the baseline, but {alone} of {len(rows)} "
             f"tuned workloads have a faster one of their own. For all: measured {measured}."

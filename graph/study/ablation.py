@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, get_args
 
-from tunesmith.graph.journal.events import Evaluated, ModelCalled, RunStarted
-from tunesmith.graph.journal.log import RunLog, objective, seconds_of, weighted_geomean
+from tunesmith.graph.journal.events import RunStarted
+from tunesmith.graph.journal.log import weighted_geomean
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.calls import Models, Waiting
 from tunesmith.graph.models.recorded import ANSWERS
@@ -36,23 +35,10 @@ ModelsOf = Callable[[str], Models]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """The best so far after so many answered calls, evaluations, and seconds since the run began. speedup: as the
-    search measured it, not the final comparison, and so flattered by noise; by_shape: with each workload's best."""
-
-    calls: int
-    evaluations: int
-    seconds: float
-    speedup: float
-    by_shape: float
-
-
-@dataclass(frozen=True, slots=True)
 class Repeat:
     """One run. speedup: the baseline's time over that of the general configuration, as measured at the end; at least
     1.0, as the user keeps the baseline where nothing faster came out. by_shape: the same with the best for each tuned
-    workload. calls, tokens: None where nobody counted them; curve: a point for each improvement, also on one workload.
-    """
+    workload. calls, tokens: None where nobody counted them."""
 
     name: str
     speedup: float
@@ -62,7 +48,6 @@ class Repeat:
     calls: int | None
     seconds: float
     ended_by: str
-    curve: tuple[Point, ...] = ()
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
@@ -81,10 +66,6 @@ class ArmResult:
     low: float | None
     high: float | None
 
-    @property
-    def valid(self) -> int:
-        return sum(repeat.valid for repeat in self.repeats)
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -100,18 +81,6 @@ class Difference:
     high: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ablation:
-    task: str
-    arms: tuple[ArmResult, ...]
-    differences: tuple[Difference, ...]
-    settings: dict[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON types only."""
-        return asdict(self) | {"interval": f"Student's t, {CONFIDENCE:.0%}, of the logarithms of the speed-ups"}
-
-
 def ablate(
     task: str | Path,
     *,
@@ -122,7 +91,7 @@ def ablate(
     listener: Listener = silent,
     models: ModelsOf | None = None,
     **settings: Any,
-) -> Ablation:
+) -> tuple[list[ArmResult], list[Difference]]:
     """Runs every arm `repeats` times in `folder` and compares them; finished runs are read, interrupted ones resumed.
 
     settings: of `tune`; each repeat has a seed of its own, the same for all arms. calls: limit on the model calls of a
@@ -163,7 +132,7 @@ def ablate(
             f"{len(waiting)} run(s) wait: answer {', '.join(waiting)} (OpenAI's batch API, `vllm run-batch`, or by "
             f"hand), put the answers into {ANSWERS} beside each, then run the same ablation again."
         )
-    return Ablation(str(task), *compare(results), {**settings, "calls": calls, "repeats": repeats})
+    return compare(results)
 
 
 def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +163,6 @@ def _repeat_of(result: RunResult) -> Repeat:
     summary, usage = result.summary, result.summary.models
     ratio = summary.ratio if summary.general is not None else None
     with Journal(result.folder, create=False, reading=True) as journal:
-        curve = _curve(journal)
         task = next(journal.entries(RunStarted)).event.task
     weights = {workload.name: workload.weight for workload in task.workloads}
     ratios = {row.workload: 1.0 if row.best is None else min(1.0, row.best.ratio) for row in summary.tuned}
@@ -207,55 +175,26 @@ def _repeat_of(result: RunResult) -> Repeat:
         calls=None if usage is None else usage.calls,
         seconds=summary.seconds,
         ended_by=summary.ended_by,
-        curve=curve,
         prompt_tokens=None if usage is None else usage.prompt_tokens,
         completion_tokens=None if usage is None else usage.completion_tokens,
     )
 
 
-def _curve(journal: Journal) -> tuple[Point, ...]:
-    """How the best speed-up over the tuned workloads grew in a run, and that with each workload's best."""
-    log = RunLog(journal)
-    baseline, began = log.baseline_seconds, log.entries(RunStarted)[0]
-    if baseline is None:
-        return ()
-    tuned = began.event.task.workloads_for(began.event.device.limits.kind, held_out=False)
-    weights = {workload.name: workload.weight for workload in tuned}
-    answered = [entry.sequence for entry in log.entries(ModelCalled) if entry.event.answer is not None]
-    points: list[Point] = []
-    ratios: dict[str, float] = dict.fromkeys(weights, math.inf)
-    for evaluations, entry in enumerate(log.entries(Evaluated), 1):
-        value = objective(entry.event.evaluation, weights, baseline, weights)
-        if value is None:
-            continue
-        seconds = seconds_of(entry.event.evaluation)
-        ratios = {name: min(seconds[name] / baseline[name], least) for name, least in ratios.items()}
-        best = max(1 / value, points[-1].speedup if points else 0.0)
-        by_shape = 1 / weighted_geomean(ratios, weights)
-        if not points or (best, by_shape) != (points[-1].speedup, points[-1].by_shape):
-            calls = bisect(answered, entry.sequence)
-            points.append(Point(calls, evaluations, entry.at - began.at, best, by_shape))
-    return tuple(points)
-
-
-def compare(runs: Mapping[str, Sequence[Repeat]]) -> tuple[tuple[ArmResult, ...], tuple[Difference, ...]]:
+def compare(runs: Mapping[str, Sequence[Repeat]]) -> tuple[list[ArmResult], list[Difference]]:
     """Means, intervals and pairwise differences, on logarithms: speed-ups multiply."""
     results, differences = [], []
+    speedups = {arm: [math.log(repeat.speedup) for repeat in repeats] for arm, repeats in runs.items()}
+    by_shape = {arm: [math.log(repeat.by_shape) for repeat in repeats] for arm, repeats in runs.items()}
     for arm, repeats in runs.items():
-        speedups, by_shape = _logs(repeats, False), _logs(repeats, True)
-        spread = math.exp(stdev(speedups)) if len(repeats) > 1 else None
-        mean, low, high = _interval(speedups)
-        results.append(ArmResult(arm, tuple(repeats), mean, math.exp(fmean(by_shape)), spread, low, high))
-    for shapes, (one, other) in product((False, True), combinations(runs, 2)):
-        gaps = [a - b for a, b in zip(_logs(runs[one], shapes), _logs(runs[other], shapes), strict=False)]
+        spread = math.exp(stdev(speedups[arm])) if len(repeats) > 1 else None
+        mean, low, high = _interval(speedups[arm])
+        results.append(ArmResult(arm, tuple(repeats), mean, math.exp(fmean(by_shape[arm])), spread, low, high))
+    for logs, (one, other) in product((speedups, by_shape), combinations(runs, 2)):
+        gaps = [a - b for a, b in zip(logs[one], logs[other], strict=False)]
         if fmean(gaps) < 0:
             one, other, gaps = other, one, [-gap for gap in gaps]
-        differences.append(Difference(shapes, one, other, *_interval(gaps)))
-    return tuple(results), tuple(differences)
-
-
-def _logs(repeats: Sequence[Repeat], by_shape: bool) -> list[float]:
-    return [math.log(repeat.by_shape if by_shape else repeat.speedup) for repeat in repeats]
+        differences.append(Difference(logs is by_shape, one, other, *_interval(gaps)))
+    return results, differences
 
 
 def _interval(logs: Sequence[float]) -> tuple[float, float | None, float | None]:
@@ -278,14 +217,12 @@ def _agree(folder: Path, wanted: Mapping[str, Any]) -> None:
         require_new_folder(folder, "--out")
     else:
         try:
-            begun = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
-            begun = None
-        if not isinstance(begun, dict) or not set(begun) >= set(wanted):
-            raise TunesmithError(f"--out: {file} was not written by `tunesmith ablate`; choose another folder.")
-        for key in ("task", "calls", "settings"):
-            if begun[key] != json.loads(text)[key]:
-                other = f"an ablation with another {key} ({begun[key]})"
-                raise TunesmithError(f"{folder} holds {other}: give the same, or choose another --out.")
+            begun, ours = json.loads(file.read_text(encoding="utf-8")), json.loads(text)
+            key = next((key for key in ("task", "calls", "settings") if begun[key] != ours[key]), None)
+        except (ValueError, KeyError, TypeError) as error:
+            raise TunesmithError(f"--out: {file} was not written by `tunesmith ablate`; choose another.") from error
+        if key is not None:
+            other = f"an ablation with another {key} ({begun[key]})"
+            raise TunesmithError(f"{folder} holds {other}: give the same, or choose another --out.")
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +18,7 @@ from tunesmith.cli.view.live import view
 from tunesmith.cli.view.tables import print_rows
 from tunesmith.graph.settings import read_settings
 from tunesmith.graph.study import ablation as study
-from tunesmith.graph.study.ablation import Ablation, Repeat
+from tunesmith.graph.study.ablation import ArmResult, Difference, Repeat
 
 
 @with_settings(
@@ -53,12 +55,20 @@ def ablate(
     names = [arm.strip() for arm in arms.split(",") if arm.strip()]
     with redirect_stdout(sys.stderr), view() as listener:
         found = study.ablate(task, folder=out, arms=names, repeats=repeats, calls=calls, listener=listener, **chosen)
-    text = json.dumps(found.to_json(), indent=2, default=str) + "\n"
+    record = {
+        "task": task,
+        "arms": [asdict(arm) for arm in found[0]],
+        "differences": [asdict(one) for one in found[1]],
+        "settings": {**chosen, "calls": calls, "repeats": repeats},
+        "interval": f"Student's t, {study.CONFIDENCE:.0%}, of the logarithms of the speed-ups",
+    }
+    text = json.dumps(record, indent=2, default=str) + "\n"
     (out / "ablation-result.json").write_text(text, encoding="utf-8")
     if as_json:
         sys.stdout.write(text)
     else:
-        print_ablation(found, out)
+        print_ablation(task, *found)
+        echo(f"Runs and ablation-result.json: {out}")
 
 
 def _tokens(repeat: Repeat) -> str:
@@ -67,14 +77,13 @@ def _tokens(repeat: Repeat) -> str:
     return "/".join(f"{one / 1000:.0f}k" for one in counts if one is not None) or "-"
 
 
-def print_ablation(found: Ablation, out: Path) -> None:
+def print_ablation(task: str, arms: Sequence[ArmResult], differences: Sequence[Difference]) -> None:
     """A row for each arm, then the differences."""
     print_rows(
-        ("arm", "valid", "mean", "95 %", "spread", "by shape", "each", "evaluations", "calls", "tokens"),
+        ("arm", "mean", "95 %", "spread", "by shape", "each", "evaluations", "calls", "tokens"),
         (
             (
                 arm.arm,
-                f"{arm.valid} of {len(arm.repeats)}",
                 f"{arm.mean:.2f}x",
                 "-" if arm.low is None else f"{arm.low:.2f}-{arm.high:.2f}",
                 "-" if arm.spread is None else f"x{arm.spread:.2f}",
@@ -84,15 +93,14 @@ def print_ablation(found: Ablation, out: Path) -> None:
                 " ".join("-" if repeat.calls is None else str(repeat.calls) for repeat in arm.repeats),
                 " ".join(map(_tokens, arm.repeats)),
             )
-            for arm in found.arms
+            for arm in arms
         ),
-        f"{found.task}: speed-up over the baseline, geometric mean over repeats, 95 % t interval of the mean logarithm",
+        f"{task}: speed-up over the baseline, geometric mean over repeats, 95 % t interval of the mean logarithm",
         prose=("each",),
     )
-    if any(not repeat.valid for arm in found.arms for repeat in arm.repeats):
+    if any(not repeat.valid for arm in arms for repeat in arm.repeats):
         echo("* nothing valid came out: counted as 1.00x, as the baseline stays in use.")
-    for one in found.differences:
+    for one in differences:
         interval = "" if one.low is None else f", 95 % {one.low:.2f} to {one.high:.2f}"
         where = "With the best for each shape, " if one.by_shape else ""
         echo(f"{where}{one.better} is {one.ratio:.2f}x as fast as {one.than}{interval}.")
-    echo(f"Runs and ablation-result.json: {out}")

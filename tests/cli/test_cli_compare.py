@@ -13,7 +13,8 @@ from simulated_pool import simulate_device
 from tunesmith.graph import tune
 from tunesmith.graph.journal.store import JournalError
 from tunesmith.graph.study import compare
-from tunesmith.graph.study.compare import ComparisonError, compare_runs
+from tunesmith.graph.study.compare import compare_runs
+from tunesmith.hw.errors import TunesmithError
 
 TASK = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
 
@@ -44,26 +45,23 @@ def other(run: Any, tmp_path: Path) -> Path:
 
 def test_shapes_and_differences_stand_beside_each_other(run: Any, other: Path) -> None:
     found = compare_runs([run.folder, other])
-    assert [shape.workload for shape in found.shapes] == ["16384", "5000"]
-    assert found.shapes[0].held_out == (False, False) and found.shapes[1].held_out == (True, True)
-    row = run.summary["tuned"][0]
-    first, second = found.shapes[0].results
-    assert first is not None and first == second and first.general is not None
-    assert (first.baseline_seconds, first.general.high) == (row["baseline_seconds"], row["general"]["high"])
-    assert found.shapes[1].results[1] is not None and found.shapes[1].results[1].general is None
-    assert set(found.differences) == {"device", "driver", "setting seed"}
-    assert found.differences["device"] == (run.summary["device"]["name"], "Another CPU")
-    assert found.differences["setting seed"] == ("7", "8")
-    assert found.same["backend"] == "opencl" and "reference" in found.same
+    assert [shape["workload"] for shape in found["shapes"]] == ["16384", "5000"]
+    assert [shape["held_out"] for shape in found["shapes"]] == [[False, False], [True, True]]
+    assert found["shapes"][0]["results"] == [run.summary["tuned"][0]] * 2
+    assert found["shapes"][1]["results"][1]["general"] is None
+    assert set(found["differences"]) == {"device", "driver", "setting seed"}
+    assert found["differences"]["device"] == [run.summary["device"]["name"], "Another CPU"]
+    assert found["differences"]["setting seed"] == ["7", "8"]
+    assert found["same"]["backend"] == "opencl" and "reference" in found["same"]
 
 
 def test_a_shape_is_one_whatever_its_name_and_may_be_of_one_run_only(run: Any, tmp_path: Path) -> None:
     rows = [row | {"workload": "large"} for row in run.summary["tuned"]]
     alone = changed(run, tmp_path / "alone", held_out=[], tuned=rows)
-    found = compare_runs([alone, run.folder])
-    assert [shape.workload for shape in found.shapes] == ["large", "5000"]
-    assert None not in found.shapes[0].results
-    assert found.shapes[1].results[0] is None and found.shapes[1].held_out == (None, True)
+    shapes = compare_runs([alone, run.folder])["shapes"]
+    assert [shape["workload"] for shape in shapes] == ["large", "5000"]
+    assert None not in shapes[0]["results"]
+    assert shapes[1]["results"][0] is None and shapes[1]["held_out"] == [None, True]
 
 
 def test_other_data_types_are_other_shapes_and_are_told(
@@ -79,11 +77,9 @@ def test_other_data_types_are_other_shapes_and_are_told(
 
     monkeypatch.setattr(compare, "_task", halves)
     found = compare_runs([run.folder, changed(run, tmp_path / "halves")])
-    assert {"arguments", "bytes"} <= set(found.differences) and "types" in found.same
-    assert "float32" in found.differences["arguments"][0] and "float16" in found.differences["arguments"][1]
-    assert found.shapes[0].workload == "16384 (n=16384; float32, int32)"
-    assert found.shapes[2].workload == "16384 (n=16384; float16)"
-    assert all((shape.results[0] is None) != (shape.results[1] is None) for shape in found.shapes)
+    assert {"arguments", "bytes"} <= set(found["differences"]) and "types" in found["same"]
+    shapes = {shape["workload"]: shape["results"] for shape in found["shapes"]}
+    assert shapes["16384 (n=16384; float32, int32)"][1] is None is shapes["16384 (n=16384; float16)"][0]
 
 
 def test_all_three_forms_are_printed(run: Any, other: Path, here: Any) -> None:
@@ -102,10 +98,10 @@ def test_all_three_forms_are_printed(run: Any, other: Path, here: Any) -> None:
 def test_what_cannot_be_compared_is_refused(run: Any, tmp_path: Path, here: Any) -> None:
     foreign = changed(run, tmp_path / "foreign", task="softmax")
     with pytest.raises(
-        ComparisonError, match=r"different tasks \(.*run of scale_add, .*foreign of softmax\); name runs of"
+        TunesmithError, match=r"different tasks \(.*run of scale_add, .*foreign of softmax\); name runs of"
     ):
         compare_runs([run.folder, foreign])
-    with pytest.raises(ComparisonError, match="named twice"):
+    with pytest.raises(TunesmithError, match="named twice"):
         compare_runs([run.folder, run.folder / ".." / "run"])
     with pytest.raises(JournalError, match="is not a run"):
         compare_runs([run.folder, tmp_path])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from tunesmith.cli.commands.ablate import print_ablation
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.settings import SettingsError
-from tunesmith.graph.study.ablation import Ablation, Repeat, ablate, compare
+from tunesmith.graph.study.ablation import Repeat, ablate, compare
 from tunesmith.hw.errors import TunesmithError
 
 __all__ = ["simulation"]
@@ -61,7 +60,8 @@ def run(folder: Path, asked: list[ModelCall] | None = None, answers: Script = sc
 
     settings: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2}
     settings |= {"explain": False, "arms": ["template+search", "template", "rewrite"]}
-    return ablate(RAW, folder=folder, **{"calls": CALLS, "repeats": 2, "models": models, **settings, **options})
+    arms, _ = ablate(RAW, folder=folder, **{"calls": CALLS, "repeats": 2, "models": models, **settings, **options})
+    return arms
 
 
 @pytest.mark.usefixtures("simulation")
@@ -73,18 +73,14 @@ class TestArms:
         assert not list(tmp_path.glob("wisdom*")), "repeats do not learn from each other"
         first = [call for call in asked if (call.role, call.stage) == ("plan", "round-1")]
         assert ["nothing is searched" in call.messages[0].content for call in first] == [False, True]
-        by_name = {arm.arm: arm for arm in found.arms}
+        by_name = {arm.arm: arm for arm in found}
         assert list(by_name) == ["template+search", "template", "rewrite"]
-        for arm in found.arms:
+        for arm in found:
             (repeat,) = arm.repeats
-            assert arm.valid == 1
+            assert repeat.valid
             ledger = (tmp_path / f"a-{repeat.name}.ledger").read_text().splitlines()
             assert len([line for line in ledger if "capped" not in line]) <= CALLS
-            speeds, shapes = [[getattr(one, name) for one in repeat.curve] for name in ("speedup", "by_shape")]
-            assert speeds == sorted(speeds) and speeds[-1] == pytest.approx(repeat.speedup)
-            assert shapes == sorted(shapes) and all(map(operator.ge, shapes, speeds))
             assert repeat.by_shape >= max(1.0, repeat.speedup) - 1e-9
-            assert [point.evaluations for point in repeat.curve] == sorted({p.evaluations for p in repeat.curve})
         # 20 us is the baseline; the best kernel as a whole takes 8.5 + len("16384") / 10 us.
         assert by_name["rewrite"].mean == pytest.approx(20 / 8.5)
         assert by_name["template"].mean == pytest.approx(20 / 10.5), "the default of the template"
@@ -108,20 +104,6 @@ class TestArms:
         assert "You turn an OpenCL kernel into a faster kernel" in calls[0].messages[0].content
         assert "parameter" not in calls[0].messages[0].content.lower()
 
-    def test_the_whole_tree_spends_every_call_on_code(self, tmp_path: Path) -> None:
-        def both(call: ModelCall) -> Any:
-            if call.schema is RewriteAnswer:
-                return rewrite(f"LIKE 16 4 0 {call.custom_id}")
-            return template(source=f"// {call.custom_id}\n{SOURCE}")
-
-        asked: list[ModelCall] = []
-        found = run(tmp_path / "a", asked, answers=both, arms=["tree"], planner="rules")
-        assert {call.role for call in asked} == {"template"}
-        assert {call.schema.__name__ for call in asked} == {"TemplateAnswer", "RewriteAnswer"}
-        # As many rounds as its calls make, two answers each: more would only test what the last one had.
-        assert len(entries(tmp_path / "a" / "tree-1", "plan")) == CALLS // 2
-        assert all(repeat.evaluations <= 12 for repeat in found.arms[0].repeats) and found.arms[0].mean > 20 / 10.5
-
     @pytest.mark.slow
     def test_an_interrupted_ablation_goes_on_and_a_finished_one_is_only_read(self, tmp_path: Path) -> None:
         class Killed(BaseException):
@@ -139,13 +121,13 @@ class TestArms:
         first = run(tmp_path / "a", asked)
         count = len(asked)
         second = run(tmp_path / "a", asked)
-        assert len(asked) == count and [arm.mean for arm in first.arms] == [arm.mean for arm in second.arms]
+        assert len(asked) == count and [arm.mean for arm in first] == [arm.mean for arm in second]
         whole = run(tmp_path / "b")
-        assert [arm.mean for arm in first.arms] == [arm.mean for arm in whole.arms]
+        assert [arm.mean for arm in first] == [arm.mean for arm in whole]
 
-    @pytest.mark.parametrize("arm", ["rewrite", "template"])
     @pytest.mark.parametrize(
-        ("kind", "ends"), [("unstructured", False), ("timeout", False), ("capped", True), ("unauthorised", True)]
+        ("arm", "kind", "ends"),
+        [("rewrite", "unstructured", False), ("template", "timeout", False), ("rewrite", "capped", True)],
     )
     def test_a_failure_ends_an_arm_without_a_search_only_where_no_answer_can_come(
         self, tmp_path: Path, arm: str, kind: Any, ends: bool
@@ -160,7 +142,7 @@ class TestArms:
         )
         stages = list(dict.fromkeys(call.stage for call in asked))
         assert stages[:2] == ["round-1", "round-2"] and (len(stages) == 2) == ends
-        assert found.arms[0].valid == 1 and (not ends or found.arms[0].repeats[0].ended_by == "no model")
+        assert found[0].repeats[0].valid and (not ends or found[0].repeats[0].ended_by == "no model")
         notes = [event.data for event in entries(tmp_path / "a" / f"{arm}-1", "note") if event.stage == "round-2"]
         assert notes[0]["failure"] == kind
 
@@ -177,7 +159,7 @@ class TestArms:
         run(tmp_path / "a", arms=["template"])
         with pytest.raises(TunesmithError, match="holds an ablation with another settings"):
             run(tmp_path / "a", arms=["template"], evaluations=13)
-        assert len(run(tmp_path / "a", arms=["template", "rewrite"]).arms) == 2, "arms may be added"
+        assert len(run(tmp_path / "a", arms=["template", "rewrite"])) == 2, "arms may be added"
 
     @pytest.mark.parametrize(
         ("options", "sentence"),
@@ -200,7 +182,7 @@ def repeats(*values: float) -> list[Repeat]:
 class TestArithmetic:
     def test_means_are_geometric_and_intervals_are_student_s(self) -> None:
         (arm,), differences = compare({"a": repeats(1.0, 2.0, 4.0)})
-        assert arm.mean == pytest.approx(2.0) and arm.spread == pytest.approx(2.0) and differences == ()
+        assert arm.mean == pytest.approx(2.0) and arm.spread == pytest.approx(2.0) and differences == []
         # t of 0.975 with 2 degrees of freedom is 4.302653 (any table).
         half = 4.302653 * math.log(2) / math.sqrt(3)
         assert arm.low == pytest.approx(2 * math.exp(-half)) and arm.high == pytest.approx(2 * math.exp(half))
@@ -238,17 +220,16 @@ def test_an_effort_profile_sets_an_arm_s_rounds(
 @pytest.mark.usefixtures("simulation")
 @pytest.mark.parametrize(("mark", "valid"), [("WRONG", False), ("LIKE 1048576 1048576 0", True)])
 def test_the_baseline_stays_where_what_was_found_is_wrong_or_slower(tmp_path: Path, mark: str, valid: bool) -> None:
-    (arm,) = run(tmp_path / "a", answers=lambda call: rewrite(f"{mark} {call.custom_id}"), arms=["rewrite"]).arms
+    (arm,) = run(tmp_path / "a", answers=lambda call: rewrite(f"{mark} {call.custom_id}"), arms=["rewrite"])
     assert [(one.valid, one.speedup, one.by_shape) for one in arm.repeats] == [(valid, 1.0, 1.0)] * 2
 
 
-def test_what_is_printed(tmp_path: Path, capsys: Any) -> None:
+def test_what_is_printed(capsys: Any) -> None:
     """Tokens where somebody counted them."""
     counted = [replace(one, prompt_tokens=34_600, completion_tokens=24_300) for one in repeats(2.0, 2.2)]
-    arms, differences = compare({"tree": counted, "rewrite": repeats(1.5, 1.6)})
-    print_ablation(Ablation("a task", arms, differences, {}), tmp_path)
+    print_ablation("a task", *compare({"tree": counted, "rewrite": repeats(1.5, 1.6)}))
     out = capsys.readouterr().out
-    rows = [line.split() for line in out.splitlines()]
-    assert {row[0]: row[-1] for row in rows if "2 of 2" in " ".join(row)} == {"tree": "35k/24k", "rewrite": "-"}
+    rows = [line.split() for line in out.splitlines() if "10 10" in line]
+    assert {row[0]: row[-1] for row in rows} == {"tree": "35k/24k", "rewrite": "-"}
     out = " ".join(out.split())
     assert "95 % t interval" in out and "tree is" in out and "x as fast as rewrite, 95 %" in out

@@ -53,8 +53,8 @@ def exported(run: Any = "empty", form: Any = "t4", *out: Any) -> Any:
 
 MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (given(inputs=[[1.0, 2.0]]), "inputs: x is 1.0; give an array"),
-    (given(inputs=None), "inputs: give a list of examples of what the kernel reads, not None"),
-    (given(inputs=[]), "inputs: give at least one example"),
+    (given(inputs=[]), "inputs: give a list of at least one example of what the kernel reads, not []"),
+    (given(inputs="x"), "give each example as an array"),
     (given(inputs=[{1: X}]), "inputs: twice reads no 1; it reads x, n"),
     (given(inputs=[{"x": X, "n": "many"}]), "inputs: n is 'many'; give a number"),
     (given(inputs=[{"x": X, "n": -3}]), "n is -3; give a whole number of at least 1"),
@@ -63,7 +63,11 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (given(SAXPY, lambda x, a: a * x, [{"x": X, "a": X}]), "inputs: a is array("),
     (given(SAXPY, lambda x: x, [X]), "the scalar a has no value"),
     (given(reference=3), "reference: give a function"),
-    (given(inputs=[{"x": np.zeros((2, 0), np.float32)}]), "inputs: the array x has no element (its shape is 2x0)"),
+    (given(reference="base"), 'reference: give a function of the arrays that the kernel reads, or "baseline"'),
+    (
+        given(inputs=[{"x": np.zeros((2, 0), np.float32)}]),
+        "inputs: x is array([], shape=(2, 0), dtype=float32); give an array",
+    ),
     (given(reference=lambda x, q: x), "reference: called with x it raises TypeError: <lambda>() missing 1"),
     (given(reference=broken), "reference: called with x it raises KeyError: 'inside'"),
     (given(reference=lambda x: None), "reference: its y is None; return an array"),

@@ -7,10 +7,8 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from journal_rows import rows
 from model_runs import RAW, ModelPool, plans_of, run, simulation
@@ -19,14 +17,11 @@ from simulated_pool import add_templates, add_workload, changed
 from tunesmith.graph import resume
 from tunesmith.graph.journal.events import TemplateAdded
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.records import Winner
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Waiting
-from tunesmith.graph.roles.verdict import _only_where
 from tunesmith.graph.run import RunResult
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.rewrite import template
-from tunesmith.kernels.rewrite.examples import read_signature, task_from
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Rule, Skipped, Subject, rule
 from tunesmith.kernels.spec.template import Parameter, config_key
 
@@ -189,13 +184,6 @@ def test_a_template_without_choices_is_measured(task: Path, folder: Path, second
     assert result.valid and result.summary.evaluations == (1 + 28 if second else 1)
 
 
-SOURCE = """__kernel void scale(__global const float* x, __global float* y) {
-    const int i = get_global_id(0);
-    y[i] = 2.0f * x[i];
-}"""
-INPUTS_AND_OUTPUTS = [{"x": np.ones(4096, np.float32), "y": np.ones(4096, np.float32)}]
-
-
 def planted(name: str, mark: str) -> Rule:
     """A rule whose code the simulated device takes for wrong, whatever its parameter is."""
 
@@ -236,14 +224,3 @@ def test_rules_that_break_a_kernel_are_withdrawn(
     for name in withdrawn:
         assert f"The rule {name} is withdrawn" in notes
     assert result.summary.general is not None and result.summary.general.template == searched.id
-
-
-@pytest.mark.parametrize(("block", "items", "fits_all"), [(0, 1, True), (64, 2, False)])
-def test_a_winner_that_fits_only_some_shapes_is_said_to(block: int, items: int, fits_all: bool) -> None:
-    signature = read_signature(SOURCE, None)
-    task = task_from(signature, SOURCE, ("", "baseline", "numpy"), INPUTS_AND_OUTPUTS, grid=["x_0 // 16"], block=[16])
-    made = template.rewrite(task, "opencl").template
-    assert made is not None and "no guard" in made.description
-    context: Any = SimpleNamespace(template=lambda name: made)
-    said = _only_where(context, Winner(template=made.id, config={"BLOCK": block, "ITEMS": items, "BLOCKED": False}))
-    assert (said == "") == fits_all and ("`x_0 // 16 * 16 % 128 == 0`" in said) != fits_all
