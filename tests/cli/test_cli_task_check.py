@@ -69,7 +69,7 @@ def test_a_reference_that_fails_on_a_made_up_size_is_called_on_the_task_s_own(he
     ("file", "old", "new", "wanted"),
     [
         ("twice.cu", "2 * x[i]", "2 * z[i]", 'identifier "z" is undefined'),
-        ("twice.cu", KERNEL, COUNTS, "keeps count in global memory"),
+        ("twice.cu", KERNEL, COUNTS, "by count the kernel can tell one launch from another"),
         ("task.toml", "block = [256]", "block = [2048]", "it cannot be launched on the workload 100000000"),
         ("reference.py", "2 * x", "x.nothing", "raises AttributeError"),
     ],
