@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tunesmith.kernels.rewrite import opencl
+from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped
 from tunesmith.kernels.rewrite.passes.rules import OPENCL_RULES, RULES, subject
 from tunesmith.kernels.rewrite.source import COMMENTS, Source, SourceError
+from tunesmith.kernels.rewrite.syntax import Syntax, prelude
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BackendName, Config, Constraint, LaunchGeometry, Template, config_key
@@ -110,6 +112,14 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
         description=" ".join([DESCRIPTION, *only, *(f"Not applied: {why}." for why in skipped)]),
     )
     return Rewritten(template, tuple(skipped), tuple(names))
+
+
+def facts_of(task: Task, backend: BackendName) -> Facts:
+    """Facts of the baseline of `task`, in the first of its types. Raises `SourceError`."""
+    names = {dtype: one.c_names[backend] for dtype, one in DTYPES.items() if backend in one.c_names}
+    types = {name: "float32" if "float32" in those else those[0] for name, those in task.types.items()}
+    source = task.sources(backend).baseline.template.source
+    return Facts(Syntax(source, backend, task.entry, f"The baseline of {task.name}", prelude(types, names)))
 
 
 def _launch(plain: LaunchGeometry, applied: list[Applied]) -> tuple[LaunchGeometry, list[Constraint]]:

@@ -1,0 +1,737 @@
+"""Facts of a kernel: what its values are, what it does with memory and under which conditions, its loops, its oddities.
+
+Read once; passes ask here and never look at text. A variable that is assigned once is what it was assigned, so that an
+index is a form over the numbers of threads and blocks, the variables of loops, and sizes, whatever its author called them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
+from tunesmith.kernels.rewrite.syntax import LOOPS, Node, Symbol, Syntax
+
+AXES = "xyz"
+READING = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu"})
+_SWAPPING = frozenset({"swap", "exchange"})
+_BARRIERS = re.compile(r"__syncthreads\w*|__syncwarp|__barrier_sync\w*|(?:work_group_)?barrier|sync|arrive_and_wait")
+_WARP_WIDE = re.compile(r"__(?:shfl|ballot|any|all|match|reduce|activemask)\w*|sub_group_\w+|shfl\w*|ballot")
+_TEXTURES = re.compile(r"(?:tex|surf)[123]D\w*|(?:read|write)_image\w+")
+_MANY = re.compile(
+    r"(?:async_)?work_group_(?!barrier)\w+|wait_group_events|get_(?:global_offset|work_dim|\w+_linear_id)"
+)
+_ATTRIBUTES = re.compile(
+    r"__(?:cluster_dims|block_size|maxnreg)__\s*\((?:[^()]|\([^()]*\))*\)|reqd_work_group_size[^)]*\)"
+)
+_CHANGING = re.compile(r"operator(?:[-+*/%&|^]|<<|>>)?=|operator(?:\+\+|--)")
+ENDS = frozenset({"return", "break", "continue", "goto"})
+
+
+@dataclass(frozen=True, slots=True)
+class Oddity:
+    """Something for which a kernel is left as it is. why: a clause for its author."""
+
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One place where the kernel touches an array. node: the whole `p[i]`, `*p` or the call; root: the array; index: which
+    element; atomic: by an atomic operation, whose name `by` is."""
+
+    node: Node
+    root: Symbol
+    index: Form
+    read: bool
+    written: bool
+    atomic: bool = False
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something that holds at a place. least: a form that is not negative, where it is a comparison of numbers; node: the
+    test; loop: it is the condition of a loop."""
+
+    node: Node
+    least: Form | None
+    loop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`for (int v = first; v < bound; v += step)`. kind: the threads of a block, or of the grid, take turns; or each thread
+    counts on its own. axis: of the grid's threads."""
+
+    node: Node
+    variable: Symbol
+    first: Form
+    bound: Form
+    step: Form
+    kind: Literal["counting", "block", "grid", "other"]
+    axis: str = ""
+
+    @property
+    def body(self) -> Node:
+        return self.node.kids[3]
+
+    @property
+    def first_node(self) -> Node:
+        declared = self.node.kids[0].kids[0]
+        return declared.kids[-1]
+
+    @property
+    def atom(self) -> str:
+        return _atom(self.variable)
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """What a form knows of an atom. reach: how far its value is the same: 0 for all threads, 1 for a block, 2 for none but
+    the thread itself; symbol: the variable; op, parts: the operation and its operands."""
+
+    reach: int
+    symbol: Symbol | None = None
+    op: str = ""
+    parts: tuple[Form, ...] = ()
+
+
+def _atom(symbol: Symbol) -> str:
+    return f"{symbol.name}#{symbol.place}"
+
+
+class Facts:
+    """What is known of one kernel. one_block_axis: whether blocks and the grid have one dimension, in which the rank of a
+    thread is its number along x."""
+
+    def __init__(self, syntax: Syntax) -> None:
+        self.syntax, self.body, self.text = syntax, syntax.body, syntax.text
+        self.parameters = syntax.parameters
+        self.arrays = [one for one in self.parameters if one.pointer]
+        self.atoms: dict[str, Atom] = {}
+        self._forms: dict[Node, Form] = {}
+        self._functions = {one.start: one for one in syntax.functions}
+
+    # What changes.
+
+    def roots(self, node: Node) -> Iterator[Node]:
+        """The names of the variables of which an expression is a part; what a pointer points to is none."""
+        if node.what == "name":
+            yield node
+        elif node.what in ("member", "cast"):
+            yield from self.roots(node.kids[0]) if node.kids else ()
+        elif node.what in ("index", "deref"):
+            if node.kids[0].type.what == "array":
+                yield from self.roots(node.kids[0])
+        else:
+            for one in node.kids:
+                yield from self.roots(one)
+
+    def changes(self, within: Node) -> Iterator[tuple[Node, Node]]:
+        """The names of the variables that `within` changes, or gives away so that they may change, each with the
+        assignment, the call or the like that does it. What pointers point to is for `accesses`."""
+        for node in within.walk():
+            targets: list[Node] = []
+            if node.what in ("assign", "count"):
+                targets = [node.kids[0]]
+            elif node.what == "address":
+                targets = [node.kids[0]]
+            elif node.what == "asm":
+                targets = node.kids
+            elif node.what == "variable" and node.type.reference and node.kids:
+                targets = [node.kids[0]]
+            elif node.what == "construct":
+                changed = any(one.symbol is not None and _CHANGING.fullmatch(one.symbol.name) for one in node.kids)
+                targets = node.kids[:1] if changed else []
+            elif node.what == "call":
+                targets = self._given_away(node)
+            for target in targets:
+                yield from ((one, node) for one in self.roots(target) if one.symbol is not None)
+
+    def _given_away(self, call: Node) -> list[Node]:
+        """The arguments of a call that it may change."""
+        taken = call.symbol.references if call.symbol is not None else frozenset[int]()
+        if call.op in _SWAPPING:
+            taken = frozenset({0, 1})
+        given = call.kids[1:]
+        found = [one for at, one in enumerate(given) if at in taken]
+        if _CHANGING.fullmatch(call.op):
+            found += given[:1]
+        if call.op == "operator()" and call.kids[0].what == "name" and given:
+            # A lambda or a function object, which comes as the first argument.
+            target = given[0].symbol
+            inside = None if target is None or target.declared is None else target.declared
+            within = next((one for one in inside.walk() if one.what == "lambda"), None) if inside is not None else None
+            if within is None or self._reaches_out(within):
+                found.append(given[0])
+            found += [one for at, one in enumerate(given[1:]) if at in taken]
+        elif call.kids[0].what == "member" and call.kids[0].kids:
+            found.append(call.kids[0].kids[0])
+        return found
+
+    def _reaches_out(self, function: Node) -> bool:
+        """Whether a lambda changes variables that are not its own."""
+        own = {one.symbol for one in function.walk() if one.what in ("variable", "parameter")}
+        return any(name.symbol not in own for name, _ in self.changes(function))
+
+    @cached_property
+    def changed(self) -> dict[Symbol, list[Node]]:
+        """The variables that the kernel's body changes, each with the places."""
+        found: dict[Symbol, list[Node]] = {}
+        for name, by in self.changes(self.body):
+            if name.symbol is not None:
+                found.setdefault(name.symbol, []).append(by)
+        return found
+
+    def changed_in(self, within: Node) -> set[Symbol]:
+        return {name.symbol for name, _ in self.changes(within) if name.symbol is not None}
+
+    def declared_in(self, within: Node) -> set[Symbol]:
+        return {one.symbol for one in within.walk() if one.what in ("variable", "parameter") and one.symbol is not None}
+
+    def names_in(self, within: Node) -> set[Symbol]:
+        return {one.symbol for one in within.walk() if one.what == "name" and one.symbol is not None}
+
+    @cached_property
+    def changed_parameter(self) -> str:
+        """The name of a parameter that the kernel changes; empty where it changes none."""
+        return next((one.name for one in self.parameters if one in self.changed), "")
+
+    # Values.
+
+    def form(self, node: Node) -> Form:
+        """What an expression is, in whole numbers."""
+        if node not in self._forms:
+            self._forms[node] = self._form(node).joined()
+        return self._forms[node]
+
+    def _form(self, node: Node) -> Form:
+        what = node.what
+        if node.value is not None and isinstance(node.value, int):
+            return Form.number(node.value)
+        if what == "builtin":
+            reach = 2 if node.op.startswith(("threadIdx", "@")) else 1 if node.op.startswith("blockIdx") else 0
+            self.atoms.setdefault(node.op, Atom(reach))
+            if node.op.startswith("gridSize"):
+                return Form.atom(f"gridDim.{node.op[-1]}") * Form.atom(f"blockDim.{node.op[-1]}")
+            return Form.atom(node.op)
+        if what == "name" and node.symbol is not None:
+            return self._value(node, node.symbol)
+        if what == "binary" and len(node.kids) == 2 and node.type.what != "pointer":
+            left, right = self.form(node.kids[0]), self.form(node.kids[1])
+            if node.op in ("+", "-", "*"):
+                return left + right if node.op == "+" else left - right if node.op == "-" else left * right
+            if node.op == "<<" and (by := right.constant) is not None and 0 <= by < 31:
+                return left * Form.number(1 << by)
+            return self._operation(node.op, left, right)
+        if what == "unary" and node.op in "+-":
+            return self.form(node.kids[0]) if node.op == "+" else -self.form(node.kids[0])
+        if what == "cast" and node.type.what == "number" and node.kids and node.kids[-1].type.what == "number":
+            return self.form(node.kids[-1])
+        if what == "choice":
+            return self._operation("?", *map(self.form, node.kids))
+        if what in ("index", "deref") and (found := self.place_of(node)) is not None:
+            root, index = found
+            if root.what == "parameter" and root.type.const and not root.volatile:
+                return self._operation("[]", index, symbol=root)
+        if what == "call" and node.symbol is not None and node.symbol.definition is None:
+            given = node.kids[1:]
+            if given and all(one.type.what in ("number", "float") for one in given) and not node.symbol.references:
+                return self._operation(node.op, *map(self.form, given))
+        return self._once(node)
+
+    def _operation(self, op: str, *parts: Form, symbol: Symbol | None = None) -> Form:
+        name = f"({op} {'' if symbol is None else _atom(symbol)} {', '.join(map(repr, (one.terms for one in parts)))})"
+        reach = max((self.reach(one) for one in parts), default=0)
+        self.atoms.setdefault(name, Atom(max(reach, 2 * (op == "[]")), symbol, op, parts))
+        return Form.atom(name)
+
+    def _once(self, node: Node) -> Form:
+        """A value that nothing else is known to be."""
+        name = f"?{node.start}:{node.end}"
+        self.atoms.setdefault(name, Atom(2))
+        return Form.atom(name)
+
+    def _value(self, node: Node, symbol: Symbol) -> Form:
+        if symbol.what == "parameter" and symbol in self.parameters and symbol not in self.changed:
+            self.atoms.setdefault(_atom(symbol), Atom(0, symbol))
+            return Form.atom(_atom(symbol))
+        if symbol.what == "variable":
+            if self.is_once(symbol):
+                assert symbol.declared is not None
+                value = self.form(symbol.declared.kids[-1]) if symbol.type.what == "number" else None
+                if value is not None and not any(one.startswith("?") or self._is_memory(one) for one in value.atoms):
+                    return value
+                self.atoms.setdefault(_atom(symbol), Atom(2, symbol))
+                return Form.atom(_atom(symbol))
+            loop = self._home.get(symbol)
+            if loop is not None and loop.holds(node):
+                self.atoms.setdefault(_atom(symbol), Atom(2, symbol))
+                return Form.atom(_atom(symbol))
+        return self._once(node)
+
+    def _is_memory(self, atom: str) -> bool:
+        found = self.atoms.get(atom)
+        return found is not None and (found.op == "[]" or any(self._is_memory(o) for p in found.parts for o in p.atoms))
+
+    def is_once(self, symbol: Symbol) -> bool:
+        """Whether a variable of the kernel has one value, from its declaration on."""
+        made = symbol.declared
+        if made is None or not made.kids or symbol.shared or symbol.static or symbol.volatile or made.type.reference:
+            return False
+        return symbol.what == "variable" and symbol not in self.changed
+
+    @cached_property
+    def _home(self) -> dict[Symbol, Node]:
+        """The loops that alone change their variable, by the variable."""
+        found: dict[Symbol, Node] = {}
+        for symbol, places in self.changed.items():
+            if len(places) == 1:
+                for above, part in places[0].above():
+                    if above.what == "for" and part is above.kids[2]:
+                        found[symbol] = above
+                    break
+        return found
+
+    def reach(self, form: Form) -> int:
+        """How far a value is the same: 0 for all threads, 1 for those of a block, 2 for the thread itself."""
+        return max((self.atoms[one].reach if one in self.atoms else 2 for one in form.atoms), default=0)
+
+    # Memory.
+
+    def place_of(self, node: Node) -> tuple[Symbol, Form] | None:
+        """The array and the element that `p[i]` or `*p` is."""
+        if node.what == "deref":
+            return self.pointer(node.kids[0])
+        if node.what == "index" and len(node.kids) == 2:
+            base = self.pointer(node.kids[0])
+            inner = node.type
+            count = 1
+            while inner.what == "array" and inner.element is not None and inner.element.size:
+                count, inner = count * (inner.size // inner.element.size), inner.element
+            if base is not None:
+                return base[0], base[1] + self.form(node.kids[1]) * Form.number(count)
+        return None
+
+    def pointer(self, node: Node) -> tuple[Symbol, Form] | None:
+        """The array into which an expression points, and how many elements behind its begin; None where that is not known."""
+        if node.what == "name" and node.symbol is not None:
+            symbol = node.symbol
+            if symbol.volatile:
+                return None
+            if symbol.type.what == "array" or (symbol in self.arrays and symbol not in self.changed):
+                return symbol, ZERO
+            if symbol.type.what == "pointer" and self.is_once(symbol) and symbol.declared is not None:
+                return self.pointer(symbol.declared.kids[-1])
+        elif node.what == "binary" and node.op in ("+", "-"):
+            left, right = node.kids
+            if (found := self.pointer(left)) is not None and right.type.what == "number":
+                by = self.form(right)
+                return found[0], found[1] + (by if node.op == "+" else -by)
+            if node.op == "+" and left.type.what == "number" and (found := self.pointer(right)) is not None:
+                return found[0], found[1] + self.form(left)
+        elif node.what == "address" and node.kids[0].what in ("index", "deref"):
+            return self.place_of(node.kids[0])
+        elif node.what in ("index", "deref") and node.type.what == "array":
+            return self.place_of(node)
+        elif node.what == "cast" and node.type.what == "pointer" and node.kids:
+            inner = node.kids[-1]
+            same = _bare(node.type.spelling) == _bare(inner.type.spelling)
+            return self.pointer(inner) if same else None
+        return None
+
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        """Where the body touches an array whose place is known: of the kernel's parameters, of a block, or its own."""
+        return self._scan[0]
+
+    @cached_property
+    def escaping(self) -> dict[Symbol, str]:
+        """The arrays with which the body does more than to read or write elements, each with what, as a clause."""
+        return self._scan[1]
+
+    @cached_property
+    def _scan(self) -> tuple[tuple[Access, ...], dict[Symbol, str]]:
+        accesses: list[Access] = []
+        escaping: dict[Symbol, str] = {}
+        for node in self.body.walk():
+            symbol = node.symbol
+            if node.what != "name" or symbol is None or not symbol.pointer:
+                continue
+            found = self.pointer(node)
+            if found is None:
+                for root in self._behind(symbol, frozenset()):
+                    escaping.setdefault(root, f"`{self.text(node.statement)[:60]}` reaches it by another name")
+                continue
+            used = self._used(node, *found)
+            if isinstance(used, Access):
+                accesses.append(used)
+            elif used:
+                escaping.setdefault(found[0], used)
+        return tuple(accesses), escaping
+
+    def _behind(self, symbol: Symbol, seen: frozenset[Symbol]) -> Iterator[Symbol]:
+        """The arrays into which a pointer that is not followed may point."""
+        if symbol in self.arrays or symbol.type.what == "array":
+            yield symbol
+        elif symbol not in seen:
+            values = [one.kids[1] for one in self.changed.get(symbol, []) if one.what == "assign"]
+            values += [] if symbol.declared is None else symbol.declared.kids
+            for one in values:
+                for name in one.walk():
+                    if name.what == "name" and name.symbol is not None and name.symbol.pointer:
+                        yield from self._behind(name.symbol, seen | {symbol})
+
+    def _used(self, node: Node, root: Symbol, index: Form) -> Access | str:
+        """The access through the pointer `node`; empty where it only makes another pointer, else where it goes."""
+        at = node
+        for above, part in node.above():
+            found = self.pointer(above)
+            if above.what in ("index", "deref") and part is above.kids[0] and above.type.what != "array":
+                place = self.place_of(above)
+                return self._touched(above, root, index if place is None else place[1])
+            if above.what == "address" and part.what in ("index", "deref"):
+                found = self.pointer(above)
+            if above.what == "call":
+                index = (self.pointer(at) or (root, index))[1]
+                if above.op in READING:
+                    return Access(above, root, index, True, False, by=above.op)
+                if above.op.startswith(("atomic", "atom_")) and len(above.kids) > 1 and above.kids[1] is part:
+                    return Access(above, root, index, True, True, True, above.op)
+                return f"`{self.text(above)[:60]}` gets it"
+            if above.what == "variable" and above.symbol is not None:
+                followed = above.symbol.type.what == "pointer" and self.is_once(above.symbol)
+                return (
+                    "" if followed and self.pointer(above.kids[-1]) is not None else f"`{self.text(above)}` renames it"
+                )
+            if found is None or found[0] is not root:
+                # A number, elements of another type, or a comparison.
+                return f"`{self.text(above.statement)[:60]}` does more than to touch an element of it"
+            at, index = above, found[1]
+        return "it goes elsewhere"
+
+    def _touched(self, node: Node, root: Symbol, index: Form) -> Access | str:
+        at = node
+        for above, part in node.above():
+            if above.what == "member":
+                at = above
+                continue
+            if above.what == "assign" and part is above.kids[0]:
+                return Access(node, root, index, above.op != "=", True)
+            if above.what == "count":
+                return Access(node, root, index, True, True)
+            if above.what == "variable" and above.type.reference:
+                return f"`{self.text(above)}` is another name of an element"
+            if above.what == "call" and any(one is at for one in self._given_away(above)):
+                return f"`{self.text(above)[:60]}` may change an element"
+            if above.what == "address":
+                call = above.parent
+                if call is not None and call.what == "call":
+                    if call.op.startswith(("atomic", "atom_")) and call.kids[1] is above:
+                        return Access(call, root, index, True, True, True, call.op)
+                    if call.op in READING:
+                        return Access(call, root, index, True, False, by=call.op)
+                inner = call if call is not None and call.what == "variable" else None
+                if inner is not None and inner.symbol is not None and inner.symbol.type.what == "pointer":
+                    if self.is_once(inner.symbol):
+                        return ""
+                return f"`{self.text(above.statement)[:60]}` takes the address of an element"
+            break
+        return Access(node, root, index, True, False)
+
+    def of(self, root: Symbol) -> list[Access]:
+        return [one for one in self.accesses if one.root is root]
+
+    def inside(self, node: Node) -> list[Access]:
+        return [one for one in self.accesses if node.holds(one.node)]
+
+    def is_written(self, root: Symbol) -> bool:
+        """Whether the kernel writes, or may write, an array."""
+        if root.type.const and root in self.arrays:
+            return False
+        return root in self.escaping or any(one.written for one in self.of(root))
+
+    def role(self, root: Symbol) -> Literal["in", "out", "inout", "unknown"]:
+        """What the kernel does with an array: never written, only written, or both."""
+        if root.type.const:
+            return "in"
+        if root in self.escaping:
+            return "unknown"
+        read, written = any(one.read for one in self.of(root)), any(one.written for one in self.of(root))
+        return "inout" if read and written else "out" if written else "in"
+
+    # Conditions.
+
+    def conditions(self, node: Node) -> tuple[list[Condition], bool]:
+        """What holds wherever the kernel comes to `node`, and whether it may not come there for another reason that this
+        does not say, as a return inside a loop before it."""
+        found: list[Condition] = []
+        doubtful = False
+        for above, part in node.above():
+            kids = above.kids
+            if above.what in ("if", "choice") and part is not kids[0]:
+                found += self._parts(kids[0], part is kids[1])
+            elif above.what == "binary" and above.op in ("&&", "||") and part is kids[1]:
+                found += self._parts(kids[0], above.op == "&&")
+            elif above.what in ("for", "while") and part is kids[-1]:
+                found += [
+                    Condition(one.node, one.least, loop=True)
+                    for one in self._parts(kids[-2 if above.what == "while" else 1], True)
+                ]
+            elif above.what in ("switch", "lambda", "do", "for each"):
+                doubtful = True
+            elif above.what in ("block", "label"):
+                for one in kids[: next(at for at, kid in enumerate(kids) if kid is part)]:
+                    ends = one.what == "if" and len(one.kids) == 2 and _always_ends(one.kids[1])
+                    if ends:
+                        found += self._parts(one.kids[0], False)
+                    rest = one.kids[1].kids[:-1] if ends and one.kids[1].what == "block" else [] if ends else [one]
+                    doubtful = doubtful or any(_may_end(inner, above) for inner in rest)
+        return found, doubtful or any(one.what == "goto" for one in self.body.walk())
+
+    def _parts(self, test: Node, holds: bool) -> list[Condition]:
+        if test.what == "unary" and test.op == "!":
+            return self._parts(test.kids[0], not holds)
+        if test.what == "binary" and test.op == ("&&" if holds else "||"):
+            return [*self._parts(test.kids[0], holds), *self._parts(test.kids[1], holds)]
+        if test.what == "binary" and test.op in ("<", ">", "<=", ">=", "==", "!="):
+            left, right = test.kids
+            if left.type.what == right.type.what == "number":
+                a, b = self.form(left), self.form(right)
+                op = test.op if holds else {"<": ">=", ">": "<=", "<=": ">", ">=": "<", "==": "!=", "!=": "=="}[test.op]
+                if op in ("<", "<="):
+                    return [Condition(test, b - a - (ONE if op == "<" else ZERO))]
+                if op in (">", ">="):
+                    return [Condition(test, a - b - (ONE if op == ">" else ZERO))]
+                if op == "==":
+                    return [Condition(test, a - b), Condition(test, b - a)]
+                if (a - b).constant is None and (a - b) in (a, -b):
+                    # `x != 0` of a number that is not negative.
+                    return [Condition(test, a - b - ONE)] if (a - b).terms[0][1] > 0 else [Condition(test, b - a - ONE)]
+        return [Condition(test, None)]
+
+    def upper(self, condition: Condition, axis: str) -> Form | None:
+        """B of a condition that says "@axis < B" with a B that is the same for all threads; else None."""
+        coordinate, least = f"@{axis}", condition.least
+        if least is None or least.times(coordinate) != Form.number(-1):
+            return None
+        rest = least.without(coordinate) + ONE
+        return rest if self.reach(rest) == 0 else None
+
+    def lower(self, condition: Condition, axis: str) -> int | None:
+        """The number of a condition that says "@axis >= number"; else None."""
+        coordinate, least = f"@{axis}", condition.least
+        if least is None or least.times(coordinate) != ONE:
+            return None
+        rest = least.without(coordinate).constant
+        return None if rest is None else -rest
+
+    def certain(self, node: Node, bounds: dict[str, Form], least: int = 0) -> bool:
+        """Whether the kernel comes to `node` at all coordinates below `bounds`, by axis, and not below `least`."""
+        found, doubtful = self.conditions(node)
+        return not doubtful and all(
+            not one.loop
+            and any(
+                self.upper(one, axis) == bound or ((low := self.lower(one, axis)) is not None and low <= least)
+                for axis, bound in bounds.items()
+            )
+            for one in found
+        )
+
+    @cached_property
+    def effects(self) -> list[Node]:
+        """Where the kernel touches memory that other threads have too, or does something that is not followed."""
+        shared = [
+            one.node for one in self.accesses if one.root in self.arrays or one.root.shared or one.root.what == "global"
+        ]
+        other = [one for one in self.body.walk() if self._acts(one)]
+        return [*shared, *other]
+
+    def _acts(self, node: Node) -> bool:
+        if node.what in ("goto", "asm"):
+            return True
+        if node.what == "name" and node.symbol in self.escaping:
+            return node.symbol.what in ("parameter", "global") or node.symbol.shared
+        if node.what in ("assign", "count"):
+            return any(one.symbol is not None and one.symbol.what == "global" for one in self.roots(node.kids[0]))
+        return node.what == "call" and self._call_acts(node, frozenset())
+
+    def _call_acts(self, call: Node, seen: frozenset[int]) -> bool:
+        inside = None if call.symbol is None or call.symbol.definition is None else self.function(call)
+        if inside is None:
+            pointers = any(one.type.what == "pointer" for one in call.kids[1:])
+            return pointers and call.op not in READING and not call.op.startswith("atomic")
+        if inside.start in seen:
+            return False
+        return any(
+            (one.what in ("assign", "count") and any(_is_global(name) for name in self.roots(one.kids[0])))
+            or (one.what in ("index", "deref") and any(_is_memory(name) for name in one.kids[0].walk()))
+            or (one.what == "call" and self._call_acts(one, seen | {inside.start}))
+            or one.what in ("asm", "goto")
+            for one in inside.walk()
+        )
+
+    def function(self, call: Node) -> Node | None:
+        """The body of a function of the source."""
+        if call.symbol is None or call.symbol.definition is None:
+            return None
+        return self._functions.get(call.symbol.definition.extent.start.offset - self.syntax._shift)
+
+    # Loops.
+
+    @cached_property
+    def loops(self) -> list[Loop]:
+        """The loops that count by a step, of the body."""
+        return [loop for node in self.body.walk() if (loop := self.loop(node)) is not None]
+
+    @cached_property
+    def loops_of_functions(self) -> list[tuple[Loop, Node]]:
+        """The same of the functions that the kernel calls, each with the function's body."""
+        found = [(self.loop(node), one) for one in self.syntax.functions for node in one.walk()]
+        return [(loop, one) for loop, one in found if loop is not None]
+
+    def loop(self, node: Node) -> Loop | None:
+        if node.what != "for" or node.kids[0].what != "declaration" or len(node.kids[0].kids) != 1:
+            return None
+        start, test, update = node.kids[0].kids[0], node.kids[1], node.kids[2]
+        variable = start.symbol
+        if variable is None or not start.kids or start.type.what != "number" or test.what != "binary":
+            return None
+        left, right = test.kids
+        sign = test.op
+        if _is(right, variable):
+            left, right, sign = right, left, {"<": ">", ">": "<", "<=": ">=", ">=": "<="}.get(sign, sign)
+        if not _is(left, variable) or sign not in ("<", "<=", "!="):
+            return None
+        if update.what == "count" and update.op == "++" and _is(update.kids[0], variable):
+            step = ONE
+        elif update.what == "assign" and update.op == "+=" and _is(update.kids[0], variable):
+            step = self.form(update.kids[1])
+        elif update.what == "assign" and update.op == "=" and _is(update.kids[0], variable):
+            step = self.form(update.kids[1]) - Form.atom(_atom(variable))
+        else:
+            return None
+        first, bound = self.form(start.kids[-1]), self.form(right) + (ONE if sign == "<=" else ZERO)
+        kind: Literal["counting", "block", "grid", "other"] = "counting" if step == ONE else "other"
+        axis = ""
+        if sign != "!=" and step == Form.atom("blockDim.x") and first == Form.atom("threadIdx.x"):
+            kind, axis = "block", "x"
+        for one in AXES:
+            if step == Form.atom(f"gridDim.{one}") * Form.atom(f"blockDim.{one}") and first == Form.atom(f"@{one}"):
+                kind, axis = "grid", one
+        return Loop(node, variable, first, bound, step, kind, axis)
+
+    # Threads that work together, and oddities.
+
+    @cached_property
+    def barriers(self) -> list[Node]:
+        return [one for one in self.syntax.everything() if one.what == "call" and _BARRIERS.fullmatch(one.op)]
+
+    @cached_property
+    def warp_wide(self) -> bool:
+        """Whether threads of a warp exchange values."""
+        return any(one.what == "call" and _WARP_WIDE.fullmatch(one.op) for one in self.syntax.everything())
+
+    @cached_property
+    def shared(self) -> list[Symbol]:
+        """The variables in the memory of a block that the kernel uses, and its parameters there."""
+        found = dict.fromkeys(
+            one.symbol for one in self.syntax.everything() if one.symbol is not None and one.symbol.shared
+        )
+        local = [one for one in self.parameters if re.search(r"\b(?:__)?local\b", one.written)]
+        return [*local, *(one for one in found if one is not None)]
+
+    @property
+    def together(self) -> bool:
+        return bool(self.barriers or self.warp_wide or self.shared)
+
+    def builtins(self) -> Iterator[Node]:
+        return (one for one in self.syntax.everything() if one.what == "builtin")
+
+    @cached_property
+    def launch_bounds(self) -> re.Match[str] | None:
+        """Where the kernel says its launch bounds."""
+        return re.search(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)", self.syntax.head)
+
+    @cached_property
+    def oddities(self) -> tuple[Oddity, ...]:
+        """Why the kernel is left as it is; empty for code that passes may change."""
+        found = []
+
+        def odd(kind: str, node: Node, why: str) -> None:
+            found.append(Oddity(kind, f"line {self.syntax.line(node)}: {why}"))
+
+        for one in self.syntax.everything():
+            if one.what == "asm":
+                odd("assembly", one, "it has inline assembly")
+            elif one.what == "call" and (_TEXTURES.fullmatch(one.op) or _MANY.fullmatch(one.op)):
+                what = "texture" if _TEXTURES.fullmatch(one.op) else "work group"
+                odd(what, one, f"it calls {one.op}, which the rules do not know")
+            elif (
+                one.what == "call" and self.syntax.language == "opencl" and re.fullmatch(r"get_\w+_(?:id|size)", one.op)
+            ):
+                odd("axis", one, f"it gives {one.op} an axis that is no number")
+            elif one.what in ("variable", "call") and "cooperative_groups" in one.type.spelling:
+                if not re.search(r"thread_block\b|grid_group", one.type.spelling) or one.op == "tiled_partition":
+                    odd("cooperative groups", one, "it uses cooperative groups other than the block and the grid")
+            elif (
+                one.what == "call" and one.op == "sync" and "grid_group" in self.text(one) + one.kids[-1].type.spelling
+            ):
+                odd("cooperative groups", one, "all blocks wait for each other")
+            elif one.what == "name" and one.symbol is not None and one.symbol.shared and one.symbol.what == "global":
+                odd("shared memory", one, f"its shared memory `{one.symbol.name}` is declared outside of it")
+        for line, message in self.syntax.problems:
+            found.append(Oddity("syntax", f"line {line}: clang does not understand the kernel ({message})"))
+        if self.syntax.launches:
+            odd("dynamic parallelism", self.body, "it launches kernels")
+        if self.barriers and any(one.what == "return" for one in self.body.walk()):
+            odd("early return", self.barriers[0], "threads may return while others wait at a barrier")
+        before = self.syntax.code[: self.syntax.body.start].decode(errors="replace")
+        attribute = _ATTRIBUTES.search(before[max(before.rfind("}"), before.rfind(";")) + 1 :])
+        if attribute is not None:
+            found.append(Oddity("attribute", f"it has {attribute[0]}, which the rules do not know"))
+        return tuple(dict((one.kind, one) for one in reversed(found)).values())[::-1]
+
+
+def _bare(spelling: str) -> str:
+    return re.sub(r"\b(?:const|volatile|__restrict|restrict|__private)\b|\s", "", spelling).replace("[]", "*")
+
+
+def _is(node: Node, symbol: Symbol) -> bool:
+    return node.what == "name" and node.symbol is symbol
+
+
+def _is_global(name: Node) -> bool:
+    return name.symbol is not None and name.symbol.what == "global"
+
+
+def _is_memory(name: Node) -> bool:
+    symbol = name.symbol
+    return (
+        symbol is not None
+        and symbol.pointer
+        and (symbol.type.what == "pointer" or symbol.what == "global" or symbol.shared)
+    )
+
+
+def _always_ends(node: Node) -> bool:
+    last = node.kids[-1] if node.what == "block" and node.kids else node
+    return last.what in ENDS
+
+
+def _may_end(node: Node, within: Node) -> bool:
+    """Whether a statement may end the thread, or the round of the loop around `within`, from inside itself."""
+    inside = [one for one in node.walk() if one.what in ENDS]
+    for one in inside:
+        if one.what in ("return", "goto"):
+            lambdas = (above for above, _ in one.above())
+            if not any(above.what == "lambda" and node.holds(above) for above in lambdas):
+                return True
+        elif not any(above.what in (LOOPS | {"switch"}) and node.holds(above) for above, _ in one.above()):
+            return True
+    return False

@@ -1,0 +1,280 @@
+"""How a kernel shares its work among threads: what of the launch may change, and why not more.
+
+Three kinds are told apart. `Cells`: each thread computes from its global coordinates alone, so that any launch with as
+many threads computes the same. `Rows`: the threads of a block share loops that step by the block's size, so that the
+size of the block is free and the grid is not. `Fixed`: neither was recognised, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tunesmith.kernels.rewrite.facts import AXES, Facts
+from tunesmith.kernels.rewrite.forms import Form
+from tunesmith.kernels.rewrite.rounds import Carried
+from tunesmith.kernels.rewrite.syntax import Node, Symbol
+
+WARP = 32
+MAX_BLOCK_THREADS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of a `Cells` launch. guarded: more threads than the kernel came with do nothing; else the launch must
+    cover exactly the same coordinates. bound: below which coordinates do something, the same everywhere in the kernel,
+    where there is one; strided: the threads step through the axis by the size of the whole grid, so that any number of
+    them will do. nodes: where the source computes the coordinate."""
+
+    name: str
+    bound: Form | None = None
+    strided: bool = False
+    guarded: bool = False
+    nodes: tuple[Node, ...] = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """axes: those with global coordinates, x first."""
+
+    axes: tuple[Axis, ...]
+
+    @property
+    def bounds(self) -> dict[str, Form]:
+        """The bounds of coordinates, by axis, where all have one and none is stepped through."""
+        found = {one.name: one.bound for one in self.axes if one.bound is not None and not one.strided}
+        return found if len(found) == len(self.axes) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """most: threads that a block may have, by the sizes of the arrays in shared memory."""
+
+    most: int = MAX_BLOCK_THREADS
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """why: a sentence without its full stop."""
+
+    why: str
+
+
+def sharing(facts: Facts) -> Cells | Rows | Fixed:
+    """How a kernel shares its work."""
+    cells = _cells(facts)
+    if isinstance(cells, Cells):
+        return cells
+    rows = _rows(facts)
+    return rows if isinstance(rows, Rows) else Fixed(rows.why if facts.shared or facts.barriers else cells.why)
+
+
+def _cells(facts: Facts) -> Cells | Fixed:
+    if facts.together:
+        return Fixed("its threads work together")
+    strided = dict[str, Node]()
+    for loop in facts.loops:
+        if loop.kind == "grid":
+            if why := Carried(facts, loop.node, facts.body).why:
+                return Fixed(why)
+            strided[loop.axis] = loop.node
+    found: dict[str, list[Node]] = {}
+    others = list[Node]()
+    for use in facts.builtins():
+        coordinates = _coordinates(facts, use, frozenset(), set(strided))
+        if coordinates is None:
+            others.append(use)
+        for one in coordinates or ():
+            axis = next(iter(facts.form(one).atoms))[-1]
+            found.setdefault(axis, []).append(one)
+    for use in others:
+        if not use.op.startswith(("blockIdx.", "gridDim.")) or use.op[-1] in found:
+            return Fixed(f"it uses {facts.text(use)} for more than the global coordinate of a thread")
+    if not found:
+        return Fixed("it has no global coordinate, blockIdx.x * blockDim.x + threadIdx.x")
+    axes = []
+    for axis, nodes in sorted(found.items()):
+        if axis in strided and not all(_only_starts(facts, one) for one in nodes):
+            return Fixed(f"its coordinate along {axis} does more than begin a loop over the grid")
+        guarded = axis not in strided and _guarded(facts, axis)
+        bound = _bound(facts, axis) if guarded else None
+        unique = tuple(sorted(dict.fromkeys(nodes), key=lambda one: one.start))
+        axes.append(Axis(axis, bound, axis in strided, guarded, unique))
+    return Cells(tuple(axes))
+
+
+def _coordinates(facts: Facts, use: Node, seen: frozenset[Symbol], strided: set[str]) -> list[Node] | None:
+    """The expressions that are a global coordinate and contain a use of a builtin, maybe through variables; None where it
+    is used for something else."""
+    for at in [use, *(above for above, _ in use.above())]:
+        form = facts.form(at) if at.type.what == "number" else None
+        if form is not None and any(form == Form.atom(f"@{axis}") for axis in AXES):
+            return [at]
+        if form is not None and any(form == _stride(axis) for axis in strided):
+            return []
+        if at.what == "variable" and at.symbol is not None:
+            if at.symbol in seen or not facts.is_once(at.symbol):
+                return None
+            uses = [one for one in facts.body.walk() if one.what == "name" and one.symbol is at.symbol]
+            found = [_coordinates(facts, one, seen | {at.symbol}, strided) for one in uses]
+            return None if None in found else [one for those in found for one in those or ()]
+        if at.what not in ("builtin", "name", "binary", "cast", "unary") and at is not use:
+            return None
+    return None
+
+
+def _stride(axis: str) -> Form:
+    return Form.atom(f"gridDim.{axis}") * Form.atom(f"blockDim.{axis}")
+
+
+def _only_starts(facts: Facts, node: Node) -> bool:
+    """Whether a coordinate is nothing but the first value of loops over the grid."""
+    for above, _ in node.above():
+        if above.what == "variable" and above.symbol is not None:
+            loop = above.parent.parent if above.parent is not None else None
+            if loop is not None and (found := facts.loop(loop)) is not None:
+                return found.kind == "grid" and above.parent is loop.kids[0]
+            uses = [one for one in facts.body.walk() if one.what == "name" and one.symbol is above.symbol]
+            return facts.is_once(above.symbol) and all(_only_starts(facts, one) for one in uses)
+        if above.what != "cast":
+            return False
+    return False
+
+
+def _guarded(facts: Facts, axis: str) -> bool:
+    """Whether the kernel has an effect only where a coordinate is below a bound that is the same for all threads."""
+    return all(any(facts.upper(one, axis) is not None for one in facts.conditions(node)[0]) for node in facts.effects)
+
+
+def _bound(facts: Facts, axis: str) -> Form | None:
+    """The one bound that all effects of the kernel share."""
+    common: list[Form] | None = None
+    for node in facts.effects:
+        bounds = [one for part in facts.conditions(node)[0] if (one := facts.upper(part, axis)) is not None]
+        common = bounds if common is None else [one for one in common if one in bounds]
+    return common[0] if common else None
+
+
+def _rows(facts: Facts) -> Rows | Fixed:
+    most = _most_threads(facts)
+    if isinstance(most, Fixed):
+        return most
+    understood, loops = set[Node](), 0
+    inside = [(loop, facts.body) for loop in facts.loops] + facts.loops_of_functions
+    for loop, within in inside:
+        if loop.kind != "block":
+            continue
+        meets = [one for one in facts.barriers if loop.body.holds(one)]
+        warps = any(one.what == "call" and one.op.startswith(("__shfl", "__sync")) for one in loop.body.walk())
+        if meets or warps:
+            return Fixed("threads meet inside a loop that steps by the block's size")
+        if why := Carried(facts, loop.node, within).why:
+            return Fixed(why)
+        loops += 1
+        understood |= {one for part in (loop.node.kids[0], loop.node.kids[2]) for one in part.walk()}
+    for use in facts.builtins():
+        if use in understood or use.op.startswith("blockIdx.") or (use.op.startswith("gridDim.") and use.op[-1] != "x"):
+            continue
+        generic = use.op in ("threadIdx.x", "blockDim.x") and all(
+            one in understood or _generic(facts, one, use.op) for one in meanings(facts, use)
+        )
+        if not generic:
+            return Fixed(f"it uses {facts.text(use)} in a way that may depend on the size of a block")
+    if not loops:
+        return Fixed("it has no loop that steps by the size of a block")
+    if counted := _by_every_thread(facts):
+        return Fixed(f"every thread carries out `{counted}`, and how many there are depends on the size of a block")
+    return Rows(most)
+
+
+def meanings(facts: Facts, node: Node) -> Iterator[Node]:
+    """Where the value of an expression is used: itself, or the uses of a variable that is nothing else."""
+    at = node
+    for above, _ in node.above():
+        if above.what == "cast":
+            at = above
+            continue
+        if above.what == "variable" and above.symbol is not None and facts.is_once(above.symbol):
+            for body in (facts.body, *facts.syntax.functions):
+                for one in body.walk():
+                    if one.what == "name" and one.symbol is above.symbol:
+                        yield from meanings(facts, one)
+            return
+        break
+    yield at
+
+
+def _by_every_thread(facts: Facts) -> str:
+    """An atomic operation outside of the loops over a row that neither adds up the threads' parts of something nor is
+    for some threads alone; empty where there is none."""
+    loops = [one.node for one in facts.loops if one.kind == "block"]
+    parts = {symbol for loop in loops for symbol in Carried(facts, loop, facts.body).states}
+    for node in facts.body.walk():
+        if node.what != "call" or not node.op.startswith("atom") or facts.names_in(node) & parts:
+            continue
+        if any(loop.holds(node) for loop in loops):
+            continue
+        tests = [above.kids[0] for above, part in node.above() if above.what == "if" and part is not above.kids[0]]
+        if not any(reads_thread(facts, one) for one in tests):
+            return facts.text(node)
+    return ""
+
+
+def reads_thread(facts: Facts, node: Node) -> bool:
+    """Whether an expression depends on the number of the thread, also through variables."""
+    for one in node.walk():
+        if one.what == "builtin" and one.op.startswith(("threadIdx", "@")):
+            return True
+        symbol = one.symbol if one.what == "name" else None
+        if symbol is not None and symbol.declared is not None and facts.is_once(symbol):
+            if reads_thread(facts, symbol.declared.kids[-1]):
+                return True
+    return False
+
+
+def _most_threads(facts: Facts) -> int | Fixed:
+    """The threads for whose warps the arrays in shared memory have an element each."""
+    most = MAX_BLOCK_THREADS
+    for one in facts.shared:
+        if one.type.what != "array" or not one.type.size:
+            continue
+        element = one.type.element
+        written = "" if one.declared is None else facts.text(one.declared)
+        if (
+            element is None
+            or element.what == "array"
+            or not written.rstrip("]").rstrip().split("[")[-1].strip().isdigit()
+        ):
+            return Fixed(f"the size of the shared array `{one.name}` may depend on that of a block")
+        most = min(most, WARP * (one.type.size // max(element.size, 1)))
+    return most
+
+
+def _generic(facts: Facts, use: Node, name: str) -> bool:
+    """Whether a use of a thread's number, or of the block's size, means the same in blocks of any whole warps."""
+    above = use.parent
+    if above is None or not above.kids:
+        return False
+    if above.what == "unary":
+        return name == "threadIdx.x" and above.op == "!"
+    if above.what != "binary" or above.kids[0] is not use:
+        return False
+    other = facts.form(above.kids[1]).constant
+    if name == "threadIdx.x" and (above.op, other) in (("==", 0), ("%", WARP), ("&", WARP - 1)):
+        return True
+    if (above.op, other) in (("/", WARP), (">>", 5)):
+        return all(_of_warps(facts, one, name) for one in meanings(facts, above))
+    return False
+
+
+def _of_warps(facts: Facts, use: Node, name: str) -> bool:
+    """Whether a warp's number is only an index or compared with 0, or the number of warps only a bound."""
+    above = use.parent
+    if above is None:
+        return False
+    if name == "threadIdx.x":
+        if above.what == "index":
+            array = above.kids[0].symbol
+            return array is not None and array.shared and array.type.what == "array" and array.type.size > 0
+        return above.what == "binary" and above.op in ("==", "!=") and facts.form(above.kids[1]).constant == 0
+    return above.what == "binary" and above.op == "<" and above.kids[1] is use
