@@ -1,0 +1,1 @@
+"""Reads kernels of CUDA C++ and OpenCL C as a compiler does, and drafts tasks from them."""

@@ -1,0 +1,307 @@
+// What nvcc declares without a header, and the headers of the device that sources include, as far as a reader needs them:
+// types, and the names of functions. A line `// <HEADER>` says which header declares what follows, for a source that uses it.
+#define __global__ __attribute__((global))
+#define __device__ __attribute__((device))
+#define __shared__ __attribute__((shared))
+#define __host__ __attribute__((host))
+#define __constant__ __attribute__((constant))
+#define __managed__ __attribute__((device))
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
+#define __cluster_dims__(...)
+#define __block_size__(...)
+#define __maxnreg__(...)
+#define __grid_constant__
+#define __align__(n) __attribute__((aligned(n)))
+#define __builtin_align__(n) __attribute__((aligned(n)))
+#define TUNESMITH_BOTH __attribute__((host)) __attribute__((device))
+#define CUDART_CB
+#define CUDART_INF_F __builtin_inff()
+#define CUDART_NAN_F __builtin_nanf("")
+#define CUDART_INF __builtin_inf()
+#define CUDA_VERSION 13000
+#define CUDART_VERSION 13000
+#define NULL 0
+typedef unsigned long size_t;
+typedef long ptrdiff_t;
+#define VECTOR(T, N)                                                                            \
+    struct N##1 { T x; }; struct N##2 { T x, y; }; struct N##3 { T x, y, z; }; struct N##4 { T x, y, z, w; }; \
+    TUNESMITH_BOTH N##1 make_##N##1(T); TUNESMITH_BOTH N##2 make_##N##2(T, T);                  \
+    TUNESMITH_BOTH N##3 make_##N##3(T, T, T); TUNESMITH_BOTH N##4 make_##N##4(T, T, T, T);
+VECTOR(signed char, char) VECTOR(unsigned char, uchar) VECTOR(short, short) VECTOR(unsigned short, ushort)
+VECTOR(int, int) VECTOR(unsigned int, uint) VECTOR(long, long) VECTOR(unsigned long, ulong)
+VECTOR(long long, longlong) VECTOR(unsigned long long, ulonglong) VECTOR(float, float) VECTOR(double, double)
+struct dim3 { unsigned x, y, z; TUNESMITH_BOTH constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {} };
+extern const __device__ uint3 threadIdx, blockIdx;
+extern const __device__ dim3 blockDim, gridDim;
+extern const __device__ int warpSize;
+typedef int cudaError_t;
+typedef int cudaError;
+typedef struct CUstream_st* cudaStream_t;
+typedef struct CUevent_st* cudaEvent_t;
+typedef unsigned long long cudaTextureObject_t;
+typedef unsigned long long cudaSurfaceObject_t;
+enum { cudaSuccess, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+extern "C" cudaError_t __cudaPushCallConfiguration(dim3, dim3, size_t = 0, cudaStream_t = 0);
+extern "C" cudaError_t cudaConfigureCall(dim3, dim3, size_t = 0, cudaStream_t = 0);
+struct tunesmith_any {
+    template <class T> TUNESMITH_BOTH operator T() const;
+    template <class... A> TUNESMITH_BOTH tunesmith_any(A&&...);
+    template <class... A> TUNESMITH_BOTH tunesmith_any operator()(A&&...) const;
+    template <class A> TUNESMITH_BOTH tunesmith_any operator[](A&&) const;
+    template <class A> TUNESMITH_BOTH tunesmith_any operator<<(A&&) const;
+};
+template <class... A> cudaError_t cudaLaunchKernel(const void*, dim3, dim3, A...);
+template <class K, class... A> cudaError_t cudaLaunchKernel(K*, dim3, dim3, A...);
+template <class... A> cudaError_t cudaMalloc(A...);
+template <class... A> cudaError_t cudaMallocManaged(A...);
+template <class... A> cudaError_t cudaMallocHost(A...);
+template <class... A> cudaError_t cudaMemcpy(A...);
+template <class... A> cudaError_t cudaMemcpyAsync(A...);
+template <class... A> cudaError_t cudaMemcpyToSymbol(A...);
+template <class... A> cudaError_t cudaMemset(A...);
+template <class... A> cudaError_t cudaFree(A...);
+template <class... A> cudaError_t cudaFuncSetAttribute(A...);
+cudaError_t cudaDeviceSynchronize(); cudaError_t cudaGetLastError(); cudaError_t cudaPeekAtLastError();
+const char* cudaGetErrorString(cudaError_t);
+TUNESMITH_BOTH int printf(const char*, ...);
+int atoi(const char*); double atof(const char*); void exit(int); void* malloc(size_t); void free(void*);
+#define assert(...) ((void)0)
+__device__ void __syncthreads(); __device__ int __syncthreads_or(int); __device__ int __syncthreads_and(int);
+__device__ int __syncthreads_count(int); __device__ void __syncwarp(unsigned = ~0u);
+__device__ void __threadfence(); __device__ void __threadfence_block(); __device__ void __threadfence_system();
+__device__ void __trap(); __device__ void __nanosleep(unsigned); __device__ long long clock64(); __device__ long clock();
+#define ATOMIC(name) template <class T, class V> __device__ T name(T*, V); template <class T, class V> __device__ T name(volatile T*, V);
+ATOMIC(atomicAdd) ATOMIC(atomicSub) ATOMIC(atomicMin) ATOMIC(atomicMax) ATOMIC(atomicExch) ATOMIC(atomicAnd) ATOMIC(atomicOr)
+ATOMIC(atomicXor) ATOMIC(atomicInc) ATOMIC(atomicDec) ATOMIC(atomicAdd_block) ATOMIC(atomicAdd_system)
+template <class T, class A, class B> __device__ T atomicCAS(T*, A, B);
+#define LOADING(name) template <class T> __device__ T name(const T*);
+LOADING(__ldg) LOADING(__ldcs) LOADING(__ldca) LOADING(__ldcg) LOADING(__ldcv) LOADING(__ldlu)
+#define STORING(name) template <class T> __device__ void name(T*, T);
+STORING(__stcs) STORING(__stwb) STORING(__stcg) STORING(__stwt)
+#define SHUFFLE(name) template <class T> __device__ T name(unsigned, T, int, int = 32);
+SHUFFLE(__shfl_sync) SHUFFLE(__shfl_xor_sync) SHUFFLE(__shfl_down_sync) SHUFFLE(__shfl_up_sync)
+#define OLD_SHUFFLE(name) template <class T> __device__ T name(T, int, int = 32);
+OLD_SHUFFLE(__shfl) OLD_SHUFFLE(__shfl_xor) OLD_SHUFFLE(__shfl_down) OLD_SHUFFLE(__shfl_up)
+__device__ unsigned __ballot_sync(unsigned, int); __device__ int __any_sync(unsigned, int); __device__ int __all_sync(unsigned, int);
+__device__ unsigned __activemask(); __device__ unsigned __lanemask_lt(); __device__ unsigned __ballot(int);
+template <class T> __device__ unsigned __match_any_sync(unsigned, T);
+template <class T> __device__ T __reduce_add_sync(unsigned, T); template <class T> __device__ T __reduce_max_sync(unsigned, T);
+template <class T> __device__ T __reduce_min_sync(unsigned, T); template <class T> __device__ T __reduce_or_sync(unsigned, T);
+TUNESMITH_BOTH int __popc(unsigned); TUNESMITH_BOTH int __popcll(unsigned long long); TUNESMITH_BOTH int __clz(int);
+TUNESMITH_BOTH int __clzll(long long); TUNESMITH_BOTH int __ffs(int); TUNESMITH_BOTH int __ffsll(long long);
+TUNESMITH_BOTH unsigned __brev(unsigned); TUNESMITH_BOTH int __mul24(int, int); TUNESMITH_BOTH unsigned __umul24(unsigned, unsigned);
+TUNESMITH_BOTH int __mulhi(int, int); TUNESMITH_BOTH unsigned __umulhi(unsigned, unsigned);
+TUNESMITH_BOTH unsigned __byte_perm(unsigned, unsigned, unsigned);
+TUNESMITH_BOTH unsigned __funnelshift_l(unsigned, unsigned, unsigned); TUNESMITH_BOTH unsigned __funnelshift_r(unsigned, unsigned, unsigned);
+TUNESMITH_BOTH int __dp4a(int, int, int); TUNESMITH_BOTH unsigned __dp4a(unsigned, unsigned, unsigned);
+TUNESMITH_BOTH int __float_as_int(float); TUNESMITH_BOTH unsigned __float_as_uint(float); TUNESMITH_BOTH float __int_as_float(int);
+TUNESMITH_BOTH float __uint_as_float(unsigned); TUNESMITH_BOTH long long __double_as_longlong(double);
+TUNESMITH_BOTH double __longlong_as_double(long long); TUNESMITH_BOTH float __saturatef(float); TUNESMITH_BOTH float __frcp_rn(float);
+TUNESMITH_BOTH int __float2int_rn(float); TUNESMITH_BOTH int __float2int_rd(float); TUNESMITH_BOTH int __float2int_ru(float);
+TUNESMITH_BOTH int __float2int_rz(float); TUNESMITH_BOTH unsigned __float2uint_rn(float); TUNESMITH_BOTH float __int2float_rn(int);
+TUNESMITH_BOTH float __uint2float_rn(unsigned); TUNESMITH_BOTH unsigned long long __umul64hi(unsigned long long, unsigned long long);
+TUNESMITH_BOTH int __vabsdiffu4(unsigned, unsigned); TUNESMITH_BOTH unsigned __usad(unsigned, unsigned, unsigned);
+template <class T> __device__ size_t __cvta_generic_to_shared(T*); __device__ unsigned __isShared(const void*);
+#define MATH1(name) TUNESMITH_BOTH double name(double); TUNESMITH_BOTH float name(float); TUNESMITH_BOTH double name(int); TUNESMITH_BOTH float name##f(float);
+MATH1(exp) MATH1(exp2) MATH1(exp10) MATH1(expm1) MATH1(log) MATH1(log2) MATH1(log10) MATH1(log1p) MATH1(sqrt) MATH1(rsqrt) MATH1(cbrt) MATH1(rcbrt)
+MATH1(sin) MATH1(cos) MATH1(tan) MATH1(asin) MATH1(acos) MATH1(atan) MATH1(sinh) MATH1(cosh) MATH1(tanh) MATH1(asinh)
+MATH1(acosh) MATH1(atanh) MATH1(erf) MATH1(erfc) MATH1(erfinv) MATH1(normcdf) MATH1(lgamma) MATH1(tgamma) MATH1(floor) MATH1(ceil) MATH1(round) MATH1(trunc)
+MATH1(rint) MATH1(nearbyint) MATH1(fabs) MATH1(sinpi) MATH1(cospi) MATH1(logb) MATH1(j0) MATH1(j1)
+#define MATH2(name) TUNESMITH_BOTH double name(double, double); TUNESMITH_BOTH float name(float, float); TUNESMITH_BOTH float name##f(float, float); \
+    TUNESMITH_BOTH double name(double, float); TUNESMITH_BOTH double name(float, double); TUNESMITH_BOTH double name(float, int); TUNESMITH_BOTH double name(double, int);
+MATH2(pow) MATH2(fmin) MATH2(fmax) MATH2(fmod) MATH2(atan2) MATH2(hypot) MATH2(copysign) MATH2(fdim) MATH2(remainder) MATH2(nextafter)
+#define FAST1(name) TUNESMITH_BOTH float name(float);
+FAST1(__expf) FAST1(__exp10f) FAST1(__logf) FAST1(__log2f) FAST1(__log10f) FAST1(__sinf) FAST1(__cosf) FAST1(__tanf) FAST1(__fsqrt_rn) FAST1(__frsqrt_rn)
+TUNESMITH_BOTH float __powf(float, float); TUNESMITH_BOTH float __fdividef(float, float); TUNESMITH_BOTH float __fmaf_rn(float, float, float);
+TUNESMITH_BOTH float __fadd_rn(float, float); TUNESMITH_BOTH float __fmul_rn(float, float); TUNESMITH_BOTH float __fdiv_rn(float, float);
+TUNESMITH_BOTH float __fsub_rn(float, float); TUNESMITH_BOTH double __dadd_rn(double, double); TUNESMITH_BOTH double __dmul_rn(double, double);
+TUNESMITH_BOTH double fma(double, double, double); TUNESMITH_BOTH float fma(float, float, float); TUNESMITH_BOTH float fmaf(float, float, float);
+TUNESMITH_BOTH void sincosf(float, float*, float*); TUNESMITH_BOTH void sincos(double, double*, double*);
+TUNESMITH_BOTH void sincospif(float, float*, float*); TUNESMITH_BOTH void __sincosf(float, float*, float*);
+TUNESMITH_BOTH float ldexpf(float, int); TUNESMITH_BOTH double ldexp(double, int); TUNESMITH_BOTH float frexpf(float, int*);
+TUNESMITH_BOTH float modff(float, float*); TUNESMITH_BOTH int abs(int); TUNESMITH_BOTH long abs(long); TUNESMITH_BOTH float abs(float);
+TUNESMITH_BOTH double abs(double); TUNESMITH_BOTH long labs(long); TUNESMITH_BOTH long long llabs(long long);
+TUNESMITH_BOTH bool isnan(double); TUNESMITH_BOTH bool isinf(double); TUNESMITH_BOTH bool isfinite(double); TUNESMITH_BOTH bool signbit(double);
+TUNESMITH_BOTH float rnorm3df(float, float, float); TUNESMITH_BOTH float norm3df(float, float, float);
+TUNESMITH_BOTH int rand(); TUNESMITH_BOTH long lrintf(float); TUNESMITH_BOTH long lroundf(float); TUNESMITH_BOTH int lround(double);
+#define LESS(T) TUNESMITH_BOTH T min(T, T); TUNESMITH_BOTH T max(T, T);
+LESS(int) LESS(unsigned) LESS(long) LESS(unsigned long) LESS(long long) LESS(unsigned long long) LESS(float) LESS(double)
+TUNESMITH_BOTH double min(float, double); TUNESMITH_BOTH double min(double, float); TUNESMITH_BOTH double max(float, double); TUNESMITH_BOTH double max(double, float);
+TUNESMITH_BOTH unsigned min(int, unsigned); TUNESMITH_BOTH unsigned min(unsigned, int); TUNESMITH_BOTH unsigned max(int, unsigned); TUNESMITH_BOTH unsigned max(unsigned, int);
+TUNESMITH_BOTH void* memcpy(void*, const void*, size_t); TUNESMITH_BOTH void* memset(void*, int, size_t);
+namespace nvcuda { namespace std {} }
+template <class T> __device__ T tex1Dfetch(cudaTextureObject_t, int); template <class T> __device__ T tex2D(cudaTextureObject_t, float, float);
+template <class T> __device__ T tex1D(cudaTextureObject_t, float); template <class T> __device__ T tex3D(cudaTextureObject_t, float, float, float);
+// <cuda/std/cstdint>
+typedef signed char int8_t; typedef unsigned char uint8_t; typedef short int16_t; typedef unsigned short uint16_t;
+typedef int int32_t; typedef unsigned int uint32_t; typedef long int64_t; typedef unsigned long uint64_t;
+typedef unsigned long uintptr_t; typedef long intptr_t; typedef int int_fast32_t; typedef unsigned int uint_fast32_t;
+#define INT32_MAX 2147483647
+#define INT32_MIN (-2147483647 - 1)
+#define UINT32_MAX 4294967295U
+#define INT16_MAX 32767
+#define INT16_MIN (-32768)
+#define UINT16_MAX 65535
+#define INT8_MAX 127
+#define INT8_MIN (-128)
+#define UINT8_MAX 255
+#define INT64_MAX 9223372036854775807L
+#define INT64_MIN (-INT64_MAX - 1)
+#define UINT64_MAX 18446744073709551615UL
+// <cuda/std/cfloat>
+#define FLT_MAX 3.402823466e+38F
+#define FLT_MIN 1.175494351e-38F
+#define FLT_EPSILON 1.192092896e-07F
+#define DBL_MAX 1.7976931348623158e+308
+#define DBL_MIN 2.2250738585072014e-308
+#define DBL_EPSILON 2.2204460492503131e-16
+#define FLT_DIG 6
+#define DBL_DIG 15
+// <cuda/std/climits>
+#define CHAR_BIT 8
+#define SCHAR_MAX 127
+#define UCHAR_MAX 255
+#define SHRT_MAX 32767
+#define USHRT_MAX 65535
+#define INT_MAX 2147483647
+#define INT_MIN (-2147483647 - 1)
+#define UINT_MAX 4294967295U
+#define LONG_MAX 9223372036854775807L
+#define LONG_MIN (-LONG_MAX - 1)
+#define ULONG_MAX 18446744073709551615UL
+#define LLONG_MAX 9223372036854775807LL
+#define ULLONG_MAX 18446744073709551615ULL
+// <cuda/std/cstddef>
+#define offsetof(T, member) __builtin_offsetof(T, member)
+namespace std { typedef unsigned long size_t; typedef long ptrdiff_t; typedef decltype(nullptr) nullptr_t; }
+// <cuda/std/cstdint>
+namespace std {
+using ::int8_t; using ::uint8_t; using ::int16_t; using ::uint16_t; using ::int32_t; using ::uint32_t; using ::int64_t; using ::uint64_t;
+}
+// <cuda/std/algorithm>
+namespace std {
+template <class T> TUNESMITH_BOTH constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }
+template <class T> TUNESMITH_BOTH constexpr const T& max(const T& a, const T& b) { return a < b ? b : a; }
+template <class T> TUNESMITH_BOTH constexpr const T& clamp(const T& v, const T& a, const T& b) { return v < a ? a : b < v ? b : v; }
+}
+// <cuda/std/utility>
+namespace std {
+template <class T> TUNESMITH_BOTH void swap(T& a, T& b) { T c = a; a = b; b = c; }
+template <class T> TUNESMITH_BOTH constexpr T&& move(T& a) { return static_cast<T&&>(a); }
+}
+// <cuda/std/limits>
+namespace std {
+template <class T> struct numeric_limits {
+    TUNESMITH_BOTH static constexpr T max(); TUNESMITH_BOTH static constexpr T min(); TUNESMITH_BOTH static constexpr T lowest();
+    TUNESMITH_BOTH static constexpr T infinity(); TUNESMITH_BOTH static constexpr T quiet_NaN(); TUNESMITH_BOTH static constexpr T epsilon();
+};
+}
+// <cuda/std/type_traits>
+namespace std {
+template <class A, class B> struct is_same { static constexpr bool value = false; };
+template <class A> struct is_same<A, A> { static constexpr bool value = true; };
+template <class A, class B> constexpr bool is_same_v = is_same<A, B>::value;
+template <bool C, class A, class B> struct conditional { using type = A; };
+template <class A, class B> struct conditional<false, A, B> { using type = B; };
+template <bool C, class A, class B> using conditional_t = typename conditional<C, A, B>::type;
+template <bool C, class A = void> struct enable_if {};
+template <class A> struct enable_if<true, A> { using type = A; };
+template <bool C, class A = void> using enable_if_t = typename enable_if<C, A>::type;
+template <class A> struct is_floating_point { static constexpr bool value = false; };
+}
+// <cuda/std/cmath>
+namespace std {
+using ::exp; using ::exp2; using ::log; using ::log2; using ::log10; using ::log1p; using ::sqrt; using ::pow; using ::sin; using ::cos;
+using ::tan; using ::tanh; using ::sinh; using ::cosh; using ::erf; using ::floor; using ::ceil; using ::round; using ::fmax; using ::fmin;
+using ::fabs; using ::abs; using ::isnan; using ::isinf; using ::atan2; using ::fmod; using ::trunc; using ::rint; using ::hypot; using ::fma;
+}
+// <cuda_fp16.h>
+#define NARROW(T)                                                                                                \
+    struct __attribute__((aligned(2))) T {                                                                       \
+        unsigned short bits; T() = default; TUNESMITH_BOTH T(float); TUNESMITH_BOTH T(double); TUNESMITH_BOTH T(int); TUNESMITH_BOTH T(unsigned); \
+        TUNESMITH_BOTH operator float() const; TUNESMITH_BOTH T& operator+=(T); TUNESMITH_BOTH T& operator*=(T); TUNESMITH_BOTH T& operator-=(T); \
+    };                                                                                                           \
+    TUNESMITH_BOTH T operator+(T, T); TUNESMITH_BOTH T operator-(T, T); TUNESMITH_BOTH T operator*(T, T); TUNESMITH_BOTH T operator/(T, T); \
+    TUNESMITH_BOTH bool operator<(T, T); TUNESMITH_BOTH bool operator>(T, T); TUNESMITH_BOTH bool operator==(T, T); \
+    TUNESMITH_BOTH T __hadd(T, T); TUNESMITH_BOTH T __hsub(T, T); TUNESMITH_BOTH T __hmul(T, T); TUNESMITH_BOTH T __hdiv(T, T); TUNESMITH_BOTH T __hfma(T, T, T); \
+    TUNESMITH_BOTH T __hmax(T, T); TUNESMITH_BOTH T __hmin(T, T); TUNESMITH_BOTH bool __hgt(T, T); TUNESMITH_BOTH bool __hlt(T, T); TUNESMITH_BOTH bool __hge(T, T); \
+    TUNESMITH_BOTH T __hneg(T); TUNESMITH_BOTH T hexp(T); TUNESMITH_BOTH T hlog(T); TUNESMITH_BOTH T hsqrt(T); TUNESMITH_BOTH T hrsqrt(T); TUNESMITH_BOTH T htanh(T); TUNESMITH_BOTH bool __hisnan(T); TUNESMITH_BOTH T __habs(T);
+#define NARROW_PAIR(T, P)                                                                                        \
+    struct __attribute__((aligned(4))) P { T x, y; P() = default; TUNESMITH_BOTH P(T, T); };                      \
+    TUNESMITH_BOTH P operator+(P, P); TUNESMITH_BOTH P operator*(P, P); TUNESMITH_BOTH P operator-(P, P); \
+    TUNESMITH_BOTH P __hadd2(P, P); TUNESMITH_BOTH P __hsub2(P, P); TUNESMITH_BOTH P __hmul2(P, P); TUNESMITH_BOTH P __hfma2(P, P, P); TUNESMITH_BOTH P __hmax2(P, P); \
+    TUNESMITH_BOTH P h2exp(P); TUNESMITH_BOTH P h2rcp(P); TUNESMITH_BOTH P __hneg2(P);
+NARROW(__half)
+NARROW_PAIR(__half, __half2)
+typedef __half half; typedef __half2 half2; typedef __half nv_half;
+TUNESMITH_BOTH float __half2float(__half); TUNESMITH_BOTH __half __float2half(float); TUNESMITH_BOTH __half __float2half_rn(float);
+TUNESMITH_BOTH float2 __half22float2(__half2); TUNESMITH_BOTH __half2 __float22half2_rn(float2); TUNESMITH_BOTH __half2 __floats2half2_rn(float, float);
+TUNESMITH_BOTH __half2 __half2half2(__half); TUNESMITH_BOTH __half2 __float2half2_rn(float); TUNESMITH_BOTH __half2 __halves2half2(__half, __half);
+TUNESMITH_BOTH __half __low2half(__half2); TUNESMITH_BOTH __half __high2half(__half2); TUNESMITH_BOTH float __low2float(__half2); TUNESMITH_BOTH float __high2float(__half2);
+TUNESMITH_BOTH __half __int2half_rn(int); TUNESMITH_BOTH __half __ushort_as_half(unsigned short); TUNESMITH_BOTH unsigned short __half_as_ushort(__half);
+TUNESMITH_BOTH __half __short_as_half(short); TUNESMITH_BOTH short __half_as_short(__half); TUNESMITH_BOTH __half2 make_half2(__half, __half);
+// <cuda_bf16.h>
+NARROW(__nv_bfloat16)
+NARROW_PAIR(__nv_bfloat16, __nv_bfloat162)
+typedef __nv_bfloat16 nv_bfloat16; typedef __nv_bfloat162 nv_bfloat162;
+TUNESMITH_BOTH float __bfloat162float(__nv_bfloat16); TUNESMITH_BOTH __nv_bfloat16 __float2bfloat16(float); TUNESMITH_BOTH __nv_bfloat16 __float2bfloat16_rn(float);
+TUNESMITH_BOTH float2 __bfloat1622float2(__nv_bfloat162); TUNESMITH_BOTH __nv_bfloat162 __float22bfloat162_rn(float2); TUNESMITH_BOTH __nv_bfloat162 __floats2bfloat162_rn(float, float);
+TUNESMITH_BOTH __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16); TUNESMITH_BOTH __nv_bfloat16 __ushort_as_bfloat16(unsigned short); TUNESMITH_BOTH unsigned short __bfloat16_as_ushort(__nv_bfloat16);
+TUNESMITH_BOTH float __low2float(__nv_bfloat162); TUNESMITH_BOTH float __high2float(__nv_bfloat162); TUNESMITH_BOTH __nv_bfloat162 __halves2bfloat162(__nv_bfloat16, __nv_bfloat16);
+// <cuda_fp8.h>
+struct __nv_fp8_e4m3 { unsigned char __x; __nv_fp8_e4m3() = default; TUNESMITH_BOTH explicit __nv_fp8_e4m3(float); TUNESMITH_BOTH explicit operator float() const; };
+struct __nv_fp8_e5m2 { unsigned char __x; __nv_fp8_e5m2() = default; TUNESMITH_BOTH explicit __nv_fp8_e5m2(float); TUNESMITH_BOTH explicit operator float() const; };
+// <cooperative_groups.h>
+namespace cooperative_groups {
+struct thread_group { __device__ void sync() const; __device__ unsigned size() const; __device__ unsigned thread_rank() const; };
+struct thread_block : thread_group { __device__ dim3 group_index() const; __device__ dim3 thread_index() const; __device__ dim3 group_dim() const; };
+struct grid_group : thread_group { __device__ bool is_valid() const; };
+template <unsigned N, class P = void> struct thread_block_tile : thread_group {
+    template <class T> __device__ T shfl(T, int) const; template <class T> __device__ T shfl_down(T, int) const;
+    template <class T> __device__ T shfl_up(T, int) const; template <class T> __device__ T shfl_xor(T, int) const;
+    __device__ unsigned meta_group_rank() const; __device__ unsigned meta_group_size() const; __device__ unsigned ballot(int) const;
+    __device__ int any(int) const; __device__ int all(int) const;
+};
+struct coalesced_group : thread_group {};
+__device__ thread_block this_thread_block(); __device__ grid_group this_grid(); __device__ coalesced_group coalesced_threads();
+template <unsigned N, class P> __device__ thread_block_tile<N, P> tiled_partition(const P&);
+__device__ thread_group tiled_partition(const thread_group&, unsigned);
+template <class G> __device__ void sync(const G&);
+}
+// <cooperative_groups/reduce.h>
+namespace cooperative_groups {
+template <class T> struct plus {}; template <class T> struct greater {}; template <class T> struct less {};
+template <class G, class T, class O> __device__ T reduce(const G&, T, O);
+}
+// <mma.h>
+namespace nvcuda { namespace wmma {
+struct matrix_a {}; struct matrix_b {}; struct accumulator {}; struct row_major {}; struct col_major {};
+enum layout_t { mem_row_major, mem_col_major };
+template <class U, int M, int N, int K, class T, class L = void> struct fragment { T x[8]; static const int num_elements = 8; };
+template <class F, class T> __device__ void fill_fragment(F&, T);
+template <class F, class T> __device__ void load_matrix_sync(F&, const T*, unsigned); template <class F, class T> __device__ void load_matrix_sync(F&, const T*, unsigned, layout_t);
+template <class F, class T> __device__ void store_matrix_sync(T*, const F&, unsigned, layout_t);
+template <class D, class A, class B, class C> __device__ void mma_sync(D&, const A&, const B&, const C&);
+} }
+// <cuda_pipeline.h>
+__device__ void __pipeline_memcpy_async(void*, const void*, size_t, size_t = 0); __device__ void __pipeline_commit(); __device__ void __pipeline_wait_prior(size_t);
+// <stub>
+#define INFINITY __builtin_inff()
+#define HUGE_VALF __builtin_inff()
+#define NAN __builtin_nanf("")
+#define M_E 2.7182818284590452354
+#define M_LOG2E 1.4426950408889634074
+#define M_LOG10E 0.43429448190325182765
+#define M_LN2 0.69314718055994530942
+#define M_LN10 2.30258509299404568402
+#define M_PI 3.14159265358979323846
+#define M_PI_2 1.57079632679489661923
+#define M_PI_4 0.78539816339744830962
+#define M_1_PI 0.31830988618379067154
+#define M_2_PI 0.63661977236758134308
+#define M_2_SQRTPI 1.12837916709551257390
+#define M_SQRT2 1.41421356237309504880
+#define M_SQRT1_2 0.70710678118654752440
+typedef unsigned char uchar; typedef unsigned short ushort; typedef unsigned int uint; typedef unsigned long ulong;

@@ -1,0 +1,341 @@
+"""A source as clang reads it: its tree, its kernels, and what of it is declared nowhere.
+
+Owns the call of libclang. A file is read whole, with its host code: headers that are not found are empty, and names that
+they would have declared get a declaration that fits anything, so that the rest of the tree is complete; `unknown` lists
+them. The values of a kernel's template are bound as a compiler binds them, by naming the instance.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import clang.cindex as clang
+
+from tunesmith.hw.errors import TunesmithError
+
+BUILTINS = {"cuda": Path(__file__).with_name("builtins.cuh"), "opencl": Path(__file__).with_name("builtins.cl")}
+_CUDA = "-x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_90 -std=c++17 -nostdinc -nostdinc++"
+_OPTIONS = {"cuda": _CUDA.split(), "opencl": "-x cl -cl-std=CL1.2 -target spir64".split()}
+_QUIET = ["-w", "-ferror-limit=0", "-Wno-unknown-cuda-version"]
+_EMPTY = "/empty"
+"""A folder that exists in memory alone, for headers that are not found."""
+MAX_ROUNDS = 12
+"""How often a file is parsed until each name in it is declared."""
+MAX_LENGTH = 1 << 20
+"""Bytes of a file, at most."""
+_UNKNOWN = re.compile(
+    r"(?:use of undeclared identifier|unknown type name|no template named|no type named|no member named|implicit "
+    r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: (?:in (?:namespace )?'([\w:]+)'))?"
+)
+FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
+
+
+class SourceError(TunesmithError):
+    """A source cannot be read as a kernel to tune."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A name that is declared nowhere, and where it stands."""
+
+    name: str
+    file: str
+    line: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The kernel. declared: its definition, a template or not; function: with all template parameters bound; values,
+    types: the template's parameters with the text that each is bound to, types None where the task chooses."""
+
+    name: str
+    declared: Any
+    function: Any
+    values: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def kind(cursor: Any) -> str:
+    name: str = cursor.kind.name
+    return name
+
+
+def walk(cursor: Any) -> Iterator[Any]:
+    """The cursor and all below it, in the order of the source."""
+    waiting = [cursor]
+    while waiting:
+        cursor = waiting.pop()
+        yield cursor
+        waiting += reversed(list(cursor.get_children()))
+
+
+@lru_cache(maxsize=1)
+def library() -> Any:
+    """libclang, with the functions that its Python package leaves out."""
+    found = clang.conf.lib
+    for name, result in (
+        ("clang_getCursorBinaryOperatorKind", ctypes.c_int),
+        ("clang_getCursorUnaryOperatorKind", ctypes.c_int),
+        ("clang_Cursor_Evaluate", ctypes.c_void_p),
+    ):
+        getattr(found, name).argtypes, getattr(found, name).restype = [clang.Cursor], result
+    for name, result in (
+        ("clang_EvalResult_getKind", ctypes.c_int),
+        ("clang_EvalResult_getAsLongLong", ctypes.c_longlong),
+        ("clang_EvalResult_getAsDouble", ctypes.c_double),
+        ("clang_EvalResult_dispose", None),
+    ):
+        getattr(found, name).argtypes, getattr(found, name).restype = [ctypes.c_void_p], result
+    return found
+
+
+def constant(cursor: Any) -> int | float | None:
+    """The value of a constant expression, where clang knows it."""
+    result = library().clang_Cursor_Evaluate(cursor)
+    if not result:
+        return None
+    what = library().clang_EvalResult_getKind(result)
+    value = None
+    if what == 1:
+        value = library().clang_EvalResult_getAsLongLong(result)
+    elif what == 2:
+        value = library().clang_EvalResult_getAsDouble(result)
+    library().clang_EvalResult_dispose(result)
+    return value
+
+
+class Unit:
+    """A source with its headers. where: its file; language: "cuda" or "opencl"; defines: macros; folders: of headers."""
+
+    def __init__(
+        self, code: str, where: Path, language: str, folders: Sequence[Path] = (), defines: Mapping[str, str] | None = None
+    ) -> None:
+        if len(code) > MAX_LENGTH:
+            raise SourceError(f"{where}: the source is longer than {MAX_LENGTH} characters; take less along.")
+        self.code, self.where, self.language = code, str(where), language
+        self.folders, given = folders, dict(defines or {})
+        # The name of a template's parameter binds it; as a macro it would hide the parameter.
+        bound = {one for one in given if re.search(rf"template\s*<[^;{{}}()]*\b{one}\s*[,>=]", code)}
+        self.bound = {name: value for name, value in given.items() if name in bound}
+        self.defines = {name: value for name, value in given.items() if name not in bound}
+        self.missing: dict[str, tuple[str, int]] = {}
+        self.unknown: dict[tuple[str, int], Unknown] = {}
+        self._stubs: dict[str, str] = {}
+        self._suffix = ""
+        self._texts: dict[str, bytes] = {}
+        self.parse()
+
+    def parse(self, suffix: str = "") -> list[Any]:
+        """Parses again, with `suffix` behind the source, until nothing is missing; the diagnostics that stay."""
+        self._suffix = suffix
+        diagnostics: list[Any] = []
+        for _ in range(MAX_ROUNDS):
+            diagnostics = self._parsed()
+            if not self._declared(diagnostics):
+                break
+        return diagnostics
+
+    def _parsed(self) -> list[Any]:
+        given = [f"-D{name}={value}" for name, value in self.defines.items()]
+        places = [f"-I{folder}" for folder in self.folders] + [f"-I{_EMPTY}", f"-I{_EMPTY}/a/b/c/d"]
+        builtins = BUILTINS[self.language].read_text(encoding="utf-8")
+        head = f"{_EMPTY}/builtins.cuh" if self.language == "cuda" else f"{_EMPTY}/opencl-c-base.h"
+        files = [(self.where, self.code + "\n" + self._suffix), (head, builtins)]
+        files += [(f"{_EMPTY}/a/b/c/d/{name}", "") for name in self.missing]
+        more = []
+        if self.language == "cuda":
+            files.append((f"{_EMPTY}/unknown.cuh", "".join(self._stubs.values())))
+            more = ["-include", head, "-include", f"{_EMPTY}/unknown.cuh"]
+        arguments = [*_OPTIONS[self.language], *_QUIET, *more, *given, *places]
+        try:
+            self.tree = clang.Index.create().parse(self.where, arguments, files, 1)
+        except clang.TranslationUnitLoadError as error:
+            raise SourceError(f"{self.where}: libclang cannot read the source ({error}).") from error
+        return [one for one in self.tree.diagnostics if one.severity >= 3]
+
+    def _declared(self, diagnostics: Sequence[Any]) -> bool:
+        """Whether something that was missing has been declared."""
+        before = len(self.missing) + len(self._stubs)
+        for one in diagnostics:
+            file = "" if one.location.file is None else one.location.file.name
+            place = file, one.location.line
+            if (header := re.match(r"'(.+)' file not found", one.spelling)) is not None:
+                self.missing.setdefault(header[1], place)
+            elif (name := _UNKNOWN.match(one.spelling)) is not None and file:
+                at = one.location.offset
+                if not file.startswith(_EMPTY) and at < len(self.text(file)):
+                    self.unknown.setdefault((file, at), Unknown(name[1], file, one.location.line, at))
+                self._stubs.setdefault(f"{name[2] or ''}::{name[1]}", self._stub(file, at, name[1], name[2] or ""))
+        return len(self.missing) + len(self._stubs) > before
+
+    def _stub(self, file: str, at: int, name: str, within: str) -> str:
+        """A declaration of `name` that fits its use in `file` at the byte `at`."""
+        after = self.text(file)[at:].decode(errors="replace")
+        after = re.sub(rf"^(?:\w+\s*::\s*)*?{name}\b", "", after, count=1)
+        both = "TUNESMITH_BOTH"
+        if re.match(r"\s*::", after):
+            made = f"namespace {name} {{}}"
+        elif re.match(r"\s*<[^<;]*>\s*(?:\(|<<<)|\s*\(|\s*<<<", after):
+            made = f"template <class... A> {both} tunesmith_any {name}(A&&...);"
+        elif re.match(r"\s*<[^;]*>", after):
+            made = f"template <class...> struct {name} : tunesmith_any {{}};"
+        elif re.match(r"\s*(?:const\b)?\s*[*&]*\s*(?:const|__restrict__|__restrict)?\s*\w", after):
+            made = f"struct {name} : tunesmith_any {{ using tunesmith_any::tunesmith_any; }};"
+        else:
+            made = f"extern {both} tunesmith_any {name};"
+        for scope in reversed([one for one in within.split("::") if one]):
+            made = f"namespace {scope} {{ {made} }}"
+        return made + "\n"
+
+    def text(self, file: str) -> bytes:
+        """A file's bytes, as clang counts them."""
+        if file == self.where:
+            return (self.code + "\n" + self._suffix).encode()
+        if file not in self._texts:
+            self._texts[file] = b"" if file.startswith(_EMPTY) else Path(file).read_bytes()
+        return self._texts[file]
+
+    def own(self, cursor: Any) -> bool:
+        """Whether a cursor stands in the source or in a header of its author."""
+        return cursor.location.file is not None and not cursor.location.file.name.startswith(_EMPTY)
+
+    def declarations(self, scope: Any | None = None) -> Iterator[Any]:
+        """The author's declarations at the level of files and namespaces."""
+        for one in (self.tree.cursor if scope is None else scope).get_children():
+            if not self.own(one) or kind(one).startswith(("MACRO", "INCLUSION")):
+                continue
+            if kind(one) in ("NAMESPACE", "LINKAGE_SPEC", "UNEXPOSED_DECL"):
+                yield from self.declarations(one)
+            else:
+                yield one
+
+    def kernels(self) -> list[Any]:
+        """The definitions of all kernels, in the order of the source."""
+        return [one for one in self.declarations() if kind(one) in FUNCTIONS and body(one) is not None and self._is_kernel(one)]
+
+    def _is_kernel(self, function: Any) -> bool:
+        if self.language == "cuda":
+            return any(kind(one) == "CUDAGLOBAL_ATTR" for one in function.get_children())
+        return any(token.spelling in ("__kernel", "kernel") for token in _head(function))
+
+    def entry(self, wanted: str | None, option: str = "--entry") -> Entry:
+        """The kernel that `wanted` names, as `k` or as `k<256, float>`, or the only one. Raises `SourceError`."""
+        found = self.kernels()
+        names = list(dict.fromkeys(one.spelling for one in found))
+        marks = "`__global__ void NAME(...)`" if self.language == "cuda" else "`__kernel void NAME(...)`"
+        if not names:
+            raise SourceError(
+                f"{self.where}: there is no kernel, that is no function {marks} with its body; if a macro makes it, write "
+                "that out."
+            )
+        name, _, bound = (wanted or "").partition("<")
+        name = name.strip().split("::")[-1]
+        if not name:
+            if len(names) > 1:
+                raise SourceError(
+                    f"{self.where}: there are {len(names)} kernels: choose one of {', '.join(names)} with {option}."
+                )
+            name = names[0]
+        chosen = [one for one in found if one.spelling == name]
+        if not chosen:
+            raise SourceError(f"{self.where}: there is no kernel '{name}'; choose {option} from {', '.join(names)}.")
+        if len(chosen) > 1:
+            raise SourceError(f"{self.where}: there are {len(chosen)} kernels '{name}'; keep one of them in the file.")
+        if kind(chosen[0]) != "FUNCTION_TEMPLATE":
+            return Entry(name, chosen[0], chosen[0])
+        return self._bound(chosen[0], [one.strip() for one in split(bound.strip().removesuffix(">"))] if bound else [])
+
+    def _bound(self, template: Any, given: list[str]) -> Entry:
+        values, types, order = dict[str, str](), dict[str, str | None](), list[str]()
+        launched = self._launched(template)
+        parameters = [one for one in template.get_children() if kind(one).startswith("TEMPLATE_")]
+        for at, one in enumerate(parameters):
+            name, written = one.spelling, self.written(one)
+            if "..." in written or kind(one) == "TEMPLATE_TEMPLATE_PARAMETER":
+                raise SourceError(
+                    f"{self.where}: {template.spelling} is a template over any number of parameters, or over templates "
+                    f"({written}): write out the ones that you use."
+                )
+            default = written.partition("=")[2].strip()
+            if kind(one) == "TEMPLATE_TYPE_PARAMETER":
+                types[name] = given[at] if at < len(given) else self.bound.get(name)
+                order.append(types[name] or (launched[at] if at < len(launched) else "") or "float")
+                continue
+            value = given[at] if at < len(given) else self.bound.get(name)
+            value = value or (launched[at] if at < len(launched) else "") or default
+            if not value:
+                raise SourceError(
+                    f"{self.where}: {template.spelling} is a template over the value {name}: say which one you launch, "
+                    f"with -D {name}=VALUE or --entry '{template.spelling}<...>'."
+                )
+            values[name] = value
+            order.append(value)
+        scope, above = [template.spelling], template.semantic_parent
+        while above is not None and kind(above) == "NAMESPACE":
+            scope.insert(0, above.spelling)
+            above = above.semantic_parent
+        instance = "::".join(scope) + f"<{', '.join(order)}>"
+        at, line = template.location.offset, template.location.line
+        diagnostics = self.parse(f"auto tunesmith_entry = &{instance};")
+        for cursor in self.tree.cursor.get_children():
+            if cursor.spelling == "tunesmith_entry":
+                for one in walk(cursor):
+                    made = one.referenced if kind(one) == "DECL_REF_EXPR" else None
+                    if made is not None and made.spelling == template.spelling and body(made) is not None:
+                        declared = next(one for one in self.kernels() if one.location.offset == at)
+                        return Entry(template.spelling, declared, made, values, types)
+        why = next((f": {one.spelling}" for one in reversed(diagnostics)), "")
+        raise SourceError(f"{self.where}, line {line}: {instance} cannot be made{why}.")
+
+    def _launched(self, template: Any) -> list[str]:
+        """The template arguments with which the source names the kernel, where they are the same everywhere."""
+        found = set()
+        for cursor in walk(self.tree.cursor):
+            if kind(cursor) == "DECL_REF_EXPR" and cursor.spelling == template.spelling:
+                made = cursor.referenced
+                if made is not None and kind(made) == "FUNCTION_DECL" and made.location == template.location:
+                    texts = []
+                    for at in range(max(0, made.get_num_template_arguments())):
+                        what = made.get_template_argument_kind(at).name
+                        value = str(made.get_template_argument_value(at)) if what == "INTEGRAL" else ""
+                        texts.append(made.get_template_argument_type(at).spelling if what == "TYPE" else value)
+                    found.add(tuple(texts))
+        return list(found.pop()) if len(found) == 1 else []
+
+    def written(self, cursor: Any) -> str:
+        """The text of a cursor."""
+        file = cursor.extent.start.file
+        data = b"" if file is None else self.text(file.name)
+        return data[cursor.extent.start.offset : cursor.extent.end.offset].decode(errors="replace")
+
+
+def _head(function: Any) -> Iterator[Any]:
+    """The tokens of a function up to its name."""
+    for token in function.get_tokens():
+        if token.spelling == function.spelling:
+            return
+        yield token
+
+
+def body(function: Any) -> Any | None:
+    """The statements of a function; None for a declaration."""
+    return next((one for one in function.get_children() if kind(one) == "COMPOUND_STMT"), None)
+
+
+def split(text: str) -> list[str]:
+    """At the commas that stand in no parentheses."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "({[<") - (letter in ")}]>")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [" ".join(part.split()) for part in parts]
