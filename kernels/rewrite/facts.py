@@ -137,9 +137,7 @@ class Facts:
         assignment, the call or the like that does it. What pointers point to is for `accesses`."""
         for node in within.walk():
             targets: list[Node] = []
-            if node.what in ("assign", "count"):
-                targets = [node.kids[0]]
-            elif node.what == "address":
+            if node.what in ("assign", "count") or node.what == "address":
                 targets = [node.kids[0]]
             elif node.what == "asm":
                 targets = node.kids
@@ -285,6 +283,20 @@ class Facts:
         if made is None or not made.kids or symbol.shared or symbol.static or symbol.volatile or made.type.reference:
             return False
         return symbol.what == "variable" and symbol not in self.changed
+
+    def is_known(self, symbol: Symbol, place: Node | None) -> bool:
+        """Whether a name means the variable, with its only value, ahead of the statement `place`; None: at the beginning of
+        the kernel's body."""
+        everywhere = [*self.parameters, *(one.symbol for one in self.body.walk() if one.what in ("variable", "parameter"))]
+        if sum(one is not None and one.name == symbol.name for one in everywhere) != 1:
+            return False
+        if symbol in self.parameters:
+            return symbol not in self.changed
+        made = symbol.declared
+        if place is None or made is None or not self.is_once(symbol) or made.end > place.start or made.parent is None:
+            return False
+        block = made.parent.parent
+        return made.parent.what == "declaration" and any(above is block for above, _ in place.above())
 
     @cached_property
     def _home(self) -> dict[Symbol, Node]:

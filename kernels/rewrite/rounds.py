@@ -76,9 +76,7 @@ class Carried:
         found = set[str]()
         for _, change in self.states[symbol]:
             value = change.kids[-1]
-            if change.what == "assign" and change.op in ("+=", "-="):
-                found.add("+")
-            elif change.what == "count":
+            if (change.what == "assign" and change.op in ("+=", "-=")) or change.what == "count":
                 found.add("+")
             elif change.what == "assign" and change.op == "=" and value.what == "binary" and value.op in "+-":
                 found.add("+" if self.kind(change.kids[0], change) == "+" and not self.weights else "")

@@ -19,9 +19,9 @@ from tunesmith.kernels.reader.tree import Kind, kind_of
 
 __all__ = ["Node", "SourceError", "Symbol", "Syntax"]
 _BINARY = dict(
-    enumerate("* / % + - << >> <=> < > <= >= == != & ^ | && || = *= /= %= += -= <<= >>= &= ^= |= ,".split(), start=3)
+    enumerate(["*", "/", "%", "+", "-", "<<", ">>", "<=>", "<", ">", "<=", ">=", "==", "!=", "&", "^", "|", "&&", "||", "=", "*=", "/=", "%=", "+=", "-=", "<<=", ">>=", "&=", "^=", "|=", ","], start=3)
 )
-_UNARY = dict(enumerate("++ -- ++ -- & * + - ~ !".split(), start=1))
+_UNARY = dict(enumerate(["++", "--", "++", "--", "&", "*", "+", "-", "~", "!"], start=1))
 _WHATS = {
     **{"COMPOUND_STMT": "block", "DECL_STMT": "declaration", "IF_STMT": "if", "FOR_STMT": "for", "WHILE_STMT": "while"},
     **{
@@ -316,7 +316,7 @@ class Syntax:
     def _call(self, cursor: Any, made: Node, kids: list[Any]) -> Node:
         """A call: what is called, then the arguments."""
         given, target = list(cursor.get_arguments()), cursor.referenced
-        if target is not None and kind(target) == "CONSTRUCTOR" or (target is None and not cursor.spelling):
+        if (target is not None and kind(target) == "CONSTRUCTOR") or (target is None and not cursor.spelling):
             if len(kids) == 1:
                 return self._lower(kids[0])
             made.what, made.kids = ("construct", [self._lower(one) for one in kids])

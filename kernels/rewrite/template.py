@@ -1,6 +1,6 @@
 """A template from a plain kernel: what the rules contribute, put together.
 
-Owns names, the order of edits, and the launch. A task without templates gets one here (`with_rules`); a task that has
+Owns the list of the rules. A task without templates gets one here (`with_rules`); a task that has
 some, or whose kernel is left alone, stays as it is, with the reasons. `starts` are the configurations where a search of
 such a template begins: the combinations of rewrites that suit what limits the kernel.
 """
@@ -10,23 +10,21 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from tunesmith.kernels.rewrite import opencl
-from tunesmith.kernels.rewrite.facts import Facts
-from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped
-from tunesmith.kernels.rewrite.passes.rules import OPENCL_RULES, RULES, subject
-from tunesmith.kernels.rewrite.source import COMMENTS, Source, SourceError
-from tunesmith.kernels.rewrite.syntax import Syntax, prelude
+from tunesmith.kernels.rewrite.composition import NO_GUARD, compose
+from tunesmith.kernels.rewrite.facts import AXES, Facts
+from tunesmith.kernels.rewrite.passes import compiler, launch
+from tunesmith.kernels.rewrite.passes.record import Pass, Subject
+from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, sharing
+from tunesmith.kernels.rewrite.syntax import SourceError, Syntax, prelude
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import BackendName, Config, Constraint, LaunchGeometry, Template, config_key
+from tunesmith.kernels.spec.template import BackendName, Config, Template, config_key
 
 NAME = "by-rules"
 DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it is the baseline."
-NO_GUARD = "The kernel has no guard against more threads than it came with."
-"""Why a configuration fits only some shapes."""
 _PREFIX = "TUNED_"
 
 
@@ -52,66 +50,49 @@ def with_rules(task: Task, backend: BackendName) -> tuple[Task, tuple[str, ...]]
     return task.model_copy(update={"backends": {**task.backends, backend: extended}}), found.skipped
 
 
+RULES: tuple[Pass, ...] = (
+    launch.BLOCK_SIZE,
+    launch.WORK_PER_THREAD,
+    compiler.NARROW_INDICES,
+    launch.LAUNCH_BOUNDS,
+    compiler.UNROLLING,
+    compiler.RESTRICTED_POINTERS,
+    compiler.FAST_MATH,
+)
+"""In the order in which a template lists their parameters; of changes at one place the first is the outermost."""
+
+
 def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | None = None) -> Rewritten:
     """The template that the rules (all, or only the named ones) make of the baseline of `task`."""
     plain = task.sources(backend).baseline.template
-    edited, parsed, rules = plain.source, plain.source, RULES
-    if backend == "opencl":
-        (edited, parsed), rules = opencl.editable(plain.source), OPENCL_RULES
     try:
-        kernel = Source(parsed).kernel(task.entry, f"The baseline of {task.name}", "the task's `entry`")
+        facts = facts_of(task, backend)
     except SourceError as error:
         return Rewritten(None, (str(error).rstrip("."),))
-    if backend == "opencl" and (why := opencl.oddity(COMMENTS.sub(" ", plain.source), kernel.reached(edited))):
-        return Rewritten(None, (why,))
-    if kernel.oddities:
-        return Rewritten(None, tuple(one.why for one in kernel.oddities))
+    if facts.oddities:
+        return Rewritten(None, tuple(one.why for one in facts.oddities))
     if plain.parameters:
         return Rewritten(None, ("the baseline has parameters of its own",))
-    used = set(re.findall(r"[A-Za-z_]\w*", plain.source)) | set(task.size_names) | set(task.types) | set(DTYPES)
-
-    def name(wanted: str) -> str:
-        return wanted if wanted not in used else f"{_PREFIX}{wanted}"
-
-    lengths, same = dict[str, str](), set[str]()
-    if len(task.arguments) == len(kernel.parameters):
-        for argument, parameter in zip(task.arguments, kernel.parameters, strict=True):
-            if argument.role == "scalar" and argument.value == parameter.name in task.size_names:
-                same.add(parameter.name)
-            lengths[parameter.name] = " * ".join(one if one.isalnum() else f"({one})" for one in argument.shape)
-    given = subject(kernel, plain.launch, name, backend, frozenset(task.types), lengths, frozenset(same), only)
-    applied, skipped, names = list[Applied](), list[str](), list[str]()
-    for rule in rules:
-        match rule(given):
-            case Applied() as one:
-                applied.append(one)
-                names.append(rule.__name__)
-            case Skipped(why):
-                skipped.append(why)
-    if not applied:
-        return Rewritten(None, tuple(skipped))
-    launch, constraints = _launch(plain.launch, applied)
-    headers = [one.header for one in applied if one.header]
-    only = [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if constraints else []
-    if backend == "opencl":
-        headers.insert(0, opencl.HEADER)
+    composed = compose(_subject(task, backend, facts), RULES, only)
+    if isinstance(composed, tuple):
+        return Rewritten(None, composed)
+    guard = [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if composed.exact else []
+    static = [one.static_shared for one in composed.changes if one.static_shared]
     template = Template(
         name=NAME,
         backend=plain.backend,
-        source="\n".join([*headers, _edited(edited.encode(), [edit for one in applied for edit in one.edits])]),
+        source=composed.source,
         entry=task.entry,
-        parameters=tuple(parameter for one in applied for parameter in one.parameters),
-        constraints=(*(found for one in applied for found in one.constraints), *constraints),
-        launch=launch,
-        static_shared_bytes=" + ".join(
-            [plain.static_shared_bytes, *(one.static_shared for one in applied if one.static_shared)]
-        ),
+        parameters=composed.parameters,
+        constraints=composed.constraints,
+        launch=composed.launch,
+        static_shared_bytes=" + ".join([plain.static_shared_bytes, *static]),
         max_registers=plain.max_registers,
-        fast_math=next((one.fast_math for one in applied if one.fast_math), plain.fast_math),
+        fast_math=next((one.fast_math for one in composed.changes if one.fast_math), plain.fast_math),
         device_globals=plain.device_globals,
-        description=" ".join([DESCRIPTION, *only, *(f"Not applied: {why}." for why in skipped)]),
+        description=" ".join([DESCRIPTION, *guard, *(f"Not applied: {why}." for why in composed.skipped)]),
     )
-    return Rewritten(template, tuple(skipped), tuple(names))
+    return Rewritten(template, composed.skipped, composed.names)
 
 
 def facts_of(task: Task, backend: BackendName) -> Facts:
@@ -122,50 +103,27 @@ def facts_of(task: Task, backend: BackendName) -> Facts:
     return Facts(Syntax(source, backend, task.entry, f"The baseline of {task.name}", prelude(types, names)))
 
 
-def _launch(plain: LaunchGeometry, applied: list[Applied]) -> tuple[LaunchGeometry, list[Constraint]]:
-    """The launch, and the conditions under which it computes what the plain one does."""
-    blocks = dict(pair for one in applied for pair in one.block)
-    grids = dict(pair for one in applied for pair in one.grid)
-    scales: dict[str, str] = {}
-    for axis, share in (pair for one in applied for pair in one.scale):
-        scales[axis] = f"{scales[axis]} * {share}" if scales.get(axis, "1") != "1" else share
-    exact = {axis for one in applied for axis in one.exact}
-    # Only where threads have global coordinates does the grid depend on the block.
-    flat = set(scales)
-    grid, block, constraints = list[str](), list[str](), list[Constraint]()
-    for position, axis in enumerate("xyz"):
-        old_grid = plain.grid[position] if position < len(plain.grid) else "1"
-        old_block = plain.block[position] if position < len(plain.block) else "1"
-        new_block = blocks.get(axis, old_block)
-        block.append(new_block)
-        if axis not in flat:
-            grid.append(grids.get(axis, old_grid))
-            continue
-        total, share = f"({old_grid}) * ({old_block})", f"({new_block}) * {scales[axis]}"
-        grid.append(f"ceil_div({total}, {share})")
-        if axis in exact:
-            constraints.append(Constraint(expression=f"({total}) % ({share}) == 0", because=NO_GUARD))
-    for name, launch in (one.instead for one in applied if one.instead is not None):
-        grid = [f"({launch.grid[at]}) if {name} > 0 else ({old})" for at, old in enumerate(grid)]
-        block = [f"({launch.block[at]}) if {name} > 0 else ({old})" for at, old in enumerate(block)]
-    shared = " + ".join([plain.shared_bytes, *(one.shared for one in applied if one.shared)])
-    return LaunchGeometry(grid=tuple(grid), block=tuple(block), shared_bytes=shared), constraints
+def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
+    """What passes look at; a launch that the kernel's code does not explain makes its work `Fixed`."""
+    plain = task.sources(backend).baseline.template
+    used = set(re.findall(r"[A-Za-z_]\w*", plain.source)) | set(task.size_names) | set(task.types) | set(DTYPES)
 
+    def name(wanted: str) -> str:
+        return wanted if wanted not in used else f"{_PREFIX}{wanted}"
 
-def _edited(code: bytes, edits: list[Edit]) -> str:
-    """The source with all edits made; those at one place in their order, but what closes ends the innermost first."""
-    parts, at = list[bytes](), 0
-    order = {id(edit): position for position, edit in enumerate(edits)}
-
-    def place(edit: Edit) -> tuple[int, int, bool, int]:
-        position = order[id(edit)]
-        return edit.start, edit.end, not edit.closes, -position if edit.closes else position
-
-    for edit in sorted(edits, key=place):
-        assert edit.start >= at, "edits do not overlap"
-        parts += [code[at : edit.start], edit.text.encode()]
-        at = edit.end
-    return b"".join([*parts, code[at:]]).decode()
+    lengths, same, work = dict[str, str](), set[str](), sharing(facts)
+    if len(task.arguments) == len(facts.parameters):
+        for argument, parameter in zip(task.arguments, facts.parameters, strict=True):
+            if argument.role == "scalar" and argument.value == parameter.name in task.size_names:
+                same.add(parameter.name)
+            lengths[parameter.name] = " * ".join(one if one.isalnum() else f"({one})" for one in argument.shape)
+    made = Subject(facts, plain.launch, work, name, backend, frozenset(task.types), lengths, frozenset(same))
+    if isinstance(work, Rows) and (made.block("y"), made.block("z")) != ("1", "1"):
+        work = Fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
+    unused = [axis for axis in AXES if axis not in made.axes and made.block(axis) != "1"]
+    if isinstance(work, Cells) and unused:
+        work = Fixed(f"its blocks have several threads along {unused[0]}, which the code does not use")
+    return replace(made, work=work)
 
 
 Limit = Literal["memory", "compute", "latency", "unknown"]

@@ -1,0 +1,222 @@
+"""Puts the changes of passes together: their order, what excludes what, the text of the source, and the launch.
+
+Passes do not know of each other. Where two of them change the same code, the text of one is made with the edits of the other
+in it; where two have no meaning together, a constraint says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tunesmith.kernels.rewrite.facts import AXES
+from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Span, Subject
+from tunesmith.kernels.rewrite.sharing import Cells
+from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
+
+KIT = Path(__file__).parent.parent / "kit" / "rules.cuh"
+NO_GUARD = "The kernel has no guard against more threads than it came with."
+"""Why a configuration fits only some shapes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """source: the kernel's with all changes; names: of the passes that apply; skipped: why the others do not."""
+
+    source: str
+    parameters: tuple[Parameter, ...]
+    constraints: tuple[Constraint, ...]
+    launch: LaunchGeometry
+    changes: tuple[Change, ...]
+    names: tuple[str, ...]
+    skipped: tuple[str, ...]
+    exact: bool
+
+
+def compose(subject: Subject, passes: Sequence[Pass], only: Collection[str] | None = None) -> Composed | tuple[str, ...]:
+    """The changes of the passes (all, or the named ones) that apply, in one source; why none applies where that is so."""
+    skipped, found = list[str](), dict[str, tuple[Pass, object]]()
+    for one in passes:
+        if subject.backend not in one.languages:
+            continue
+        if only is not None and one.name not in only:
+            skipped.append(f"the rule {one.name} was withdrawn")
+            continue
+        match = one.needs(subject)
+        if isinstance(match, Refused):
+            skipped.append(match.why)
+        else:
+            found[one.name] = one, match
+    if not found:
+        return tuple(skipped)
+    plan = Plan(subject)
+    for name in _ordered([one for one, _ in found.values()]):
+        one, match = found[name]
+        made = one.change(subject, match, plan)
+        if isinstance(made, Refused):
+            skipped.append(made.why)
+            del found[name]
+        else:
+            plan.add(name, made)
+    changes = {name: plan.changes[name] for name in found}
+    constraints = [one for change in changes.values() for one in change.constraints]
+    for one, _ in found.values():
+        for other, because in one.excludes.items():
+            if other in changes:
+                apart = f"{_off(changes[one.name])} or {_off(changes[other])}"
+                constraints.append(Constraint(expression=apart, because=because))
+    launch, exact = _launch(subject, plan, list(changes.values()))
+    edits = [edit for change in changes.values() for edit in change.edits] + _body(subject, plan)
+    blocks = kit(list(dict.fromkeys(name for change in changes.values() for name in change.kit)))
+    headers = [*blocks, *(change.header for change in changes.values()), _coordinates(subject, plan)]
+    whole = Span(0, len(subject.facts.syntax.code))
+    return Composed(
+        "\n".join([*(one for one in headers if one), rendered(subject.facts.syntax.code, whole, edits)]),
+        _parameters(list(changes.values())),
+        (*constraints, *exact),
+        launch,
+        tuple(changes.values()),
+        tuple(changes),
+        tuple(skipped),
+        bool(exact),
+    )
+
+
+def _ordered(passes: list[Pass]) -> list[str]:
+    """The names, each behind those that it comes after."""
+    names, waiting = list[str](), list(passes)
+    while waiting:
+        ready = next(one for one in waiting if not any(other.name in one.after for other in waiting))
+        names.append(ready.name)
+        waiting.remove(ready)
+    return names
+
+
+def _parameters(changes: list[Change]) -> tuple[Parameter, ...]:
+    """The parameters of all changes, each with the values that others give it, behind its first one in their order."""
+    more = [pair for change in changes for pair in change.extends.items()]
+    found = list[Parameter]()
+    for one in (parameter for change in changes for parameter in change.parameters):
+        first, *rest = one.values
+        values = sorted({*rest, *(value for name, those in more if name == one.name for value in those)}, key=float)
+        found.append(one.model_copy(update={"values": (first, *values)}) if len(values) > len(rest) else one)
+    return tuple(found)
+
+
+def _off(change: Change) -> str:
+    if change.off:
+        return change.off
+    first = change.parameters[0]
+    return f"not {first.name}" if isinstance(first.values[0], bool) else f"{first.name} == {first.values[0]}"
+
+
+def rendered(code: bytes, whole: Span, edits: Sequence[Edit]) -> str:
+    """A part of the source with the edits in it. Of edits of one place the first is the outermost; an edit inside another
+    shows where that one has a span of the source."""
+    own = [*whole.swaps, *(one for one in edits if whole.start <= one.start and one.end <= whole.end)]
+    parts, at = list[bytes](), whole.start
+    while own:
+        first = min(range(len(own)), key=lambda k: (own[k].start, own[k].end > own[k].start, -own[k].end, k))
+        edit = own.pop(first)
+        if edit.start < at:
+            if edit.end <= at:
+                continue  # inside an edit that has shown it, or has left it out
+            raise AssertionError("edits do not overlap")
+        parts.append(code[at : edit.start])
+        inside = [one for one in own if edit.start <= one.start and one.end <= edit.end and edit.end > edit.start]
+        parts += [
+            part.encode() if isinstance(part, str) else rendered(code, part, inside).encode() for part in edit.parts
+        ]
+        own = [one for one in own if one not in inside]
+        at = edit.end
+    return b"".join([*parts, code[at : whole.end]]).decode()
+
+
+def _body(subject: Subject, plan: Plan) -> list[Edit]:
+    """The layers around the kernel's body, the coordinates inside, and what ends an element in place of a thread."""
+    layers = [layer for change in plan.changes.values() for layer in change.layers]
+    if not layers or not isinstance(subject.work, Cells):
+        return []
+    edits = list[Edit]()
+    for axis in subject.work.axes:
+        macro = subject.name(f"AT_{axis.name.upper()}")
+        if any(layer.axis == axis.name for layer in layers):
+            edits += [Edit(one.start, one.end, (f"{macro}(", Span(one.start, one.end), ")")) for one in axis.nodes]
+    on = " || ".join(dict.fromkeys(layer.on for layer in layers))
+    opens, closes = [layer.opens for layer in layers], [layer.closes for layer in reversed(layers)]
+    if subject.returns and any(layer.loops for layer in layers):
+        if subject.backend == "cuda":
+            # A function of its own, so that a return ends one element and not all of them.
+            opens, closes = [*opens, "[&] {"], ["}();", *closes]
+        else:
+            macro = subject.name("END_ELEMENT")
+            edits += [Edit(one.start, one.end, (macro,)) for one in subject.returns]
+    body = subject.facts.body
+    inside = Span(body.start + 1, body.end - 1)
+    parts = ("\n".join(["", f"#if {on}", *opens, "#endif", ""]), inside, "\n".join(["", f"#if {on}", *closes, "#endif", ""]))
+    return [*edits, Edit(inside.start, inside.end, parts)]
+
+
+def _coordinates(subject: Subject, plan: Plan) -> str:
+    layers = [layer for change in plan.changes.values() for layer in change.layers]
+    lines = list[str]()
+    for axis in dict.fromkeys(layer.axis for layer in layers if layer.axis):
+        on = " || ".join(dict.fromkeys(layer.on for layer in layers if layer.axis == axis))
+        cast = "decltype(__VA_ARGS__)" if subject.backend == "cuda" else "size_t"
+        macro = f"#define {subject.name(f'AT_{axis.upper()}')}(...)"
+        lines += [f"#if {on}", f"{macro} (({cast}){plan.at[axis]})", "#else", f"{macro} (__VA_ARGS__)", "#endif"]
+    if subject.backend == "opencl" and subject.returns and any(layer.loops for layer in layers):
+        on = " || ".join(dict.fromkeys(layer.on for layer in layers if layer.loops))
+        macro = f"#define {subject.name('END_ELEMENT')}"
+        lines += [f"#if {on}", f"{macro} continue", "#else", f"{macro} return", "#endif"]
+    return "\n".join(lines)
+
+
+def _launch(subject: Subject, plan: Plan, changes: list[Change]) -> tuple[LaunchGeometry, list[Constraint]]:
+    """The launch, and the conditions under which it computes what the plain one does."""
+    plain, shares, grids = subject.launch, dict[str, str](), dict[str, str]()
+    for change in changes:
+        grids |= change.grid
+        for axis, share in change.share.items():
+            shares[axis] = f"{shares[axis]} * {share}" if shares.get(axis, "1") != "1" else share
+    exact = {axis for change in changes for axis in change.exact}
+    grid, block, constraints = list[str](), list[str](), list[Constraint]()
+    for axis in AXES:
+        block.append(plan.blocks.get(axis, subject.block(axis)))
+        if axis not in shares:
+            grid.append(grids.get(axis, subject.grid(axis)))
+            continue
+        total, share = subject.threads(axis), f"({block[-1]}) * {shares[axis]}"
+        grid.append(f"ceil_div({total}, {share})")
+        if axis in exact:
+            constraints.append(Constraint(expression=f"({total}) % ({share}) == 0", because=NO_GUARD))
+    for name, launch in (change.instead for change in changes if change.instead is not None):
+        grid = [f"({launch.grid[at]}) if {name} > 0 else ({old})" for at, old in enumerate(grid)]
+        block = [f"({launch.block[at]}) if {name} > 0 else ({old})" for at, old in enumerate(block)]
+    shared = " + ".join([plain.shared_bytes, *(change.shared for change in changes if change.shared)])
+    return LaunchGeometry(grid=tuple(grid), block=tuple(block), shared_bytes=shared), constraints
+
+
+@cache
+def _blocks() -> dict[str, tuple[list[str], str]]:
+    """The building blocks of the kit that passes use, by name: what each needs, and its text."""
+    parts = re.split(r"^//: (\w+)(.*)\n", KIT.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    return {parts[at]: (parts[at + 1].split(), parts[at + 2].strip()) for at in range(0, len(parts), 3)}
+
+
+def kit(names: list[str]) -> list[str]:
+    """The texts of building blocks and of all that these need, each once."""
+    found = dict[str, str]()
+
+    def take(name: str) -> None:
+        needs, text = _blocks()[name]
+        for one in needs:
+            take(one)
+        found.setdefault(name, text)
+
+    for name in names:
+        take(name)
+    return list(found.values())

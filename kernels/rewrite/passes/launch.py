@@ -1,0 +1,152 @@
+"""The launch: threads of a block, elements of a thread, and how many blocks shall fit on a multiprocessor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tunesmith.kernels.rewrite.passes.record import Change, Edit, Layer, Pass, Plan, Refused, Subject, insert, replace
+from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
+from tunesmith.kernels.spec.template import Constraint, Parameter
+
+_CELLS = {"x": (8, 16, 32, 64, 128), "y": (1, 2, 4, 8, 16), "z": (1, 2, 4)}
+
+
+def _sizes(subject: Subject) -> Mapping[str, tuple[int, ...]] | Refused:
+    """The sizes that a block may have, by axis, where the code does the same with another number of threads."""
+    match subject.work:
+        case Fixed(why):
+            return Refused(f"the size of a block stays: {why}")
+        case Rows(most):
+            return {"x": tuple(value for value in (32, 64, 128, 256, 512, 1024) if value <= most)}
+    axes = subject.axes
+    return {axis: _CELLS[axis] for axis in axes} if len(axes) > 1 else {axes[0]: (64, 128, 256, 512, 1024)}
+
+
+def _block_size(subject: Subject, sizes: Mapping[str, tuple[int, ...]], plan: Plan) -> Change:
+    names = {axis: subject.name("BLOCK" if len(sizes) == 1 else f"BLOCK_{axis.upper()}") for axis in sizes}
+    main, *others = names
+    first = names[main]
+    parameters = [
+        Parameter(
+            name=names[axis],
+            values=(0, *values) if axis == main else values,
+            doc=f"threads of a block along {axis}" + ("; 0: as many as the kernel came with" if axis == main else ""),
+        )
+        for axis, values in sizes.items()
+    ]
+    header, edits, writes = list[str](), list[Edit](), dict[str, str]()
+    for axis in names:
+        macro, width = subject.name(f"BLOCK_DIM_{axis.upper()}"), subject.builtin(f"blockDim.{axis}")
+        number = "unsigned int" if subject.backend == "cuda" else "size_t"
+        header += [f"#if {first} > 0", f"#define {macro} (({number})({names[axis]}))", "#else"]
+        header += [f"#define {macro} {width}", "#endif"]
+        found = [one for one in subject.facts.builtins() if one.op == f"blockDim.{axis}" and not one.fixed]
+        edits += [replace(one, macro) for one in found]
+        writes[f"blockDim.{axis}"] = macro
+    # Where the kernel keeps its block, the other extents mean nothing: they have one value then.
+    because = "The kernel's own block has its own extents."
+    constraints = [
+        Constraint(expression=f"{first} > 0 or {names[axis]} == {sizes[axis][0]}", because=because) for axis in others
+    ]
+    cells = isinstance(subject.work, Cells)
+    return Change(
+        parameters=tuple(parameters),
+        edits=tuple(edits),
+        header="\n".join(header),
+        constraints=tuple(constraints),
+        block={axis: f"({names[axis]} if {first} > 0 else ({subject.block(axis)}))" for axis in names},
+        # Blocks of another size need another number of them, also where a thread keeps its one element.
+        share=dict.fromkeys(names, "1") if cells else {},
+        exact=_exact(subject),
+        threads=tuple(names.values()),
+        writes=writes,
+    )
+
+
+def _exact(subject: Subject) -> tuple[str, ...]:
+    axes = subject.work.axes if isinstance(subject.work, Cells) else ()
+    return tuple(axis.name for axis in axes if not axis.guarded and not axis.strided)
+
+
+def _movable(subject: Subject) -> bool | Refused:
+    if isinstance(subject.work, Cells) and all(axis.strided for axis in subject.work.axes):
+        return True
+    return Refused(f"threads keep their work: {subject.unmovable}") if subject.unmovable else True
+
+
+def _work_per_thread(subject: Subject, _: bool, plan: Plan) -> Change:
+    """Several elements for a thread: a whole block apart, so that neighbouring threads stay neighbours (cyclic), or
+    neighbours themselves, so that shared data stays in the thread (blocked). A kernel that steps through its data by the
+    size of the grid gets a smaller grid."""
+    assert isinstance(subject.work, Cells)
+    parameters, layers, constraints = list[Parameter](), list[Layer](), list[Constraint]()
+    several, share, off = len(subject.work.axes) > 1, dict[str, str](), list[str]()
+    for axis in subject.work.axes:
+        end = f"_{axis.name.upper()}" if several else ""
+        name, together = subject.name(f"ITEMS{end}"), subject.name(f"BLOCKED{end}")
+        values = (1, 2, 4, 8, 16) if axis.strided else (1, 2, 4) if several else (1, 2, 4, 8)
+        doc = f"elements that a thread computes along {axis.name}"
+        parameters.append(Parameter(name=name, values=values, doc=doc, launch_only=axis.strided))
+        share[axis.name] = name
+        off.append(f"{name} == 1")
+        if axis.strided:
+            continue
+        doc = f"whether the elements of a thread along {axis.name} are neighbours; else they are a block apart"
+        parameters.append(Parameter(name=together, values=(False, True), doc=doc))
+        because = "A thread with one element has no neighbours of its own."
+        constraints.append(Constraint(expression=f"not {together} or {name} > 1", because=because))
+        item, at, index = (subject.name(f"{one}_{axis.name}") for one in ("item", "at", "block"))
+        block, width, thread = (plan.builtin(f"{one}.{axis.name}") for one in ("blockIdx", "blockDim", "threadIdx"))
+        opens = f"""for ({subject.index_type} {item} = 0; {item} < {name}; ++{item}) {{
+const {subject.index_type} {index} = {block};
+const {subject.index_type} {at} = {together} ? ({index} * {width} + {thread}) * {name} + {item}
+    : ({index} * {name} + {item}) * {width} + {thread};"""
+        layers.append(Layer(f"{name} > 1", opens, "}", axis.name, at, loops=True))
+    return Change(
+        parameters=tuple(parameters),
+        layers=tuple(layers),
+        off=" and ".join(off),
+        constraints=tuple(constraints),
+        share=share,
+        exact=_exact(subject),
+    )
+
+
+def _threads(subject: Subject) -> str:
+    """The threads of a block as it came; empty where they depend on the workload."""
+    known = all(extent.isdigit() for extent in subject.launch.block)
+    return str(math.prod(map(int, subject.launch.block))) if known else ""
+
+
+def _launch_bounds(subject: Subject, threads: str, plan: Plan) -> Change | Refused:
+    """What the compiler is told of a block's size, and how many blocks shall fit on a multiprocessor."""
+    minimum, macro, declared = subject.name("MIN_BLOCKS"), subject.name("LAUNCH_BOUNDS"), subject.facts.launch_bounds
+    constraints = list[Constraint]()
+    if not threads and not plan.threads:
+        return Refused("launch bounds stay: the size of a block depends on the workload")
+    size, first = " * ".join(plan.threads) or threads, plan.threads[0] if plan.threads else ""
+    if first:
+        because = "The kernel keeps its own launch bounds with its own block."
+        constraints.append(Constraint(expression=f"{first} > 0 or {minimum} == 0", because=because))
+    because = "No multiprocessor holds more threads."
+    constraints.append(Constraint(expression=f"{size} * {minimum} <= 2048", because=because))
+    header = [f"#if {minimum} > 0", f"#define {macro} __launch_bounds__({size}, {minimum})"]
+    header += [f"#elif {first} > 0", f"#define {macro} __launch_bounds__({size})"] if first else []
+    header += ["#else", f"#define {macro} {declared[0] if declared else ''}", "#endif"]
+    start = subject.facts.syntax.start
+    edit = insert(subject.facts.syntax.name_at, f"{macro} ")
+    if declared:
+        edit = Edit(start + declared.start(), start + declared.end(), (macro,))
+    doc = "blocks that shall fit on a multiprocessor at once; 0: as the compiler likes"
+    parameter = Parameter(name=minimum, values=(0, 1, 2, 4, 8), doc=doc)
+    return Change(
+        parameters=(parameter,), edits=(edit,), header="\n".join(header), constraints=tuple(constraints)
+    )
+
+
+BLOCK_SIZE = Pass("block_size", _sizes, _block_size, languages=("cuda", "opencl"))
+WORK_PER_THREAD = Pass(
+    "work_per_thread", _movable, _work_per_thread, after=("block_size",), languages=("cuda", "opencl")
+)
+LAUNCH_BOUNDS = Pass("launch_bounds", _threads, _launch_bounds, after=("block_size", "row_teams"))

@@ -1,0 +1,281 @@
+"""What a pass is: it needs something of the facts, and makes a change of that; a manager puts the changes together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunesmith.kernels.rewrite.facts import AXES, Facts
+from tunesmith.kernels.rewrite.forms import Form
+from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
+from tunesmith.kernels.rewrite.syntax import Node, Symbol
+from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
+from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
+
+_WORK_ITEM = {
+    "threadIdx": "get_local_id",
+    "blockIdx": "get_group_id",
+    "blockDim": "get_local_size",
+    "gridDim": "get_num_groups",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Text in the place of the source's bytes from start to end. Of the parts, a span is that part of the source, with the
+    edits of all other passes in it, and with edits of its own."""
+
+    start: int
+    end: int
+    parts: tuple[str | Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    start: int
+    end: int
+    swaps: tuple[Edit, ...] = ()
+
+
+def span(node: Node, *swaps: Edit) -> Span:
+    return Span(node.start, node.end, swaps)
+
+
+def replace(node: Node, *parts: str | Span) -> Edit:
+    return Edit(node.start, node.end, parts)
+
+
+def wrap(node: Node, before: str, after: str) -> Edit:
+    return Edit(node.start, node.end, (before, span(node), after))
+
+
+def insert(at: int, text: str) -> Edit:
+    return Edit(at, at, (text,))
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Code around the kernel's body, in which threads have other coordinates along an axis. on: for the preprocessor, when;
+    opens, closes: the code, in which a statement of the kernel may end an element early where `loops`; at: the
+    coordinate inside, in C."""
+
+    on: str
+    opens: str
+    closes: str
+    axis: str = ""
+    at: str = ""
+    loops: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a pass contributes. off: when it does nothing, as an expression, where that is not its first parameter's first
+    value; header: lines before the source; kit: names of building blocks; block, grid: extents of the launch, by axis;
+    share: elements of a thread along an axis; exact: axes whose threads must be as many as they were; threads: factors of
+    a block's threads in C, the first 0 where the block is the task's; instead: a parameter that, where it is not 0, has a
+    launch of its own; static_shared, shared: bytes that it adds; loads, stores: by array, the parameter that says how
+    it is read and written; writes: what a builtin, such as blockIdx.x, is from now on; extends:
+    further values of a parameter of another pass, where that applies."""
+
+    parameters: tuple[Parameter, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    off: str = ""
+    header: str = ""
+    kit: tuple[str, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    block: Mapping[str, str] = field(default_factory=dict)
+    grid: Mapping[str, str] = field(default_factory=dict)
+    share: Mapping[str, str] = field(default_factory=dict)
+    exact: tuple[str, ...] = ()
+    threads: tuple[str, ...] = ()
+    instead: tuple[str, LaunchGeometry] | None = None
+    static_shared: str = ""
+    shared: str = ""
+    fast_math: str = ""
+    loads: Mapping[str, str] = field(default_factory=dict)
+    stores: Mapping[str, str] = field(default_factory=dict)
+    writes: Mapping[str, str] = field(default_factory=dict)
+    extends: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """why: a sentence without its full stop, which names the code."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a pass looks at. launch: as the task says it; work: how threads share it; name: gives a parameter or a macro a
+    name that the source and the task do not use; types: the task's type names; lengths: elements of arrays, as the task
+    says them, by parameter; same_sizes: the task's sizes that the kernel gets by their names."""
+
+    facts: Facts
+    launch: LaunchGeometry
+    work: Cells | Rows | Fixed
+    name: Callable[[str], str]
+    backend: BackendName = "cuda"
+    types: frozenset[str] = frozenset()
+    lengths: Mapping[str, str] = field(default_factory=dict)
+    same_sizes: frozenset[str] = frozenset()
+
+    @property
+    def index_type(self) -> str:
+        """What coordinates are counted in."""
+        if self.backend == "opencl":
+            return "size_t"
+        nodes = [one for axis in (self.work.axes if isinstance(self.work, Cells) else ()) for one in axis.nodes]
+        return "unsigned long long" if any(one.type.size == 8 for one in nodes) else "unsigned int"
+
+    @property
+    def wide(self) -> str:
+        """A whole number of 64 bits."""
+        return "long long" if self.backend == "cuda" else "long"
+
+    def block(self, axis: str) -> str:
+        """The block's extent along an axis, as the task says it."""
+        position = AXES.index(axis)
+        return self.launch.block[position] if position < len(self.launch.block) else "1"
+
+    def grid(self, axis: str) -> str:
+        """The grid's extent along an axis, as the task says it."""
+        position = AXES.index(axis)
+        return self.launch.grid[position] if position < len(self.launch.grid) else "1"
+
+    def threads(self, axis: str) -> str:
+        """The threads along an axis, as the task says them."""
+        return f"({self.grid(axis)}) * ({self.block(axis)})"
+
+    def builtin(self, name: str) -> str:
+        """`threadIdx.x` and the like in the kernel's language."""
+        word, axis = name.split(".")
+        return name if self.backend == "cuda" else f"{_WORK_ITEM[word]}({AXES.index(axis)})"
+
+    def dtype(self, array: Symbol) -> str:
+        """The data type of an array's elements, or the task's name for it; empty for a type that tasks do not know."""
+        element = array.element
+        found = element if element in self.types else C_TYPES.get(element, element)
+        if found not in self.types and found not in DTYPES and array.type.element is not None:
+            found = C_TYPES.get(array.type.element.spelling.removeprefix("const "), "")
+        return found if found in self.types or found in DTYPES else ""
+
+    @property
+    def axes(self) -> list[str]:
+        """The axes with global coordinates."""
+        return [one.name for one in self.work.axes] if isinstance(self.work, Cells) else []
+
+    @property
+    def bounds(self) -> dict[str, Form]:
+        """The bounds of all coordinates; empty where one has none, or is stepped through by the grid's size."""
+        return self.work.bounds if isinstance(self.work, Cells) else {}
+
+    @property
+    def unmovable(self) -> str:
+        """Why a thread keeps its coordinates, as a clause; empty where it need not."""
+        if not isinstance(self.work, Cells):
+            return self.work.why if isinstance(self.work, Fixed) else "a block already takes turns on its row"
+        if self.facts.changed_parameter:
+            return f"the kernel changes its parameter {self.facts.changed_parameter}"
+        if any(node.fixed for axis in self.work.axes for node in axis.nodes):
+            return "a macro computes its coordinates"
+        if self.backend == "opencl" and any(self.in_loop(one) for one in self.returns):
+            return "the kernel returns from inside a loop"
+        return ""
+
+    @property
+    def returns(self) -> list[Node]:
+        """Where the kernel ends a thread early."""
+        found = [one for one in self.facts.body.walk() if one.what == "return"]
+        return [one for one in found if not any(above.what == "lambda" for above, _ in one.above())]
+
+    @staticmethod
+    def in_loop(node: Node) -> bool:
+        return any(above.what in ("for", "while", "do", "for each", "switch") for above, _ in node.above())
+
+
+class Plan:
+    """What the passes before have made of the launch and of the names that code is written with. at: the coordinate of an
+    element along an axis, in C; blocks: extents of blocks, by axis; threads, loads, stores: as in `Change`."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.changes: dict[str, Change] = {}
+        self.at: dict[str, str] = {}
+        self.builtins: dict[str, str] = {}
+        self.blocks: dict[str, str] = {}
+        self.threads: tuple[str, ...] = ()
+        self.loads: dict[str, str] = {}
+        self.stores: dict[str, str] = {}
+        for axis in AXES:
+            index, width, thread = (self.builtin(f"{word}.{axis}") for word in ("blockIdx", "blockDim", "threadIdx"))
+            self.at[axis] = f"({index} * {width} + {thread})"
+
+    def add(self, name: str, change: Change) -> None:
+        self.changes[name] = change
+        self.blocks |= change.block
+        self.threads += change.threads
+        self.loads |= change.loads
+        self.stores |= change.stores
+        self.builtins |= change.writes
+        if "blockDim" in " ".join(change.writes):
+            for axis in AXES:
+                words = (self.builtin(f"{word}.{axis}") for word in ("blockIdx", "blockDim", "threadIdx"))
+                self.at[axis] = "({} * {} + {})".format(*words)
+        for layer in change.layers:
+            if layer.axis:
+                self.at[layer.axis] = layer.at
+
+    def block(self, axis: str) -> str:
+        """The block's extent, as an expression."""
+        return self.blocks.get(axis, f"({self.subject.block(axis)})")
+
+    def builtin(self, name: str) -> str:
+        return self.builtins.get(name) or self.subject.builtin(name)
+
+    def hint(self, array: Symbol, *, stored: bool = False) -> str:
+        """The parameter that says how an array is read or written, or 0."""
+        return (self.stores if stored else self.loads).get(array.name, "0")
+
+    def written(self, form: Form, place: Node | None = None, given: Mapping[str, str] | None = None) -> str | None:
+        """A form in C, ahead of the statement `place` (None: at the beginning of the kernel's body), with some atoms as
+        given; None where something in it is not known there."""
+        facts, known = self.subject.facts, dict(given or {})
+
+        def text(atom: str) -> str | None:
+            if atom in known:
+                return known[atom]
+            if atom.startswith("@"):
+                return self.at[atom[1]]
+            if "." in atom and atom.split(".")[0] in _WORK_ITEM:
+                return self.builtin(atom)
+            found = facts.atoms.get(atom)
+            if found is None:
+                return None
+            if found.op in ("/", "%", ">>", "&") or found.op == "[]":
+                parts = [form.written(text, self.subject.wide) for form in found.parts]
+                if None in parts:
+                    return None
+                if found.op == "[]":
+                    return f"{found.symbol.name}[{parts[0]}]" if found.symbol is not None else None
+                return f"(({parts[0]}) {found.op} ({parts[1]}))"
+            symbol = found.symbol
+            return symbol.name if symbol is not None and facts.is_known(symbol, place) else None
+
+        return form.written(text, self.subject.wide)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass. needs: what it found in the subject, or why it does not apply; change: what it makes of
+    that, where the passes before allow it; excludes: the
+    passes with which it has no meaning together, each with the reason; after: those whose changes it has to know."""
+
+    name: str
+    needs: Callable[[Subject], Any]
+    change: Callable[[Subject, Any, Plan], Change | Refused]
+    excludes: Mapping[str, str] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
+    languages: tuple[BackendName, ...] = ("cuda",)
