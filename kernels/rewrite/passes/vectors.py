@@ -1,0 +1,128 @@
+"""Neighbouring elements are read and written together, as one access of up to 16 bytes.
+
+A thread that computes one element from its global coordinate computes several neighbours instead. What does not fill a
+vector, at the end or where an array begins at another address, goes element by element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tunesmith.kernels.rewrite.facts import Access
+from tunesmith.kernels.rewrite.forms import ONE, Form
+from tunesmith.kernels.rewrite.passes.hints import assignment, value_of
+from tunesmith.kernels.rewrite.passes.record import Change, Edit, Layer, Pass, Plan, Refused, Span, Subject, wrap
+from tunesmith.kernels.rewrite.syntax import Symbol
+from tunesmith.kernels.spec.template import Constraint, Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """An array of which the kernel touches the element `rest` behind the coordinate of the thread."""
+
+    root: Symbol
+    rest: Form
+    accesses: list[Access]
+
+    @property
+    def read(self) -> bool:
+        return any(one.read for one in self.accesses)
+
+    @property
+    def written(self) -> bool:
+        return any(one.written for one in self.accesses)
+
+
+def _arrays(subject: Subject) -> list[_Array] | Refused:
+    if subject.unmovable:
+        return Refused(f"elements are read one by one: {subject.unmovable}")
+    if "x" not in subject.bounds:
+        return Refused("elements are read one by one: there is no guard for the coordinate of a thread")
+    found, why = list[_Array](), "no array is read or written at the coordinate of a thread for certain"
+    for root in subject.facts.arrays:
+        made = _array(subject, root)
+        if isinstance(made, _Array):
+            found.append(made)
+    return found or Refused(f"elements are read one by one: {why}")
+
+
+def _array(subject: Subject, root: Symbol) -> _Array | None:
+    facts, plain = subject.facts, Plan(subject)
+    own = facts.of(root)
+    at = [one for one in own if one.index.times("@x") == ONE and one.node.what == "index" and not one.node.fixed]
+    if not own or root in facts.escaping or not subject.dtype(root) or any(one.atomic for one in own):
+        return None
+    for rest in dict.fromkeys(one.index.without("@x") for one in at):
+        mine = [one for one in at if one.index.without("@x") == rest]
+        written = [one for one in mine if one.written]
+        # Of an array that is written, an element in a register must be all that the thread touches.
+        if any(one.written for one in own) and len(mine) != len(own):
+            continue
+        if any(facts.certain(one.node, subject.bounds) for one in written or mine):
+            if plain.written(rest) is not None and "@x" not in rest.atoms:
+                return _Array(root, rest, mine)
+    return None
+
+
+def _vectors(subject: Subject, arrays: list[_Array], plan: Plan) -> Change | Refused:
+    name, index = subject.name("VEC"), subject.index_type
+    element, assign = subject.name("ELEMENT"), subject.name("ELEMENT_IS")
+    first, item, at, whole, limit, of = (
+        subject.name(one) for one in ("first", "element", "element_at", "whole", "limit", "elements_of")
+    )
+    inside = [f"{plan.at[axis]} < {plan.written(bound)}" for axis, bound in subject.bounds.items() if axis != "x"]
+    bound = plan.written(subject.bounds["x"])
+    if bound is None:
+        return Refused("elements are read one by one: the guard's bound is not known ahead of it")
+    pointers = {one.root: f"{one.root.name} + {plan.written(one.rest)}" for one in arrays}
+    opens = [
+        f"const {index} {first} = {plan.at['x']} * {name};",
+        f"#if {name} > 1",
+        f"const {subject.wide} {limit} = {' && '.join(inside) or 'true'} ? {bound} : 0;",
+        f"const bool {whole} = {first} + {name} <= {limit} && "
+        f"tunesmith::aligned<{name}>({', '.join(pointers.values())});",
+    ]
+    for one in arrays:
+        opens.append(f"tunesmith::Elements<{one.root.element}, {name}> {of}_{one.root.name};")
+        if one.read:
+            hint, pointer = plan.hint(one.root), pointers[one.root]
+            opens.append(f"tunesmith::fetch<{hint}>({of}_{one.root.name}, {pointer}, {first}, {limit}, {whole});")
+    opens += ["#endif", "#pragma unroll", f"for ({index} {item} = 0; {item} < {name}; ++{item}) {{"]
+    opens.append(f"const {index} {at} = {first} + {item};")
+    closes = ["}", f"#if {name} > 1"]
+    for one in arrays:
+        if one.written:
+            hint, pointer = plan.hint(one.root, stored=True), pointers[one.root]
+            closes.append(f"tunesmith::put<{hint}>({of}_{one.root.name}, {pointer}, {first}, {limit}, {whole});")
+    closes.append("#endif")
+    edits = list[Edit]()
+    for one in arrays:
+        for access in one.accesses:
+            node = assignment(access)
+            if plan.hint(one.root, stored=True) != "0" and node is not None:
+                parts = (f"{assign}({one.root.name}, (", value_of(subject, node), "), ", Span(node.start, node.end), ")")
+                edits.append(Edit(node.start, node.end, parts))
+            else:
+                edits.append(wrap(access.node, f"{element}({one.root.name}, ", ")"))
+    header = f"""#if {name} > 1
+#define {element}(array, ...) {of}_##array.at[{item}]
+#define {assign}(array, value, ...) {of}_##array.at[{item}] = value
+#else
+#define {element}(array, ...) (__VA_ARGS__)
+#define {assign}(array, value, ...) __VA_ARGS__
+#endif"""
+    sizes = dict.fromkeys(f"{name} * sizeof({subject.dtype(one.root)}) <= 16" for one in arrays)
+    because = "No access has more than 16 bytes."
+    doc = "neighbouring elements that a thread reads and writes together"
+    return Change(
+        parameters=(Parameter(name=name, values=(1, 2, 4, 8, 16), doc=doc),),
+        edits=tuple(edits),
+        layers=(Layer(f"{name} > 1", "\n".join(opens), "\n".join(closes), "x", at, loops=True),),
+        header=header,
+        kit=("vectors",),
+        constraints=tuple(Constraint(expression=f"{name} == 1 or {one}", because=because) for one in sorted(sizes)),
+        share={"x": name},
+    )
+
+
+VECTORS = Pass("vectors", _arrays, _vectors, after=("block_size", "work_per_thread", "cache_hints"))
