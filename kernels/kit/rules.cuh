@@ -63,3 +63,44 @@ __device__ __forceinline__ void put(const Elements<T, N>& from, T* to, I first, 
     }
 }
 }
+//: rows vectors
+namespace tunesmith {
+// An array along a row. row: its element at 0; kept: vectors that the thread keeps, where KEPT is 1 (the first loop over the
+// row) or 2 (a later one); LOADS, STORES: hints.
+template <class T, int N, bool READ, bool WRITTEN, int KEPT, int LOADS, int STORES> struct Along {
+    T* row;
+    Elements<T, N>* kept;
+    Elements<T, N> own;
+    template <bool HELD> __device__ __forceinline__ Elements<T, N>& of(int turn) {
+        if constexpr (KEPT > 0 && HELD) return kept[turn];
+        else return own;
+    }
+    template <bool HELD, class I> __device__ __forceinline__ void get(I unit, int turn) {
+        if constexpr (READ && !(KEPT == 2 && HELD))
+            of<HELD>(turn) = load<LOADS>(reinterpret_cast<const Elements<T, N>*>(row) + unit);
+    }
+    template <bool HELD, class I> __device__ __forceinline__ void put(I unit, int turn) {
+        if constexpr (WRITTEN) store<STORES>(reinterpret_cast<Elements<T, N>*>(row) + unit, of<HELD>(turn));
+    }
+};
+template <int N, bool HELD, class I, class Body, class... Arrays>
+__device__ __forceinline__ void turn(I unit, int number, Body& body, Arrays&... arrays) {
+    (arrays.template get<HELD>(unit, number), ...);
+#pragma unroll
+    for (int k = 0; k < N; ++k) body((I)(unit * N + k), arrays.template of<HELD>(number).at[k]...);
+    (arrays.template put<HELD>(unit, number), ...);
+}
+// body(i, element of each array) for the places `first`, `first + step` and so on below `bound`: of `units` vectors of N
+// elements by their numbers, the first KEEP of them kept, and of what fills no vector.
+template <int N, int KEEP, class I, class Body, class... Arrays>
+__device__ __forceinline__ void row(I first, I step, I units, I bound, Body body, Arrays... arrays) {
+#pragma unroll
+    for (int k = 0; k < KEEP; ++k)
+        if (first + k * step < units) turn<N, true>((I)(first + k * step), k, body, arrays...);
+#ifdef TUNESMITH_UNROLL
+#pragma unroll TUNESMITH_UNROLL
+#endif
+    for (I unit = first + KEEP * step; unit < units; unit += step) turn<N, false>(unit, 0, body, arrays...);
+    for (I i = first + units * N; i < bound; i += step) body(i, arrays.row[i]...);
+}
+}

@@ -71,7 +71,7 @@ def compose(subject: Subject, passes: Sequence[Pass], only: Collection[str] | No
     launch, exact = _launch(subject, plan, list(changes.values()))
     edits = [edit for change in changes.values() for edit in change.edits] + _body(subject, plan)
     blocks = kit(list(dict.fromkeys(name for change in changes.values() for name in change.kit)))
-    headers = [*blocks, *(change.header for change in changes.values()), _coordinates(subject, plan)]
+    headers = [*(change.header for change in changes.values()), *blocks, _coordinates(subject, plan)]
     whole = Span(0, len(subject.facts.syntax.code))
     return Composed(
         "\n".join([*(one for one in headers if one), rendered(subject.facts.syntax.code, whole, edits)]),
@@ -119,7 +119,12 @@ def rendered(code: bytes, whole: Span, edits: Sequence[Edit]) -> str:
     own = [*whole.swaps, *(one for one in edits if whole.start <= one.start and one.end <= whole.end)]
     parts, at = list[bytes](), whole.start
     while own:
-        first = min(range(len(own)), key=lambda k: (own[k].start, own[k].end > own[k].start, -own[k].end, k))
+        start = min(one.start for one in own)
+        ranges = [k for k, one in enumerate(own) if one.start == start < one.end]
+        points = [k for k, one in enumerate(own) if one.start == start == one.end]
+        first = max(ranges, key=lambda k: own[k].end) if ranges else points[0]
+        if ranges and points and points[0] < first:
+            first = points[0]
         edit = own.pop(first)
         if edit.start < at:
             if edit.end <= at:

@@ -479,13 +479,15 @@ class Facts:
 
     # Conditions.
 
-    def conditions(self, node: Node) -> tuple[list[Condition], bool]:
-        """What holds wherever the kernel comes to `node`, and whether it may not come there for another reason that this
+    def conditions(self, node: Node, within: Node | None = None) -> tuple[list[Condition], bool]:
+        """What holds wherever the kernel, or a part of it, comes to `node`, and whether it may not come there for another reason that this
         does not say, as a return inside a loop before it."""
         found: list[Condition] = []
         doubtful = False
         for above, part in node.above():
             kids = above.kids
+            if above is within:
+                return found, doubtful
             if above.what in ("if", "choice") and part is not kids[0]:
                 found += self._parts(kids[0], part is kids[1])
             elif above.what == "binary" and above.op in ("&&", "||") and part is kids[1]:

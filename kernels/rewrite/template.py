@@ -15,7 +15,7 @@ from typing import Literal
 
 from tunesmith.kernels.rewrite.composition import NO_GUARD, compose
 from tunesmith.kernels.rewrite.facts import AXES, Facts
-from tunesmith.kernels.rewrite.passes import compiler, hints, launch, vectors
+from tunesmith.kernels.rewrite.passes import compiler, hints, launch, rows, vectors
 from tunesmith.kernels.rewrite.passes.record import Pass, Subject
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, sharing
 from tunesmith.kernels.rewrite.syntax import SourceError, Syntax, prelude
@@ -54,6 +54,7 @@ RULES: tuple[Pass, ...] = (
     launch.BLOCK_SIZE,
     vectors.VECTORS,
     launch.WORK_PER_THREAD,
+    rows.ROW_LOOPS,
     hints.CACHE_HINTS,
     compiler.NARROW_INDICES,
     launch.LAUNCH_BOUNDS,

@@ -45,7 +45,8 @@ def _unroll(subject: Subject, loops: list[Node], plan: Plan) -> Change:
     pragma = f"\n#if {name} > 0\n#pragma unroll {name}\n#endif\n"
     doc = "how far loops are unrolled; 0: as the compiler likes"
     parameter = Parameter(name=name, values=(0, 1, 2, 4, 8), doc=doc)
-    return Change(parameters=(parameter,), edits=tuple(insert(one.start, pragma) for one in loops))
+    header = f"#if {name} > 0\n#define TUNESMITH_UNROLL {name}\n#endif"
+    return Change(parameters=(parameter,), edits=tuple(insert(one.start, pragma) for one in loops), header=header)
 
 
 def _free_pointers(subject: Subject) -> list[Symbol] | Refused:

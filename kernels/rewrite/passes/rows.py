@@ -1,0 +1,265 @@
+"""Loops in which the threads of a block take turns on a row: neighbours together, and a row that is read again kept.
+
+A turn takes one element; here it takes a vector of neighbours, as one access of up to 16 bytes. What several loops read
+stays in registers: each thread keeps its first vectors, and every loop goes over these, unrolled, then over the other
+vectors, then over what fills no vector, as the loop did before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tunesmith.kernels.rewrite.facts import ENDS, Access, Loop
+from tunesmith.kernels.rewrite.forms import ONE, Form
+from tunesmith.kernels.rewrite.passes.hints import assignment, value_of
+from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Subject, replace, span
+from tunesmith.kernels.rewrite.rounds import Carried
+from tunesmith.kernels.rewrite.sharing import reads_thread
+from tunesmith.kernels.rewrite.syntax import Node, Symbol
+from tunesmith.kernels.spec.template import Constraint, Parameter
+
+_KEPT = 64
+"""Most elements that a thread keeps."""
+
+
+@dataclass(slots=True)
+class _Array:
+    """What a loop does at its own place of an array, in every round for certain. rest: how far its element 0 is from the
+    begin of the array."""
+
+    root: Symbol
+    rest: Form
+    accesses: list[Access]
+
+    @property
+    def read(self) -> bool:
+        return any(one.read for one in self.accesses)
+
+    @property
+    def written(self) -> bool:
+        return any(one.written for one in self.accesses)
+
+
+@dataclass(slots=True)
+class _Row:
+    """A loop over a row. arrays: which may go in vectors, by array."""
+
+    loop: Loop
+    arrays: dict[Symbol, _Array] = field(default_factory=dict)
+
+    def touches(self, access: Access) -> bool:
+        return self.loop.body.holds(access.node)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """groups: of loops with one bound; kept: the array that is kept, and the loops that use it; vectors: whether neighbours
+    may go together."""
+
+    groups: list[list[_Row]]
+    kept: tuple[Symbol, list[_Row]] | None
+    vectors: bool
+
+
+def _rows(subject: Subject) -> _Rows | Refused:
+    facts = subject.facts
+    turns = [one for one in facts.loops if one.kind == "block" and one.node.parent is facts.body]
+    rows = [_Row(one) for one in turns if _goes_on(subject, one)]
+    if not rows:
+        return Refused("no loop of the kernel is one in which the threads of a block take turns on a row")
+    groups: dict[Form, list[_Row]] = {}
+    for row in rows:
+        groups.setdefault(row.loop.bound, []).append(row)
+    plain = Plan(subject)
+    usable = [group for bound, group in groups.items() if plain.written(bound, group[0].loop.node) is not None]
+    for group in usable:
+        for row in group:
+            for root in facts.arrays:
+                if (array := _array(subject, row.loop, root, group[0].loop.node)) is not None:
+                    row.arrays[root] = array
+    kept = _read_again(subject, [row for group in usable for row in group])
+    why = _shared_out(subject, rows)
+    if why and kept is None:
+        return Refused(f"rows are read one by one: {why}")
+    vectors = not why and any(row.arrays for group in usable for row in group)
+    if not vectors and kept is None:
+        return Refused("rows are read one by one: no loop reads or writes an array at its own place for certain")
+    return _Rows(usable, kept, vectors)
+
+
+def _goes_on(subject: Subject, loop: Loop) -> bool:
+    """Whether the body of a loop only goes on to the next round, and does not depend on the thread."""
+    facts, body = subject.facts, loop.body
+    if loop.node.fixed or body.fixed or loop.variable in facts.changed_in(body) or reads_thread(facts, body):
+        return False
+    ends = [one for one in body.walk() if one.what in ENDS and one.what != "continue"]
+    own = [one for one in ends if one.what in ("return", "goto") or not _in_inner(one, loop.node)]
+    meets = any(one in facts.barriers or (one.what == "call" and one.op.startswith("__shfl")) for one in body.walk())
+    return not own and not meets
+
+
+def _in_inner(node: Node, loop: Node) -> bool:
+    """Whether `break` or `continue` is that of a loop inside `loop`."""
+    for above, _ in node.above():
+        if above is loop:
+            return False
+        if above.what in ("for", "while", "do", "switch", "for each"):
+            return True
+    return False
+
+
+def _array(subject: Subject, loop: Loop, root: Symbol, first: Node) -> _Array | None:
+    facts = subject.facts
+    own = [one for one in facts.of(root) if loop.body.holds(one.node)]
+    if not own or root in facts.escaping or not subject.dtype(root) or len({one.index for one in own}) != 1:
+        return None
+    index = own[0].index
+    if any(one.atomic or one.node.what != "index" or one.node.fixed for one in own) or index.times(loop.atom) != ONE:
+        return None
+    decisive = [one for one in own if one.written] or own
+    if not any(not any(facts.conditions(one.node, loop.node)) for one in decisive):
+        return None
+    rest = index.without(loop.atom)
+    known = Plan(subject).written(rest, first) is not None
+    return _Array(root, rest, own) if known else None
+
+
+def _shared_out(subject: Subject, rows: list[_Row]) -> str:
+    """Why which thread has which element must stay, as a clause; empty where it need not."""
+    facts = subject.facts
+    for row in rows:
+        if why := Carried(facts, row.loop.node, facts.body).why:
+            return why
+        for access in facts.inside(row.loop.body):
+            if access.written and access.root not in facts.arrays:
+                if access.root not in facts.declared_in(row.loop.body):
+                    return f"a loop writes {access.root.name}, which is no parameter of the kernel"
+    for root in facts.arrays:
+        own = facts.of(root)
+        written = [one for one in own if one.written and any(row.touches(one) for row in rows)]
+        if not written or all(one.atomic for one in own):
+            continue
+        having = [row for row in rows if any(row.touches(one) for one in own)]
+        everywhere = all(any(row.touches(one) for row in rows) for one in own)
+        places = {(row.arrays[root].rest, row.loop.bound) for row in having if root in row.arrays}
+        alone = all(root in row.arrays for row in having) and len(places) <= 1
+        if (len(having) > 1 or not everywhere) and not (alone and everywhere):
+            return f"{root.name} is written in a loop, and used elsewhere by threads that may be others"
+    return ""
+
+
+def _read_again(subject: Subject, rows: list[_Row]) -> tuple[Symbol, list[_Row]] | None:
+    """The array that most loops use at the same place, and these loops: what is never written, or what each thread
+    alone reads and writes."""
+    best: tuple[Symbol, list[_Row]] | None = None
+    for root in subject.facts.arrays:
+        own, places = subject.facts.of(root), dict[tuple[Form, Form], list[_Row]]()
+        for row in rows:
+            if root in row.arrays:
+                places.setdefault((row.arrays[root].rest, row.loop.bound), []).append(row)
+        for found in places.values():
+            if len(found) < 2 or not any(row.arrays[root].read for row in found[1:]):
+                continue
+            alone = len(places) == 1 and all(any(row.touches(one) for row in found) for one in own)
+            if any(one.written for one in own) and not alone:
+                continue
+            if best is None or len(found) > len(best[1]):
+                best = root, found
+    return best
+
+
+def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
+    facts, kept = subject.facts, found.kept
+    wide, keep = subject.name("ROW_VEC"), subject.name("KEEP")
+    count = wide if found.vectors else "1"
+    on = " || ".join([f"{wide} > 1"] * found.vectors + [f"{keep} > 0"] * (kept is not None))
+    edits, sizes = list[Edit](), set[str]()
+    for number, group in enumerate(found.groups):
+        concerned = [one for one in group if found.vectors or (kept is not None and one in kept[1])]
+        units = f"{subject.name('units')}_{number}"
+        for at, row in enumerate(concerned):
+            lines = [f"\n#if {on}"]
+            if at == 0:
+                lines += _begin(subject, plan, concerned, units, count)
+            if kept is not None and row is kept[1][0]:
+                size = f"{keep} > 0 ? {keep} : 1" if keep else "1"
+                lines.append(
+                    f"tunesmith::Elements<{kept[0].element}, {count}> {subject.name('kept')}[{size}];"
+                )
+            edits.append(_rewritten(subject, plan, row, found, lines, units, count))
+            sizes |= {subject.dtype(root) for root in row.arrays}
+    parameters, constraints, full = list[Parameter](), list[Constraint](), "A thread has no registers for more elements."
+    if found.vectors:
+        doc = "neighbouring elements of a row that a thread reads and writes together"
+        parameters.append(Parameter(name=wide, values=(1, 2, 4, 8, 16), doc=doc))
+        because = "No access has more than 16 bytes."
+        constraints += [
+            Constraint(expression=f"{wide} == 1 or {wide} * sizeof({one}) <= 16", because=because) for one in sorted(sizes)
+        ]
+    if kept is not None:
+        doc = f"turns on a row whose elements of {kept[0].name} a thread keeps in registers; 0: none"
+        parameters.append(Parameter(name=keep, values=(0, 1, 2, 4, 8, 16), doc=doc))
+        if found.vectors:
+            constraints.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=full))
+    off = " and ".join([f"{wide} == 1"] * found.vectors + [f"{keep} == 0"] * (kept is not None))
+    assert facts is not None
+    return Change(
+        parameters=tuple(parameters), edits=tuple(edits), kit=("rows",), constraints=tuple(constraints), off=off
+    )
+
+
+def _begin(subject: Subject, plan: Plan, rows: list[_Row], units: str, count: str) -> list[str]:
+    """How many whole vectors the loops have: none where an array begins at another address."""
+    place, kind = rows[0].loop.node, rows[0].loop.variable.written
+    pointers = [
+        f"{root.name} + {plan.written(array.rest, place)}" for row in rows for root, array in row.arrays.items()
+    ]
+    aligned = f"tunesmith::aligned<{count}>({', '.join(dict.fromkeys(pointers))})"
+    return [f"const {kind} {units} = {aligned} ? ({plan.written(rows[0].loop.bound, place)}) / {count} : 0;"]
+
+
+def _rewritten(
+    subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: list[str], units: str, count: str
+) -> Edit:
+    """A loop as its body, for one element, and the walk over the row."""
+    loop, kept = row.loop, found.kept
+    kind, body = loop.variable.written, subject.name("element_body")
+    holds = kept is not None and row in kept[1]
+    swaps, arrays = list[Edit](), list[str]()
+    for root, array in row.arrays.items():
+        local = subject.name(f"{root.name}_here")
+        for access in array.accesses:
+            node = assignment(access)
+            if plan.hint(root, stored=True) != "0" and node is not None:
+                swaps.append(Edit(node.start, node.end, (f"{local} = ", value_of(subject, node))))
+            else:
+                swaps.append(replace(access.node, local))
+        mine = holds and kept is not None and kept[0] is root
+        which = 0 if not mine or kept is None else 1 if kept[1][0] is row else 2
+        flags = f"{str(array.read).lower()}, {str(array.written).lower()}, {which}"
+        hints = f"{plan.hint(root)}, {plan.hint(root, stored=True)}"
+        element = root.element if array.written or not root.type.const else f"{root.element}"
+        pointer = f"const_cast<{element}*>({root.name}) + {plan.written(array.rest, loop.node)}"
+        held = subject.name("kept") if mine else "nullptr"
+        arrays.append(f"tunesmith::Along<{element}, {count}, {flags}, {hints}>{{{pointer}, {held}}}")
+    swaps += [replace(one, "return") for one in loop.body.walk() if one.what == "continue" and not _in_inner(one, loop.node)]
+    taken = "".join(f", auto& {subject.name(f'{root.name}_here')}" for root in row.arrays)
+    first, step = plan.builtins.get("turn", "threadIdx.x"), plan.builtins.get("turns", plan.builtin("blockDim.x"))
+    keep = subject.name("KEEP") if holds else "0"
+    bound = plan.written(loop.bound, loop.node)
+    walked = f"tunesmith::row<{count}, {keep}>(({kind})({first}), ({kind})({step}), {units}, ({kind})({bound}), {body}"
+    lines += ["{", f"const auto {body} = [&](const {kind} {loop.variable.name}{taken}) {{ "]
+    after = ["; };", ", ".join([walked, *arrays]) + ");", "}", "#else", ""]
+    return Edit(
+        loop.node.start,
+        loop.node.end,
+        ("\n".join(lines), span(loop.body, *swaps), "\n".join(after), span(loop.node), _end(loop.node), "\n#endif\n"),
+    )
+
+
+def _end(node: Node) -> str:
+    """What ends the copy of a loop whose own end, a semicolon, comes behind the edit."""
+    return "" if node.kids[3].what == "block" else ";"
+
+
+ROW_LOOPS = Pass("row_loops", _rows, _change, after=("block_size", "row_teams", "cache_hints"))
