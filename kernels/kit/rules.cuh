@@ -105,3 +105,119 @@ __device__ __forceinline__ void row(index_ first, index_ step, index_ units, ind
     for (index_ i = first + units * count_; i < bound; i += step) body(i, arrays.row[i]...);
 }
 }
+//: lanes
+namespace tunesmith {
+// What neighbouring lanes have, for all of them.
+template <int lanes_, class type_, class join_>
+__device__ __forceinline__ type_ joined(unsigned int mask, type_ value, join_ join) {
+#pragma unroll
+    for (int by = lanes_ / 2; by > 0; by >>= 1) value = join(value, __shfl_xor_sync(mask, value, by));
+    return value;
+}
+}
+//: shuffles
+namespace tunesmith {
+// Puts what all threads of a block have in `of` together, into its first element. As many loads as warps, which are a power
+// of two, so that every lane has one and they take turns.
+template <int threads_, class type_, class join_> __device__ __forceinline__ void combine(type_* of, join_ join) {
+    const unsigned int thread = threadIdx.x;
+    type_ value = of[thread];
+#pragma unroll
+    for (int by = 16; by > 0; by >>= 1) value = join(value, __shfl_xor_sync(0xffffffffu, value, by));
+    __syncthreads();
+    if (thread % 32 == 0) of[thread / 32] = value;
+    __syncthreads();
+    value = of[thread % (threads_ / 32)];
+#pragma unroll
+    for (int by = threads_ / 64; by > 0; by >>= 1) value = join(value, __shfl_xor_sync(0xffffffffu, value, by));
+    __syncthreads();
+    if (thread == 0) of[0] = value;
+    __syncthreads();
+}
+}
+//: transposed
+namespace tunesmith {
+// A tile of side_ x side_ elements by blocks of side_ x rows_ threads: get(x, y) along x, put(x, y, element) along y. Rows of
+// the tile have an element more than they need, so that a column lies in different banks.
+template <int side_, int rows_, class type_, class get_, class put_>
+__device__ __forceinline__ void transpose(type_ (&tile)[side_][side_ + 1], long long wide, long long high, get_ get, put_ put) {
+    const long long x = (long long)blockIdx.x * side_, y = (long long)blockIdx.y * side_;
+#pragma unroll
+    for (unsigned int step = threadIdx.y; step < side_; step += rows_)
+        if (x + threadIdx.x < wide && y + step < high) tile[step][threadIdx.x] = get(x + threadIdx.x, y + step);
+    __syncthreads();
+#pragma unroll
+    for (unsigned int step = threadIdx.y; step < side_; step += rows_)
+        if (x + step < wide && y + threadIdx.x < high) put(x + step, y + threadIdx.x, tile[threadIdx.x][step]);
+}
+}
+//: products
+namespace tunesmith {
+// Elements between the rows of a tile: they begin at a vector still, and in other banks.
+template <class type_, int side_, int depth_> struct Part { alignas(16) type_ at[depth_][side_ + 4]; };
+// get(along, step, element) for the elements of a part, by threads that are neighbours where elements are.
+template <int threads_, bool by_steps_, class type_, int side_, int depth_, class get_>
+__device__ __forceinline__ void stage(Part<type_, side_, depth_>& part, get_ get) {
+    constexpr unsigned int inner = by_steps_ ? depth_ : side_;
+#pragma unroll 4
+    for (unsigned int at = threadIdx.x; at < side_ * depth_; at += threads_) {
+        const unsigned int along = by_steps_ ? at / inner : at % inner, step = by_steps_ ? at % inner : at / inner;
+        get(along, step, part.at[step][along]);
+    }
+}
+template <int rows_, int columns_, class body_> __device__ __forceinline__ void each(body_ body) {
+#pragma unroll
+    for (int row = 0; row < rows_; ++row)
+#pragma unroll
+        for (int column = 0; column < columns_; ++column) body(row, column);
+}
+// add(row, column, step, of the row, of the column) for the results of a thread and the steps from first to bound. down,
+// across: the thread's place in the tile.
+template <int rows_, int columns_, bool down_by_steps_, bool across_by_steps_, class down_, class across_, int side_, int depth_,
+          class get_down_, class get_across_, class add_>
+__device__ __forceinline__ void multiply(Part<down_, side_, depth_>& downs, Part<across_, side_, depth_>& acrosses, int down,
+                                         int across, long long first, long long bound, get_down_ get_down,
+                                         get_across_ get_across, add_ add) {
+    constexpr int threads = (side_ / rows_) * (side_ / columns_);
+    for (long long from = first; from < bound; from += depth_) {
+        stage<threads, down_by_steps_>(downs, [&](unsigned int along, unsigned int step, down_& to) {
+            if (from + step < bound) get_down(along, from + step, to);
+        });
+        stage<threads, across_by_steps_>(acrosses, [&](unsigned int along, unsigned int step, across_& to) {
+            if (from + step < bound) get_across(along, from + step, to);
+        });
+        __syncthreads();
+        const auto turn = [&](int step) {
+            down_ of_rows[rows_];
+            across_ of_columns[columns_];
+#pragma unroll
+            for (int row = 0; row < rows_; ++row) of_rows[row] = downs.at[step][down * rows_ + row];
+#pragma unroll
+            for (int column = 0; column < columns_; ++column)
+                of_columns[column] = acrosses.at[step][across * columns_ + column];
+            each<rows_, columns_>(
+                [&](int row, int column) { add(row, column, from + step, of_rows[row], of_columns[column]); });
+        };
+        if (bound - from >= depth_) {
+#pragma unroll
+            for (int step = 0; step < depth_; ++step) turn(step);
+        } else {
+            for (int step = 0; step < bound - from; ++step) turn(step);
+        }
+        __syncthreads();
+    }
+}
+}
+//: halo hints
+namespace tunesmith {
+// The elements around those of a block: rows of `pitch` elements from (x, y) on, as far as they lie in the array.
+template <int hint_, class type_>
+__device__ __forceinline__ void surround(type_* staged, const type_* from, int pitch, int rows, long long x, long long y,
+                                         long long wide, long long high, long long row) {
+    for (int at = threadIdx.y * blockDim.x + threadIdx.x; at < pitch * rows; at += blockDim.x * blockDim.y) {
+        const long long to_x = x + at % pitch, to_y = y + at / pitch;
+        if (to_x >= 0 && to_x < wide && to_y >= 0 && to_y < high) staged[at] = load<hint_>(from + to_y * row + to_x);
+    }
+    __syncthreads();
+}
+}
