@@ -114,30 +114,41 @@ def _off(change: Change) -> str:
 
 
 def rendered(code: bytes, whole: Span, edits: Sequence[Edit]) -> str:
-    """A part of the source with the edits in it. Of edits of one place the first is the outermost; an edit inside another
-    shows where that one has a span of the source."""
-    own = [*whole.swaps, *(one for one in edits if whole.start <= one.start and one.end <= whole.end)]
+    """A part of the source with the edits in it. Of edits of one place those of the span are the outermost, then the others
+    in their order, last what leaves nothing of the source; an edit inside another shows where that one has a span."""
+    own = [(False, one) for one in whole.swaps] + [(True, one) for one in edits]
+    own = [(late, one) for late, one in own if whole.start <= one.start and one.end <= whole.end]
     parts, at = list[bytes](), whole.start
     while own:
-        start = min(one.start for one in own)
-        ranges = [k for k, one in enumerate(own) if one.start == start < one.end]
-        points = [k for k, one in enumerate(own) if one.start == start == one.end]
-        first = max(ranges, key=lambda k: own[k].end) if ranges else points[0]
+        start = min(one.start for _, one in own)
+        here = [k for k, (_, one) in enumerate(own) if one.start == start]
+        ranges = [k for k in here if own[k][1].end > start]
+        points = [k for k in here if own[k][1].end == start]
+        first = min(ranges or points, key=lambda k: (-own[k][1].end, own[k][0], own[k][0] and _leaf(own[k][1]), k))
         if ranges and points and points[0] < first:
             first = points[0]
-        edit = own.pop(first)
-        if edit.start < at:
-            if edit.end <= at:
-                continue  # inside an edit that has shown it, or has left it out
-            raise AssertionError("edits do not overlap")
+        late, edit = own.pop(first)
+        assert edit.start >= at, "edits do not overlap"
         parts.append(code[at : edit.start])
-        inside = [one for one in own if edit.start <= one.start and one.end <= edit.end and edit.end > edit.start]
-        parts += [
-            part.encode() if isinstance(part, str) else rendered(code, part, inside).encode() for part in edit.parts
-        ]
-        own = [one for one in own if one not in inside]
         at = edit.end
+        if edit.end > edit.start:
+            inside = [pair for pair in own if edit.start <= pair[1].start and pair[1].end <= edit.end]
+            own = [pair for pair in own if pair not in inside]
+        else:
+            inside = []
+        swaps = tuple(one for is_late, one in inside if not is_late)
+        others = [one for is_late, one in inside if is_late]
+        for part in edit.parts:
+            if isinstance(part, str):
+                parts.append(part.encode())
+            else:
+                both = Span(part.start, part.end, (*part.swaps, *swaps))
+                parts.append(rendered(code, both, others).encode())
     return b"".join([*parts, code[at : whole.end]]).decode()
+
+
+def _leaf(edit: Edit) -> bool:
+    return all(isinstance(part, str) for part in edit.parts)
 
 
 def _body(subject: Subject, plan: Plan) -> list[Edit]:

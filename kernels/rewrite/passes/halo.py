@@ -61,7 +61,8 @@ def _around(subject: Subject, root: Symbol) -> _Staged | None:
         if one.node.what != "index" or one.node.fixed or index.times("@x") != ONE or index.times("@y") != pitch:
             return None
         x = dict(rest.terms).get((), 0)
-        y = next((k for k in range(-REACH, REACH + 1) if rest - Form.number(x) == pitch * Form.number(k)), None)
+        rows = range(-REACH, REACH + 1) if several else (0,)
+        y = next((k for k in rows if rest - Form.number(x) == pitch * Form.number(k)), None)
         if y is None or abs(x) > REACH:
             return None
         places.append((one, x, y))
