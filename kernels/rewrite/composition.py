@@ -36,7 +36,9 @@ class Composed:
     exact: bool
 
 
-def compose(subject: Subject, passes: Sequence[Pass], only: Collection[str] | None = None) -> Composed | tuple[str, ...]:
+def compose(
+    subject: Subject, passes: Sequence[Pass], only: Collection[str] | None = None
+) -> Composed | tuple[str, ...]:
     """The changes of the passes (all, or the named ones) that apply, in one source; why none applies where that is so."""
     skipped, found = list[str](), dict[str, tuple[Pass, object]]()
     for one in passes:
@@ -172,7 +174,11 @@ def _body(subject: Subject, plan: Plan) -> list[Edit]:
             edits += [Edit(one.start, one.end, (macro,)) for one in subject.returns]
     body = subject.facts.body
     inside = Span(body.start + 1, body.end - 1)
-    parts = ("\n".join(["", f"#if {on}", *opens, "#endif", ""]), inside, "\n".join(["", f"#if {on}", *closes, "#endif", ""]))
+    parts = (
+        "\n".join(["", f"#if {on}", *opens, "#endif", ""]),
+        inside,
+        "\n".join(["", f"#if {on}", *closes, "#endif", ""]),
+    )
     return [*edits, Edit(inside.start, inside.end, parts)]
 
 

@@ -99,7 +99,9 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
     composed = compose(_subject(task, backend, facts), RULES, only)
     if isinstance(composed, tuple):
         return Rewritten(None, composed)
-    guard = [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if composed.exact else []
+    guard = (
+        [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if composed.exact else []
+    )
     static = [one.static_shared for one in composed.changes if one.static_shared]
     template = Template(
         name=NAME,

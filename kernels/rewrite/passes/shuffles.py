@@ -69,7 +69,9 @@ def _tree(subject: Subject, node: Node) -> _Tree | None:
     if [one.least for one in runs] != [step - ONE] or [one.least for one in below] != [step - _THREAD - ONE]:
         return None
     first = _first(subject, start.kids[-1])
-    change = branch.kids[1].kids[0] if branch.kids[1].what == "block" and len(branch.kids[1].kids) == 1 else branch.kids[1]
+    change = (
+        branch.kids[1].kids[0] if branch.kids[1].what == "block" and len(branch.kids[1].kids) == 1 else branch.kids[1]
+    )
     array, how = inside[0].root, _combined(facts.inside(node), change, step)
     if first == 0 or not how or not array.shared or array.type.what != "array" or test.fixed:
         return None

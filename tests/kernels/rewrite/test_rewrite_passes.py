@@ -29,7 +29,9 @@ class TestCacheHints:
     def test_loads_and_stores_are_marked_apart(self) -> None:
         template = template_of(kernel(f"{ELEMENT} y[i] = 2 * x[i];", X | Y, LINE))
         assert {"LOADS": (0, 1, 2), "STORES": (0, 1)}.items() <= {p.name: p.values for p in template.parameters}.items()
-        assert re.search(r"STORE\(&\S*y\[i\]\S* *,[^;]*2 \* \S*LOAD\(&x\[i\]\)", template.source.replace("ELEMENT(x, ", ""))
+        assert re.search(
+            r"STORE\(&\S*y\[i\]\S* *,[^;]*2 \* \S*LOAD\(&x\[i\]\)", template.source.replace("ELEMENT(x, ", "")
+        )
 
     @pytest.mark.parametrize(
         ("body", "missing"),
