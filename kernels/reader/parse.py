@@ -122,7 +122,7 @@ class Unit:
         self.code, self.where, self.language = code, str(where), language
         self.folders, given = folders, dict(defines or {})
         # The name of a template's parameter binds it; as a macro it would hide the parameter.
-        bound = {one for one in given if re.search(rf"template\s*<[^;{{}}()]*\b{one}\s*[,>=]", code)}
+        bound = {one for one in given if re.search(rf"template\s*<[^;{{}}()]*\b{one}\s*[,>=][^;{{}}]*\b__global__\b", code)}
         self.bound = {name: value for name, value in given.items() if name in bound}
         self.defines = {name: value for name, value in given.items() if name not in bound}
         self.missing: dict[str, tuple[str, int]] = {}
@@ -143,7 +143,7 @@ class Unit:
         return diagnostics
 
     def _parsed(self) -> list[Any]:
-        given = [f"-D{name}={value}" for name, value in self.defines.items()]
+        given = [f"-D{name}={value}" for name, value in self.defines.items() if self.language == "opencl"]
         places = [f"-I{folder}" for folder in self.folders] + [f"-I{_EMPTY}", f"-I{_EMPTY}/a/b/c/d"]
         builtins = BUILTINS[self.language].read_text(encoding="utf-8")
         head = f"{_EMPTY}/builtins.cuh" if self.language == "cuda" else f"{_EMPTY}/opencl-c-base.h"
@@ -151,7 +151,9 @@ class Unit:
         files += [(f"{_EMPTY}/a/b/c/d/{name}", "") for name in self.missing]
         more = []
         if self.language == "cuda":
-            files.append((f"{_EMPTY}/unknown.cuh", "".join(self._stubs.values())))
+            # Behind the builtins, whose own names a macro of the author's must not replace.
+            macros = [f"#define {name} {value}\n" for name, value in self.defines.items()]
+            files.append((f"{_EMPTY}/unknown.cuh", "".join([*self._stubs.values(), *macros])))
             more = ["-include", head, "-include", f"{_EMPTY}/unknown.cuh"]
         arguments = [*_OPTIONS[self.language], *_QUIET, *more, *given, *places]
         try:
@@ -307,6 +309,9 @@ class Unit:
                         value = str(made.get_template_argument_value(at)) if what == "INTEGRAL" else ""
                         texts.append(made.get_template_argument_type(at).spelling if what == "TYPE" else value)
                     found.add(tuple(texts))
+        for text in () if found else re.findall(rf"\b{template.spelling}\s*<([^;<>(){{}}]*)>\s*<<<", self.code):
+            # Host code that needs headers that are not here has no complete tree.
+            found.add(tuple("" if re.match(r"[A-Za-z_]", one) else one for one in split(text)))
         return list(found.pop()) if len(found) == 1 else []
 
     def written(self, cursor: Any) -> str:

@@ -17,8 +17,11 @@ from tunesmith.kernels.reader.parse import body, kind
 from tunesmith.kernels.reader.spans import (
     ANY,
     NONE,
+    NOWHERE,
     Span,
+    absent,
     arithmetic,
+    blend,
     choose,
     compare,
     everywhere,
@@ -29,9 +32,11 @@ from tunesmith.kernels.reader.spans import (
 )
 from tunesmith.kernels.reader.tree import Kind, Node, key, kind_of, lower
 
-MAX_STEPS = 60_000
+MAX_STEPS = 25_000
 """Expressions and statements of a run; what a longer one would touch is not known."""
-MAX_TURNS = 400
+MAX_WORK = 100_000_000
+"""Steps times threads."""
+MAX_TURNS = 600
 """Turns of a loop, after which its variables may have any value."""
 MAX_ELEMENTS = 1 << 22
 MAX_DEPTH = 24
@@ -50,7 +55,7 @@ class Stopped(Exception):
 class Array:
     """What a run did to an array. element: bytes of one; reach: elements from its begin, as far as they are known; open:
     whether an index is not known; negative: whether one may be; read, written: at all; early: read before it was
-    written for certain; assigned: by element, whether it was; lost: why the run does not know what happens."""
+    written for certain; collides: whether two threads write an element; assigned: by element, whether one did; lost: why the run does not know what happens."""
 
     element: int
     reach: int = 0
@@ -64,6 +69,7 @@ class Array:
     assigned: Any = field(default_factory=lambda: np.zeros(0, bool))
     strides: set[frozenset[str]] = field(default_factory=set)
     threads: Any = None
+    collides: bool = False
 
     def covered(self, count: int) -> bool:
         """Whether each of `count` elements was written for certain."""
@@ -121,7 +127,7 @@ class Run:
         self.arrays: dict[str, Array] = {}
         self.shared: dict[str, Node] = {}
         self.frames: list[Frame] = []
-        self.axes: set[str] = set()
+        self.used: set[tuple[str, str]] = set()
         self.steering: set[str] = set()
         self.stopped = False
         self.functions: dict[str, tuple[list[Node], Node | None]] = {}
@@ -230,7 +236,7 @@ class Run:
 
     def _step(self) -> None:
         self.steps += 1
-        if self.steps > MAX_STEPS:
+        if self.steps > MAX_STEPS or self.steps * self.count > MAX_WORK:
             raise Stopped
 
     def _leave(self, what: str) -> None:
@@ -674,8 +680,8 @@ class Run:
         if node.what != "DECL_REF_EXPR" or axis not in _AXES:
             return None
         at = _AXES[axis]
-        if node.name == "blockIdx":
-            self.axes.add(axis)
+        if node.name in ("threadIdx", "blockIdx", "gridDim"):
+            self.used.add((node.name[:-3] if node.name != "gridDim" else "grid", axis))
         return {
             "threadIdx": lambda: number(self.thread[at]),
             "blockIdx": lambda: number(self.in_grid[at]),
@@ -736,7 +742,7 @@ class Run:
                     self._set(root, value if value is not None else self._unknown(kind_))
                 found = self._get(root, kind_)
             elif root in self.arrays:
-                self._touch(self.arrays[root], offset, max(kind_.size, 1), reads or atomic, writes, len(pointer.targets) == 1 and not atomic)
+                self._touch(self.arrays[root], offset, max(kind_.size, 1), reads or atomic, writes, not atomic)
                 self.arrays[root].atomic |= atomic
             else:
                 if root in self.shared:
@@ -752,7 +758,10 @@ class Run:
     def _touch(self, array: Array, offset: Span, size: int, reads: bool, writes: bool, certain: bool) -> None:
         if not self.may.any():
             return
-        low, high = (np.broadcast_to(one, self.count)[self.may] for one in (offset.low, offset.high))
+        here = self.may & ~absent(offset)
+        if not here.any():
+            return
+        low, high = (np.broadcast_to(one, self.count)[here] for one in (offset.low, offset.high))
         array.read, array.written = array.read or reads, array.written or writes
         array.strides |= offset.strides
         first, last = float(low.min()), float(high.max()) + size
@@ -764,7 +773,7 @@ class Run:
         array.reach = max(array.reach, int(-(-last // array.element)))
         if array.threads is None:
             array.threads = np.zeros(self.count, bool)
-        array.threads = array.threads | self.may
+        array.threads = array.threads | here
         if len(array.assigned) < array.reach:
             array.assigned = np.concatenate([array.assigned, np.zeros(array.reach - len(array.assigned), bool)])
         width = max(1, size // array.element)
@@ -772,7 +781,8 @@ class Run:
             places = (low // array.element).astype(np.int64).clip(0)
             array.early = not offset.known or not all(array.assigned[places + at].all() for at in range(width))
         if writes and certain and offset.known:
-            exact = np.broadcast_to(offset.low, self.count)[self.sure] // array.element
+            exact = np.broadcast_to(offset.low, self.count)[self.sure & here] // array.element
+            array.collides |= len(np.unique(exact)) < len(exact)
             for at in range(width):
                 chosen = exact + at
                 array.assigned[chosen[(chosen >= 0) & (chosen < len(array.assigned))]] = True
@@ -937,7 +947,11 @@ class Run:
         axis = int(at.low)
         letter = "xyz"[axis]
         if name in ("get_global_id", "get_group_id"):
-            self.axes.add(letter)
+            self.used.add(("block", letter))
+        if name in ("get_global_size", "get_num_groups"):
+            self.used.add(("grid", letter))
+        if name in ("get_global_id", "get_local_id"):
+            self.used.add(("thread", letter))
         block, grid = self.block[axis], self.grid[axis]
         found = {
             "get_global_id": lambda: number(np.asarray(self.in_grid[axis]) * block + self.thread[axis]),
@@ -962,16 +976,8 @@ def _chosen(mask: Any, one: Any, other: Any) -> Any:
     if isinstance(one, Span) and isinstance(other, Span):
         return choose(mask, one, other)
     if isinstance(one, Pointer) and isinstance(other, Pointer):
-        if not one.targets or not other.targets:
-            return one if one.targets else other
-        return Pointer(
-            {
-                root: choose(mask, one.targets[root], other.targets[root])
-                if root in one.targets and root in other.targets
-                else one.targets.get(root) or other.targets[root]
-                for root in {**one.targets, **other.targets}
-            }
-        )
+        roots = {**one.targets, **other.targets}
+        return Pointer({at: choose(mask, one.targets.get(at, NOWHERE), other.targets.get(at, NOWHERE)) for at in roots})
     return one
 
 
@@ -980,10 +986,9 @@ def _merged(mask: Any, one: Any, other: Any, _unused: Any = None) -> Any:
     if isinstance(one, Span) and isinstance(other, Span):
         return choose(mask, hull(one, other), one) if np.any(mask) else one
     if isinstance(one, Pointer) and isinstance(other, Pointer):
-        found = dict(one.targets)
-        for root, at in other.targets.items():
-            found[root] = choose(mask, hull(found[root], at), found[root]) if root in found else at
-        return Pointer(found)
+        roots = {**one.targets, **other.targets}
+        pairs = {at: (one.targets.get(at, NOWHERE), other.targets.get(at, NOWHERE)) for at in roots}
+        return Pointer({at: choose(mask, blend(*pair), pair[0]) if np.any(mask) else pair[0] for at, pair in pairs.items()})
     return one
 
 

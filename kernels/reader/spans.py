@@ -63,6 +63,8 @@ def fitted(value: Span, kind: Kind) -> Span:
         return value
     if value.known:
         known = value.low
+        if type(known) is int and kind.least <= known <= kind.largest:
+            return value
         if not np.issubdtype(np.asarray(known).dtype, np.integer):
             if not np.all(np.isfinite(known)):
                 return of_kind(kind)
@@ -92,6 +94,23 @@ def choose(mask: Any, one: Span, other: Span) -> Span:
         return one
     low = np.where(mask, one.low, other.low)
     high = low if one.known and other.known else np.where(mask, one.high, other.high)
+    return Span(low, high, NONE, one.strides | other.strides)
+
+
+NOWHERE = number(-(1 << 62))
+"""The distance of what a pointer does not point to."""
+
+
+def absent(value: Span) -> Any:
+    """For which threads a pointer does not point to what this is the distance of."""
+    return np.less(value.low, -(1 << 61))
+
+
+def blend(one: Span, other: Span) -> Span:
+    """Either of two distances, where both are there; which one is not known."""
+    no_one, no_other = absent(one), absent(other)
+    low = np.where(no_one, other.low, np.where(no_other, one.low, np.minimum(one.low, other.low)))
+    high = np.where(no_one, other.high, np.where(no_other, one.high, np.maximum(one.high, other.high)))
     return Span(low, high, NONE, one.strides | other.strides)
 
 
