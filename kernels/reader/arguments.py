@@ -16,7 +16,7 @@ _COMPONENTS = "xyzw"
 
 def refused(one: Parameter) -> str:
     """Why a parameter can be no argument, and the remedy, as a clause that follows its name; empty where it can."""
-    written, kind = one.cursor.type.get_canonical().kind.name, one.kind
+    kind = one.kind
     inner = kind.element if one.pointer else None
     if not one.name:
         return "has no name: give it one"
@@ -31,7 +31,7 @@ def refused(one: Parameter) -> str:
             f"is a pointer to arrays: declare it as {array}, and for {one.name}[i][j] write {one.name}[i * LENGTH + j] "
             "with the length of a row"
         )
-    if written == "POINTER" and "(" in kind.spelling or written in ("MEMBERPOINTER", "FUNCTIONPROTO"):
+    if one.pointer and one.cursor.type.get_canonical().get_pointee().kind.name == "FUNCTIONPROTO":
         return "is a pointer to a function: call a __device__ function by its name instead"
     if one.local or one.dtype:
         return ""

@@ -9,19 +9,23 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tunesmith.kernels.build.guard import refuse_text
+from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
 from tunesmith.kernels.reader.arguments import refused
 from tunesmith.kernels.reader.facts import Facts, Parameter, product, read_facts, scalar_value
 from tunesmith.kernels.reader.parse import SourceError, Unit
-from tunesmith.kernels.reader.slice import Slice, sliced, where
+from tunesmith.kernels.reader.slice import Slice, listed, sliced
 from tunesmith.kernels.rewrite.source import Source
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS
 from tunesmith.kernels.spec.taskfile import MARK
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
+
+
+KNOWN = HEADERS | STANDARD.keys()
+"""Headers that need not be found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,12 @@ def read_kernel(
     unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
     part = sliced(unit, found)
-    facts = read_facts(unit, found)
+    facts = read_facts(unit, found, part.doubts)
     obstacles = [f"the parameter {one.name} of {found.name} {why}" for one in facts.parameters if (why := refused(one))]
     if part.unknown:
-        names = ", ".join(dict.fromkeys(where(unit, one) for one in part.unknown))
-        missing = ", ".join(unit.missing)
-        remedy = f"; headers that were not found: {missing} (name their folders with -I)" if missing else ""
-        obstacles.append(f"it uses what is declared nowhere: {names}{remedy}")
+        missing = ", ".join(one for one in unit.missing if one not in KNOWN)
+        remedy = f"name with -I the folders of headers that were not found ({missing}), or" if missing else "give"
+        obstacles.append(f"it uses what is declared nowhere: {listed(part.unknown)}; {remedy} macros with -D")
     text = _with_local_memory(part.text, found.name, facts) if any(one.local for one in facts.parameters) else part.text
     objection = refuse_text(text, backend)
     if objection is not None:
@@ -84,6 +87,8 @@ def read_kernel(
             obstacles.append(f"the parameter {size} of {found.name} has a reserved name; rename it, as to {size}_")
     if obstacles:
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
+    renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
+    facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
     return Read(found.name, backend, Slice(text, part.unknown, part.types), facts)
 
 

@@ -9,23 +9,27 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
 
 from tunesmith.kernels.reader.launch import HostLaunch, launches
 from tunesmith.kernels.reader.parse import Entry, Unit, kind, walk
-from tunesmith.kernels.reader.run import Array, Run
+from tunesmith.kernels.reader.run import MAX_WORK, Array, Run
 from tunesmith.kernels.reader.shapes import fit, values
 from tunesmith.kernels.reader.tree import Kind, kind_of
-from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
+from tunesmith.kernels.spec.dtypes import C_TYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 
-_PRIMES, _SMALL, _TINY = (7, 11, 13, 17, 19, 23, 29, 31), (2, 3, 5, 7), (5, 11, 19, 29)
+_PRIMES, _TINY, _SMALL = (7, 11, 13, 17, 19, 23, 29, 31), (5, 11, 19, 29), (2, 3, 5, 7)
+_LEAST = (3, 5, 7, 4)
 SETS = 3
 """Sets of sizes that a kernel is run with; then each size is made `LARGE` once, as it may be divided."""
 LARGE = 521
 MAX_THREADS = 1 << 16
+BUDGET = 500_000_000
+"""Work of the runs that look for a launch, and again of those that follow, as `Run.work` counts it."""
 BLOCKS: dict[int, tuple[tuple[int, ...], ...]] = {
     0: ((1,),),
     1: ((256,), (128,), (64,), (32,), (512,), (1024,)),
@@ -33,17 +37,21 @@ BLOCKS: dict[int, tuple[tuple[int, ...], ...]] = {
     3: ((32, 4, 2), (8, 8, 8), (8, 8, 4), (4, 4, 4)),
 }
 """Blocks to try where the source does not say one, by the number of axes, the usual one first."""
-TRIED_BLOCKS = {1: (40, 160), 2: (12,), 3: (8,)}
+TRIED_BLOCKS = {1: (40, 160), 2: (8,), 3: (6,)}
 """Blocks along each axis of a grid that is not known, by the number of axes."""
 MAX_CHEAP = 400
 """Steps of a kernel that is run on a larger grid as well."""
+MANY_BLOCKS = 32
+"""A constant extent of a grid, above which fewer blocks are run."""
 Role = Literal["in", "out", "inout"]
+Shapes = dict[str, tuple[str, ...] | None]
+Sets = list[dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of the kernel. dtype: of the task, empty where there is none; local: memory of a work-group, which
-    OpenCL passes as an argument; default: the text of its default value; cursor: clang's."""
+    """A parameter of the kernel. dtype: of the task, empty where there is none; default: the text of its default value;
+    cursor: clang's."""
 
     name: str
     kind: Kind
@@ -57,20 +65,21 @@ class Parameter:
 
     @property
     def local(self) -> bool:
+        """Whether it is memory of a work-group, which OpenCL passes as an argument."""
         return self.pointer and self.kind.element is not None and self.kind.element.spelling.startswith("__local")
 
     @property
     def whole(self) -> bool:
         """Whether it is a whole number that may count something."""
-        return self.kind.what == "number" and self.kind.size >= 4 and self.kind.spelling.count("enum") == 0
+        return self.kind.what == "number" and self.kind.size >= 4
 
 
 @dataclass(slots=True)
 class Facts:
-    """parameters: of the kernel; sizes: names; grid, block: expressions, where they are known; questions: by "launch",
-    or the name of a parameter, what is not known of it; shapes, roles: by array; requires: what must hold of sizes;
-    shared: bytes of dynamic shared memory; static: bytes that the source declares; local: by local parameter elements;
-    guessed: whether the source has no launch."""
+    """parameters: of the kernel; sizes: names; grid, block: expressions; shapes, roles: by array; questions: by
+    "launch", or the name of a parameter, what is not known of it; requires: what must hold of sizes; shared: bytes of
+    dynamic shared memory; static: bytes that the source declares; local: by local parameter elements; unknown: what of
+    the launch is not even guessed."""
 
     parameters: list[Parameter]
     sizes: list[str] = field(default_factory=list)
@@ -83,151 +92,162 @@ class Facts:
     shared: str = "0"
     static: str = "0"
     local: dict[str, str] = field(default_factory=dict)
-    guessed: bool = False
-    unset: list[str] = field(default_factory=list)
+    unknown: str = ""
 
     def ask(self, what: str, question: str) -> None:
         self.questions.setdefault(what, []).append(question)
 
 
+_QUALIFIER = re.compile(
+    r"\b(?:const|volatile|restrict|struct|__restrict(?:__)?|__global|__local|__constant|__private)\b|[*&]"
+)
+
+
 def parameters_of(unit: Unit, entry: Entry) -> list[Parameter]:
     found = []
     generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
-    open_types = {name for name, bound in entry.types.items() if bound is None}
     for one, written in zip(entry.function.get_arguments(), generic, strict=True):
         made = kind_of(one.type)
         element = made.element if made.what in ("pointer", "array") and made.element is not None else made
-        spelled = re.sub(r"\b(?:const|volatile|__\w+(?<!__half)(?<!16)(?<!m3)(?<!m2)|struct)\b\s*", "", element.spelling).strip()
-        dtype = C_TYPES.get(spelled, "")
-        if dtype in ("float16", "bfloat16") and made.what not in ("pointer", "array"):
-            dtype = C_TYPES.get(spelled, "")
-        named = re.sub(r"\b(?:const|volatile|__restrict__|__restrict)\b|[*&]", "", written.type.spelling).strip()
-        if named in open_types:
+        dtype = C_TYPES.get(_QUALIFIER.sub("", element.spelling).strip(), "")
+        named = _QUALIFIER.sub("", written.type.spelling).strip()
+        if named in entry.types and entry.types[named] is None:
             dtype = named
-        text = unit.written(written)
-        found.append(Parameter(one.spelling, made, dtype, text.partition("=")[2].strip(), one))
+        default = unit.written(written).partition("=")[2].strip()
+        found.append(Parameter(one.spelling, made, dtype, default, one))
     return found
 
 
-def read_facts(unit: Unit, entry: Entry) -> Facts:
-    """What is known of a kernel, and what is not."""
+def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
+    """What is known of a kernel, and what is not. doubts: lines of the source that are not understood."""
     facts = Facts(parameters_of(unit, entry))
-    whole = [one.name for one in facts.parameters if one.whole]
     found = launches(unit, entry) if unit.language == "cuda" else []
     known = [one for one in found if None not in one.grid and None not in one.block]
-    host = known[0] if known else None
-    search = _Search(entry, facts, whole)
-    if host is None or not search.of_host(host):
-        host = None
-        search.guess(unit, found)
-    elif len({(one.grid, one.block) for one in found}) > 1:
-        facts.ask("launch", "which launch you mean: the source has " + " and ".join(f"<<<{one.written}>>>" for one in found))
+    search = _Search(unit, entry, facts)
+    if known and search.take(known[0]):
+        if len({(one.grid, one.block) for one in found}) > 1:
+            facts.ask("launch", f"which launch you mean: {' and '.join(f'<<<{one.written}>>>' for one in found)}")
+    else:
+        search.guess(found)
+    if entry.others:
+        bound = ", ".join(f"{name} = {value}" for name, value in entry.values.items())
+        others = " and ".join(f"<{one}>" for one in entry.others)
+        facts.ask("launch", f"whether {bound} is meant: the source launches {others} too")
     search.conclude()
-    if host is not None and host.shared is not None and host.shared != "0":
-        facts.shared = host.shared
+    if known and known[0].shared not in (None, "0"):
+        facts.shared = str(known[0].shared)
+    for one in facts.parameters if doubts else ():
+        if one.pointer and not one.local:
+            facts.ask(one.name, f"the role and the shape of {one.name}, as the reader does not understand {doubts[0]}")
     return facts
 
 
 class _Search:
     """Runs a kernel and fills in `facts`."""
 
-    def __init__(self, entry: Entry, facts: Facts, whole: list[str]) -> None:
-        self.entry, self.facts, self.whole = entry, facts, whole
+    def __init__(self, unit: Unit, entry: Entry, facts: Facts) -> None:
+        self.unit, self.entry, self.facts = unit, entry, facts
+        self.whole = [one.name for one in facts.parameters if one.whole]
         self.extra: list[str] = []
-        self.sets = self._sets(1)
-        self.used: list[dict[str, int]] = []
+        self.fixed: dict[str, str] = {}
+        self.left = BUDGET
+        self.sets = self._sets(_PRIMES)
+        self.used: Sets = []
+        self.guessed = False
 
-    def _sets(self, unit: int, primes: tuple[int, ...] = ()) -> list[dict[str, int]]:
-        """Values of the sizes, different ones for each, in changing order: primes, or multiples of `unit`."""
-        names, primes = [*self.whole, *self.extra], primes or (_PRIMES if unit == 1 else _SMALL)
+    def _sets(self, primes: tuple[int, ...], unit: int = 1) -> Sets:
+        """Values of the sizes, different ones for each, in changing order."""
+        names = [*self.whole, *self.extra, *self.fixed]
         return [
             {name: primes[(3 * at + 5 * turn) % len(primes)] * unit for at, name in enumerate(names)} for turn in range(SETS)
         ]
 
+    def _run(self, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int]) -> Run:
+        run = Run(self.entry.function, arguments, grid, block, max(0, min(self.left, MAX_WORK)))
+        self.left -= run.work
+        return run
+
     # The launch.
 
-    def of_host(self, host: HostLaunch) -> bool:
+    def take(self, host: HostLaunch) -> bool:
         """Takes the launch that the source has, where it can be run."""
-        self.extra = [one for one in host.sizes if one not in self.whole]
-        self.sets = self._sets(1)
-        self.facts.grid = tuple(one or "1" for one in host.grid)
-        self.facts.block = tuple(one or "1" for one in host.block)
+        facts = self.facts
+        in_block = [one for one in host.sizes if any(one in parse(text or "1").names for text in host.block)]
+        named = {one: "256" if len(host.block) == 1 else "16" for one in in_block}
+        facts.grid, facts.block = (tuple(_put(one or "1", named) for one in dims) for dims in (host.grid, host.block))
+        if in_block:
+            facts.ask("launch", f"the block, which the source launches with {' and '.join(in_block)}")
+        self.extra = [one for one in host.sizes if one not in (*self.whole, *in_block)]
+        for at, text in enumerate(facts.grid):
+            if text.isdigit() and int(text) > MANY_BLOCKS:
+                self.fixed[f"grid_{'xyz'[at]}"] = text
+        facts.grid = tuple(next((name for name, of in self.fixed.items() if of == one), one) for one in facts.grid)
+        self.sets = self._sets(_PRIMES)
         try:
-            return all(1 <= np.prod([values(one, self.sets[:1])[0] for one in self.facts.block]) <= 1024 for _ in (0,))
+            return 1 <= prod(values(one, self.sets[:1])[0] for one in facts.block) <= 1024
         except ExpressionError:
             return False
 
-    def guess(self, unit: Unit, found: Sequence[HostLaunch]) -> None:
+    def guess(self, found: Sequence[HostLaunch]) -> None:
         """A launch that covers what the guards of the kernel admit."""
-        self.extra = []
-        self.sets = self._sets(1, _TINY)
-        blocks = [one.block for one in found if None not in one.block]
-        fixed = _declared_block(unit, self.entry)
-        threads, grid_axes = self._axes()
-        tried = BLOCKS[len(threads)]
-        if fixed:
-            tried = (fixed,)
-        elif blocks and len(set(blocks)) == 1 and all(one is not None and one.isdigit() for one in blocks[0]):
-            tried, threads = (tuple(int(one or 1) for one in blocks[0]),), ["x", "y", "z"][: len(blocks[0])]
-        best: tuple[tuple[int, ...], list[Run], list[int]] | None = None
-        for block in tried:
-            full = [1, 1, 1]
-            if block == fixed or (blocks and block == tried[0] and len(tried) == 1 and not fixed):
-                full[: len(block)] = block
-            else:
-                for axis, extent in zip(threads, block, strict=False):
-                    full["xyz".index(axis)] = extent
-            for tried_blocks in TRIED_BLOCKS[max(1, len(grid_axes))]:
-                grid = [tried_blocks if axis in grid_axes else 1 for axis in "xyz"]
-                runs = [Run(self.entry.function, one, grid, full) for one in self.sets]
-                bounded = all(self._active(runs[0], "xyz".index(one), 1)[0] < tried_blocks for one in grid_axes)
-                if bounded or runs[0].steps > MAX_CHEAP:
+        self.extra, self.fixed, self.guessed = [], {}, True
+        self.sets = self._sets(_TINY)
+        used = self._run(self.sets[0], (2, 2, 2), (4, 2, 2)).used
+        threads, grid_axes = (sorted(axis for what, axis in used if what == of) for of in ("thread", "block"))
+        given = [one.block for one in found if all(text and text.isdigit() for text in one.block)]
+        fixed = _declared_block(self.unit, self.entry) or tuple(int(one or 1) for one in (given[0] if given else ()))
+        blocks = [fixed] if fixed else [_placed(one, threads) for one in BLOCKS[len(threads)]]
+        best: tuple[tuple[int, ...], list[Run], Sequence[int]] | None = None
+        for block in blocks:
+            for sets in [self.sets, self._sets(_SMALL, 16)] if len(threads) > 1 else [self.sets]:
+                runs, grid = self._tried(block, grid_axes, sets)
+                best = best or (block, runs, grid)
+                if self._suits(runs):
+                    best, self.sets = (block, runs, grid), sets
                     break
-            best = best or (tuple(full), runs, grid)
-            if self._suits(runs):
-                best = (tuple(full), runs, grid)
-                break
+            else:
+                continue
+            break
         assert best is not None
-        self._cover(best[0], best[1], best[2], grid_axes)
-        self.facts.guessed = True
-        why = "the source has no launch" if not found else "its launch in the source cannot be said in sizes, <<<" + found[0].written + ">>>"
-        self.facts.ask("launch", f"the launch: {why}")
+        self._cover(*best, grid_axes)
+        why = f"the source has <<<{found[0].written}>>>" if found else "the source has none"
+        self.facts.ask("launch", f"the launch, as {why}")
 
-    def _axes(self) -> tuple[list[str], list[str]]:
-        """The axes of threads and of blocks that the kernel asks for."""
-        threads, blocks = set[str](), set[str]()
-        run = Run(self.entry.function, self.sets[0], (2, 2, 2), (4, 2, 2))
-        for used, name in run.used:
-            (threads if used == "thread" else blocks).add(name)
-        return sorted(threads), sorted(blocks)
+    def _tried(self, block: tuple[int, ...], axes: Sequence[str], sets: Sets) -> tuple[list[Run], Sequence[int]]:
+        grid, runs = [1, 1, 1], list[Run]()
+        for tried in TRIED_BLOCKS[max(1, len(axes))]:
+            grid = [tried if axis in axes else 1 for axis in "xyz"]
+            runs = [self._run(one, grid, block) for one in sets]
+            bounded = all(self._active(runs[0], "xyz".index(one), 1)[0] < tried for one in axes)
+            if bounded or runs[0].steps > MAX_CHEAP:
+                break
+        return runs, grid
 
     @staticmethod
     def _suits(runs: Sequence[Run]) -> bool:
-        """Whether shared memory holds what the block puts there, and no two threads write the same element."""
+        """Whether shared memory holds what the block puts there, row by row, and no two threads write one element."""
         for run in runs:
-            if run.stopped:
+            if run.stopped or any(one.collides for one in run.arrays.values()):
                 return False
-            for name, array in run.arrays.items():
-                if array.collides:
+            for name, node in run.shared.items():
+                array, row = run.arrays.get(f"shared {name}"), node.kind.element
+                if array is None or not node.kind.size or row is None:
+                    continue
+                reach = array.reach * array.element
+                rows = row.what == "array" and run.block[1] > 1
+                if reach > node.kind.size or (rows and reach <= node.kind.size - row.size):
                     return False
-                node = run.shared.get(name.removeprefix("shared ")) if name.startswith("shared ") else None
-                if node is not None and node.kind.size and array.reach * array.element > node.kind.size:
-                    return False
-                if node is not None and node.kind.size and len(run.block) and run.block[1] > 1 and node.kind.element is not None and node.kind.element.what == "array":
-                    rows = node.kind.size // max(node.kind.element.size, 1)
-                    if array.reach * array.element <= node.kind.size - node.kind.element.size and rows > 1:
-                        return False
         return True
 
     def _cover(self, block: tuple[int, ...], runs: Sequence[Run], grid: Sequence[int], axes: Sequence[str]) -> None:
-        """A grid that covers the threads that touch anything."""
-        extents = ["1", "1", "1"]
+        """A grid that covers the threads that write anything."""
+        extents, block = ["1", "1", "1"], (*block, 1, 1)[:3]
         for axis in axes:
             at = "xyz".index(axis)
             found = [self._active(run, at, block[at]) for run in runs]
             extents[at] = self._extent([one[0] for one in found], [one[1] for one in found], grid[at], block[at], axis, axes)
         self.facts.grid, self.facts.block = _trimmed(extents), _trimmed([str(one) for one in block])
-        self.sets = self._sets(1)
+        self.sets = self._sets(_PRIMES)
 
     @staticmethod
     def _active(run: Run, at: int, block: int) -> tuple[int, int]:
@@ -245,14 +265,12 @@ class _Search:
     def _extent(self, blocks: list[int], threads: list[int], tried: int, block: int, axis: str, axes: Sequence[str]) -> str:
         if all(one < tried for one in blocks):
             dims = fit(threads, self.sets) if block > 1 else None
+            whole = None if all(one == blocks[0] for one in blocks) and dims is not None else fit(blocks, self.sets)
+            if whole is not None and (dims is None or len(product(whole)) < len(product(dims))):
+                return product(whole)
             if dims is not None and not all(one.isdigit() for one in dims):
-                whole = fit(blocks, self.sets) if not all(one == blocks[0] for one in blocks) else None
-                if whole is not None and len(product(whole)) < len(product(dims)):
-                    return product(whole)
                 return f"ceil_div({product(dims)}, {block})"
-            dims = fit(blocks, self.sets)
-            if dims is not None:
-                return product(dims)
+            self.facts.unknown = f"the number of blocks along {axis}"
         used = {one.spelling for one in walk(self.entry.function) if kind(one) == "DECL_REF_EXPR"}
         unused = [one for one in self.whole if one not in used]
         if len(unused) == 1 and axis == axes[-1]:
@@ -265,174 +283,184 @@ class _Search:
 
     # Shapes and roles.
 
-    def launch(self, one: Mapping[str, int], arguments: Mapping[str, int]) -> Run | None:
+    def _launched(self, sizes: Mapping[str, int], arguments: Mapping[str, int]) -> Run | None:
         try:
-            grid = [values(text, [one])[0] for text in self.facts.grid]
-            block = [values(text, [one])[0] for text in self.facts.block]
+            grid, block = ([values(text, [sizes])[0] for text in dims] for dims in (self.facts.grid, self.facts.block))
         except ExpressionError:
             return None
-        count = int(np.prod(grid)) * int(np.prod(block))
-        if not 0 < count <= MAX_THREADS:
-            return None
-        return Run(self.entry.function, arguments, grid, block)
+        return self._run(arguments, grid, block) if 0 < prod(grid) * prod(block) <= MAX_THREADS else None
 
     def conclude(self) -> None:
         """Fills in sizes, shapes and roles."""
+        facts, self.left = self.facts, BUDGET
         self._name_axes()
-        first = self._shaped(self.sets, large=True) or self._shaped(self._sets(1, (3, 5, 7, 4)))
+        self.left = BUDGET
+        first = self._shaped(self.sets, large=True) or self._shaped(self._sets(_LEAST))
         self.sets = self.used or self.sets
-        if first is None or any(first[1][one] is None for one in first[1]):
+        if first is None or None in first[1].values():
             unit = self._unit()
-            aligned = self._shaped(self._sets(unit))
-            if aligned is not None and sum(one is None for one in aligned[1].values()) < (99 if first is None else sum(one is None for one in first[1].values())):
-                first, self.sets = aligned, self._sets(unit)
+            aligned, used = self._shaped(self._sets(_SMALL, unit)), self.used
+            if aligned is not None and _open(aligned[1]) < (99 if first is None else _open(first[1])):
+                first, self.sets = aligned, used
                 self._require(unit, aligned[1])
         runs, shapes = first if first is not None else ([], {})
-        known = [one for one in shapes.values() if one is not None]
-        needed = {name for dims in known for one in dims for name in parse(one).names}
-        for text in (*self.facts.grid, *self.facts.block):
-            needed |= parse(text).names
+        needed = {name for dims in (*shapes.values(), facts.grid, facts.block) for one in dims or () for name in parse(one).names}
         steering = set[str]().union(*(run.steering for run in runs)) if runs else set(self.whole)
-        self.facts.sizes = [one for one in (*self.whole, *self.extra) if one in needed or one in steering]
-        again = runs if set(self.whole) <= set(self.facts.sizes) else self._again()
-        for one in self.facts.parameters:
+        facts.sizes = [one for one in (*self.whole, *self.extra) if one in needed or one in steering]
+        again = runs
+        if not set(self.whole) <= set(facts.sizes):
+            # Scalars that are no sizes may have any value.
+            launched = [self._launched(one, {name: one[name] for name in facts.sizes}) for one in self.sets]
+            again = [one for one in launched if one is not None]
+        for one in facts.parameters:
             if one.pointer and not one.local:
                 self._array(one, runs, shapes.get(one.name), again)
-        self._memory(runs, again or runs)
-
-    def _name_axes(self) -> None:
-        """Blocks that nothing bounds are counted by a parameter, where only then indices do not leave an array."""
-        for name in list(self.extra) if self.facts.guessed else ():
-            found = self._shaped(self.sets)
-            before, best = (self.facts.grid, self.extra, self.sets), (self._open(found), "")
-            if not best[0]:
-                return
-            for other in self.whole:
-                self.facts.grid = tuple(other if one == name else one for one in before[0])
-                self.extra = [one for one in before[1] if one != name]
-                self.sets = self._sets(1)
-                left = self._open(self._shaped(self.sets))
-                if left < best[0]:
-                    best = left, other
-            self.facts.grid, self.extra, self.sets = before
-            if best[1]:
-                self.facts.grid = tuple(best[1] if one == name else one for one in before[0])
-                self.extra = [one for one in before[1] if one != name]
-                self.sets = self._sets(1)
-
-    @staticmethod
-    def _open(found: tuple[list[Run], dict[str, tuple[str, ...] | None]] | None) -> int:
-        """How much is not explained: arrays without a shape, and outputs of which elements are left out."""
-        if found is None:
-            return 99
-        last = found[0][-1].arrays
-        return sum(dims is None for dims in found[1].values()) + sum(
-            last[name].written and not last[name].covered(last[name].reach) for name in found[1] if name in last
-        )
-
-    def _again(self) -> list[Run]:
-        """Runs in which scalars that are no sizes are not known."""
-        found = []
-        for one in self.sets:
-            run = self.launch(one, {name: value for name, value in one.items() if name in self.facts.sizes})
-            if run is not None:
-                found.append(run)
-        return found
+        self._memory(runs, again)
+        self._unfix(again)
 
     def _unit(self) -> int:
         extents = [int(one) for one in self.facts.block if one.isdigit()]
         return max([16, *(one for one in extents if one <= 32)]) if len(extents) > 1 else max(extents or [32])
 
-    def _shaped(self, sets: list[dict[str, int]], large: bool = False) -> tuple[list[Run], dict[str, tuple[str, ...] | None]] | None:
+    def _shaped(self, sets: Sets, large: bool = False) -> tuple[list[Run], Shapes] | None:
         """Runs, and the shape of each array that they reach."""
-        runs, used = list[Run](), list[dict[str, int]]()
-        large = [{**sets[0], name: LARGE} for name in sets[0]] if large else []
-        for one in (*sets, *large):
-            run = self.launch(one, one)
+        runs, self.used = list[Run](), []
+        for one in (*sets, *({**sets[0], name: LARGE} for name in (sets[0] if large else ()))):
+            run = self._launched(one, one)
             if run is not None and not run.stopped:
                 runs.append(run)
-                used.append(one)
+                self.used.append(one)
         if len(runs) < 2:
             return None
-        self.used = used
-        shapes: dict[str, tuple[str, ...] | None] = {}
+        shapes: Shapes = {}
         for name in runs[0].arrays:
-            reach = [run.arrays[name].reach if name in run.arrays else 0 for run in runs]
             of_all = [run.arrays[name] for run in runs if name in run.arrays]
-            if any(one.open or one.lost for one in of_all) or not any(reach):
+            reach = [one.reach for one in of_all]
+            if len(of_all) < len(runs) or not all(reach) or any(one.open or one.lost for one in of_all):
                 shapes[name] = None
                 continue
             strides = frozenset[frozenset[str]]().union(*(one.strides for one in of_all))
-            shapes[name] = fit(reach, used, strides) if all(reach) else None
+            shapes[name] = fit(reach, self.used, strides)
         return runs, shapes
 
-    def _require(self, unit: int, shapes: Mapping[str, tuple[str, ...] | None]) -> None:
+    def _name_axes(self) -> None:
+        """Blocks that nothing bounds are counted by a parameter, where only then indices do not leave an array."""
+        for name in list(self.extra) if self.guessed else ():
+            before = self.facts.grid, self.extra, self.sets
+            best = self._unexplained(), before
+            at = self.facts.grid.index(name)
+            block = int([*self.facts.block, "1", "1"][at])
+            for other in (text for one in self.whole for text in (one, f"{one} // {block}")) if best[0] else ():
+                self.facts.grid = tuple(other if one == name else one for one in before[0])
+                self.extra = [one for one in before[1] if one != name]
+                self.sets = self._sets(_PRIMES) if "/" not in other else self._sets(_SMALL, block)
+                best = min(best, (self._unexplained(), (self.facts.grid, self.extra, self.sets)), key=lambda one: one[0])
+            self.facts.grid, self.extra, self.sets = best[1]
+
+    def _unexplained(self) -> int:
+        """How many arrays have no shape, or are outputs of which elements are left out."""
+        found = self._shaped(self.sets)
+        if found is None:
+            return 99
+        last = found[0][-1].arrays
+        left = (last[name] for name in found[1] if name in last)
+        return _open(found[1]) + sum(one.written and not one.covered(one.reach) for one in left)
+
+    def _require(self, unit: int, shapes: Shapes) -> None:
         """Sizes that must be a multiple of `unit`, as the kernel leaves its arrays where they are not."""
-        for size in [*self.whole, *self.extra]:
-            one = {**self._sets(unit)[0]}
-            if size not in one:
-                continue
-            one[size] += 3
-            run = self.launch(one, one)
+        for size in (*self.whole, *self.extra):
+            sizes = {**self._sets(_SMALL, unit)[0]}
+            sizes[size] += 3
+            run = self._launched(sizes, sizes)
             for name, dims in shapes.items():
-                if run is None or (dims and name in run.arrays and run.arrays[name].reach > int(np.prod([values(dim, [one])[0] for dim in dims]))):
+                if run is None or (dims and name in run.arrays and run.arrays[name].reach > _count(dims, sizes)):
                     self.facts.requires.append(f"{size} % {unit} == 0")
                     break
 
     def _array(self, one: Parameter, runs: Sequence[Run], shape: tuple[str, ...] | None, again: Sequence[Run]) -> None:
         facts, name = self.facts, one.name
-        arrays = [run.arrays[name] for run in again] or [run.arrays[name] for run in runs]
+        arrays = [run.arrays[name] for run in (again or runs)]
         lost = next((at.lost for at in arrays if at.lost), "")
         stopped = not arrays or any(run.stopped for run in again)
         facts.roles[name] = self._role(one, arrays, shape, stopped)
         if lost and not one.kind.const:
             facts.ask(name, f"the role of {name} (in, out or inout), which {lost} may use")
-        elif stopped:
+        elif stopped and not one.kind.const:
             facts.ask(name, f"the role of {name} (in, out or inout), as the kernel is too long to be followed")
-        if shape is not None:
-            facts.shapes[name] = shape
-            if any(at.negative for at in arrays):
-                facts.ask(name, f"the shape of {name}, of which indices below 0 are used on some sizes")
-            elif any(at.open for at in arrays):
-                facts.ask(name, f"the shape of {name}, whose indices depend on scalars that are no sizes")
-        else:
+        if shape is None:
             why = "whose indices are data" if any(at.open for at in arrays) else "an expression for each dimension"
             facts.ask(name, f"the shape of {name}, {why}")
+            return
+        facts.shapes[name] = shape
+        if any(at.negative for at in arrays):
+            facts.ask(name, f"the shape of {name}, of which indices below 0 are used on some sizes")
+        elif any(at.open for at in arrays):
+            facts.ask(name, f"the shape of {name}, whose indices depend on scalars that are no sizes")
 
     def _role(self, one: Parameter, arrays: Sequence[Array], shape: tuple[str, ...] | None, stopped: bool) -> Role:
-        if one.kind.const or not (any(at.written for at in arrays) or any(at.lost for at in arrays) or stopped):
+        if one.kind.const or not (stopped or any(at.written or at.lost for at in arrays)):
             return "in"
         if stopped or shape is None or any(at.lost or at.early or at.open for at in arrays):
             return "inout"
-        counts = [int(np.prod([values(dim, [sizes])[0] for dim in shape])) for sizes in self.sets]
+        counts = [_count(shape, sizes) for sizes in self.sets]
         whole = len(arrays) == len(counts) and all(at.covered(count) for at, count in zip(arrays, counts, strict=True))
         return "out" if whole else "inout"
 
     def _memory(self, runs: Sequence[Run], again: Sequence[Run]) -> None:
-        facts, total = self.facts, list[str]()
-        open_types = {name for name, bound in self.entry.types.items() if bound is None}
+        """Shared memory, static and dynamic, and local memory that is passed."""
+        facts, total, of_types = self.facts, 0, list[str]()
+        open_types = [name for name, bound in self.entry.types.items() if bound is None]
         generic = {one.location.offset: one.type.spelling for one in walk(self.entry.declared) if kind(one) == "VAR_DECL"}
-        for key_, node in again[-1].shared.items() if again else ():
-            made = [run.arrays.get(f"shared {key_}") for run in runs]
+        for name, node in (again or runs)[-1].shared.items() if again or runs else ():
             if node.kind.size:
                 written = generic.get(node.cursor.location.offset, "")
-                element = next((name for name in open_types if re.match(rf"{name}\b", written)), None)
-                total.append(f"{node.kind.size // 4} * sizeof({element})" if element else str(node.kind.size))
+                element = next((one for one in open_types if re.match(rf"{one}\b", written)), None)
+                of_types += [f"{node.kind.size // 4} * sizeof({element})"] if element else []
+                total += 0 if element else node.kind.size
                 continue
-            reach = [one.reach * one.element if one is not None else 0 for one in made]
-            sets = self.sets[: len(reach)]
-            dims = fit(reach, sets) if reach and all(reach) and len(sets) > 1 else None
-            if dims is not None and not any(one is None or one.open for one in made):
+            made = [run.arrays[f"shared {name}"] for run in runs if f"shared {name}" in run.arrays]
+            dims = fit([one.reach * one.element for one in made], self.sets) if len(made) == len(self.sets) else None
+            if dims is not None and not any(one.open for one in made):
                 facts.shared = product(dims)
             facts.ask("launch", "shared_bytes, the bytes of dynamic shared memory")
-        for one in facts.parameters:
-            if one.local:
-                reach = [run.arrays[one.name].reach for run in runs]
-                fixed = reach and all(at == reach[0] for at in reach) and reach[0] and not runs[0].arrays[one.name].open
-                facts.local[one.name] = str(reach[0]) if fixed else ""
-        constants = [one for one in total if one.isdigit()]
-        summed = [str(sum(map(int, constants)))] if constants else []
-        facts.static = " + ".join([*summed, *(one for one in total if not one.isdigit())]) or "0"
+        facts.static = " + ".join([*([str(total)] if total else []), *of_types]) or "0"
+        for parameter in facts.parameters:
+            if parameter.local:
+                reach = {run.arrays[parameter.name].reach for run in runs if not run.arrays[parameter.name].open}
+                facts.local[parameter.name] = str(reach.pop()) if len(reach) == 1 else ""
+
+    def _unfix(self, runs: Sequence[Run]) -> None:
+        """Puts the constants of a grid back, and asks where they do not grow with the sizes."""
+        facts = self.facts
+        used = set[tuple[str, str]]().union(*(run.used for run in runs))
+        facts.shapes = {
+            name: tuple(_put(one, self.fixed) for one in dims) for name, dims in facts.shapes.items()
+        }
+        facts.grid = tuple(_put(one, self.fixed) for one in facts.grid)
+        of_sizes = any(parse(one).names for dims in facts.shapes.values() for one in dims)
+        bounded = of_sizes and facts.grid != ("1",) and not any(parse(one).names for one in facts.grid)
+        if bounded and not any(what == "grid" for what, _ in used):
+            facts.ask("launch", f"the grid, which the source launches as {', '.join(facts.grid)} for any sizes")
+
+
+def _open(shapes: Shapes) -> int:
+    return sum(one is None for one in shapes.values())
+
+
+def _count(dims: Sequence[str], sizes: Mapping[str, int]) -> int:
+    return prod(values(one, [sizes])[0] for one in dims)
+
+
+def _put(text: str, values_: Mapping[str, str]) -> str:
+    """An expression with values for names."""
+    for name, value in values_.items():
+        text = re.sub(rf"\b{name}\b", value, text)
+    return text if parse(text).names else str(parse(text).integer({}))
+
+
+def _placed(block: Sequence[int], axes: Sequence[str]) -> tuple[int, ...]:
+    extents = dict(zip(axes, block, strict=False))
+    return tuple(extents.get(axis, 1) for axis in "xyz")
 
 
 def product(dims: Sequence[str]) -> str:
@@ -470,6 +498,3 @@ def scalar_value(default: str) -> str:
     if re.fullmatch(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fFlL]?", plain):
         return repr(float(plain.rstrip("fFlL")))
     return ""
-
-
-__all__ = ["DTYPES", "Facts", "Parameter", "read_facts"]

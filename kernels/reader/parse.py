@@ -53,13 +53,15 @@ class Unknown:
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The kernel. declared: its definition, a template or not; function: with all template parameters bound; values,
-    types: the template's parameters with the text that each is bound to, types None where the task chooses."""
+    types: the template's parameters with the text that each is bound to, types None where the task chooses; others:
+    further values with which the source launches it."""
 
     name: str
     declared: Any
     function: Any
     values: Mapping[str, str] = field(default_factory=dict)
     types: Mapping[str, str | None] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
 
 
 def kind(cursor: Any) -> str:
@@ -140,6 +142,7 @@ class Unit:
             diagnostics = self._parsed()
             if not self._declared(diagnostics):
                 break
+        self.diagnostics = diagnostics
         return diagnostics
 
     def _parsed(self) -> list[Any]:
@@ -213,7 +216,8 @@ class Unit:
         for one in (self.tree.cursor if scope is None else scope).get_children():
             if not self.own(one) or kind(one).startswith(("MACRO", "INCLUSION")):
                 continue
-            if kind(one) in ("NAMESPACE", "LINKAGE_SPEC", "UNEXPOSED_DECL"):
+            outer = kind(one) == "UNEXPOSED_DECL" and self.written(one).startswith("extern")
+            if outer or kind(one) in ("NAMESPACE", "LINKAGE_SPEC"):
                 yield from self.declarations(one)
             else:
                 yield one
@@ -256,7 +260,8 @@ class Unit:
 
     def _bound(self, template: Any, given: list[str]) -> Entry:
         values, types, order = dict[str, str](), dict[str, str | None](), list[str]()
-        launched = self._launched(template)
+        instances = self._launched(template)
+        launched = instances[0] if instances else []
         parameters = [one for one in template.get_children() if kind(one).startswith("TEMPLATE_")]
         for at, one in enumerate(parameters):
             name, written = one.spelling, self.written(one)
@@ -292,13 +297,14 @@ class Unit:
                     made = one.referenced if kind(one) == "DECL_REF_EXPR" else None
                     if made is not None and made.spelling == template.spelling and body(made) is not None:
                         declared = next(one for one in self.kernels() if one.location.offset == at)
-                        return Entry(template.spelling, declared, made, values, types)
+                        others = tuple(", ".join(one) for one in instances[1:]) if not given and values else ()
+                        return Entry(template.spelling, declared, made, values, types, others)
         why = next((f": {one.spelling}" for one in reversed(diagnostics)), "")
         raise SourceError(f"{self.where}, line {line}: {instance} cannot be made{why}.")
 
-    def _launched(self, template: Any) -> list[str]:
-        """The template arguments with which the source names the kernel, where they are the same everywhere."""
-        found = set()
+    def _launched(self, template: Any) -> list[list[str]]:
+        """The template arguments with which the source names the kernel, those that are written out first."""
+        found = dict[tuple[str, ...], None]()
         for cursor in walk(self.tree.cursor):
             if kind(cursor) == "DECL_REF_EXPR" and cursor.spelling == template.spelling:
                 made = cursor.referenced
@@ -308,11 +314,16 @@ class Unit:
                         what = made.get_template_argument_kind(at).name
                         value = str(made.get_template_argument_value(at)) if what == "INTEGRAL" else ""
                         texts.append(made.get_template_argument_type(at).spelling if what == "TYPE" else value)
-                    found.add(tuple(texts))
+                    found[tuple(texts)] = None
         for text in () if found else re.findall(rf"\b{template.spelling}\s*<([^;<>(){{}}]*)>\s*<<<", self.code):
             # Host code that needs headers that are not here has no complete tree.
-            found.add(tuple("" if re.match(r"[A-Za-z_]", one) else one for one in split(text)))
-        return list(found.pop()) if len(found) == 1 else []
+            known = [one if re.fullmatch(r"-?\d+|true|false", one) or self._is_constant(one) else "" for one in split(text)]
+            found[tuple(known)] = None
+        return [list(one) for one in sorted(found, key=lambda one: one.count(""))]
+
+    def _is_constant(self, name: str) -> bool:
+        """Whether a name is one of the source's macros or constants."""
+        return re.search(rf"#[ \t]*define[ \t]+{re.escape(name)}[ \t]|\bconst(?:expr)?\b[^;{{}}()]*\b{re.escape(name)}\s*=", self.code) is not None
 
     def written(self, cursor: Any) -> str:
         """The text of a cursor."""

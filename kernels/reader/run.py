@@ -32,10 +32,9 @@ from tunesmith.kernels.reader.spans import (
 )
 from tunesmith.kernels.reader.tree import Kind, Node, key, kind_of, lower
 
-MAX_STEPS = 25_000
-"""Expressions and statements of a run; what a longer one would touch is not known."""
-MAX_WORK = 100_000_000
-"""Steps times threads."""
+MAX_WORK = 40_000_000
+"""Expressions and statements of a run, each times the threads and what it costs without any."""
+STEP_COST = 1000
 MAX_TURNS = 600
 """Turns of a loop, after which its variables may have any value."""
 MAX_ELEMENTS = 1 << 22
@@ -110,8 +109,9 @@ class Run:
     """One launch. arguments: values of the kernel's scalars by name, others are unknown; grid, block: by axis."""
 
     def __init__(
-        self, function: Any, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int], tree: Node | None = None
+        self, function: Any, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int], limit: int = MAX_WORK
     ) -> None:
+        self.limit = limit
         self.grid, self.block = [*grid, 1, 1][:3], [*block, 1, 1][:3]
         count = int(np.prod(self.grid)) * int(np.prod(self.block))
         at, place = np.arange(count, dtype=np.int64), []
@@ -145,6 +145,10 @@ class Run:
                 self._framed(("RETURN_STMT",), lambda: self.statement(statements))
         except Stopped:
             self.stopped = True
+
+    @property
+    def work(self) -> int:
+        return self.steps * (self.count + STEP_COST)
 
     # Functions and calls.
 
@@ -236,7 +240,7 @@ class Run:
 
     def _step(self) -> None:
         self.steps += 1
-        if self.steps > MAX_STEPS or self.steps * self.count > MAX_WORK:
+        if self.work > self.limit:
             raise Stopped
 
     def _leave(self, what: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +17,13 @@ from typing import Any
 from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
 from tunesmith.kernels.reader.parse import BUILTINS, FUNCTIONS, Entry, Unit, Unknown, kind, library, walk
 
+MAX_LISTED = 12
+"""Names in a sentence."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _STD = re.compile(r"(?<![\w:])(?:::)?std::(?=\w)")
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:if|elif|ifdef|ifndef)\b(.*)$", re.MULTILINE)
+_PLAIN = frozenset("cuda_runtime.h device_launch_parameters.h vector_types.h vector_functions.h math_constants.h".split())
+"""Headers that declare what is declared without them."""
 _HERE = "stub"
 """The section of the builtins that no header of CUDA's has, so that it goes into the source."""
 
@@ -27,11 +31,12 @@ _HERE = "stub"
 @dataclass(frozen=True, slots=True)
 class Slice:
     """text: the source; unknown: names in it that are declared nowhere; types: the names in it of the types that the
-    task chooses."""
+    task chooses; doubts: lines that clang does not understand, with its reasons."""
 
     text: str
     unknown: tuple[Unknown, ...]
     types: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +146,7 @@ class _Reached:
             if kind(one) == "MACRO_DEFINITION" and one.location.file is not None:
                 defined.setdefault(one.spelling, []).append(one)
             elif kind(one) == "MACRO_INSTANTIATION" and self.unit.own(one):
-                at = self._at(one.location.file.name, one.location.offset)
-                if at is not None and (at.file, at.start) in self.kept:
+                if self.keeps(one.location.file.name, one.location.offset):
                     used.append(one.spelling)
         for kept in self.kept.values():
             for directive in _DIRECTIVE.findall(self.text(kept)):
@@ -170,6 +174,11 @@ class _Reached:
             self.builtin[cursor.spelling] = f"#undef {cursor.spelling}\n{line}"
         elif section:
             self.sections.add(section)
+
+    def keeps(self, file: str, offset: int) -> bool:
+        """Whether a place is in what is kept."""
+        at = self._at(file, offset)
+        return at is not None and (at.file, at.start) in self.kept
 
     def text(self, one: _Declared) -> str:
         return self.unit.text(one.file)[one.start : one.end].decode(errors="replace")
@@ -209,21 +218,21 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     pieces.append((place(kernel.file, kernel.start), _kernel(reached, kernel, types)))
     body = "\n\n".join(text for _, text in sorted(pieces, key=lambda one: one[0]))
     body = re.sub(r"(?m)^(#define [^\n]*)\n\n(?=#define )", r"\1\n", body)
-    unknown = [one for one in unit.unknown.values() if _inside(one, reached)]
+    unknown = [one for one in unit.unknown.values() if reached.keeps(one.file, one.offset)]
+    doubts = [
+        f"line {one.location.line} of {Path(one.location.file.name).name} ({one.spelling})"
+        for one in unit.diagnostics
+        if one.location.file is not None and reached.keeps(one.location.file.name, one.location.offset)
+    ]
     headers = sorted(reached.sections)
     if unknown and unit.language == "cuda":
-        accepted = [one for one in unit.missing if one in HEADERS or one.startswith(HEADER_FOLDERS)]
+        accepted = [one for one in unit.missing if one in HEADERS - _PLAIN or one.startswith(HEADER_FOLDERS)]
         headers += [one for one in accepted if one not in headers]
         unknown = [] if accepted else unknown
     head = [*(f"#include <{one}>" for one in headers), *reached.builtin.values()]
     if unit.language == "cuda":
         body = _STD.sub("cuda::std::", body)
-    return Slice("\n".join([*head, *([""] if head else []), body, ""]), tuple(unknown), tuple(types.values()))
-
-
-def _inside(unknown: Unknown, reached: _Reached) -> bool:
-    at = reached._at(unknown.file, unknown.offset)
-    return at is not None and (at.file, at.start) in reached.kept
+    return Slice("\n".join([*head, *([""] if head else []), body, ""]), tuple(unknown), tuple(types.values()), tuple(doubts))
 
 
 class _Order:
@@ -317,6 +326,9 @@ def _usings(reached: _Reached) -> Iterator[tuple[str, int, str]]:
                 yield one.extent.start.file.name, one.extent.start.offset, f"{text};"
 
 
-def where(unit: Unit, unknown: Unknown) -> str:
-    """A name that is declared nowhere, with its place."""
-    return f"{unknown.name} ({Path(unknown.file).name}:{unknown.line})"
+def listed(unknown: Sequence[Unknown]) -> str:
+    """Names that are declared nowhere, each with its first place."""
+    first = {one.name: f"{one.name} ({Path(one.file).name}:{one.line})" for one in reversed(unknown)}
+    shown = list(reversed(first.values()))
+    more = f" and {len(shown) - MAX_LISTED} more" if len(shown) > MAX_LISTED else ""
+    return ", ".join(shown[:MAX_LISTED]) + more

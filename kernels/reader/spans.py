@@ -103,7 +103,7 @@ NOWHERE = number(-(1 << 62))
 
 def absent(value: Span) -> Any:
     """For which threads a pointer does not point to what this is the distance of."""
-    return np.less(value.low, -(1 << 61))
+    return np.less(value.high, -(1 << 61))
 
 
 def blend(one: Span, other: Span) -> Span:
