@@ -41,7 +41,9 @@ def refused(one: Parameter) -> str:
         return f"is a void pointer: declare it with the type of its elements, such as {array.format('float')}"
     if "image" in kind.spelling or "sampler" in kind.spelling or "Texture" in one.cursor.type.spelling:
         return f"is an image or a texture, which no argument can be: read from an array, `const float* {one.name}`"
-    written_name = re.sub(r"\b(?:const|volatile|restrict|struct|__\w+(?<!half2)(?<!float162))\b|[*&]", "", one.cursor.type.spelling).strip()
+    written_name = re.sub(
+        r"\b(?:const|volatile|restrict|struct|__\w+(?<!half2)(?<!float162))\b|[*&]", "", one.cursor.type.spelling
+    ).strip()
     vector = _VECTOR.fullmatch(name) or _VECTOR.fullmatch(written_name)
     if vector is not None or name in _PAIRS:
         element, count = (vector[1], int(vector[2])) if vector is not None else (_PAIRS[name], 2)
@@ -66,4 +68,6 @@ def refused(one: Parameter) -> str:
 
 def _bare(spelling: str) -> str:
     """A type without its qualifiers."""
-    return re.sub(r"\b(?:const|volatile|struct|__(?:global|local|constant|private|restrict))\b|[&]", "", spelling).strip()
+    return re.sub(
+        r"\b(?:const|volatile|struct|__(?:global|local|constant|private|restrict))\b|[&]", "", spelling
+    ).strip()

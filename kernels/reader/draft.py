@@ -15,9 +15,9 @@ from pathlib import Path
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
 from tunesmith.kernels.reader.arguments import refused
 from tunesmith.kernels.reader.facts import Facts, Parameter, product, read_facts, scalar_value
-from tunesmith.kernels.reader.parse import SourceError, Unit
+from tunesmith.kernels.reader.parse import Unit
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
-from tunesmith.kernels.rewrite.source import Source
+from tunesmith.kernels.rewrite.source import Source, SourceError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS
 from tunesmith.kernels.spec.taskfile import MARK
@@ -81,7 +81,9 @@ def read_kernel(
         obstacles.append(f"{objection.detail.rstrip('.')}{remedy}")
     for one in facts.parameters:
         if one.local and not facts.local.get(one.name):
-            obstacles.append(f"the elements of the local memory {one.name} cannot be told: declare it inside the kernel")
+            obstacles.append(
+                f"the elements of the local memory {one.name} cannot be told: declare it inside the kernel"
+            )
     for size in facts.sizes:
         if keyword.iskeyword(size) or size in FUNCTIONS or size in DTYPES:
             obstacles.append(f"the parameter {size} of {found.name} has a reserved name; rename it, as to {size}_")
@@ -163,7 +165,9 @@ def draft(
 
 
 def _oddities(read: Read) -> list[str]:
-    kernels = [one for one in Source(read.slice.text).kernels if one.name == read.name] if read.backend == "cuda" else []
+    kernels = (
+        [one for one in Source(read.slice.text).kernels if one.name == read.name] if read.backend == "cuda" else []
+    )
     return [f"The rules leave this kernel as it is: {one.why}." for kernel in kernels for one in kernel.oddities]
 
 
@@ -200,7 +204,9 @@ def _unset(read: Read) -> str:
 
 def _launch(facts: Facts) -> list[str]:
     block = ", ".join(one if one.isdigit() else f'"{one}"' for one in facts.block)
-    shared = f', shared_bytes = "{facts.shared}"' if facts.shared != "0" or "shared_bytes" in str(facts.questions) else ""
+    shared = (
+        f', shared_bytes = "{facts.shared}"' if facts.shared != "0" or "shared_bytes" in str(facts.questions) else ""
+    )
     asked = facts.questions.get("launch")
     mark = f"  {MARK} {' and '.join(asked)}" if asked else ""
     lines = [f"launch = {{ grid = [{_quoted(facts.grid)}], block = [{block}]{shared} }}{mark}"]
@@ -227,7 +233,9 @@ def _argument(facts: Facts, one: Parameter, names: Mapping[str, str]) -> str:
         fields = f'name = "{names[one.name]}", role = "scalar", dtype = "{dtype}", value = "{value}"'
     else:
         role = facts.roles[one.name]
-        fields = f'name = "{names[one.name]}", role = "{role}", dtype = "{dtype}", shape = [{_quoted(_shape(facts, one))}]'
+        fields = (
+            f'name = "{names[one.name]}", role = "{role}", dtype = "{dtype}", shape = [{_quoted(_shape(facts, one))}]'
+        )
         if role != "out" and dtype == "bool":
             fields += ", fill = { low = 0, high = 1 }"
             questions.append(f"what {one.name} holds: `fill` draws as many false as true")

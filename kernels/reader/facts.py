@@ -159,7 +159,8 @@ class _Search:
         """Values of the sizes, different ones for each, in changing order."""
         names = [*self.whole, *self.extra, *self.fixed]
         return [
-            {name: primes[(3 * at + 5 * turn) % len(primes)] * unit for at, name in enumerate(names)} for turn in range(SETS)
+            {name: primes[(3 * at + 5 * turn) % len(primes)] * unit for at, name in enumerate(names)}
+            for turn in range(SETS)
         ]
 
     def _run(self, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int]) -> Run:
@@ -245,7 +246,9 @@ class _Search:
         for axis in axes:
             at = "xyz".index(axis)
             found = [self._active(run, at, block[at]) for run in runs]
-            extents[at] = self._extent([one[0] for one in found], [one[1] for one in found], grid[at], block[at], axis, axes)
+            extents[at] = self._extent(
+                [one[0] for one in found], [one[1] for one in found], grid[at], block[at], axis, axes
+            )
         self.facts.grid, self.facts.block = _trimmed(extents), _trimmed([str(one) for one in block])
         self.sets = self._sets(_PRIMES)
 
@@ -262,7 +265,9 @@ class _Search:
                 found.append((int(of_blocks.max()) + 1, int(of_threads.max()) + 1))
         return (min if least else max)(found, default=(1, 1), key=lambda one: one[1])
 
-    def _extent(self, blocks: list[int], threads: list[int], tried: int, block: int, axis: str, axes: Sequence[str]) -> str:
+    def _extent(
+        self, blocks: list[int], threads: list[int], tried: int, block: int, axis: str, axes: Sequence[str]
+    ) -> str:
         if all(one < tried for one in blocks):
             dims = fit(threads, self.sets) if block > 1 else None
             whole = None if all(one == blocks[0] for one in blocks) and dims is not None else fit(blocks, self.sets)
@@ -304,7 +309,12 @@ class _Search:
                 first, self.sets = aligned, used
                 self._require(unit, aligned[1])
         runs, shapes = first if first is not None else ([], {})
-        needed = {name for dims in (*shapes.values(), facts.grid, facts.block) for one in dims or () for name in parse(one).names}
+        needed = {
+            name
+            for dims in (*shapes.values(), facts.grid, facts.block)
+            for one in dims or ()
+            for name in parse(one).names
+        }
         steering = set[str]().union(*(run.steering for run in runs)) if runs else set(self.whole)
         facts.sizes = [one for one in (*self.whole, *self.extra) if one in needed or one in steering]
         again = runs
@@ -354,7 +364,9 @@ class _Search:
                 self.facts.grid = tuple(other if one == name else one for one in before[0])
                 self.extra = [one for one in before[1] if one != name]
                 self.sets = self._sets(_PRIMES) if "/" not in other else self._sets(_SMALL, block)
-                best = min(best, (self._unexplained(), (self.facts.grid, self.extra, self.sets)), key=lambda one: one[0])
+                best = min(
+                    best, (self._unexplained(), (self.facts.grid, self.extra, self.sets)), key=lambda one: one[0]
+                )
             self.facts.grid, self.extra, self.sets = best[1]
 
     def _unexplained(self) -> int:
@@ -410,7 +422,9 @@ class _Search:
         """Shared memory, static and dynamic, and local memory that is passed."""
         facts, total, of_types = self.facts, 0, list[str]()
         open_types = [name for name, bound in self.entry.types.items() if bound is None]
-        generic = {one.location.offset: one.type.spelling for one in walk(self.entry.declared) if kind(one) == "VAR_DECL"}
+        generic = {
+            one.location.offset: one.type.spelling for one in walk(self.entry.declared) if kind(one) == "VAR_DECL"
+        }
         for name, node in (again or runs)[-1].shared.items() if again or runs else ():
             if node.kind.size:
                 written = generic.get(node.cursor.location.offset, "")
@@ -433,9 +447,7 @@ class _Search:
         """Puts the constants of a grid back, and asks where they do not grow with the sizes."""
         facts = self.facts
         used = set[tuple[str, str]]().union(*(run.used for run in runs))
-        facts.shapes = {
-            name: tuple(_put(one, self.fixed) for one in dims) for name, dims in facts.shapes.items()
-        }
+        facts.shapes = {name: tuple(_put(one, self.fixed) for one in dims) for name, dims in facts.shapes.items()}
         facts.grid = tuple(_put(one, self.fixed) for one in facts.grid)
         of_sizes = any(parse(one).names for dims in facts.shapes.values() for one in dims)
         bounded = of_sizes and facts.grid != ("1",) and not any(parse(one).names for one in facts.grid)
@@ -476,12 +488,16 @@ def _trimmed(extents: Sequence[str]) -> tuple[str, ...]:
 def _declared_block(unit: Unit, entry: Entry) -> tuple[int, ...]:
     """The block that an attribute of the kernel demands, or the largest that it admits on one axis."""
     head = unit.written(entry.declared).partition("{")[0]
-    demanded = re.search(r"reqd_work_group_size\s*\(([^()]*)\)", head) or re.search(r"__launch_bounds__\s*\(\s*(\w+)", head)
+    demanded = re.search(r"reqd_work_group_size\s*\(([^()]*)\)", head) or re.search(
+        r"__launch_bounds__\s*\(\s*(\w+)", head
+    )
     found = []
     for one in demanded[1].split(",") if demanded else ():
         attribute = one.strip()
         if not attribute.isdigit():
-            macro = re.search(rf"#[ \t]*define[ \t]+{re.escape(attribute)}[ \t]+(\d+)", unit.code) if attribute else None
+            macro = (
+                re.search(rf"#[ \t]*define[ \t]+{re.escape(attribute)}[ \t]+(\d+)", unit.code) if attribute else None
+            )
             attribute = macro[1] if macro else unit.defines.get(attribute, "")
         if not attribute.isdigit():
             return ()

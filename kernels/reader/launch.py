@@ -41,7 +41,11 @@ def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
             for call, grid, block, shared, given in _calls(function, entry):
                 host = _Host(function, entry, given)
                 one = HostLaunch(
-                    host.dims(grid), host.dims(block), "0" if shared is None else host.text(shared), (), unit.written(call)
+                    host.dims(grid),
+                    host.dims(block),
+                    "0" if shared is None else host.text(shared),
+                    (),
+                    unit.written(call),
                 )
                 written = ", ".join(unit.written(at.cursor) for at in (grid, block))
                 found.setdefault(
@@ -62,12 +66,22 @@ def _calls(function: Any, entry: Entry) -> Iterator[tuple[Any, Node, Node, Node 
             if any(one.referenced is not None and one.referenced.location == place for one in walk(kids[1])):
                 shared = kids[5] if len(kids) > 5 and constant(kids[5]) != 0 else None
                 yield call, lower(kids[2]), lower(kids[3]), None if shared is None else lower(shared), _pointed(kids[4])
-        elif len(kids) > 1 and kind(kids[1]) == "CALL_EXPR" and kids[1].spelling in ("cudaConfigureCall", "__cudaPushCallConfiguration"):
+        elif (
+            len(kids) > 1
+            and kind(kids[1]) == "CALL_EXPR"
+            and kids[1].spelling in ("cudaConfigureCall", "__cudaPushCallConfiguration")
+        ):
             target = kids[0].referenced
-            named = target is not None and target.spelling == entry.name and (kind(target) == "OVERLOADED_DECL_REF" or target.location == place)
+            named = (
+                target is not None
+                and target.spelling == entry.name
+                and (kind(target) == "OVERLOADED_DECL_REF" or target.location == place)
+            )
             if named or call.spelling == entry.name or entry.name in {one.spelling for one in walk(kids[0])}:
                 grid, block, *more = (lower(one) for one in kids[1].get_arguments())
-                shared_ = more[0] if more and constant(more[0].cursor) != 0 and more[0].cursor.extent.start.offset else None
+                shared_ = (
+                    more[0] if more and constant(more[0].cursor) != 0 and more[0].cursor.extent.start.offset else None
+                )
                 yield call, grid, block, shared_, [lower(one) for one in kids[2:]]
 
 
@@ -102,7 +116,16 @@ class _Host:
         self._taken = {one.spelling for one in entry.function.get_arguments()}
         for parameter, argument in zip(entry.function.get_arguments(), given, strict=False):
             inner = _unwrapped(argument)
-            if inner.what == "DECL_REF_EXPR" and parameter.type.get_canonical().kind.name in ("INT", "UINT", "LONG", "ULONG", "LONGLONG", "ULONGLONG", "SHORT", "USHORT"):
+            if inner.what == "DECL_REF_EXPR" and parameter.type.get_canonical().kind.name in (
+                "INT",
+                "UINT",
+                "LONG",
+                "ULONG",
+                "LONGLONG",
+                "ULONGLONG",
+                "SHORT",
+                "USHORT",
+            ):
                 self._own.setdefault(inner.target, parameter.spelling)
         inside = body(function)
         for one in walk(inside) if inside is not None else ():
@@ -113,7 +136,9 @@ class _Host:
                 self._assigned(lower(one))
 
     def _assigned(self, node: Node) -> None:
-        if not (node.op.endswith("=") and node.op not in ("==", "!=", "<=", ">=")) and not node.op.startswith(("++", "--")):
+        if not (node.op.endswith("=") and node.op not in ("==", "!=", "<=", ">=")) and not node.op.startswith(
+            ("++", "--")
+        ):
             return
         target = _unwrapped(node.kids[0])
         value = node.kids[-1] if node.op == "=" else node
@@ -126,7 +151,12 @@ class _Host:
     def dims(self, node: Node, depth: int = 0) -> Dims:
         """The extents of a grid or a block."""
         node = _unwrapped(node)
-        while node.what == "CALL_EXPR" and node.kind.spelling.endswith("dim3") and len(node.kids) == 1 and _unwrapped(node.kids[0]).kind.spelling.endswith("dim3"):
+        while (
+            node.what == "CALL_EXPR"
+            and node.kind.spelling.endswith("dim3")
+            and len(node.kids) == 1
+            and _unwrapped(node.kids[0]).kind.spelling.endswith("dim3")
+        ):
             node = _unwrapped(node.kids[0])
         if node.what in ("CALL_EXPR", "INIT_LIST_EXPR") and node.kind.spelling.endswith("dim3"):
             given = [one for one in node.kids if one.cursor.extent.start.offset or one.kids]
@@ -174,7 +204,21 @@ class _Host:
             extents = self.dims(node.kids[0], depth + 1)
             at = "xyz".index(node.name)
             return extents[at] if at < len(extents) else "1"
-        if node.what == "BINARY_OPERATOR" and node.op in ("+", "-", "*", "/", "%", "<<", ">>", "<", ">", "<=", ">=", "==", "!="):
+        if node.what == "BINARY_OPERATOR" and node.op in (
+            "+",
+            "-",
+            "*",
+            "/",
+            "%",
+            "<<",
+            ">>",
+            "<",
+            ">",
+            "<=",
+            ">=",
+            "==",
+            "!=",
+        ):
             left, right = (self.text(one, depth + 1, names) for one in (node.kids[0], node.kids[-1]))
             return None if left is None or right is None else self._operation(node, left, right)
         if node.what == "CONDITIONAL_OPERATOR":
@@ -227,7 +271,15 @@ class _Host:
 
     def _called(self, node: Node, depth: int, names: Mapping[str, Node]) -> str | None:
         target = node.cursor.referenced
-        given = [one for one in node.kids if not (_unwrapped(one).what == "DECL_REF_EXPR" and _unwrapped(one).kind.what == "void" or _unwrapped(one).target == node.target)]
+        given = [
+            one
+            for one in node.kids
+            if not (
+                _unwrapped(one).what == "DECL_REF_EXPR"
+                and _unwrapped(one).kind.what == "void"
+                or _unwrapped(one).target == node.target
+            )
+        ]
         parts = [self.text(one, depth + 1, names) for one in given]
         name = node.name or (target.spelling if target is not None else "")
         if name in ("min", "max") and len(parts) == 2 and None not in parts:
@@ -245,7 +297,9 @@ class _Host:
         statements = [] if inside is None else list(inside.get_children())
         if len(statements) == 1 and kind(statements[0]) == "RETURN_STMT":
             passed = {key(one): argument for one, argument in zip(definition.get_arguments(), given, strict=False)}
-            replaced = {name: _Text(text, argument) for (name, argument), text in zip(passed.items(), parts, strict=False)}
+            replaced = {
+                name: _Text(text, argument) for (name, argument), text in zip(passed.items(), parts, strict=False)
+            }
             inner = lower(statements[0]).kids
             return self.text(inner[0], depth + 1, replaced) if inner and None not in parts else None
         return None

@@ -17,7 +17,7 @@ from typing import Any
 
 import clang.cindex as clang
 
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.rewrite.source import SourceError
 
 BUILTINS = {"cuda": Path(__file__).with_name("builtins.cuh"), "opencl": Path(__file__).with_name("builtins.cl")}
 _CUDA = "-x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_90 -std=c++17 -nostdinc -nostdinc++"
@@ -34,10 +34,6 @@ _UNKNOWN = re.compile(
     r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: (?:in (?:namespace )?'([\w:]+)'))?"
 )
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
-
-
-class SourceError(TunesmithError):
-    """A source cannot be read as a kernel to tune."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +113,21 @@ class Unit:
     """A source with its headers. where: its file; language: "cuda" or "opencl"; defines: macros; folders: of headers."""
 
     def __init__(
-        self, code: str, where: Path, language: str, folders: Sequence[Path] = (), defines: Mapping[str, str] | None = None
+        self,
+        code: str,
+        where: Path,
+        language: str,
+        folders: Sequence[Path] = (),
+        defines: Mapping[str, str] | None = None,
     ) -> None:
         if len(code) > MAX_LENGTH:
             raise SourceError(f"{where}: the source is longer than {MAX_LENGTH} characters; take less along.")
         self.code, self.where, self.language = code, str(where), language
         self.folders, given = folders, dict(defines or {})
         # The name of a template's parameter binds it; as a macro it would hide the parameter.
-        bound = {one for one in given if re.search(rf"template\s*<[^;{{}}()]*\b{one}\s*[,>=][^;{{}}]*\b__global__\b", code)}
+        bound = {
+            one for one in given if re.search(rf"template\s*<[^;{{}}()]*\b{one}\s*[,>=][^;{{}}]*\b__global__\b", code)
+        }
         self.bound = {name: value for name, value in given.items() if name in bound}
         self.defines = {name: value for name, value in given.items() if name not in bound}
         self.missing: dict[str, tuple[str, int]] = {}
@@ -224,7 +227,11 @@ class Unit:
 
     def kernels(self) -> list[Any]:
         """The definitions of all kernels, in the order of the source."""
-        return [one for one in self.declarations() if kind(one) in FUNCTIONS and body(one) is not None and self._is_kernel(one)]
+        return [
+            one
+            for one in self.declarations()
+            if kind(one) in FUNCTIONS and body(one) is not None and self._is_kernel(one)
+        ]
 
     def _is_kernel(self, function: Any) -> bool:
         if self.language == "cuda":
@@ -317,13 +324,21 @@ class Unit:
                     found[tuple(texts)] = None
         for text in () if found else re.findall(rf"\b{template.spelling}\s*<([^;<>(){{}}]*)>\s*<<<", self.code):
             # Host code that needs headers that are not here has no complete tree.
-            known = [one if re.fullmatch(r"-?\d+|true|false", one) or self._is_constant(one) else "" for one in split(text)]
+            known = [
+                one if re.fullmatch(r"-?\d+|true|false", one) or self._is_constant(one) else "" for one in split(text)
+            ]
             found[tuple(known)] = None
         return [list(one) for one in sorted(found, key=lambda one: one.count(""))]
 
     def _is_constant(self, name: str) -> bool:
         """Whether a name is one of the source's macros or constants."""
-        return re.search(rf"#[ \t]*define[ \t]+{re.escape(name)}[ \t]|\bconst(?:expr)?\b[^;{{}}()]*\b{re.escape(name)}\s*=", self.code) is not None
+        return (
+            re.search(
+                rf"#[ \t]*define[ \t]+{re.escape(name)}[ \t]|\bconst(?:expr)?\b[^;{{}}()]*\b{re.escape(name)}\s*=",
+                self.code,
+            )
+            is not None
+        )
 
     def written(self, cursor: Any) -> str:
         """The text of a cursor."""

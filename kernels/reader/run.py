@@ -39,7 +39,11 @@ MAX_TURNS = 600
 """Turns of a loop, after which its variables may have any value."""
 MAX_ELEMENTS = 1 << 22
 MAX_DEPTH = 24
-_UINT, _INT, _VOID = Kind("number", 4, "unsigned int", 0, 2**32 - 1), Kind("number", 4, "int", -(2**31), 2**31 - 1), Kind("void", 0, "void")
+_UINT, _INT, _VOID = (
+    Kind("number", 4, "unsigned int", 0, 2**32 - 1),
+    Kind("number", 4, "int", -(2**31), 2**31 - 1),
+    Kind("void", 0, "void"),
+)
 _AXES = {"x": 0, "y": 1, "z": 2}
 _READS = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu"})
 _NOTHING = ("sync", "barrier", "fence", "printf", "pipeline_commit", "pipeline_wait", "prefetch", "nanosleep", "assume")
@@ -109,7 +113,12 @@ class Run:
     """One launch. arguments: values of the kernel's scalars by name, others are unknown; grid, block: by axis."""
 
     def __init__(
-        self, function: Any, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int], limit: int = MAX_WORK
+        self,
+        function: Any,
+        arguments: Mapping[str, int],
+        grid: Sequence[int],
+        block: Sequence[int],
+        limit: int = MAX_WORK,
     ) -> None:
         self.limit = limit
         self.grid, self.block = [*grid, 1, 1][:3], [*block, 1, 1][:3]
@@ -160,7 +169,9 @@ class Run:
             self.functions[name] = parameters, None if inside is None else lower(inside)
         return self.functions[name]
 
-    def call(self, parameters: Sequence[Node], statements: Node, given: Sequence[Node], result: Kind, this: Any = None) -> Any:
+    def call(
+        self, parameters: Sequence[Node], statements: Node, given: Sequence[Node], result: Kind, this: Any = None
+    ) -> Any:
         """The value of a call of a function with a body."""
         if self.depth >= MAX_DEPTH:
             raise Stopped
@@ -260,7 +271,9 @@ class Run:
             self.may = np.zeros(self.count, bool)
 
     def _declare(self, node: Node) -> None:
-        if any(kind(one) == "CUDASHARED_ATTR" for one in node.cursor.get_children()) or node.kind.spelling.startswith("__local "):
+        if any(kind(one) == "CUDASHARED_ATTR" for one in node.cursor.get_children()) or node.kind.spelling.startswith(
+            "__local "
+        ):
             self.shared[node.target] = node
             self.contents.setdefault(node.target, Span(np.inf, -np.inf))
             return
@@ -391,8 +404,12 @@ class Run:
                 one = one.kids[-1]
             labels.append((one, names))
         cases = [compare("==", value, self.number(name)) for _, names in labels for name in names if name is not None]
-        none_sure = ~np.logical_or.reduce([np.broadcast_to(one[1], self.count) for one in cases] or [np.zeros(self.count, bool)])
-        none_may = ~np.logical_or.reduce([np.broadcast_to(one[0], self.count) for one in cases] or [np.zeros(self.count, bool)])
+        none_sure = ~np.logical_or.reduce(
+            [np.broadcast_to(one[1], self.count) for one in cases] or [np.zeros(self.count, bool)]
+        )
+        none_may = ~np.logical_or.reduce(
+            [np.broadcast_to(one[0], self.count) for one in cases] or [np.zeros(self.count, bool)]
+        )
 
         def run() -> None:
             self.sure = self.may = np.zeros(self.count, bool)
@@ -542,7 +559,9 @@ class Run:
             return two if one is None else one
         true, maybe = self._last
         unsure = np.broadcast_to(maybe & ~true, self.count)
-        return _merged(unsure, _chosen(np.broadcast_to(true, self.count), one, two), one if not unsure.any() else two, one)
+        return _merged(
+            unsure, _chosen(np.broadcast_to(true, self.count), one, two), one if not unsure.any() else two, one
+        )
 
     _last: tuple[Any, Any] = (True, True)
 
@@ -555,7 +574,11 @@ class Run:
     def _truth(self, node: Node) -> tuple[Any, Any]:
         self._step()
         if node.what == "UNEXPOSED_EXPR" and len(node.kids) == 1 and node.kids[0].kind.what in ("number", "void"):
-            return self._truth(node.kids[0]) if node.kids[0].what in ("BINARY_OPERATOR", "UNARY_OPERATOR") else self._nonzero(node)
+            return (
+                self._truth(node.kids[0])
+                if node.kids[0].what in ("BINARY_OPERATOR", "UNARY_OPERATOR")
+                else self._nonzero(node)
+            )
         if node.what == "UNARY_OPERATOR" and node.op == "!":
             true, maybe = self._truth(node.kids[0])
             return ~np.asarray(maybe), ~np.asarray(true)
@@ -610,7 +633,11 @@ class Run:
             base, index = self.value(node.kids[0]), self.value(node.kids[1])
             if isinstance(index, Pointer):
                 base, index = index, base
-            return self._moved(base, "+", index if isinstance(index, Span) else ANY, node.kids[0].kind) if isinstance(base, Pointer) else None
+            return (
+                self._moved(base, "+", index if isinstance(index, Span) else ANY, node.kids[0].kind)
+                if isinstance(base, Pointer)
+                else None
+            )
         if node.what == "UNARY_OPERATOR" and node.op == "*":
             found = self.value(node.kids[0])
             return found if isinstance(found, Pointer) else None
@@ -629,7 +656,9 @@ class Run:
             return None
         if node.what == "CXX_THIS_EXPR":
             return self.alias.get("this")
-        if node.kids and (node.what in ("UNEXPOSED_EXPR", "MATERIALIZE_TEMPORARY_EXPR") or node.what.endswith("CAST_EXPR")):
+        if node.kids and (
+            node.what in ("UNEXPOSED_EXPR", "MATERIALIZE_TEMPORARY_EXPR") or node.what.endswith("CAST_EXPR")
+        ):
             if node.kids[0].kind.what in ("record", "number", "float", "array", "pointer"):
                 inner = self.place(node.kids[0])
                 vector = node.kids[0].kind.what == "record" and node.kids[0].kind.element is not None
@@ -700,7 +729,11 @@ class Run:
             above = self.env.get(place[:upto])
             if isinstance(above, Fields) and place[upto] in above.members and upto == len(place) - 1:
                 return above.members[place[upto]]
-        members = {name[len(place)] : value for name, value in self.env.items() if len(name) == len(place) + 1 and name[:len(place)] == place}
+        members = {
+            name[len(place)]: value
+            for name, value in self.env.items()
+            if len(name) == len(place) + 1 and name[: len(place)] == place
+        }
         if kind_.what == "record" and members:
             return Fields(members)
         return self._unknown(kind_)
@@ -731,12 +764,21 @@ class Run:
             self._set(place, fitted(value, node.kind) if isinstance(value, Span) else value)
 
     def _keep(self, root: Any, value: Span) -> None:
-        whole = everywhere(Span(np.broadcast_to(value.low, self.count)[self.may], np.broadcast_to(value.high, self.count)[self.may]))
+        whole = everywhere(
+            Span(np.broadcast_to(value.low, self.count)[self.may], np.broadcast_to(value.high, self.count)[self.may])
+        )
         now = self.contents.get(root, Span(np.inf, -np.inf))
         self.contents[root] = Span(min(now.low, whole.low), max(now.high, whole.high))
 
     def access(
-        self, pointer: Pointer, kind_: Kind, *, reads: bool = False, writes: bool = False, atomic: bool = False, value: Any = None
+        self,
+        pointer: Pointer,
+        kind_: Kind,
+        *,
+        reads: bool = False,
+        writes: bool = False,
+        atomic: bool = False,
+        value: Any = None,
     ) -> Any:
         """Reads or writes what a pointer points to; the value that is read."""
         found: Any = None
@@ -751,7 +793,9 @@ class Run:
             else:
                 if root in self.shared:
                     node = self.shared[root]
-                    made = self.arrays.setdefault(f"shared {root}", Array(max(node.kind.element.size if node.kind.element else 1, 1)))
+                    made = self.arrays.setdefault(
+                        f"shared {root}", Array(max(node.kind.element.size if node.kind.element else 1, 1))
+                    )
                     self._touch(made, offset, max(kind_.size, 1), reads, writes, False)
                 if writes:
                     self._keep(root, value if isinstance(value, Span) else of_kind(kind_))
@@ -824,13 +868,19 @@ class Run:
                 return self.call(parameters, inside.kids[-1], given[1:], node.kind)
         this = None
         if method:
-            member = next((one for one in node.kids if _names(one, node.target) and one.what == "MEMBER_REF_EXPR"), None)
+            member = next(
+                (one for one in node.kids if _names(one, node.target) and one.what == "MEMBER_REF_EXPR"), None
+            )
             if member is not None:
                 this = self.alias.get("this") if not member.kids else None
                 if member.kids:
                     at = member.kids[0]
                     this = self.value(at) if at.kind.what == "pointer" else self.place(at)
-                    if isinstance(this, Pointer) and len(this.targets) == 1 and isinstance(next(iter(this.targets)), tuple):
+                    if (
+                        isinstance(this, Pointer)
+                        and len(this.targets) == 1
+                        and isinstance(next(iter(this.targets)), tuple)
+                    ):
                         this = next(iter(this.targets))
             elif name == "operator=" and len(given) == 2:
                 value = self.value(given[1])
@@ -886,7 +936,11 @@ class Run:
         if name.startswith(("make_", "convert_", "as_")) and not pointers:
             if name.startswith("make_"):
                 return Fields(dict(zip("xyzw", values, strict=False)))
-            return fitted(numbers[0], node.kind) if "convert" in name and node.kind.what == "number" else self._unknown(node.kind)
+            return (
+                fitted(numbers[0], node.kind)
+                if "convert" in name and node.kind.what == "number"
+                else self._unknown(node.kind)
+            )
         if pointers:
             return self._with_pointers(node, name, given, values)
         return self._unknown(node.kind)
@@ -905,9 +959,21 @@ class Run:
         if name.startswith("__st") and isinstance(first, Pointer):
             return self.access(first, elements[0], writes=True, value=values[1])
         if name.startswith("vload") and len(values) == 2:
-            size = max(node.kind.element.size if node.kind.element else 2, 1) * int(name.removeprefix("vload").removeprefix("_half") or 1)
+            size = max(node.kind.element.size if node.kind.element else 2, 1) * int(
+                name.removeprefix("vload").removeprefix("_half") or 1
+            )
             at = self._vector(values[1], values[0], elements[1], name.removeprefix("vload").removeprefix("_half"))
-            self.access(at, Kind("record", size if "half" not in name else size // max(node.kind.element.size if node.kind.element else 2, 1) * 2, ""), reads=True)
+            self.access(
+                at,
+                Kind(
+                    "record",
+                    size
+                    if "half" not in name
+                    else size // max(node.kind.element.size if node.kind.element else 2, 1) * 2,
+                    "",
+                ),
+                reads=True,
+            )
             return self._unknown(node.kind)
         if name.startswith("vstore") and len(values) == 3:
             count = name.removeprefix("vstore").removeprefix("_half")
@@ -926,7 +992,12 @@ class Run:
         return self._strange(node, name, values)
 
     def _vector(self, pointer: Any, index: Any, element: Kind, count: str) -> Pointer:
-        wide = arithmetic("*", index if isinstance(index, Span) else ANY, number(int(count or 1)), Kind("number", 8, "long", -(2**63), 2**63 - 1))
+        wide = arithmetic(
+            "*",
+            index if isinstance(index, Span) else ANY,
+            number(int(count or 1)),
+            Kind("number", 8, "long", -(2**63), 2**63 - 1),
+        )
         if not isinstance(pointer, Pointer):
             return Pointer({})
         moved: Pointer = self._moved(pointer, "+", wide, Kind("pointer", 8, "", element=element))
@@ -992,7 +1063,9 @@ def _merged(mask: Any, one: Any, other: Any, _unused: Any = None) -> Any:
     if isinstance(one, Pointer) and isinstance(other, Pointer):
         roots = {**one.targets, **other.targets}
         pairs = {at: (one.targets.get(at, NOWHERE), other.targets.get(at, NOWHERE)) for at in roots}
-        return Pointer({at: choose(mask, blend(*pair), pair[0]) if np.any(mask) else pair[0] for at, pair in pairs.items()})
+        return Pointer(
+            {at: choose(mask, blend(*pair), pair[0]) if np.any(mask) else pair[0] for at, pair in pairs.items()}
+        )
     return one
 
 
@@ -1006,10 +1079,11 @@ def _assigned(node: Node) -> Iterator[str]:
     """The variables that a part of the source may change."""
     for one in _all(node):
         changes = one.what == "COMPOUND_ASSIGNMENT_OPERATOR" or (
-            one.what in ("BINARY_OPERATOR", "UNARY_OPERATOR") and (one.op == "=" or one.op.startswith(("++", "--")) or one.op == "&")
+            one.what in ("BINARY_OPERATOR", "UNARY_OPERATOR")
+            and (one.op == "=" or one.op.startswith(("++", "--")) or one.op == "&")
         )
         if changes or one.what == "CALL_EXPR":
-            for target in (one.kids[:1] if changes else one.kids):
+            for target in one.kids[:1] if changes else one.kids:
                 yield from (inner.target for inner in _all(target) if inner.what == "DECL_REF_EXPR")
         elif one.what == "VAR_DECL":
             yield one.target

@@ -91,7 +91,9 @@ def _loose(reach: tuple[int, ...], sets: Sets, weight: Mapping[str, int]) -> lis
         spare = [row * one - total for row, one, total in zip(rows, of, reach, strict=True)]
         if _constant(spare) and spare[0] <= MAX_SLACK and not _constant(rows):
             others = [{key: value for key, value in one.items() if key != name} for one in sets]
-            inner = _exact(rows, [(one, tuple(values_[one] for values_ in others)) for one in others[0]], 3) or _loose(rows, others, weight)
+            inner = _exact(rows, [(one, tuple(values_[one] for values_ in others)) for one in others[0]], 3) or _loose(
+                rows, others, weight
+            )
             if inner is not None:
                 return [*inner, name]
     return None

@@ -22,7 +22,9 @@ MAX_LISTED = 12
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _STD = re.compile(r"(?<![\w:])(?:::)?std::(?=\w)")
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:if|elif|ifdef|ifndef)\b(.*)$", re.MULTILINE)
-_PLAIN = frozenset("cuda_runtime.h device_launch_parameters.h vector_types.h vector_functions.h math_constants.h".split())
+_PLAIN = frozenset(
+    "cuda_runtime.h device_launch_parameters.h vector_types.h vector_functions.h math_constants.h".split()
+)
 """Headers that declare what is declared without them."""
 _HERE = "stub"
 """The section of the builtins that no header of CUDA's has, so that it goes into the source."""
@@ -110,7 +112,10 @@ class _Reached:
         self._seen.add(cursor.hash)
         for one in walk(cursor):
             if kind(one) == "OVERLOADED_DECL_REF":
-                overloads = (library().clang_getOverloadedDecl(one, at) for at in range(library().clang_getNumOverloadedDecls(one)))
+                overloads = (
+                    library().clang_getOverloadedDecl(one, at)
+                    for at in range(library().clang_getNumOverloadedDecls(one))
+                )
                 for overload in overloads:
                     if self.unit.own(overload):
                         self.add(overload)
@@ -213,7 +218,9 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     for definitions in reached.macros.values():
         for at, macro in enumerate(definitions):
             again = f"#undef {macro.spelling}\n" if at else ""
-            pieces.append((place(macro.location.file.name, macro.location.offset), f"{again}#define {unit.written(macro)}"))
+            pieces.append(
+                (place(macro.location.file.name, macro.location.offset), f"{again}#define {unit.written(macro)}")
+            )
     pieces += [(place(file, start), text) for file, start, text in _usings(reached)]
     pieces.append((place(kernel.file, kernel.start), _kernel(reached, kernel, types)))
     body = "\n\n".join(text for _, text in sorted(pieces, key=lambda one: one[0]))
@@ -232,7 +239,9 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     head = [*(f"#include <{one}>" for one in headers), *reached.builtin.values()]
     if unit.language == "cuda":
         body = _STD.sub("cuda::std::", body)
-    return Slice("\n".join([*head, *([""] if head else []), body, ""]), tuple(unknown), tuple(types.values()), tuple(doubts))
+    return Slice(
+        "\n".join([*head, *([""] if head else []), body, ""]), tuple(unknown), tuple(types.values()), tuple(doubts)
+    )
 
 
 class _Order:
@@ -274,10 +283,17 @@ def _declaration(reached: _Reached, one: _Declared) -> str:
         rest = re.compile(rb"[^;{}]*?;").match(data, one.end)
         text += rest[0].decode(errors="replace") if rest is not None and not text.rstrip().endswith((";",)) else ""
     if reached.unit.language == "cuda":
-        if kind(one.cursor) in FUNCTIONS and not {"CUDADEVICE_ATTR", "CUDAGLOBAL_ATTR"} & {kind(at) for at in one.cursor.get_children()}:
+        if kind(one.cursor) in FUNCTIONS and not {"CUDADEVICE_ATTR", "CUDAGLOBAL_ATTR"} & {
+            kind(at) for at in one.cursor.get_children()
+        }:
             at = _after_template(text)
             text = f"{text[:at]}__device__ {text[at:]}"
-        elif kind(one.cursor) == "VAR_DECL" and one.cursor.type.is_const_qualified() and "constexpr" not in text and "__" not in text:
+        elif (
+            kind(one.cursor) == "VAR_DECL"
+            and one.cursor.type.is_const_qualified()
+            and "constexpr" not in text
+            and "__" not in text
+        ):
             text = f"constexpr {text}" if one.cursor.type.get_canonical().kind.name in ("FLOAT", "DOUBLE") else text
     return text
 

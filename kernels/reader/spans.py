@@ -76,7 +76,9 @@ def fitted(value: Span, kind: Kind) -> Span:
     if np.any(value.low < kind.least) or np.any(value.high > kind.largest):
         whole = of_kind(kind)
         outside = (value.low < kind.least) | (value.high > kind.largest)
-        return replace(value, low=np.where(outside, whole.low, value.low), high=np.where(outside, whole.high, value.high))
+        return replace(
+            value, low=np.where(outside, whole.low, value.low), high=np.where(outside, whole.high, value.high)
+        )
     return replace(value, low=np.floor(value.low), high=np.ceil(value.high)) if value.bounded else value
 
 
@@ -129,7 +131,9 @@ def _corners(operate: Callable[[Any, Any], Any], a: Span, b: Span) -> tuple[Any,
 def _divide(a: Any, b: Any) -> Any:
     """Towards zero."""
     b = np.where(np.equal(b, 0), 1, b) if np.any(np.equal(b, 0)) else b
-    return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)) if np.any(np.less(a, 0)) or np.any(np.less(b, 0)) else a // b
+    return (
+        np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)) if np.any(np.less(a, 0)) or np.any(np.less(b, 0)) else a // b
+    )
 
 
 def _rest(a: Any, b: Any) -> Any:
@@ -160,7 +164,9 @@ def arithmetic(op: str, a: Span, b: Span, kind: Kind) -> Span:
     if op in ("*", "<<"):
         factor, other = (b, a) if b.uniform else (a, b)
         if factor.uniform and not other.uniform:
-            strides = frozenset({one | factor.names for one in other.strides} | ({factor.names} if factor.names else set()))
+            strides = frozenset(
+                {one | factor.names for one in other.strides} | ({factor.names} if factor.names else set())
+            )
         elif factor.names or other.names:
             inner = factor.names or other.names
             strides = frozenset({one | inner for one in strides} | {inner})

@@ -20,7 +20,9 @@ from tunesmith.kernels.spec.taskfile import read_source, read_task
 
 
 def init(
-    source: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A CUDA or OpenCL source, or a T1 file (.json).")],
+    source: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="A CUDA or OpenCL source, or a T1 file (.json).")
+    ],
     entry: Annotated[str | None, typer.Option(help="The kernel's name, where the source has several.")] = None,
     reference: Annotated[
         str | None,

@@ -193,7 +193,7 @@ ANSWERS = (
     (("tune", "{task}/baseline.cl"), nothing, 2, "is not a task: give the task"),
     (("tune", "{task}", "--settings", "{task}/own.toml"), written("own.toml", "evaluation = 3\n"), 2, "'evaluations'?"),
     (("prompts", "gemm", "--role", "x"), nothing, 2, "Invalid value for '--role'"),
-    (("init", "{task}/reference.py"), nothing, 2, "reference.py is no CUDA source: give a .cu file or a T1 file"),
+    (("init", "{task}/reference.py"), nothing, 2, "reference.py is no source: give a .cu file, a .cl file or a T1 file"),
     (("init", "{task}/t1.json"), written("t1.json", "[1]"), 2, "a value has another type than the format"),
     (
         ("init", "{task}/k.cu", "--out", "{task}"),

@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.extent import Polynomial, add, multiply
 from tunesmith.kernels.rewrite.passes.hints import load
 from tunesmith.kernels.rewrite.passes.own_bins import own_bins
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
@@ -175,6 +174,25 @@ def _place(kernel: Kernel, access: Access, bounds: dict[str, str]) -> tuple[_Pla
     return _Place(access, (across, down) if down else (across,), x, y), pitch
 
 
+Polynomial = dict[tuple[str, ...], int]
+"""Coefficients by the sorted names that are multiplied; the empty tuple is the constant."""
+
+
+def _add(left: Polynomial, right: Polynomial) -> Polynomial:
+    found = dict(left)
+    for names, factor in right.items():
+        found[names] = found.get(names, 0) + factor
+    return {names: factor for names, factor in found.items() if factor}
+
+
+def _multiply(left: Polynomial, right: Polynomial) -> Polynomial:
+    found: Polynomial = {}
+    for names, factor in left.items():
+        for others, another in right.items():
+            found = _add(found, {tuple(sorted((*names, *others))): factor * another})
+    return found
+
+
 def _linear(kernel: Kernel, node: Node, depth: int) -> Polynomial | None:
     """An index as a polynomial of the names in it."""
     one = bare(node)
@@ -194,5 +212,5 @@ def _linear(kernel: Kernel, node: Node, depth: int) -> Polynomial | None:
     if a is None or b is None:
         return None
     if operator(one) == "*":
-        return multiply(a, b)
-    return add(a, b if operator(one) == "+" else {words: -factor for words, factor in b.items()})
+        return _multiply(a, b)
+    return _add(a, b if operator(one) == "+" else {words: -factor for words, factor in b.items()})
