@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
 from tunesmith.kernels.reader.arguments import refused
-from tunesmith.kernels.reader.facts import Facts, Parameter, product, read_facts, scalar_value
+from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
 from tunesmith.kernels.reader.parse import Unit
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
 from tunesmith.kernels.rewrite.source import Source, SourceError
@@ -67,6 +67,11 @@ def read_kernel(
     backend = language_of(code)
     unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
+    for one in parameters_of(unit, found):
+        if one.whole and (keyword.iskeyword(one.name) or one.name in FUNCTIONS or one.name in DTYPES):
+            raise SourceError(
+                f"{place}: the parameter {one.name} of {found.name} has a reserved name; rename it, as to {one.name}_."
+            )
     part = sliced(unit, found)
     facts = read_facts(unit, found, part.doubts)
     obstacles = [f"the parameter {one.name} of {found.name} {why}" for one in facts.parameters if (why := refused(one))]
@@ -84,9 +89,6 @@ def read_kernel(
             obstacles.append(
                 f"the elements of the local memory {one.name} cannot be told: declare it inside the kernel"
             )
-    for size in facts.sizes:
-        if keyword.iskeyword(size) or size in FUNCTIONS or size in DTYPES:
-            obstacles.append(f"the parameter {size} of {found.name} has a reserved name; rename it, as to {size}_")
     if obstacles:
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))

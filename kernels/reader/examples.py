@@ -95,7 +95,12 @@ def task_from(
     """The task. examples: for each workload NumPy arrays by name, outputs included, and scalars; reference: its text,
     function and framework; grid, block: of the launch, where the code does not tell; tolerance: rtol and atol by data
     type or output. Raises `SourceError`."""
-    sizes = _Sizes(signature, examples)
+    if grid is None and (unknown := signature.read_.facts.unknown):
+        raise SourceError(
+            f"{WHERE}: {unknown} cannot be read from the code; give the launch, such as "
+            'grid=["ceil_div(n, 256)"], block=[256].'
+        )
+    sizes = _Sizes(signature, examples, grid is not None)
     launch = _launch(signature, sizes, grid, block)
     arguments = tuple(_argument(signature, name, sizes, examples) for name in signature.names)
     template = Template(
@@ -145,14 +150,16 @@ def _tolerances(given: Mapping[str, tuple[float, float]]) -> dict[str, Tolerance
 class _Sizes:
     """Sizes with their values in each example, and what shapes and whole-number scalars are in terms of them."""
 
-    def __init__(self, signature: Signature, examples: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, signature: Signature, examples: Sequence[Mapping[str, Any]], launched: bool) -> None:
         self._signature, self._examples = signature, examples
         facts = signature.read_.facts
-        self._drafted = facts.shapes
         self._values: dict[str, list[int]] = {}
         self.derived: dict[str, str] = {}
         whole = [one.name for one in facts.parameters if one.whole]
-        self._whole = [*whole, *(one for one in facts.sizes if one not in whole)]
+        # Where the launch is given, sizes that count the blocks of another one play no part.
+        self._whole = [*whole, *(one for one in facts.sizes if one not in whole and not launched)]
+        known = {name: {at for dim in dims for at in parse(dim).names} for name, dims in facts.shapes.items()}
+        self._drafted = {name: facts.shapes[name] for name, names in known.items() if names <= set(self._whole)}
         self._given()
         self._solve()
         self.shapes = {name: self._shape(name) for name in (*signature.read, *signature.written)}
@@ -269,11 +276,6 @@ def _launch(
     signature: Signature, sizes: _Sizes, grid: Sequence[str | int] | None, block: Sequence[str | int] | None
 ) -> LaunchGeometry:
     read = signature.read_.facts
-    if grid is None and read.unknown:
-        raise SourceError(
-            f"{WHERE}: {read.unknown} cannot be read from the code; give the launch, such as "
-            'grid=["ceil_div(n, 256)"], block=[256].'
-        )
     return LaunchGeometry(
         grid=tuple(sizes.text(one) for one in (read.grid if grid is None else _given("grid", grid, sizes))),
         block=tuple(sizes.text(one) for one in (read.block if block is None else _given("block", block, sizes))),

@@ -270,7 +270,7 @@ class _Search:
     ) -> str:
         if all(one < tried for one in blocks):
             dims = fit(threads, self.sets) if block > 1 else None
-            whole = None if all(one == blocks[0] for one in blocks) and dims is not None else fit(blocks, self.sets)
+            whole = None if all(one == blocks[0] for one in blocks) else fit(blocks, self.sets)
             if whole is not None and (dims is None or len(product(whole)) < len(product(dims))):
                 return product(whole)
             if dims is not None and not all(one.isdigit() for one in dims):
@@ -307,7 +307,7 @@ class _Search:
             aligned, used = self._shaped(self._sets(_SMALL, unit)), self.used
             if aligned is not None and _open(aligned[1]) < (99 if first is None else _open(first[1])):
                 first, self.sets = aligned, used
-                self._require(unit, aligned[1])
+                self._require(unit, *aligned)
         runs, shapes = first if first is not None else ([], {})
         needed = {
             name
@@ -327,6 +327,20 @@ class _Search:
                 self._array(one, runs, shapes.get(one.name), again)
         self._memory(runs, again)
         self._unfix(again)
+        self._flatten()
+
+    def _flatten(self) -> None:
+        """Where each thread has an element and nothing bounds them, they are counted instead of blocks."""
+        facts, block = self.facts, self.facts.block[0]
+        flat = f"{block} * rows"
+        if self.guessed and facts.grid == ("rows",) and any(flat in dims for dims in facts.shapes.values()):
+            size = "n" if all(one.name != "n" for one in facts.parameters) else "elements"
+            facts.grid, facts.requires = (f"{size} // {block}",), [f"{size} % {block} == 0"]
+            facts.sizes = [size if one == "rows" else one for one in facts.sizes]
+            for name, dims in facts.shapes.items():
+                facts.shapes[name] = tuple(
+                    _put(one.replace(flat, size), {"rows": f"({size} // {block})"}) for one in dims
+                )
 
     def _unit(self) -> int:
         extents = [int(one) for one in self.facts.block if one.isdigit()]
@@ -378,16 +392,21 @@ class _Search:
         left = (last[name] for name in found[1] if name in last)
         return _open(found[1]) + sum(one.written and not one.covered(one.reach) for one in left)
 
-    def _require(self, unit: int, shapes: Shapes) -> None:
-        """Sizes that must be a multiple of `unit`, as the kernel leaves its arrays where they are not."""
+    def _require(self, unit: int, runs: Sequence[Run], shapes: Shapes) -> None:
+        """Sizes that must be a multiple of `unit`, as the kernel leaves its arrays where they are not, or elements out."""
+        last, at = runs[-1], self.used[-1]
+        whole = [name for name, dims in shapes.items() if dims and last.arrays[name].covered(_count(dims, at))]
         for size in (*self.whole, *self.extra):
             sizes = {**self._sets(_SMALL, unit)[0]}
             sizes[size] += 3
             run = self._launched(sizes, sizes)
-            for name, dims in shapes.items():
-                if run is None or (dims and name in run.arrays and run.arrays[name].reach > _count(dims, sizes)):
-                    self.facts.requires.append(f"{size} % {unit} == 0")
-                    break
+            reached = {} if run is None else run.arrays
+            counts = {name: _count(dims, sizes) for name, dims in shapes.items() if dims and name in reached}
+            if run is None or any(
+                reached[name].reach > count or (name in whole and not reached[name].covered(count))
+                for name, count in counts.items()
+            ):
+                self.facts.requires.append(f"{size} % {unit} == 0")
 
     def _array(self, one: Parameter, runs: Sequence[Run], shape: tuple[str, ...] | None, again: Sequence[Run]) -> None:
         facts, name = self.facts, one.name

@@ -78,19 +78,20 @@ def walk(cursor: Any) -> Iterator[Any]:
 def library() -> Any:
     """libclang, with the functions that its Python package leaves out."""
     found = clang.conf.lib
-    for name, result in (
-        ("clang_getCursorBinaryOperatorKind", ctypes.c_int),
-        ("clang_getCursorUnaryOperatorKind", ctypes.c_int),
-        ("clang_Cursor_Evaluate", ctypes.c_void_p),
-    ):
-        getattr(found, name).argtypes, getattr(found, name).restype = [clang.Cursor], result
-    for name, result in (
-        ("clang_EvalResult_getKind", ctypes.c_int),
-        ("clang_EvalResult_getAsLongLong", ctypes.c_longlong),
-        ("clang_EvalResult_getAsDouble", ctypes.c_double),
-        ("clang_EvalResult_dispose", None),
-    ):
-        getattr(found, name).argtypes, getattr(found, name).restype = [ctypes.c_void_p], result
+    of_cursors: dict[str, Any] = {
+        "clang_getCursorBinaryOperatorKind": ctypes.c_int,
+        "clang_getCursorUnaryOperatorKind": ctypes.c_int,
+        "clang_Cursor_Evaluate": ctypes.c_void_p,
+    }
+    of_results: dict[str, Any] = {
+        "clang_EvalResult_getKind": ctypes.c_int,
+        "clang_EvalResult_getAsLongLong": ctypes.c_longlong,
+        "clang_EvalResult_getAsDouble": ctypes.c_double,
+        "clang_EvalResult_dispose": None,
+    }
+    for results, argument in ((of_cursors, clang.Cursor), (of_results, ctypes.c_void_p)):
+        for name, result in results.items():
+            getattr(found, name).argtypes, getattr(found, name).restype = [argument], result
     return found
 
 

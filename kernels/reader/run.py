@@ -554,45 +554,36 @@ class Run:
 
     def _conditional_operator(self, node: Node) -> Any:
         test, then, other = node.kids
-        one, two = self.branch(self.truth(test), lambda: self.value(then), lambda: self.value(other))
+        held = true, maybe = self.truth(test)
+        one, two = self.branch(held, lambda: self.value(then), lambda: self.value(other))
         if one is None or two is None:
             return two if one is None else one
-        true, maybe = self._last
-        unsure = np.broadcast_to(maybe & ~true, self.count)
-        return _merged(
-            unsure, _chosen(np.broadcast_to(true, self.count), one, two), one if not unsure.any() else two, one
-        )
-
-    _last: tuple[Any, Any] = (True, True)
+        true, maybe = (np.broadcast_to(part, self.count) for part in held)
+        return _merged(maybe & ~true, _chosen(true, one, two), one)
 
     def truth(self, node: Node) -> tuple[Any, Any]:
         """For which threads a condition holds for certain, and for which it may hold."""
-        found = self._truth(node)
-        self._last = found
-        return found
-
-    def _truth(self, node: Node) -> tuple[Any, Any]:
         self._step()
         if node.what == "UNEXPOSED_EXPR" and len(node.kids) == 1 and node.kids[0].kind.what in ("number", "void"):
             return (
-                self._truth(node.kids[0])
+                self.truth(node.kids[0])
                 if node.kids[0].what in ("BINARY_OPERATOR", "UNARY_OPERATOR")
                 else self._nonzero(node)
             )
         if node.what == "UNARY_OPERATOR" and node.op == "!":
-            true, maybe = self._truth(node.kids[0])
+            true, maybe = self.truth(node.kids[0])
             return ~np.asarray(maybe), ~np.asarray(true)
         if node.what != "BINARY_OPERATOR":
             return self._nonzero(node)
         left, right = node.kids[0], node.kids[-1]
         if node.op in ("&&", "||"):
-            one = tuple(np.broadcast_to(np.asarray(part, bool), self.count) for part in self._truth(left))
+            one = tuple(np.broadcast_to(np.asarray(part, bool), self.count) for part in self.truth(left))
             sure, may = self.sure, self.may
             if node.op == "&&":
                 self.sure, self.may = sure & one[0], may & one[1]
             else:
                 self.sure, self.may = sure & ~one[1], may & ~one[0]
-            two = self._truth(right) if self.may.any() else (node.op == "||", node.op == "||")
+            two = self.truth(right) if self.may.any() else (node.op == "||", node.op == "||")
             self.sure, self.may = sure, may
             if node.op == "&&":
                 return one[0] & two[0], one[1] & two[1]
@@ -1056,7 +1047,7 @@ def _chosen(mask: Any, one: Any, other: Any) -> Any:
     return one
 
 
-def _merged(mask: Any, one: Any, other: Any, _unused: Any = None) -> Any:
+def _merged(mask: Any, one: Any, other: Any) -> Any:
     """`one`, and for the threads of the mask `other` as well."""
     if isinstance(one, Span) and isinstance(other, Span):
         return choose(mask, hull(one, other), one) if np.any(mask) else one

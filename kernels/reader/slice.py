@@ -280,7 +280,7 @@ def _declaration(reached: _Reached, one: _Declared) -> str:
     data = reached.unit.text(one.file)
     if kind(one.cursor) not in FUNCTIONS or not text.rstrip().endswith("}"):
         # The rest of a declaration of several variables, and its end.
-        rest = re.compile(rb"[^;{}]*?;").match(data, one.end)
+        rest = re.compile(rb"(?:[^;{}]|\{[^{}]*\})*;").match(data, one.end)
         text += rest[0].decode(errors="replace") if rest is not None and not text.rstrip().endswith((";",)) else ""
     if reached.unit.language == "cuda":
         if kind(one.cursor) in FUNCTIONS and not {"CUDADEVICE_ATTR", "CUDAGLOBAL_ATTR"} & {
