@@ -120,6 +120,12 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
     return Rewritten(template, composed.skipped, composed.names)
 
 
+def left_alone(code: str, backend: BackendName, entry: str) -> tuple[str, ...]:
+    """Why the rules leave a kernel as it is, a clause each; what only its task's types explain does not count."""
+    found = Facts(Syntax(code, backend, entry)).oddities
+    return tuple(one.why for one in found if one.kind != "syntax")
+
+
 def facts_of(task: Task, backend: BackendName) -> Facts:
     """Facts of the baseline of `task`, in the first of its types. Raises `SourceError`."""
     names = {dtype: one.c_names[backend] for dtype, one in DTYPES.items() if backend in one.c_names}
