@@ -22,7 +22,6 @@ from tunesmith.kernels.spec.expression import FUNCTIONS
 from tunesmith.kernels.spec.taskfile import MARK
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
-
 KNOWN = HEADERS | STANDARD.keys()
 """Headers that need not be found."""
 

@@ -129,7 +129,7 @@ def rendered(code: bytes, whole: Span, edits: Sequence[Edit]) -> str:
         first = min(ranges or points, key=lambda k: (-own[k][1].end, own[k][0], own[k][0] and _leaf(own[k][1]), k))
         if ranges and points and points[0] < first:
             first = points[0]
-        late, edit = own.pop(first)
+        _late, edit = own.pop(first)
         assert edit.start >= at, "edits do not overlap"
         parts.append(code[at : edit.start])
         at = edit.end

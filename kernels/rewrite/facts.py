@@ -93,12 +93,14 @@ class Loop:
 @dataclass(frozen=True, slots=True)
 class Atom:
     """What a form knows of an atom. reach: how far its value is the same: 0 for all threads, 1 for a block, 2 for none but
-    the thread itself; symbol: the variable; op, parts: the operation and its operands."""
+    the thread itself; symbol: the variable; op, parts: the operation and its operands; memory:
+    it was read from an array."""
 
     reach: int
     symbol: Symbol | None = None
     op: str = ""
     parts: tuple[Form, ...] = ()
+    memory: bool = False
 
 
 def _atom(symbol: Symbol) -> str:
@@ -106,8 +108,7 @@ def _atom(symbol: Symbol) -> str:
 
 
 class Facts:
-    """What is known of one kernel. one_block_axis: whether blocks and the grid have one dimension, in which the rank of a
-    thread is its number along x."""
+    """What is known of one kernel."""
 
     def __init__(self, syntax: Syntax) -> None:
         self.syntax, self.body, self.text = syntax, syntax.body, syntax.text
@@ -137,7 +138,7 @@ class Facts:
         assignment, the call or the like that does it. What pointers point to is for `accesses`."""
         for node in within.walk():
             targets: list[Node] = []
-            if node.what in ("assign", "count") or node.what == "address":
+            if node.what in ("assign", "count", "address"):
                 targets = [node.kids[0]]
             elif node.what == "asm":
                 targets = node.kids
@@ -153,20 +154,17 @@ class Facts:
 
     def _given_away(self, call: Node) -> list[Node]:
         """The arguments of a call that it may change."""
-        taken = call.symbol.references if call.symbol is not None else frozenset[int]()
+        given, taken = call.kids[1:], call.symbol.references if call.symbol is not None else frozenset[int]()
         if call.op in _SWAPPING:
             taken = frozenset({0, 1})
-        given = call.kids[1:]
         found = [one for at, one in enumerate(given) if at in taken]
         if _CHANGING.fullmatch(call.op):
             found += given[:1]
         if call.op == "operator()" and call.kids[0].what == "name" and given:
             # A lambda or a function object, which comes as the first argument.
-            target = given[0].symbol
-            inside = None if target is None or target.declared is None else target.declared
-            within = next((one for one in inside.walk() if one.what == "lambda"), None) if inside is not None else None
-            if within is None or self._reaches_out(within):
-                found.append(given[0])
+            made = None if given[0].symbol is None else given[0].symbol.declared
+            inside = [] if made is None else [one for one in made.walk() if one.what == "lambda"]
+            found += given[:1] if not inside or self._reaches_out(inside[0]) else []
             found += [one for at, one in enumerate(given[1:]) if at in taken]
         elif call.kids[0].what == "member" and call.kids[0].kids:
             found.append(call.kids[0].kids[0])
@@ -206,6 +204,8 @@ class Facts:
         """What an expression is, in whole numbers."""
         if node not in self._forms:
             self._forms[node] = self._form(node).joined()
+            for axis in AXES:
+                self.atoms.setdefault(f"@{axis}", Atom(2))
         return self._forms[node]
 
     def _form(self, node: Node) -> Form:
@@ -214,10 +214,10 @@ class Facts:
             return Form.number(node.value)
         if what == "builtin":
             reach = 2 if node.op.startswith(("threadIdx", "@")) else 1 if node.op.startswith("blockIdx") else 0
-            self.atoms.setdefault(node.op, Atom(reach))
             if node.op.startswith("gridSize"):
-                return Form.atom(f"gridDim.{node.op[-1]}") * Form.atom(f"blockDim.{node.op[-1]}")
-            return Form.atom(node.op)
+                parts = [self._known(f"{one}.{node.op[-1]}", Atom(0)) for one in ("gridDim", "blockDim")]
+                return parts[0] * parts[1]
+            return self._known(node.op, Atom(reach))
         if what == "name" and node.symbol is not None:
             return self._value(node, node.symbol)
         if what == "binary" and len(node.kids) == 2 and node.type.what != "pointer":
@@ -229,7 +229,8 @@ class Facts:
             return self._operation(node.op, left, right)
         if what == "unary" and node.op in "+-":
             return self.form(node.kids[0]) if node.op == "+" else -self.form(node.kids[0])
-        if what == "cast" and node.type.what == "number" and node.kids and node.kids[-1].type.what == "number":
+        whole = what == "cast" and node.kids and node.type.what == node.kids[-1].type.what == "number"
+        if whole and node.type.size >= 4:
             return self.form(node.kids[-1])
         if what == "choice":
             return self._operation("?", *map(self.form, node.kids))
@@ -244,38 +245,34 @@ class Facts:
         return self._once(node)
 
     def _operation(self, op: str, *parts: Form, symbol: Symbol | None = None) -> Form:
-        name = f"({op} {'' if symbol is None else _atom(symbol)} {', '.join(map(repr, (one.terms for one in parts)))})"
-        reach = max((self.reach(one) for one in parts), default=0)
-        self.atoms.setdefault(name, Atom(max(reach, 2 * (op == "[]")), symbol, op, parts))
+        name = f"({op} {'' if symbol is None else _atom(symbol)} {', '.join(repr(one.terms) for one in parts)})"
+        memory = op == "[]" or any(self.atoms[one].memory for part in parts for one in part.atoms)
+        reach = 2 if op == "[]" else max((self.reach(one) for one in parts), default=0)
+        return self._known(name, Atom(reach, symbol, op, parts, memory))
+
+    def _known(self, name: str, atom: Atom) -> Form:
+        self.atoms.setdefault(name, atom)
         return Form.atom(name)
 
     def _once(self, node: Node) -> Form:
         """A value that nothing else is known to be."""
-        name = f"?{node.start}:{node.end}"
-        self.atoms.setdefault(name, Atom(2))
-        return Form.atom(name)
+        return self._known(f"?{node.start}:{node.end}", Atom(2))
 
     def _value(self, node: Node, symbol: Symbol) -> Form:
-        if symbol.what == "parameter" and symbol in self.parameters and symbol not in self.changed:
-            self.atoms.setdefault(_atom(symbol), Atom(0, symbol))
-            return Form.atom(_atom(symbol))
-        if symbol.what == "variable":
-            if self.is_once(symbol):
-                assert symbol.declared is not None
-                value = self.form(symbol.declared.kids[-1]) if symbol.type.what == "number" else None
-                if value is not None and not any(one.startswith("?") or self._is_memory(one) for one in value.atoms):
+        if symbol in self.parameters and symbol not in self.changed:
+            return self._known(_atom(symbol), Atom(0, symbol))
+        if symbol.what != "variable":
+            return self._once(node)
+        if self.is_once(symbol) and symbol.declared is not None:
+            if symbol.type.what == "number" and symbol.type.size >= 4:
+                value = self.form(symbol.declared.kids[-1])
+                if not any(one.startswith("?") or self.atoms[one].memory for one in value.atoms):
                     return value
-                self.atoms.setdefault(_atom(symbol), Atom(2, symbol))
-                return Form.atom(_atom(symbol))
-            loop = self._home.get(symbol)
-            if loop is not None and loop.holds(node):
-                self.atoms.setdefault(_atom(symbol), Atom(2, symbol))
-                return Form.atom(_atom(symbol))
-        return self._once(node)
-
-    def _is_memory(self, atom: str) -> bool:
-        found = self.atoms.get(atom)
-        return found is not None and (found.op == "[]" or any(self._is_memory(o) for p in found.parts for o in p.atoms))
+            return self._known(_atom(symbol), Atom(2, symbol))
+        loop = self._home.get(symbol)
+        return (
+            self._known(_atom(symbol), Atom(2, symbol)) if loop is not None and loop.holds(node) else self._once(node)
+        )
 
     def is_once(self, symbol: Symbol) -> bool:
         """Whether a variable of the kernel has one value, from its declaration on."""
@@ -287,11 +284,8 @@ class Facts:
     def is_known(self, symbol: Symbol, place: Node | None) -> bool:
         """Whether a name means the variable, with its only value, ahead of the statement `place`; None: at the beginning of
         the kernel's body."""
-        everywhere = [
-            *self.parameters,
-            *(one.symbol for one in self.body.walk() if one.what in ("variable", "parameter")),
-        ]
-        if sum(one is not None and one.name == symbol.name for one in everywhere) != 1:
+        inside = [one.symbol for one in self.body.walk() if one.what in ("variable", "parameter")]
+        if sum(one is not None and one.name == symbol.name for one in [*self.parameters, *inside]) != 1:
             return False
         if symbol in self.parameters:
             return symbol not in self.changed
@@ -304,18 +298,16 @@ class Facts:
     @cached_property
     def _home(self) -> dict[Symbol, Node]:
         """The loops that alone change their variable, by the variable."""
-        found: dict[Symbol, Node] = {}
-        for symbol, places in self.changed.items():
-            if len(places) == 1:
-                for above, part in places[0].above():
-                    if above.what == "for" and part is above.kids[2]:
-                        found[symbol] = above
-                    break
-        return found
+        alone = [(symbol, places[0]) for symbol, places in self.changed.items() if len(places) == 1]
+        return {
+            symbol: place.parent
+            for symbol, place in alone
+            if place.parent is not None and place.parent.what == "for" and place is place.parent.kids[2]
+        }
 
     def reach(self, form: Form) -> int:
         """How far a value is the same: 0 for all threads, 1 for those of a block, 2 for the thread itself."""
-        return max((self.atoms[one].reach if one in self.atoms else 2 for one in form.atoms), default=0)
+        return max((self.atoms[one].reach for one in form.atoms), default=0)
 
     # Memory.
 
@@ -470,15 +462,6 @@ class Facts:
         if root.type.const and root in self.arrays:
             return False
         return root in self.escaping or any(one.written for one in self.of(root))
-
-    def role(self, root: Symbol) -> Literal["in", "out", "inout", "unknown"]:
-        """What the kernel does with an array: never written, only written, or both."""
-        if root.type.const:
-            return "in"
-        if root in self.escaping:
-            return "unknown"
-        read, written = any(one.read for one in self.of(root)), any(one.written for one in self.of(root))
-        return "inout" if read and written else "out" if written else "in"
 
     # Conditions.
 

@@ -15,70 +15,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tunesmith.kernels.reader.parse import FUNCTIONS, SourceError, Unit, body, constant, kind, library
-from tunesmith.kernels.reader.tree import Kind, kind_of
+from tunesmith.kernels.reader.tree import BINARY, UNARY, Kind, kind_of, parts_of_for
 
 __all__ = ["Node", "SourceError", "Symbol", "Syntax"]
-_BINARY = dict(
-    enumerate(
-        [
-            "*",
-            "/",
-            "%",
-            "+",
-            "-",
-            "<<",
-            ">>",
-            "<=>",
-            "<",
-            ">",
-            "<=",
-            ">=",
-            "==",
-            "!=",
-            "&",
-            "^",
-            "|",
-            "&&",
-            "||",
-            "=",
-            "*=",
-            "/=",
-            "%=",
-            "+=",
-            "-=",
-            "<<=",
-            ">>=",
-            "&=",
-            "^=",
-            "|=",
-            ",",
-        ],
-        start=3,
-    )
-)
-_UNARY = dict(enumerate(["++", "--", "++", "--", "&", "*", "+", "-", "~", "!"], start=1))
-_WHATS = {
-    **{"COMPOUND_STMT": "block", "DECL_STMT": "declaration", "IF_STMT": "if", "FOR_STMT": "for", "WHILE_STMT": "while"},
-    **{
-        "DO_STMT": "do",
-        "SWITCH_STMT": "switch",
-        "RETURN_STMT": "return",
-        "BREAK_STMT": "break",
-        "NULL_STMT": "nothing",
-    },
-    **{"CONTINUE_STMT": "continue", "GOTO_STMT": "goto", "INDIRECT_GOTO_STMT": "goto", "LABEL_STMT": "label"},
-    **{"CONDITIONAL_OPERATOR": "choice", "ARRAY_SUBSCRIPT_EXPR": "index", "MEMBER_REF_EXPR": "member"},
-    **{
-        "DECL_REF_EXPR": "name",
-        "CALL_EXPR": "call",
-        "LAMBDA_EXPR": "lambda",
-        "VAR_DECL": "variable",
-        "ASM_STMT": "asm",
-    },
-    **{"MS_ASM_STMT": "asm", "CSTYLE_CAST_EXPR": "cast", "CXX_FUNCTIONAL_CAST_EXPR": "cast", "INIT_LIST_EXPR": "list"},
-    **{"CXX_STATIC_CAST_EXPR": "cast", "CXX_REINTERPRET_CAST_EXPR": "cast", "CXX_CONST_CAST_EXPR": "cast"},
-    **{"CXX_FOR_RANGE_STMT": "for each", "PARM_DECL": "parameter"},
-}
+_STATEMENTS = {"COMPOUND": "block", "DECL": "declaration", "NULL": "nothing", "INDIRECT_GOTO": "goto"}
+_STATEMENTS |= {"CXX_FOR_RANGE": "for each", "MS_ASM": "asm"}
+_EXPRESSIONS = {"CONDITIONAL_OPERATOR": "choice", "ARRAY_SUBSCRIPT_EXPR": "index", "MEMBER_REF_EXPR": "member"}
+_EXPRESSIONS |= {"DECL_REF_EXPR": "name", "CALL_EXPR": "call", "LAMBDA_EXPR": "lambda", "VAR_DECL": "variable"}
+_EXPRESSIONS |= {"PARM_DECL": "parameter", "INIT_LIST_EXPR": "list"}
 _ASSIGNING = frozenset(f"operator{one}=" for one in ("", *"+-*/%&|^", "<<", ">>"))
 _SKIPPED = ("TYPE_REF", "TEMPLATE_REF", "NAMESPACE_REF", "OVERLOADED_DECL_REF")
 BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
@@ -182,7 +126,7 @@ class Syntax:
         self._macros = sorted(
             (one.extent.start.offset, one.extent.end.offset)
             for one in self.unit.tree.cursor.get_children()
-            if kind(one) == "MACRO_INSTANTIATION" and one.location.file and one.location.file.name == self.unit.where
+            if kind(one) == "MACRO_INSTANTIATION" and str(one.location.file) == self.unit.where
         )
         self._starts = [start for start, _ in self._macros]
         self.start = self.cursor.extent.start.offset - self._shift
@@ -211,12 +155,6 @@ class Syntax:
         return self.code[self.start : self.body.start].decode(errors="replace")
 
     @cached_property
-    def directives(self) -> bool:
-        """Whether the kernel's body has lines for the preprocessor."""
-        inside = _TEXT.sub(b"", self.code[self.body.start : self.body.end])
-        return re.search(rb"^[ \t]*#", inside, re.MULTILINE) is not None
-
-    @cached_property
     def launches(self) -> bool:
         """Whether the kernel, or a function that it calls, launches kernels."""
         bodies = (self.body, *self.functions)
@@ -228,7 +166,7 @@ class Syntax:
         spans = [(one.start, one.end) for one in (self.body, *self.functions)] + [(self.start, self.body.start)]
         found = []
         for one in self.unit.tree.diagnostics:
-            here = one.location.file is not None and one.location.file.name == self.unit.where
+            here = str(one.location.file) == self.unit.where
             at = one.location.offset - self._shift
             if one.severity >= 3 and here and any(start <= at < end for start, end in spans):
                 found.append((self.code.count(b"\n", 0, at) + 1, one.spelling))
@@ -261,18 +199,15 @@ class Syntax:
             return found
         what, type_ = kind(cursor), cursor.type
         attributes = [kind(one) for one in cursor.get_children()] if what == "VAR_DECL" else []
-        is_local = cursor.semantic_parent is not None and kind(cursor.semantic_parent) not in (
-            "TRANSLATION_UNIT",
-            "NAMESPACE",
-        )
-        names: dict[str, Any] = {"PARM_DECL": "parameter", "VAR_DECL": "variable" if is_local else "global"}
+        outside = cursor.semantic_parent is None or kind(cursor.semantic_parent) in ("TRANSLATION_UNIT", "NAMESPACE")
+        names: dict[str, Any] = {"PARM_DECL": "parameter", "VAR_DECL": "global" if outside else "variable"}
         made = Symbol(
             cursor.spelling,
             "function" if what in (*FUNCTIONS, "CXX_METHOD", "CONVERSION_FUNCTION") else names.get(what, "other"),
             kind_of(type_),
             type_.spelling,
             place.offset - self._shift,
-            "CUDASHARED_ATTR" in attributes or (what == "VAR_DECL" and self._is_local_memory(cursor)),
+            "CUDASHARED_ATTR" in attributes or (what == "VAR_DECL" and self._in_local_memory(cursor)),
             "volatile" in type_.spelling,
             what == "VAR_DECL" and cursor.storage_class.name == "STATIC",
         )
@@ -285,17 +220,13 @@ class Syntax:
                 if one.kind.name == "LVALUEREFERENCE" and not one.get_pointee().is_const_qualified()
             )
             defined = cursor.get_definition()
-            inside = None if defined is None or not self._is_here(defined) else body(defined)
-            made.definition = inside
+            here = defined is not None and str(defined.location.file) == self.unit.where
+            made.definition = body(defined) if here else None
         return made
 
-    def _is_here(self, cursor: Any) -> bool:
-        return cursor.location.file is not None and cursor.location.file.name == self.unit.where
-
-    def _is_local_memory(self, cursor: Any) -> bool:
-        if self.language != "opencl":
-            return False
-        return any(one.spelling in ("__local", "local") for one in cursor.get_tokens())
+    def _in_local_memory(self, cursor: Any) -> bool:
+        words = cursor.get_tokens() if self.language == "opencl" else ()
+        return any(one.spelling in ("__local", "local") for one in words)
 
     def _lower(self, cursor: Any) -> Node:
         what = kind(cursor)
@@ -304,13 +235,13 @@ class Syntax:
             return self._lower(kids[0])
         extent = cursor.extent
         start, end = extent.start.offset - self._shift, extent.end.offset - self._shift
-        made = Node(_WHATS.get(what, "other"), start, end, kind_of(cursor.type))
+        made = Node(_what(what), start, end, kind_of(cursor.type))
         if what in ("BINARY_OPERATOR", "COMPOUND_ASSIGNMENT_OPERATOR"):
-            made.op = _BINARY.get(library().clang_getCursorBinaryOperatorKind(cursor), "?")
+            made.op = BINARY.get(library().clang_getCursorBinaryOperatorKind(cursor), "?")
             assigns = made.op.endswith("=") and made.op not in ("==", "!=", "<=", ">=")
             made.what = "assign" if assigns else "binary"
         elif what == "UNARY_OPERATOR":
-            made.op = _UNARY.get(library().clang_getCursorUnaryOperatorKind(cursor), "?")
+            made.op = UNARY.get(library().clang_getCursorUnaryOperatorKind(cursor), "?").strip("x")
             made.what = {"++": "count", "--": "count", "&": "address", "*": "deref"}.get(made.op, "unary")
         elif what.endswith("_LITERAL") or what in ("CXX_UNARY_EXPR", "CXX_BOOL_LITERAL_EXPR"):
             made.what, made.value = "literal", constant(cursor) if what != "STRING_LITERAL" else None
@@ -334,13 +265,11 @@ class Syntax:
             made.symbol.declared = made
             if what == "PARM_DECL":
                 return made
-            whole = (
-                made.type.what != "array" or kind(kids[-1]) in ("INIT_LIST_EXPR", "STRING_LITERAL") if kids else False
-            )
-            kids = kids[-1:] if whole else []
+            lists = ("INIT_LIST_EXPR", "STRING_LITERAL")
+            kids = [one for one in kids[-1:] if made.type.what != "array" or kind(one) in lists]
         elif what == "FOR_STMT":
-            kids = self._parts_of_for(cursor, kids)
-            made.kids = [Node("nothing", start, start, made.type) if one is None else self._lower(one) for one in kids]
+            nothing = Node("nothing", start, start, made.type)
+            made.kids = [nothing if one is None else self._lower(one) for one in parts_of_for(cursor, kids)]
             return made
         made.kids = [self._lower(one) for one in kids]
         inner = made.kids[0] if made.kids else None
@@ -379,21 +308,13 @@ class Syntax:
             made.what, made.op, made.kids = "builtin", "threadIdx.x", []
         return made
 
-    def _parts_of_for(self, cursor: Any, kids: list[Any]) -> list[Any]:
-        """The start, the condition, the step and the body of a loop, None for those that are missing."""
-        if len(kids) == 4:
-            return kids
-        parts: list[Any] = [None, None, None]
-        marks, depth = list[int](), 0
-        for token in cursor.get_tokens():
-            depth += (token.spelling in ("(", "[", "{")) - (token.spelling in (")", "]", "}"))
-            if token.spelling == ";" and depth == 1:
-                marks.append(token.extent.start.offset)
-            if len(marks) == 2:
-                break
-        for one in kids[:-1]:
-            parts[min(sum(mark < one.extent.start.offset for mark in marks), 2)] = one
-        return [*parts, kids[-1] if kids else None]
+
+def _what(name: str) -> str:
+    """The word for a kind of clang's."""
+    if name.endswith("_STMT"):
+        name = name.removesuffix("_STMT")
+        return _STATEMENTS.get(name, name.lower())
+    return "cast" if name.endswith("_CAST_EXPR") else _EXPRESSIONS.get(name, "other")
 
 
 def prelude(types: Mapping[str, str], c_names: Mapping[str, str]) -> str:
