@@ -1,7 +1,8 @@
 """Facts of a kernel: what its values are, what it does with memory and under which conditions, its loops, its oddities.
 
 Read once; passes ask here and never look at text. A variable that is assigned once is what it was assigned, so that an
-index is a form over the numbers of threads and blocks, the variables of loops, and sizes, whatever its author called them.
+index is a form over the numbers of threads and blocks, the variables of loops, and sizes, whatever its author called
+them.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Oddity:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One place where the kernel touches an array. node: the whole `p[i]`, `*p` or the call; root: the array; index: which
-    element; atomic: by an atomic operation, whose name `by` is."""
+    """One place where the kernel touches an array. node: the whole `p[i]`, `*p` or the call; root: the array; index:
+    which element; atomic: by an atomic operation, whose name `by` is."""
 
     node: Node
     root: Symbol
@@ -55,8 +56,8 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that holds at a place. least: a form that is not negative, where it is a comparison of numbers; node: the
-    test; loop: it is the condition of a loop."""
+    """Something that holds at a place. least: a form that is not negative, where it is a comparison of numbers; node:
+    the test; loop: it is the condition of a loop."""
 
     node: Node
     least: Form | None
@@ -65,8 +66,8 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`for (int v = first; v < bound; v += step)`. kind: the threads of a block, or of the grid, take turns; or each thread
-    counts on its own. axis: of the grid's threads."""
+    """`for (int v = first; v < bound; v += step)`. kind: the threads of a block, or of the grid, take turns; or each
+    thread counts on its own. axis: of the grid's threads."""
 
     node: Node
     variable: Symbol
@@ -92,8 +93,8 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """What a form knows of an atom. reach: how far its value is the same: 0 for all threads, 1 for a block, 2 for none but
-    the thread itself; symbol: the variable; op, parts: the operation and its operands; memory:
+    """What a form knows of an atom. reach: how far its value is the same: 0 for all threads, 1 for a block, 2 for none
+    but the thread itself; symbol: the variable; op, parts: the operation and its operands; memory:
     it was read from an array."""
 
     reach: int
@@ -282,8 +283,8 @@ class Facts:
         return symbol.what == "variable" and symbol not in self.changed
 
     def is_known(self, symbol: Symbol, place: Node | None) -> bool:
-        """Whether a name means the variable, with its only value, ahead of the statement `place`; None: at the beginning of
-        the kernel's body."""
+        """Whether a name means the variable, with its only value, ahead of the statement `place`; None: at the
+        beginning of the kernel's body."""
         inside = [one.symbol for one in self.body.walk() if one.what in ("variable", "parameter")]
         if sum(one is not None and one.name == symbol.name for one in [*self.parameters, *inside]) != 1:
             return False
@@ -326,7 +327,8 @@ class Facts:
         return None
 
     def pointer(self, node: Node) -> tuple[Symbol, Form] | None:
-        """The array into which an expression points, and how many elements behind its begin; None where that is not known."""
+        """The array into which an expression points, and how many elements behind its begin; None where that is not
+        known."""
         if node.what == "name" and node.symbol is not None:
             symbol = node.symbol
             if symbol.volatile:
@@ -444,9 +446,9 @@ class Facts:
                     if call.op in READING:
                         return Access(call, root, index, True, False, by=call.op)
                 inner = call if call is not None and call.what == "variable" else None
-                if inner is not None and inner.symbol is not None and inner.symbol.type.what == "pointer":
-                    if self.is_once(inner.symbol):
-                        return ""
+                made = None if inner is None else inner.symbol
+                if made is not None and made.type.what == "pointer" and self.is_once(made):
+                    return ""
                 return f"`{self.text(above.statement)[:60]}` takes the address of an element"
             break
         return Access(node, root, index, True, False)
@@ -466,8 +468,8 @@ class Facts:
     # Conditions.
 
     def conditions(self, node: Node, within: Node | None = None) -> tuple[list[Condition], bool]:
-        """What holds wherever the kernel, or a part of it, comes to `node`, and whether it may not come there for another reason that this
-        does not say, as a return inside a loop before it."""
+        """What holds wherever the kernel, or a part of it, comes to `node`, and whether it may not come there for
+        another reason that this does not say, as a return inside a loop before it."""
         found: list[Condition] = []
         doubtful = False
         for above, part in node.above():

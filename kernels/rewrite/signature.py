@@ -24,8 +24,8 @@ _QUALIFIERS = re.compile(r"\b(?:const|volatile|__restrict|__global|__local|__con
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    """A parameter of a kernel. c_type: of an element for a pointer, without qualifiers; unusual: what it is, where that is
-    neither a scalar nor a pointer to elements; local: in the memory of a work-group."""
+    """A parameter of a kernel. c_type: of an element for a pointer, without qualifiers; unusual: what it is, where
+    that is neither a scalar nor a pointer to elements; local: in the memory of a work-group."""
 
     name: str
     c_type: str

@@ -1,7 +1,8 @@
 """The statements and expressions of a kernel with their places in the source, from clang's tree.
 
-Owns the records that facts are read from. CUDA C++ and OpenCL C give the same ones: indices of threads have CUDA's names,
-barriers are barriers. Parentheses and conversions that nobody wrote are left out; names are symbols, by their declaration.
+Owns the records that facts are read from. CUDA C++ and OpenCL C give the same ones: indices of threads have CUDA's
+names, barriers are barriers. Parentheses and conversions that nobody wrote are left out; names are symbols, by their
+declaration.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _SKIPPED = ("TYPE_REF", "TEMPLATE_REF", "NAMESPACE_REF", "OVERLOADED_DECL_REF")
 BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _WORK_ITEM = {"get_local_id": "threadIdx", "get_group_id": "blockIdx", "get_local_size": "blockDim"}
 _WORK_ITEM |= {"get_num_groups": "gridDim", "get_global_id": "@", "get_global_size": "gridSize"}
+_AXES: dict[Any, str] = {0: "x", 1: "y", 2: "z"}
 LOOPS = frozenset({"for", "while", "do", "for each"})
 STATEMENTS = LOOPS | {"block", "declaration", "if", "switch", "return", "break", "nothing", "continue", "goto", "label"}
 _TEXT = re.compile(rb"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
@@ -35,10 +37,10 @@ _TEXT = re.compile(rb"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 
 @dataclass(eq=False, slots=True)
 class Symbol:
-    """What a name stands for, by its declaration. what: "parameter", "variable" (of the kernel or of a function), "global"
-    (for all blocks), "function" or "other"; written: its type as written; shared: in the memory of a block; place: of its
-    declaration in the source; references: the numbers of a function's arguments that it may change; declared: the record
-    of a variable's declaration, within a kernel and its functions."""
+    """What a name stands for, by its declaration. what: "parameter", "variable" (of the kernel or of a function),
+    "global" (for all blocks), "function" or "other"; written: its type as written; shared: in the memory of a block;
+    place: of its declaration in the source; references: the numbers of a function's arguments that it may change;
+    definition: a function's body; declared: the record of a variable's declaration."""
 
     name: str
     what: Literal["parameter", "variable", "global", "function", "other"]
@@ -65,10 +67,10 @@ class Symbol:
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A statement or an expression. what: its kind in one word; start, end: bytes of the source; op: an operator, or the
-    name of a member or of what is called; symbol: what a name or a call refers to, or a declaration declares; value: of a
-    constant; fixed: a macro wrote it, so that it has no text of its own. A `builtin` is `threadIdx.x` and the like, "@x"
-    the number of a thread among all, gridSize their count."""
+    """A statement or an expression. what: its kind in one word; start, end: bytes of the source; op: an operator, or
+    the name of a member or of what is called; symbol: what a name or a call refers to, or a declaration declares;
+    value: of a constant; fixed: a macro wrote it, so that it has no text of its own. A `builtin` is `threadIdx.x` and
+    the like, "@x" the number of a thread among all, gridSize their count."""
 
     what: str
     start: int
@@ -294,10 +296,9 @@ class Syntax:
             return made
         places = {(one.extent.start.offset, one.extent.end.offset) for one in given}
         called = [one for one in kids if (one.extent.start.offset, one.extent.end.offset) not in places]
-        axis = constant(given[0]) if len(given) == 1 and made.op in _WORK_ITEM else None
-        if self.language == "opencl" and axis in (0, 1, 2):
-            name = _WORK_ITEM[made.op]
-            made.what, made.op = "builtin", f"@{'xyz'[axis]}" if name == "@" else f"{name}.{'xyz'[axis]}"
+        name = _WORK_ITEM.get(made.op, "") if self.language == "opencl" and len(given) == 1 else ""
+        if name and (axis := _AXES.get(constant(given[0]))):
+            made.what, made.op = "builtin", f"@{axis}" if name == "@" else f"{name}.{axis}"
             return made
         callee = self._lower(called[0]) if called else Node("other", made.start, made.start, made.type)
         made.kids = [callee, *(self._lower(one) for one in given)]

@@ -23,8 +23,8 @@ _WORK_ITEM = {
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Text in the place of the source's bytes from start to end. Of the parts, a span is that part of the source, with the
-    edits of all other passes in it, and with edits of its own."""
+    """Text in the place of the source's bytes from start to end. Of the parts, a span is that part of the source, with
+    the edits of all other passes in it, and with edits of its own."""
 
     start: int
     end: int
@@ -56,8 +56,8 @@ def insert(at: int, text: str) -> Edit:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Code around the kernel's body, in which threads have other coordinates along an axis. on: for the preprocessor, when;
-    opens, closes: the code, in which a statement of the kernel may end an element early where `loops`; at: the
+    """Code around the kernel's body, in which threads have other coordinates along an axis. on: for the preprocessor,
+    when; opens, closes: the code, in which a statement of the kernel may end an element early where `loops`; at: the
     coordinate inside, in C."""
 
     on: str
@@ -70,12 +70,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a pass contributes. off: when it does nothing, as an expression, where that is not its first parameter's first
-    value; header: lines before the source; kit: names of building blocks; block, grid: extents of the launch, by axis;
-    share: elements of a thread along an axis; exact: axes whose threads must be as many as they were; threads: factors of
-    a block's threads in C, the first 0 where the block is the task's; instead: a parameter that, where it is not 0, has a
-    launch of its own; static_shared, shared: bytes that it adds; loads, stores: by array, the parameter that says how
-    it is read and written; writes: what a builtin, such as blockIdx.x, is from now on; extends:
+    """What a pass contributes. off: when it does nothing, as an expression, where that is not its first parameter's
+    first value; header: lines before the source; kit: names of building blocks; block, grid: extents of the launch, by
+    axis; share: elements of a thread along an axis; exact: axes whose threads must be as many as they were; threads:
+    factors of a block's threads in C, the first 0 where the block is the task's; instead: a parameter that, where it
+    is not 0, has a launch of its own; static_shared, shared: bytes that it adds; loads, stores: by array, the
+    parameter that says how it is read and written; writes: what a builtin, such as blockIdx.x, is from now on; extends:
     further values of a parameter of another pass, where that applies."""
 
     parameters: tuple[Parameter, ...] = ()
@@ -109,9 +109,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a pass looks at. launch: as the task says it; work: how threads share it; name: gives a parameter or a macro a
-    name that the source and the task do not use; types: the task's type names; lengths: elements of arrays, as the task
-    says them, by parameter; same_sizes: the task's sizes that the kernel gets by their names."""
+    """What a pass looks at. launch: as the task says it; work: how threads share it; name: gives a parameter or a
+    macro a name that the source and the task do not use; types: the task's type names; lengths: elements of arrays, as
+    the task says them, by parameter; same_sizes: the task's sizes that the kernel gets by their names."""
 
     facts: Facts
     launch: LaunchGeometry
@@ -127,8 +127,8 @@ class Subject:
         """What coordinates are counted in."""
         if self.backend == "opencl":
             return "size_t"
-        nodes = [one for axis in (self.work.axes if isinstance(self.work, Cells) else ()) for one in axis.nodes]
-        return "unsigned long long" if any(one.type.size == 8 for one in nodes) else "unsigned int"
+        wide = any(one.type.size == 8 for axis in self.work.axes for one in axis.nodes)
+        return "unsigned long long" if wide else "unsigned int"
 
     @property
     def wide(self) -> str:
@@ -165,12 +165,13 @@ class Subject:
     @property
     def axes(self) -> list[str]:
         """The axes with global coordinates."""
-        return [one.name for one in self.work.axes] if isinstance(self.work, Cells) else []
+        return [one.name for one in self.work.axes]
 
     @property
     def bounds(self) -> dict[str, Form]:
         """The bounds of all coordinates; empty where one has none, or is stepped through by the grid's size."""
-        return self.work.bounds if isinstance(self.work, Cells) else {}
+        found = {one.name: one.bound for one in self.work.axes if one.bound is not None and not one.strided}
+        return found if len(found) == len(self.work.axes) else {}
 
     @property
     def unmovable(self) -> str:
@@ -197,8 +198,8 @@ class Subject:
 
 
 class Plan:
-    """What the passes before have made of the launch and of the names that code is written with. at: the coordinate of an
-    element along an axis, in C; blocks: extents of blocks, by axis; threads, loads, stores: as in `Change`."""
+    """What the passes before have made of the launch and of the names that code is written with. at: the coordinate of
+    an element along an axis, in C; blocks: extents of blocks, by axis; threads, loads, stores: as in `Change`."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
