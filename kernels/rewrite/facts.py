@@ -689,6 +689,8 @@ class Facts:
                 odd("shared memory", one, f"its shared memory `{one.symbol.name}` is declared outside of it")
         for line, message in self.syntax.problems:
             found.append(Oddity("syntax", f"line {line}: clang does not understand the kernel ({message})"))
+        if self.syntax.by_type:
+            odd("preprocessor", self.body, "the preprocessor chooses its code by type")
         if self.syntax.launches:
             odd("dynamic parallelism", self.body, "it launches kernels")
         if self.barriers and any(one.what == "return" for one in self.body.walk()):

@@ -112,7 +112,8 @@ class Node:
 
 class Syntax:
     """One kernel of a source. code: the whole source; prelude: declarations ahead of it; language: "cuda" or "opencl";
-    entry: the kernel's name. functions: the bodies of the source's functions that it calls, directly or not.
+    entry: the kernel's name. functions: the bodies of the source's functions that it calls, directly or not; ranks:
+    whether the number of a thread is asked of its group, which counts it along x alone where a launch has no more.
 
     Raises `SourceError` for a source without that kernel."""
 
@@ -135,6 +136,7 @@ class Syntax:
         self.name_at = self.cursor.location.offset - self._shift
         self.parameters = [self._symbol(one) for one in self.cursor.get_arguments()]
         self.functions: list[Node] = []
+        self.ranks = False
         self.body = self._lowered(body(self.cursor))
         waiting, seen = [self.body], {self.body.start}
         while waiting:
@@ -155,6 +157,13 @@ class Syntax:
     def head(self) -> str:
         """The kernel's text ahead of its body."""
         return self.code[self.start : self.body.start].decode(errors="replace")
+
+    @cached_property
+    def by_type(self) -> bool:
+        """Whether the preprocessor chooses code of the kernel, or of a function that it calls, by a type of the task."""
+        bodies = (self.body, *self.functions)
+        inside = (_TEXT.sub(b"", self.code[one.start : one.end]) for one in bodies)
+        return any(re.search(rb"^[ \t]*#[ \t]*(?:el)?if[^\n]*_IS_", one, re.MULTILINE) for one in inside)
 
     @cached_property
     def launches(self) -> bool:
@@ -303,10 +312,9 @@ class Syntax:
         callee = self._lower(called[0]) if called else Node("other", made.start, made.start, made.type)
         made.kids = [callee, *(self._lower(one) for one in given)]
         owner = callee.kids[0].type.spelling if callee.what == "member" and callee.kids else ""
-        if made.op == "thread_rank" and "grid_group" in owner:
-            made.what, made.op, made.kids = "builtin", "@x", []
-        elif made.op == "thread_rank" and "thread_block" in owner and "tile" not in owner:
-            made.what, made.op, made.kids = "builtin", "threadIdx.x", []
+        if made.op == "thread_rank" and "tile" not in owner and re.search(r"grid_group|thread_block", owner):
+            made.what, made.op, made.kids = "builtin", "@x" if "grid_group" in owner else "threadIdx.x", []
+            self.ranks = True
         return made
 
 

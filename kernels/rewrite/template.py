@@ -138,6 +138,8 @@ def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
     made = Subject(facts, plain.launch, work, name, backend, frozenset(task.types), lengths, frozenset(same))
     if isinstance(work, Rows) and (made.block("y"), made.block("z")) != ("1", "1"):
         work = Fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
+    if facts.syntax.ranks and any(one != "1" for one in (*plain.grid[1:], *plain.block[1:])):
+        work = Fixed("it asks groups for the rank of a thread, in a launch of more than one dimension")
     unused = [axis for axis in AXES if axis not in made.axes and made.block(axis) != "1"]
     if isinstance(work, Cells) and unused:
         work = Fixed(f"its blocks have several threads along {unused[0]}, which the code does not use")
