@@ -226,11 +226,8 @@ def _launch(subject: Subject, plan: Plan, changes: list[Change]) -> tuple[Launch
 @cache
 def _blocks(backend: str) -> dict[str, tuple[list[str], str]]:
     """The building blocks of the kit that passes use, by name: what each needs, and its text."""
-    parts = re.split(
-        r"^//: (\w+)(.*)\n",
-        (Path(__file__).parent.parent / "kit" / KIT[backend]).read_text(encoding="utf-8"),
-        flags=re.MULTILINE,
-    )[1:]
+    text = (Path(__file__).parent.parent / "kit" / KIT[backend]).read_text(encoding="utf-8")
+    parts = re.split(r"^//: (\w+)(.*)\n", text, flags=re.MULTILINE)[1:]
     return {parts[at]: (parts[at + 1].split(), parts[at + 2].strip()) for at in range(0, len(parts), 3)}
 
 

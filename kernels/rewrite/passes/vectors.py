@@ -141,10 +141,8 @@ def _vectors(subject: Subject, arrays: list[_Array], plan: Plan) -> Change | Ref
     if None in bounds.values():
         return Refused("elements are read one by one: the guard's bound is not known ahead of it")
     inside = [f"{plan.at[axis]} < {bound}" for axis, bound in bounds.items() if axis != "x"]
-    cuda, begins = (
-        subject.backend == "cuda",
-        {one.root: f"{one.root.name} + {plan.written(one.rest)}" for one in arrays},
-    )
+    cuda = subject.backend == "cuda"
+    begins = {one.root: f"{one.root.name} + {plan.written(one.rest)}" for one in arrays}
     declared, read, written = list[str](), list[str](), list[str]()
     for one in arrays:
         kind, mine = one.root.element, f"{of}_{one.root.name}"
