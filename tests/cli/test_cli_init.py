@@ -64,7 +64,7 @@ def test_a_kernel_that_no_rule_fits_is_named_with_the_reasons(here: Any, tmp_pat
     fill_in(tmp_path / "odd")
     shown = here("space", "odd", "--target", "h200", cwd=tmp_path)
     assert shown.returncode == 2
-    assert "has no cuda template, and the rules make none (it has inline assembly)" in shown.stderr
+    assert "has no cuda template, and the rules make none (line 2: it has inline assembly)" in shown.stderr
 
 
 def test_headers_and_macros_of_a_build_are_taken_along(tmp_path: Path, here: Any) -> None:
