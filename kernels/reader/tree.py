@@ -41,6 +41,25 @@ class Kind:
     reference: bool = False
     space: int = 0
 
+    def like(self, other: Kind) -> bool:
+        """Whether both hold the same values."""
+        pairs = (self.what, self.size, self.least, self.largest), (other.what, other.size, other.least, other.largest)
+        inner = (0 if one.element is None else one.element.size for one in (self, other))
+        return pairs[0] == pairs[1] and len(set(inner)) == 1 and self.what != "void"
+
+
+LONG, UINT = Kind("number", 8, "long", -(2**63), 2**63 - 1), Kind("number", 4, "unsigned int", 0, 2**32 - 1)
+
+
+def bytes_of(count: int) -> Kind:
+    """As many bytes as they come."""
+    return Kind("record", count, "")
+
+
+def step_of(kind: Kind) -> int:
+    """Bytes from one element that a pointer or an array has to the next."""
+    return max(1 if kind.element is None else kind.element.size, 1)
+
 
 @dataclass(slots=True, eq=False)
 class Node:
@@ -113,6 +132,11 @@ def lower(cursor: Any) -> Node:
     if what == "PAREN_EXPR" and len(kids) == 1:
         return lower(kids[0])
     made = Node(what, kind_of(cursor.type), [], cursor)
+    if what == "UNEXPOSED_EXPR" and len(kids) == 1:
+        # Mostly that a variable is read, which changes nothing.
+        inner = lower(kids[0])
+        made.kids = [inner]
+        return inner if made.kind.like(inner.kind) else made
     if what in ("BINARY_OPERATOR", "COMPOUND_ASSIGNMENT_OPERATOR"):
         made.op = _BINARY.get(library().clang_getCursorBinaryOperatorKind(cursor), "")
     elif what == "UNARY_OPERATOR":
