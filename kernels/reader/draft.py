@@ -23,7 +23,6 @@ from tunesmith.kernels.spec.expression import FUNCTIONS
 from tunesmith.kernels.spec.taskfile import MARK
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
-
 KNOWN = HEADERS | STANDARD.keys()
 """Headers that need not be found."""
 
@@ -107,7 +106,8 @@ def _with_local_memory(text: str, name: str, facts: Facts) -> str:
     kept = [one for one in given.split(",") if not re.search(r"\b(?:__)?local\b", one)]
     before, brace, after = rest.partition("{")
     lines = [
-        f"\n    __local {re.sub(r'__local |const ', '', one.kind.element.spelling)} {one.name}[{facts.local[one.name] or 1}];"
+        f"\n    __local {re.sub(r'__local |const ', '', one.kind.element.spelling)} {one.name}"
+        f"[{facts.local[one.name] or 1}];"
         for one in facts.parameters
         if one.local and one.kind.element is not None
     ]

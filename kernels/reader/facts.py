@@ -1,7 +1,8 @@
 """What a kernel takes: its parameters, their roles and shapes, its sizes and its launch, found by running it.
 
-Owns the choice of sizes to run with and what is concluded from the runs. An array is `out` where each element of its shape
-is written for certain on all sets of sizes, and read by nobody before; a shape holds where no index leaves it on any set.
+Owns the choice of sizes to run with and what is concluded from the runs. An array is `out` where each element of its
+shape is written for certain on all sets of sizes, and read by nobody before; a shape holds where no index leaves it on
+any set.
 """
 
 from __future__ import annotations
@@ -393,7 +394,8 @@ class _Search:
         return _open(found[1]) + sum(one.written and not one.covered(one.reach) for one in left)
 
     def _require(self, unit: int, runs: Sequence[Run], shapes: Shapes) -> None:
-        """Sizes that must be a multiple of `unit`, as the kernel leaves its arrays where they are not, or elements out."""
+        """Sizes that must be a multiple of `unit`, as the kernel leaves its arrays where they are not, or elements
+        out."""
         last, at = runs[-1], self.used[-1]
         whole = [name for name, dims in shapes.items() if dims and last.arrays[name].covered(_count(dims, at))]
         for size in (*self.whole, *self.extra):

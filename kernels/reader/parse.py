@@ -1,8 +1,8 @@
 """A source as clang reads it: its tree, its kernels, and what of it is declared nowhere.
 
-Owns the call of libclang. A file is read whole, with its host code: headers that are not found are empty, and names that
-they would have declared get a declaration that fits anything, so that the rest of the tree is complete; `unknown` lists
-them. The values of a kernel's template are bound as a compiler binds them, by naming the instance.
+Owns the call of libclang. A file is read whole, with its host code: headers that are not found are empty, and names
+that they would have declared get a declaration that fits anything, so that the rest of the tree is complete; `unknown`
+lists them. The values of a kernel's template are bound as a compiler binds them, by naming the instance.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tunesmith.kernels.rewrite.source import SourceError
 
 BUILTINS = {"cuda": Path(__file__).with_name("builtins.cuh"), "opencl": Path(__file__).with_name("builtins.cl")}
 _CUDA = "-x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_90 -std=c++17 -nostdinc -nostdinc++"
-_OPTIONS = {"cuda": _CUDA.split(), "opencl": "-x cl -cl-std=CL1.2 -target spir64".split()}
+_OPTIONS = {"cuda": _CUDA.split(), "opencl": ["-x", "cl", "-cl-std=CL1.2", "-target", "spir64"]}
 _QUIET = ["-w", "-ferror-limit=0", "-Wno-unknown-cuda-version"]
 _EMPTY = "/empty"
 """A folder that exists in memory alone, for headers that are not found."""
@@ -111,7 +111,8 @@ def constant(cursor: Any) -> int | float | None:
 
 
 class Unit:
-    """A source with its headers. where: its file; language: "cuda" or "opencl"; defines: macros; folders: of headers."""
+    """A source with its headers. where: its file; language: "cuda" or "opencl"; defines: macros; folders: of
+    headers."""
 
     def __init__(
         self,
@@ -246,8 +247,8 @@ class Unit:
         marks = "`__global__ void NAME(...)`" if self.language == "cuda" else "`__kernel void NAME(...)`"
         if not names:
             raise SourceError(
-                f"{self.where}: there is no kernel, that is no function {marks} with its body; if a macro makes it, write "
-                "that out."
+                f"{self.where}: there is no kernel, that is no function {marks} with its body; if a macro makes it, "
+                "write that out."
             )
         name, _, bound = (wanted or "").partition("<")
         name = name.strip().split("::")[-1]

@@ -17,7 +17,6 @@ import numpy as np
 from tunesmith.kernels.reader.parse import body, kind
 from tunesmith.kernels.reader.spans import (
     ANY,
-    NONE,
     NOWHERE,
     Span,
     absent,
@@ -58,9 +57,10 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class Array:
-    """What a run did to an array. element: bytes of one; reach: elements from its begin, as far as they are known; open:
-    whether an index is not known; negative: whether one may be; read, written: at all; early: read before it was
-    written for certain; collides: whether two threads write an element; assigned: by element, whether one did; lost: why the run does not know what happens."""
+    """What a run did to an array. element: bytes of one; reach: elements from its begin, as far as they are known;
+    open: whether an index is not known; negative: whether one may be; read, written: at all; early: read before it was
+    written for certain; collides: whether two threads write an element; assigned: by element, whether one did; lost:
+    why the run does not know what happens."""
 
     element: int
     reach: int = 0
@@ -554,7 +554,8 @@ class Run:
             return self._nonzero(node)
         left, right = node.kids[0], node.kids[-1]
         if node.op in ("&&", "||"):
-            one = tuple(np.broadcast_to(np.asarray(part, bool), self.count) for part in self.truth(left))
+            first = self.truth(left)
+            one = np.broadcast_to(first[0], self.count), np.broadcast_to(first[1], self.count)
             sure, may = self.sure, self.may
             if node.op == "&&":
                 self.sure, self.may = sure & one[0], may & one[1]

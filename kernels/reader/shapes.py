@@ -1,7 +1,7 @@
 """A number that a kernel reaches on several sets of sizes, as an expression of the sizes.
 
-Owns the search: a product of sizes, of which each may be divided or be some elements longer, that is the number on every
-set; then whether it holds is a matter of evaluation and not of how the source is written.
+Owns the search: a product of sizes, of which each may be divided or be some elements longer, that is the number on
+every set; then whether it holds is a matter of evaluation and not of how the source is written.
 """
 
 from __future__ import annotations

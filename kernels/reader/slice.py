@@ -1,7 +1,7 @@
 """The part of a source that a kernel uses, as a source of its own.
 
-Owns which declarations and macros that is: all that the kernel names, and what these name in turn, across the file and the
-headers of its author, in the order in which a compiler meets them. The rest of the file plays no part.
+Owns which declarations and macros that is: all that the kernel names, and what these name in turn, across the file and
+the headers of its author, in the order in which a compiler meets them. The rest of the file plays no part.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ MAX_LISTED = 12
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _STD = re.compile(r"(?<![\w:])(?:::)?std::(?=\w)")
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:if|elif|ifdef|ifndef)\b(.*)$", re.MULTILINE)
-_PLAIN = frozenset(
-    "cuda_runtime.h device_launch_parameters.h vector_types.h vector_functions.h math_constants.h".split()
-)
+_PLAIN = {"cuda_runtime.h", "device_launch_parameters.h", "vector_types.h", "vector_functions.h", "math_constants.h"}
 """Headers that declare what is declared without them."""
 _HERE = "stub"
 """The section of the builtins that no header of CUDA's has, so that it goes into the source."""
@@ -150,9 +148,12 @@ class _Reached:
         for one in self.unit.tree.cursor.get_children():
             if kind(one) == "MACRO_DEFINITION" and one.location.file is not None:
                 defined.setdefault(one.spelling, []).append(one)
-            elif kind(one) == "MACRO_INSTANTIATION" and self.unit.own(one):
-                if self.keeps(one.location.file.name, one.location.offset):
-                    used.append(one.spelling)
+            elif (
+                kind(one) == "MACRO_INSTANTIATION"
+                and self.unit.own(one)
+                and self.keeps(one.location.file.name, one.location.offset)
+            ):
+                used.append(one.spelling)
         for kept in self.kept.values():
             for directive in _DIRECTIVE.findall(self.text(kept)):
                 used += _WORD.findall(directive)
@@ -207,11 +208,11 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     pieces: list[tuple[tuple[int, ...], str]] = []
     other = " ".join(reached.text(one) for one in reached.kept.values() if one is not kernel)
     types = {name: _free(name, other) for name, bound in entry.types.items() if bound is None}
-    ends = dict[tuple[str, int], int]()
+    ends: dict[str, int] = {}
     for one in sorted(reached.kept.values(), key=lambda one: (one.file, one.start, -one.end)):
-        if one is kernel or ends.get((one.file, 0), 0) > one.start and one.end <= ends[one.file, 0]:
+        if one is kernel or (one.start < ends.get(one.file, 0) and one.end <= ends[one.file]):
             continue
-        ends[one.file, 0] = one.end
+        ends[one.file] = one.end
         if kind(one.cursor) in FUNCTIONS and one.cursor.get_usr() == entry.declared.get_usr():
             continue
         pieces.append((place(one.file, one.start), _scoped(_declaration(reached, one), one.scope)))
@@ -255,7 +256,8 @@ class _Order:
                 self._from[one.include.name] = one.source.name, one.location.offset
 
     def __call__(self, file: str, offset: int) -> tuple[int, ...]:
-        place, seen = (offset,), {file}
+        place: tuple[int, ...] = (offset,)
+        seen = {file}
         while file != self._main and file in self._from and self._from[file][0] not in seen:
             file, above = self._from[file]
             seen.add(file)

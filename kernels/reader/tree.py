@@ -1,7 +1,7 @@
 """The statements and expressions of a function, as plain records: what `tunesmith.kernels.reader.run` walks.
 
-Owns the translation of clang's cursors, of which only those parts stay that computing needs: no parentheses, no names of
-types, operators by their spelling.
+Owns the translation of clang's cursors, of which only those parts stay that computing needs: no parentheses, no names
+of types, operators by their spelling.
 """
 
 from __future__ import annotations
@@ -12,24 +12,23 @@ from typing import Any
 
 from tunesmith.kernels.reader.parse import constant, kind, library
 
-_BINARY = dict(
-    enumerate("* / % + - << >> <=> < > <= >= == != & ^ | && || = *= /= %= += -= <<= >>= &= ^= |= ,".split(), start=3)
-)
-_UNARY = dict(enumerate("++ -- ++x --x & * + - ~ !".split(), start=1))
+_BINARY_NAMES = "* / % + - << >> <=> < > <= >= == != & ^ | && || = *= /= %= += -= <<= >>= &= ^= |= ,"
+_BINARY = dict(enumerate(_BINARY_NAMES.split(), start=3))
+_UNARY_NAMES = "++ -- ++x --x & * + - ~ !"
+_UNARY = dict(enumerate(_UNARY_NAMES.split(), start=1))
 _BITS = {"BOOL": 1, "CHAR_S": 8, "CHAR_U": 8, "SCHAR": 8, "UCHAR": 8, "SHORT": 16, "USHORT": 16, "INT": 32, "UINT": 32}
 _BITS |= {"LONG": 64, "ULONG": 64, "LONGLONG": 64, "ULONGLONG": 64, "ENUM": 32}
 _UNSIGNED = frozenset({"BOOL", "CHAR_U", "UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG"})
-_SIZED = frozenset(
-    "POINTER CONSTANTARRAY FLOAT DOUBLE HALF FLOAT16 LONGDOUBLE BFLOAT16 RECORD VECTOR EXTVECTOR".split()
-)
+_SIZED_NAMES = "POINTER CONSTANTARRAY FLOAT DOUBLE HALF FLOAT16 LONGDOUBLE BFLOAT16 RECORD VECTOR EXTVECTOR"
+_SIZED = frozenset(_SIZED_NAMES.split())
 _SKIPPED = ("TYPE_REF", "TEMPLATE_REF", "NAMESPACE_REF", "OVERLOADED_DECL_REF")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A canonical type. what: "number", "float", "pointer", "array", "record" or "void"; size: bytes; least, largest: of
-    a number; element: of a pointer or an array; const: of what a pointer points to; reference: to such a type; space:
-    the address space of a pointer's target, as OpenCL counts them; spelling: as written."""
+    """A canonical type. what: "number", "float", "pointer", "array", "record" or "void"; size: bytes; least, largest:
+    of a number; element: of a pointer or an array; const: of what a pointer points to; reference: to such a type;
+    space: the address space of a pointer's target, as OpenCL counts them; spelling: as written."""
 
     what: str
     size: int
