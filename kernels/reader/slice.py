@@ -84,7 +84,9 @@ class _Reached:
         found = self._at(cursor.location.file.name, cursor.location.offset)
         if found is not None and (found.file, found.start) not in self.kept:
             self.kept[found.file, found.start] = found
-            self._follow(found.cursor)
+            for inner in self._places[found.file]:
+                if found.start <= inner.start and inner.end <= found.end:
+                    self._follow(inner.cursor)
             for other in self._named.get(found.cursor.get_usr(), ()):
                 self.add(other.cursor)
             if kind(found.cursor) == "FUNCTION_TEMPLATE" or kind(found.cursor) == "CLASS_TEMPLATE":
@@ -102,7 +104,8 @@ class _Reached:
     def _at(self, file: str, offset: int) -> _Declared | None:
         of_file = self._places.get(file, [])
         at = bisect_right([one.start for one in of_file], offset)
-        return next((one for one in reversed(of_file[max(0, at - 8) : at]) if one.start <= offset < one.end), None)
+        around = [one for one in of_file[max(0, at - 8) : at] if one.start <= offset < one.end]
+        return max(around, key=lambda one: one.end - one.start, default=None)
 
     def _follow(self, cursor: Any) -> None:
         if cursor.hash in self._seen:
