@@ -18,7 +18,7 @@ from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, prod
 from tunesmith.kernels.reader.parse import Unit
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
 from tunesmith.kernels.rewrite.source import Source, SourceError
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS
 from tunesmith.kernels.spec.taskfile import MARK
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
@@ -92,6 +92,7 @@ def read_kernel(
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
+    facts.types = {new: C_TYPES.get(found.launched.get(name, ""), "float32") for name, new in renamed.items()}
     return Read(found.name, backend, Slice(text, part.unknown, part.types), facts)
 
 
@@ -144,7 +145,7 @@ def draft(
         *(f"    {_argument(facts, one, names)}" for one in parameters),
         "]",
         "",
-        *_types(read.slice.types),
+        *_types(facts.types),
         "# How far a result may be from the reference: |got - expected| <= atol + rtol * |expected|.",
         "# [tolerance]",
         f"# float32 = {{ rtol = {DTYPES['float32'].rtol:g}, atol = {DTYPES['float32'].atol:g} }}",
@@ -181,11 +182,11 @@ def _quoted(texts: Sequence[str]) -> str:
     return ", ".join(f'"{one}"' for one in texts)
 
 
-def _types(types: tuple[str, ...]) -> list[str]:
+def _types(types: Mapping[str, str]) -> list[str]:
     if not types:
         return []
     lines = ["# The data types that you use the template with; the first one is meant where a workload names none."]
-    return [*lines, "[types]", *(f'{name} = ["float32"]' for name in types), ""]
+    return [*lines, "[types]", *(f'{name} = ["{dtype}"]' for name, dtype in types.items()), ""]
 
 
 def _unset(read: Read) -> str:

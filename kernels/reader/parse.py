@@ -50,7 +50,7 @@ class Unknown:
 class Entry:
     """The kernel. declared: its definition, a template or not; function: with all template parameters bound; values,
     types: the template's parameters with the text that each is bound to, types None where the task chooses; others:
-    further values with which the source launches it."""
+    further values with which the source launches it; launched: types with which it does."""
 
     name: str
     declared: Any
@@ -58,6 +58,7 @@ class Entry:
     values: Mapping[str, str] = field(default_factory=dict)
     types: Mapping[str, str | None] = field(default_factory=dict)
     others: tuple[str, ...] = ()
+    launched: Mapping[str, str] = field(default_factory=dict)
 
 
 def kind(cursor: Any) -> str:
@@ -307,7 +308,8 @@ class Unit:
                     if made is not None and made.spelling == template.spelling and body(made) is not None:
                         declared = next(one for one in self.kernels() if one.location.offset == at)
                         others = tuple(", ".join(one) for one in instances[1:]) if not given and values else ()
-                        return Entry(template.spelling, declared, made, values, types, others)
+                        named = {one.spelling: text for one, text in zip(parameters, order, strict=True)}
+                        return Entry(template.spelling, declared, made, values, types, others, named)
         why = next((f": {one.spelling}" for one in reversed(diagnostics)), "")
         raise SourceError(f"{self.where}, line {line}: {instance} cannot be made{why}.")
 

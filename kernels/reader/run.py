@@ -239,7 +239,7 @@ class Run:
             self._loop(node)
         elif what in ("RETURN_STMT", "BREAK_STMT", "CONTINUE_STMT"):
             if node.kids:
-                self._set(("result",), self.value(node.kids[0]), True)
+                self._set(("result",), self.value(node.kids[0]))
             self._leave(what)
         elif what == "SWITCH_STMT":
             self._switch(node)
@@ -690,7 +690,7 @@ class Run:
         return self._unknown(kind_)
 
     def _set(self, place: Any, value: Any, fresh: bool = False) -> None:
-        """Assigns for the threads that may be here."""
+        """Assigns for the threads that may be here; fresh: a new variable, which others do not have."""
         if isinstance(value, Fields):
             for name, one in value.members.items():
                 self._set((*place, name), one)
@@ -705,7 +705,7 @@ class Run:
             for name in [one for one in self.env if one[: len(place) - 1] == place[:-1] and len(one) >= len(place)]:
                 del self.env[name]
             return
-        self.env[place] = value if before is None or self.may.all() else _chosen(self.may, value, before)
+        self.env[place] = value if fresh or before is None or self.may.all() else _chosen(self.may, value, before)
 
     def store(self, node: Node, value: Any) -> None:
         place = self.place(node)

@@ -24,6 +24,8 @@ _STD = re.compile(r"(?<![\w:])(?:::)?std::(?=\w)")
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:if|elif|ifdef|ifndef)\b(.*)$", re.MULTILINE)
 _PLAIN = {"cuda_runtime.h", "device_launch_parameters.h", "vector_types.h", "vector_functions.h", "math_constants.h"}
 """Headers that declare what is declared without them."""
+_NAMESPACES = frozenset({"cub", "cuda", "nvcuda", "cooperative_groups"})
+"""What accepted headers declare that the builtins do not have."""
 _HERE = "stub"
 """The section of the builtins that no header of CUDA's has, so that it goes into the source."""
 
@@ -239,7 +241,7 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     if unknown and unit.language == "cuda":
         accepted = [one for one in unit.missing if one in HEADERS - _PLAIN or one.startswith(HEADER_FOLDERS)]
         headers += [one for one in accepted if one not in headers]
-        unknown = [] if accepted else unknown
+        unknown = [one for one in unknown if not accepted or one.name not in _NAMESPACES]
     head = [*(f"#include <{one}>" for one in headers), *reached.builtin.values()]
     if unit.language == "cuda":
         body = _STD.sub("cuda::std::", body)
@@ -322,7 +324,8 @@ def _kernel(reached: _Reached, kernel: _Declared, types: dict[str, str]) -> str:
     head, brace, inside = text.partition("{")
     head = re.sub(r"\b(?:static|inline)\b\s*|\bextern\s*\"C\"\s*", "", head)
     text = f'extern "C" {head}{brace}{inside}'
-    before = [f"using namespace {'::'.join(kernel.scope)};"] if any(kernel.scope) else []
+    named = "::".join(one for one in kernel.scope if one)
+    before = [f"namespace {named} {{}}\nusing namespace {named};"] if named else []
     for parameter in entry.declared.get_children():
         name = parameter.spelling
         if name in entry.values and entry.values[name] != name:
