@@ -584,18 +584,6 @@ class Kernel:
                 found[text(name)] = found.get(text(name), frozenset()) | taken
         return found
 
-    def role(self, name: str) -> Literal["in", "out", "inout", "unknown"]:
-        """What the kernel does with an array: never written, only written, or both. A pointer to const is never
-        written; of an array that goes to a function nothing else is known."""
-        parameter = next(one for one in self.parameters if one.name == name)
-        if parameter.const:
-            return "in"
-        if name in self.escaping:
-            return "unknown"
-        own = [one for one in self.accesses if one.root == name]
-        read, written = any(one.read for one in own), any(one.written for one in own)
-        return "inout" if read and written else "out" if written else "in"
-
     @cached_property
     def oddities(self) -> tuple[Oddity, ...]:
         """Why the kernel is left as it is; empty for code that rules may rewrite."""

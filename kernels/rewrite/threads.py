@@ -65,26 +65,6 @@ def sharing(kernel: Kernel) -> Cells | Rows | Fixed:
     return rows if isinstance(rows, Rows) else Fixed(rows.why if kernel.shared or kernel.barriers else cells.why)
 
 
-def rows_of_threads(kernel: Kernel) -> str:
-    """The threads of a block of a kernel whose blocks each take a row, and whose shared memory has an element for each
-    thread: its size, which fixes that of the block. Empty for any other kernel."""
-    loops = [
-        node for node in walk(kernel.body) if node.type == "for_statement" and block_stride(kernel, node) is not None
-    ]
-    if not loops or any(global_coordinate(kernel, node) for node in walk(kernel.body)):
-        return ""
-    if any(kernel.builtin(one)[-2:] in (".y", ".z") for one in kernel.builtin_uses()):
-        return ""
-    declared = dict(re.findall(r"__shared__\s+\w+\s+(\w+)\s*\[\s*(\d+)\s*\]", kernel.plain))
-    names = {"threadIdx.x", *(name for name, value in kernel.aliases.items() if value == "threadIdx.x")}
-    indexed = set()
-    for node in walk(kernel.body):
-        found = re.fullmatch(r"(\w+)\s*\[\s*([\w.]+)\s*\]", text(node)) if node.type == "subscript_expression" else None
-        if found is not None and found[1] in declared and found[2] in names and not _of_some(kernel, node, names):
-            indexed.add(declared[found[1]])
-    return indexed.pop() if len(indexed) == 1 else ""
-
-
 def _of_some(kernel: Kernel, node: Node, names: set[str]) -> bool:
     """Whether only some threads come to `node`, by a condition on their number."""
     at, above = node, node.parent

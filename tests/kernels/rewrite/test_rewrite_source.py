@@ -15,41 +15,9 @@ GUARDED = Cells((Axis("x", "n", guarded=True),))
 
 
 @pytest.mark.parametrize("name", [*OWN, *RAW_NAMES, *LIBRARY_NAMES])
-def test_roles_are_those_that_a_person_gave(name: str) -> None:
-    task = plain_task(name)
-    kernel = Source(task.sources("cuda").baseline.template.source).kernel(name, "here")
+def test_nothing_is_odd_in_kernels_for_rules(name: str) -> None:
+    kernel = Source(plain_task(name).sources("cuda").baseline.template.source).kernel(name, "here")
     assert kernel.oddities == () and kernel.extern_c
-    roles = {one.name: kernel.role(one.name) for one in kernel.parameters if one.pointer}
-    assert roles == {one.name: one.role for one in task.arguments if one.role != "scalar"}
-
-
-@pytest.mark.parametrize(
-    ("body", "role"),
-    [
-        ("p[threadIdx.x] = 1;", "out"),
-        ("*p = 1;", "out"),
-        ("p[0] += 1;", "inout"),
-        ("p[0]++;", "inout"),
-        ("atomicAdd(&p[0], 1.0f);", "inout"),
-        ("atomicAdd(p + 1, 1.0f);", "inout"),
-        ("float* q = p + 4; q[1] = 2;", "out"),
-        ("float* q = &p[4]; float x = q[1];", "in"),
-        ("float x = __ldg(p + 1);", "in"),
-        ("use(p);", "unknown"),
-        ("float4 x = *(float4*)p;", "unknown"),
-        ("p = p + 1;", "unknown"),
-        ("float& q = p[1]; q = 2;", "unknown"),
-        ("auto q = &p[1]; *q = 2;", "unknown"),
-        ("float* q(p); q[1] = 2;", "unknown"),
-        ("{ float* q = p; q[1] = 2; } { const float* q = p + 1; float x = q[0]; }", "unknown"),
-        ("set(p[1], 2);", "unknown"),
-        ("float x = look(p[1], 2);", "in"),
-    ],
-)
-def test_role_of_a_pointer(body: str, role: str) -> None:
-    functions = "__device__ void set(float& at, int v) { at = v; } "
-    functions += "__device__ float look(const float& at, int) { return at; }"
-    assert Source(f"{functions} __global__ void k(float* p) {{ {body} }}").kernel(None, "here").role("p") == role
 
 
 @pytest.mark.parametrize(
