@@ -1,7 +1,8 @@
 """A template from a plain kernel: what the rules contribute, put together.
 
-Owns the list of the rules. A task without templates gets one here (`with_rules`); a task that has some, or whose kernel is left alone, stays as it is, with the reasons. `starts` are the configurations where a search of
-such a template begins: the combinations of rewrites that suit what limits the kernel.
+Owns the list of the rules. A task without templates gets one here (`with_rules`); a task that has some, or whose kernel
+is left alone, stays as it is, with the reasons. `starts` are the configurations where a search of such a template
+begins: the combinations of rewrites that suit what limits the kernel.
 """
 
 from __future__ import annotations
