@@ -83,8 +83,8 @@ class Loop:
 
     @property
     def first_node(self) -> Node:
-        declared = self.node.kids[0].kids[0]
-        return declared.kids[-1]
+        start = self.node.kids[0]
+        return start.kids[-1] if start.what == "assign" else start.kids[0].kids[-1]
 
     @property
     def atom(self) -> str:
@@ -298,13 +298,16 @@ class Facts:
 
     @cached_property
     def _home(self) -> dict[Symbol, Node]:
-        """The loops that alone change their variable, by the variable."""
-        alone = [(symbol, places[0]) for symbol, places in self.changed.items() if len(places) == 1]
-        return {
-            symbol: place.parent
-            for symbol, place in alone
-            if place.parent is not None and place.parent.what == "for" and place is place.parent.kids[2]
-        }
+        """The loops that alone change their variable, and use it, by the variable."""
+        found: dict[Symbol, Node] = {}
+        for symbol, places in self.changed.items():
+            loop = places[-1].parent
+            steps = loop is not None and loop.what == "for" and places[-1] is loop.kids[2]
+            if loop is not None and steps and all(one in (loop.kids[0], loop.kids[2]) for one in places):
+                uses = (one for one in self.body.walk() if one.what == "name" and one.symbol is symbol)
+                if len(places) == 1 or all(loop.holds(one) for one in uses):
+                    found[symbol] = loop
+        return found
 
     def reach(self, form: Form) -> int:
         """How far a value is the same: 0 for all threads, 1 for those of a block, 2 for the thread itself."""
@@ -598,11 +601,15 @@ class Facts:
         return [(loop, one) for loop, one in found if loop is not None]
 
     def loop(self, node: Node) -> Loop | None:
-        if node.what != "for" or node.kids[0].what != "declaration" or len(node.kids[0].kids) != 1:
+        if node.what != "for" or not node.kids[0].kids:
             return None
         start, test, update = node.kids[0].kids[0], node.kids[1], node.kids[2]
         variable = start.symbol
-        if variable is None or not start.kids or start.type.what != "number" or test.what != "binary":
+        if variable is None or start.type.what != "number" or test.what != "binary":
+            return None
+        declared = node.kids[0].what == "declaration" and len(node.kids[0].kids) == 1 and start.kids
+        given = node.kids[0].what == "assign" and node.kids[0].op == "=" and self._home.get(variable) is node
+        if not declared and not given:
             return None
         left, right = test.kids
         sign = test.op
@@ -618,7 +625,10 @@ class Facts:
             step = self.form(update.kids[1]) - Form.atom(_atom(variable))
         else:
             return None
-        first, bound = self.form(start.kids[-1]), self.form(right) + (ONE if sign == "<=" else ZERO)
+        first, bound = (
+            self.form(node.kids[0].kids[-1] if given else start.kids[-1]),
+            self.form(right) + (ONE if sign == "<=" else ZERO),
+        )
         kind: Literal["counting", "block", "grid", "other"] = "counting" if step == ONE else "other"
         axis = ""
         if sign != "!=" and step == Form.atom("blockDim.x") and first == Form.atom("threadIdx.x"):

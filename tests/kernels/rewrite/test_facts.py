@@ -174,6 +174,26 @@ def test_any_text_is_read_or_refused_with_a_sentence(code: str) -> None:
         assert isinstance(found.oddities, tuple)
 
 
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("for (int k = 0; k < n; ++k) p[k] = 1;", ["counting"]),
+        ("int k; for (k = 0; n > k; k += 1) p[k] = 1;", ["counting"]),
+        (
+            "const int s = gridDim.x * blockDim.x, i = blockDim.x * blockIdx.x + threadIdx.x; "
+            "for (int k = i; k < n; k = k + s) p[k] = 1;",
+            ["grid"],
+        ),
+        ("#define EACH(v, m) for (int v = threadIdx.x; v < m; v += blockDim.x)\nEACH(k, n) p[k] = 1;", ["block"]),
+        ("for (int k = 0; k < n; k += 2) p[k] = 1;", ["other"]),
+        ("int k; for (k = 0; k < n; ++k) p[k] = 1; p[k] = 2;", []),
+        ("int k = 0; while (k < n) p[k++] = 1;", []),
+    ],
+)
+def test_loops_are_known_by_what_they_count(text: str, kinds: list[str]) -> None:
+    assert [one.kind for one in body(f"\n{text}").loops] == kinds
+
+
 MORE = """#define EIGHT (1 << 3)
     __device__ int count; __constant__ float table[64];
     __device__ int halve(int a) { a /= 2; return a; }
