@@ -32,7 +32,7 @@ SETS = 3
 """Sets of sizes that a kernel is run with; then each size is made `LARGE` once, as it may be divided."""
 LARGE = 521
 MAX_THREADS = 1 << 16
-BUDGET = 500_000_000
+BUDGET = 300_000_000
 """Work of the runs that look for a launch, and again of those that follow, as `Run.work` counts it."""
 BLOCKS: dict[int, tuple[tuple[int, ...], ...]] = {
     0: ((1,),),
@@ -237,7 +237,9 @@ class _Search:
     def _suits(runs: Sequence[Run]) -> bool:
         """Whether shared memory holds what the block puts there, row by row, and no two threads write one element."""
         for run in runs:
-            if run.stopped or any(one.collides for one in run.arrays.values()):
+            if run.stopped:
+                return True
+            if any(one.collides for one in run.arrays.values()):
                 return False
             for name, node in run.shared.items():
                 array, row = run.arrays.get(f"shared {name}"), node.kind.element

@@ -328,21 +328,18 @@ class Unit:
                     found[tuple(texts)] = None
         for text in () if found else re.findall(rf"\b{template.spelling}\s*<([^;<>(){{}}]*)>\s*<<<", self.code):
             # Host code that needs headers that are not here has no complete tree.
-            known = [
-                one if re.fullmatch(r"-?\d+|true|false", one) or self._is_constant(one) else "" for one in split(text)
-            ]
+            known = [one if re.fullmatch(r"-?\d+|true|false", one) else self._constant(one) for one in split(text)]
             found[tuple(known)] = None
         return [list(one) for one in sorted(found, key=lambda one: one.count(""))]
 
-    def _is_constant(self, name: str) -> bool:
-        """Whether a name is one of the source's macros or constants."""
-        return (
-            re.search(
-                rf"#[ \t]*define[ \t]+{re.escape(name)}[ \t]|\bconst(?:expr)?\b[^;{{}}()]*\b{re.escape(name)}\s*=",
-                self.code,
-            )
-            is not None
+    def _constant(self, name: str) -> str:
+        """A macro of the source as it is, one of its constants as a number; empty for other names."""
+        if re.search(rf"#[ \t]*define[ \t]+{re.escape(name)}[ \t]", self.code):
+            return name
+        given = set(
+            re.findall(rf"\bconst(?:expr)?\b[^;{{}}()]*?\b{re.escape(name)}\s*=\s*(\d+|true|false)\s*[,;]", self.code)
         )
+        return str(given.pop()) if len(given) == 1 else ""
 
     def written(self, cursor: Any) -> str:
         """The text of a cursor."""
