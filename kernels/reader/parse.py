@@ -33,6 +33,7 @@ _UNKNOWN = re.compile(
     r"(?:use of undeclared identifier|unknown type name|no template named|no type named|no member named|implicit "
     r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: (?:in (?:namespace )?'([\w:]+)'))?"
 )
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
 
 
@@ -179,11 +180,15 @@ class Unit:
             place = file, one.location.line
             if (header := re.match(r"'(.+)' file not found", one.spelling)) is not None:
                 self.missing.setdefault(header[1], place)
-            elif (name := _UNKNOWN.match(one.spelling)) is not None and file:
+                # The others of the file as well, as clang stops at each.
+                for name in _INCLUDE.findall(self.text(file).decode(errors="replace")) if file else ():
+                    if not any((folder / name).is_file() for folder in (Path(file).parent, *self.folders)):
+                        self.missing.setdefault(name, place)
+            elif (found := _UNKNOWN.match(one.spelling)) is not None and file:
                 at = one.location.offset
                 if not file.startswith(_EMPTY) and at < len(self.text(file)):
-                    self.unknown.setdefault((file, at), Unknown(name[1], file, one.location.line, at))
-                self._stubs.setdefault(f"{name[2] or ''}::{name[1]}", self._stub(file, at, name[1], name[2] or ""))
+                    self.unknown.setdefault((file, at), Unknown(found[1], file, one.location.line, at))
+                self._stubs.setdefault(f"{found[2] or ''}::{found[1]}", self._stub(file, at, found[1], found[2] or ""))
         return len(self.missing) + len(self._stubs) > before
 
     def _stub(self, file: str, at: int, name: str, within: str) -> str:

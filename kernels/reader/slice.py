@@ -73,6 +73,11 @@ class _Reached:
             of_file.sort(key=lambda one: (one.start, -one.end))
         self._seen: set[int] = set()
         self.add(entry.declared)
+        head = set(_WORD.findall(unit.written(entry.declared).partition("{")[0]))
+        for cursor in unit.declarations():
+            # Attributes name constants that are in no tree.
+            if kind(cursor) == "VAR_DECL" and cursor.spelling in head:
+                self.add(cursor)
         self._follow(entry.function)
         self._add_macros()
 
