@@ -32,7 +32,7 @@ SETS = 3
 """Sets of sizes that a kernel is run with; then each size is made `LARGE` once, as it may be divided."""
 LARGE = 521
 MAX_THREADS = 1 << 16
-BUDGET = 500_000_000
+BUDGET = 300_000_000
 """Work of the runs that look for a launch, and again of those that follow, as `Run.work` counts it."""
 BLOCKS: dict[int, tuple[tuple[int, ...], ...]] = {
     0: ((1,),),
@@ -140,7 +140,13 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
         facts.ask("launch", f"whether {bound} is meant: the source launches {others} too")
     search.conclude()
     if known and known[0].shared not in (None, "0"):
-        facts.shared = str(known[0].shared)
+        given = _put(str(known[0].shared), search.in_block)
+        if parse(given).names <= set(facts.sizes):
+            facts.shared = given
+        else:
+            facts.ask(
+                "launch", f"shared_bytes, which the source computes from {' and '.join(sorted(parse(given).names))}"
+            )
     for one in facts.parameters if doubts else ():
         if one.pointer and not one.local:
             facts.ask(one.name, f"the role and the shape of {one.name}, as the reader does not understand {doubts[0]}")
@@ -158,7 +164,8 @@ class _Search:
         self.left = BUDGET
         self.sets = self._sets(_PRIMES)
         self.used: Sets = []
-        self.guessed = False
+        self.guessed = self.named = False
+        self.in_block: dict[str, str] = {}
 
     def _sets(self, primes: tuple[int, ...], unit: int = 1) -> Sets:
         """Values of the sizes, different ones for each, in changing order."""
@@ -183,8 +190,10 @@ class _Search:
         """Takes the launch that the source has, where it can be run."""
         facts = self.facts
         in_block = [one for one in host.sizes if any(one in parse(text or "1").names for text in host.block)]
-        named = {one: "256" if len(host.block) == 1 else "16" for one in in_block}
-        facts.grid, facts.block = (tuple(_put(one or "1", named) for one in dims) for dims in (host.grid, host.block))
+        self.in_block = {one: "256" if len(host.block) == 1 else "16" for one in in_block}
+        facts.grid, facts.block = (
+            tuple(_put(one or "1", self.in_block) for one in dims) for dims in (host.grid, host.block)
+        )
         if in_block:
             facts.ask("launch", f"the block, which the source launches with {' and '.join(in_block)}")
         self.extra = [one for one in host.sizes if one not in (*self.whole, *in_block)]
@@ -237,7 +246,9 @@ class _Search:
     def _suits(runs: Sequence[Run]) -> bool:
         """Whether shared memory holds what the block puts there, row by row, and no two threads write one element."""
         for run in runs:
-            if run.stopped or any(one.collides for one in run.arrays.values()):
+            if run.stopped:
+                return True
+            if any(one.collides for one in run.arrays.values()):
                 return False
             for name, node in run.shared.items():
                 array, row = run.arrays.get(f"shared {name}"), node.kind.element
@@ -408,6 +419,7 @@ class _Search:
                 best = min(
                     best, (self._unexplained(), (self.facts.grid, self.extra, self.sets)), key=lambda one: one[0]
                 )
+            self.named |= best[1] is not before and "/" in str(best[1][0])
             self.facts.grid, self.extra, self.sets = best[1]
 
     def _unexplained(self) -> int:
@@ -442,6 +454,9 @@ class _Search:
         lost = next((at.lost for at in arrays if at.lost), "")
         stopped = not arrays or any(run.stopped for run in again)
         facts.roles[name] = self._role(one, arrays, shape, stopped)
+        touched = any(at.read or at.written or at.lost for at in arrays)
+        if not touched and not one.kind.const and not stopped:
+            facts.ask(name, f"the role of {name} (in, out or inout), which no run of the kernel touched")
         if lost and not one.kind.const:
             facts.ask(name, f"the role of {name} (in, out or inout), which {lost} may use")
         elif stopped and not one.kind.const:
@@ -451,6 +466,8 @@ class _Search:
             facts.ask(name, f"the shape of {name}, {why}")
             return
         facts.shapes[name] = shape
+        if self.named:
+            facts.ask(name, f"the shape of {name}, where your launch is another one")
         if any(at.negative for at in arrays):
             facts.ask(name, f"the shape of {name}, of which indices below 0 are used on some sizes")
         elif any(at.open for at in arrays):

@@ -269,8 +269,9 @@ def _less(text: str, number: int, name: str) -> str:
             depth += part.count("(") - part.count(")")
     numbers = [one for one in terms if re.fullmatch(r"-?\d+", one)]
     rest = [one for one in terms if one not in numbers]
-    if sum(map(int, numbers)) != number or (name and name not in rest):
+    more = sum(map(int, numbers)) - number
+    if not 0 <= more <= 8 or (name and (more or name not in rest)):
         return ""
     if name:
         rest.remove(name)
-    return " + ".join(rest).replace("+ -", "- ")
+    return " + ".join([*rest, *([str(more)] if more else [])]).replace("+ -", "- ")

@@ -33,6 +33,7 @@ _UNKNOWN = re.compile(
     r"(?:use of undeclared identifier|unknown type name|no template named|no type named|no member named|implicit "
     r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: (?:in (?:namespace )?'([\w:]+)'))?"
 )
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
 
 
@@ -183,11 +184,15 @@ class Unit:
             place = file, one.location.line
             if (header := re.match(r"'(.+)' file not found", one.spelling)) is not None:
                 self.missing.setdefault(header[1], place)
-            elif (name := _UNKNOWN.match(one.spelling)) is not None and file:
+                # The others of the file as well, as clang stops at each.
+                for name in _INCLUDE.findall(self.text(file).decode(errors="replace")) if file else ():
+                    if not any((folder / name).is_file() for folder in (Path(file).parent, *self.folders)):
+                        self.missing.setdefault(name, place)
+            elif (found := _UNKNOWN.match(one.spelling)) is not None and file:
                 at = one.location.offset
                 if not file.startswith(_EMPTY) and at < len(self.text(file)):
-                    self.unknown.setdefault((file, at), Unknown(name[1], file, one.location.line, at))
-                self._stubs.setdefault(f"{name[2] or ''}::{name[1]}", self._stub(file, at, name[1], name[2] or ""))
+                    self.unknown.setdefault((file, at), Unknown(found[1], file, one.location.line, at))
+                self._stubs.setdefault(f"{found[2] or ''}::{found[1]}", self._stub(file, at, found[1], found[2] or ""))
         return len(self.missing) + len(self._stubs) > before
 
     def _stub(self, file: str, at: int, name: str, within: str) -> str:
@@ -332,21 +337,18 @@ class Unit:
                     found[tuple(texts)] = None
         for text in () if found else re.findall(rf"\b{template.spelling}\s*<([^;<>(){{}}]*)>\s*<<<", self.code):
             # Host code that needs headers that are not here has no complete tree.
-            known = [
-                one if re.fullmatch(r"-?\d+|true|false", one) or self._is_constant(one) else "" for one in split(text)
-            ]
+            known = [one if re.fullmatch(r"-?\d+|true|false", one) else self._constant(one) for one in split(text)]
             found[tuple(known)] = None
         return [list(one) for one in sorted(found, key=lambda one: one.count(""))]
 
-    def _is_constant(self, name: str) -> bool:
-        """Whether a name is one of the source's macros or constants."""
-        return (
-            re.search(
-                rf"#[ \t]*define[ \t]+{re.escape(name)}[ \t]|\bconst(?:expr)?\b[^;{{}}()]*\b{re.escape(name)}\s*=",
-                self.code,
-            )
-            is not None
+    def _constant(self, name: str) -> str:
+        """A macro of the source as it is, one of its constants as a number; empty for other names."""
+        if re.search(rf"#[ \t]*define[ \t]+{re.escape(name)}[ \t]", self.code):
+            return name
+        given = set(
+            re.findall(rf"\bconst(?:expr)?\b[^;{{}}()]*?\b{re.escape(name)}\s*=\s*(\d+|true|false)\s*[,;]", self.code)
         )
+        return str(given.pop()) if len(given) == 1 else ""
 
     def written(self, cursor: Any) -> str:
         """The text of a cursor."""

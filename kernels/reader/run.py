@@ -32,9 +32,9 @@ from tunesmith.kernels.reader.spans import (
 )
 from tunesmith.kernels.reader.tree import LONG, UINT, Kind, Node, bytes_of, key, lower, step_of
 
-MAX_WORK = 40_000_000
+MAX_WORK = 60_000_000
 """Expressions and statements of a run, each times the threads and what it costs without any."""
-STEP_COST = 1000
+STEP_COST = 2000
 MAX_TURNS = 600
 """Turns of a loop, after which its variables may have any value."""
 MAX_ELEMENTS = 1 << 22

@@ -73,12 +73,17 @@ class _Reached:
             of_file.sort(key=lambda one: (one.start, -one.end))
         self._seen: set[int] = set()
         self.add(entry.declared)
+        head = set(_WORD.findall(unit.written(entry.declared).partition("{")[0]))
+        for cursor in unit.declarations():
+            # Attributes name constants that are in no tree.
+            if kind(cursor) == "VAR_DECL" and cursor.spelling in head:
+                self.add(cursor)
         self._follow(entry.function)
         self._add_macros()
 
     def add(self, cursor: Any) -> None:
         """Keeps what declares `cursor`, and what that uses."""
-        if cursor is None or cursor.location.file is None:
+        if cursor is None or cursor.location.file is None or kind(cursor) == "NAMESPACE":
             return
         if not self.unit.own(cursor):
             self._builtin(cursor)
@@ -192,7 +197,21 @@ class _Reached:
         return at is not None and (at.file, at.start) in self.kept
 
     def text(self, one: _Declared) -> str:
-        return self.unit.text(one.file)[one.start : one.end].decode(errors="replace")
+        return _balanced(self.unit.text(one.file)[one.start : one.end].decode(errors="replace"))
+
+
+def _balanced(text: str) -> str:
+    """A declaration without the ends of conditions that begin before it, and what they leave out."""
+    kept, depth, left_out = list[str](), 0, False
+    for line in text.splitlines():
+        word = re.match(r"[ \t]*#[ \t]*(if|el|endif)", line)
+        if word is not None and not depth and word[1] != "if":
+            left_out = word[1] == "el"
+            continue
+        if not left_out:
+            kept.append(line)
+        depth += {"if": 1, "endif": -1}.get(word[1], 0) if word is not None else 0
+    return "\n".join([*kept, *["#endif"] * depth])
 
 
 def _scope(cursor: Any) -> tuple[str, ...]:
