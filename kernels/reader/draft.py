@@ -31,7 +31,6 @@ class Draft:
     """A drafted task. name: of the kernel; files: text by file name; left: lines that are still to be filled in."""
 
     name: str
-    backend: BackendName
     files: dict[str, str]
     left: int
 
@@ -162,7 +161,7 @@ def draft(
     ]
     files = {"task.toml": "\n".join(lines), "reference.py": _reference(read, parameters, names), file: read.slice.text}
     left = sum(line.count(f" {MARK}") for name, one in files.items() if name != file for line in one.splitlines())
-    return Draft(read.name, read.backend, files, left)
+    return Draft(read.name, files, left)
 
 
 def _positive(value: str) -> str:

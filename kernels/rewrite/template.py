@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -21,7 +21,7 @@ from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, sharing
 from tunesmith.kernels.rewrite.syntax import SourceError, Syntax, prelude
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import BackendName, Config, Template, config_key
+from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, Template, config_key
 
 __all__ = ["NAME", "Rewritten", "left_alone", "rewrite", "starts", "with_rules"]
 _PREFIX = "TUNED_"
@@ -75,10 +75,12 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
     return compose(plain, _subject(task, backend, facts), RULES, only)
 
 
-def left_alone(code: str, backend: BackendName, entry: str) -> tuple[str, ...]:
-    """Why the rules leave a kernel as it is, a clause each; what only its task's types explain does not count."""
-    found = Facts(Syntax(code, backend, entry)).oddities
-    return tuple(one.why for one in found if one.kind != "syntax")
+def left_alone(files: Mapping[str, str], entry: str) -> tuple[str, ...]:
+    """Why the rules leave the baseline of a draft as it is, a clause each; what only its task's types explain does not
+    count. files: the draft's, by name."""
+    found = [(backend, files.get(f"baseline{one.suffix}")) for backend, one in BACKENDS.items()]
+    oddities = [one for backend, code in found if code for one in Facts(Syntax(code, backend, entry)).oddities]
+    return tuple(one.why for one in oddities if one.kind != "syntax")
 
 
 def facts_of(task: Task, backend: BackendName) -> Facts:
