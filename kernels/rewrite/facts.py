@@ -205,8 +205,22 @@ class Facts:
     def form(self, node: Node) -> Form:
         """What an expression is, in whole numbers."""
         if node not in self._forms:
-            self._forms[node] = self._form(node).joined()
+            self._forms[node] = self._undivided(self._form(node).joined())
         return self._forms[node]
+
+    def _undivided(self, form: Form) -> Form:
+        """The form with `a` for `a / b * b + a % b`, times anything."""
+        for atom in form.atoms:
+            found = self.atoms.get(atom)
+            if found is None or found.op != "%":
+                continue
+            whole, by = found.parts
+            rest = form.times(atom)
+            quotient = (rest * by * self._operation("/", whole, by)).terms
+            have = dict(form.terms)
+            if quotient and all(have.get(atoms) == factor for atoms, factor in quotient):
+                return self._undivided(form - Form(quotient) - rest * Form.atom(atom) + rest * whole)
+        return form
 
     def _form(self, node: Node) -> Form:
         what = node.what
@@ -244,6 +258,10 @@ class Facts:
         return self._once(node)
 
     def _operation(self, op: str, *parts: Form, symbol: Symbol | None = None) -> Form:
+        inner = self.atoms.get(next(iter(parts[0].atoms))) if op == "/" and len(parts[0].atoms) == 1 else None
+        if inner is not None and inner.op == "/" and parts[0] == Form.atom(next(iter(parts[0].atoms))):
+            # (a / b) / c is a / (b * c).
+            return self._operation("/", inner.parts[0], inner.parts[1] * parts[1])
         name = f"({op} {'' if symbol is None else _atom(symbol)} {', '.join(map(repr, (one.terms for one in parts)))})"
         reach = max((self.reach(one) for one in parts), default=0)
         self.atoms.setdefault(name, Atom(max(reach, 2 * (op == "[]")), symbol, op, parts))

@@ -114,13 +114,15 @@ def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
     def name(wanted: str) -> str:
         return wanted if wanted not in used else f"{_PREFIX}{wanted}"
 
-    lengths, same, work = dict[str, str](), set[str](), sharing(facts)
+    lengths, same, sizes, work = dict[str, str](), set[str](), dict[str, str](), sharing(facts)
     if len(task.arguments) == len(facts.parameters):
         for argument, parameter in zip(task.arguments, facts.parameters, strict=True):
             if argument.role == "scalar" and argument.value == parameter.name in task.size_names:
                 same.add(parameter.name)
+            if argument.role == "scalar" and argument.value in task.size_names and parameter not in facts.changed:
+                sizes[argument.value] = parameter.name
             lengths[parameter.name] = " * ".join(one if one.isalnum() else f"({one})" for one in argument.shape)
-    made = Subject(facts, plain.launch, work, name, backend, frozenset(task.types), lengths, frozenset(same))
+    made = Subject(facts, plain.launch, work, name, backend, frozenset(task.types), lengths, frozenset(same), sizes)
     if isinstance(work, Rows) and (made.block("y"), made.block("z")) != ("1", "1"):
         work = Fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
     unused = [axis for axis in AXES if axis not in made.axes and made.block(axis) != "1"]

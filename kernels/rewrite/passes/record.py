@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ _WORK_ITEM = {
     "blockDim": "get_local_size",
     "gridDim": "get_num_groups",
 }
+_SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/"}
+"""Of numbers that are not negative, as sizes are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,8 @@ class Refused:
 class Subject:
     """What a pass looks at. launch: as the task says it; work: how threads share it; name: gives a parameter or a macro a
     name that the source and the task do not use; types: the task's type names; lengths: elements of arrays, as the task
-    says them, by parameter; same_sizes: the task's sizes that the kernel gets by their names."""
+    says them, by parameter; same_sizes: the task's sizes that the kernel gets by their names; sizes: the parameters by which
+    the kernel gets the task's sizes."""
 
     facts: Facts
     launch: LaunchGeometry
@@ -121,6 +125,7 @@ class Subject:
     types: frozenset[str] = frozenset()
     lengths: Mapping[str, str] = field(default_factory=dict)
     same_sizes: frozenset[str] = frozenset()
+    sizes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def index_type(self) -> str:
@@ -148,6 +153,27 @@ class Subject:
     def threads(self, axis: str) -> str:
         """The threads along an axis, as the task says them."""
         return f"({self.grid(axis)}) * ({self.block(axis)})"
+
+    def in_kernel(self, text: str) -> str | None:
+        """An expression of the task's sizes in C, of the kernel's parameters; None where the kernel does not know it."""
+        try:
+            return self._in_c(ast.parse(text, mode="eval").body)
+        except SyntaxError:
+            return None
+
+    def _in_c(self, node: ast.expr) -> str | None:
+        match node:
+            case ast.Constant(value=int() as number):
+                return str(number)
+            case ast.Name(id=name) if name in self.sizes:
+                return f"({self.wide}){self.sizes[name]}"
+            case ast.BinOp(left, op, right) if (sign := _SIGNS.get(type(op))) is not None:
+                parts = self._in_c(left), self._in_c(right)
+                return None if None in parts else f"({parts[0]} {sign} {parts[1]})"
+            case ast.Call(ast.Name("ceil_div"), [whole, by]):
+                parts = self._in_c(whole), self._in_c(by)
+                return None if None in parts else f"(({parts[0]} + {parts[1]} - 1) / {parts[1]})"
+        return None
 
     def builtin(self, name: str) -> str:
         """`threadIdx.x` and the like in the kernel's language."""
