@@ -17,7 +17,7 @@ from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Re
 from tunesmith.kernels.rewrite.sharing import Cells
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
 
-KIT = Path(__file__).parent.parent / "kit" / "rules.cuh"
+KIT = [Path(__file__).parent.parent / "kit" / name for name in ("rules.cuh", "sharing.cuh")]
 NO_GUARD = "The kernel has no guard against more threads than it came with."
 """Why a configuration fits only some shapes."""
 
@@ -208,8 +208,10 @@ def _launch(subject: Subject, plan: Plan, changes: list[Change]) -> tuple[Launch
 @cache
 def _blocks() -> dict[str, tuple[list[str], str]]:
     """The building blocks of the kit that passes use, by name: what each needs, and its text."""
-    parts = re.split(r"^//: (\w+)(.*)\n", KIT.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    return {parts[at]: (parts[at + 1].split(), parts[at + 2].strip()) for at in range(0, len(parts), 3)}
+    files = [re.split(r"^//: (\w+)(.*)\n", one.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:] for one in KIT]
+    return {
+        parts[at]: (parts[at + 1].split(), parts[at + 2].strip()) for parts in files for at in range(0, len(parts), 3)
+    }
 
 
 def kit(names: list[str]) -> list[str]:

@@ -330,7 +330,11 @@ class Facts:
 
     def reach(self, form: Form) -> int:
         """How far a value is the same: 0 for all threads, 1 for those of a block, 2 for the thread itself."""
-        return max((self.atoms[one].reach if one in self.atoms else 2 for one in form.atoms), default=0)
+        words = {"blockIdx": 1, "blockDim": 0, "gridDim": 0}
+        return max(
+            (self.atoms[one].reach if one in self.atoms else words.get(one.split(".")[0], 2) for one in form.atoms),
+            default=0,
+        )
 
     # Memory.
 

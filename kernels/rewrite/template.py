@@ -15,7 +15,7 @@ from typing import Literal
 
 from tunesmith.kernels.rewrite.composition import NO_GUARD, compose
 from tunesmith.kernels.rewrite.facts import AXES, Facts
-from tunesmith.kernels.rewrite.passes import compiler, hints, launch, rows, vectors
+from tunesmith.kernels.rewrite.passes import compiler, halo, hints, launch, rows, vectors
 from tunesmith.kernels.rewrite.passes.record import Pass, Subject
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, sharing
 from tunesmith.kernels.rewrite.syntax import SourceError, Syntax, prelude
@@ -52,6 +52,7 @@ def with_rules(task: Task, backend: BackendName) -> tuple[Task, tuple[str, ...]]
 
 RULES: tuple[Pass, ...] = (
     launch.BLOCK_SIZE,
+    halo.HALO,
     vectors.VECTORS,
     launch.WORK_PER_THREAD,
     rows.ROW_LOOPS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -185,7 +186,8 @@ class Subject:
         element = array.element
         found = element if element in self.types else C_TYPES.get(element, element)
         if found not in self.types and found not in DTYPES and array.type.element is not None:
-            found = C_TYPES.get(array.type.element.spelling.removeprefix("const "), "")
+            words = re.sub(r"\b(?:const|volatile|__(?:global|local|constant|private))\b", "", array.type.element.spelling)
+            found = C_TYPES.get(words.strip(), "")
         return found if found in self.types or found in DTYPES else ""
 
     @property
