@@ -15,7 +15,7 @@ from typing import Literal
 
 from tunesmith.kernels.rewrite.composition import NO_GUARD, compose
 from tunesmith.kernels.rewrite.facts import AXES, Facts
-from tunesmith.kernels.rewrite.passes import compiler, halo, hints, launch, rows, vectors
+from tunesmith.kernels.rewrite.passes import compiler, halo, hints, launch, rows, teams, vectors
 from tunesmith.kernels.rewrite.passes.record import Pass, Subject
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, sharing
 from tunesmith.kernels.rewrite.syntax import SourceError, Syntax, prelude
@@ -55,6 +55,7 @@ RULES: tuple[Pass, ...] = (
     halo.HALO,
     vectors.VECTORS,
     launch.WORK_PER_THREAD,
+    teams.ROW_TEAMS,
     rows.ROW_LOOPS,
     hints.CACHE_HINTS,
     compiler.NARROW_INDICES,

@@ -17,7 +17,7 @@ from tunesmith.kernels.rewrite.sharing import Rows
 from tunesmith.kernels.rewrite.syntax import Symbol
 from tunesmith.kernels.spec.template import Parameter
 
-REACH = 64
+REACH = 32
 """Elements of a row, or rows, that a box may have beyond those of its threads."""
 _UNKNOWN = 9
 """Rounds of a loop whose length is known only when the kernel runs, for a guess at what staging saves."""
