@@ -60,7 +60,7 @@ class Carried:
                 return f"a loop changes {symbol.name} in a way that depends on the order of its rounds"
         followed = self.states.keys() | self.extremes | self.weights
         for node in self.body.walk():
-            if node.what == "name" and node.symbol in followed and not self._fits(node):
+            if node.what == "name" and node.symbol in followed and not self.fits(node):
                 return f"a loop uses {node.op}, which depends on the rounds before"
         if facts.shared or facts.warp_wide:
             return ""
@@ -186,7 +186,7 @@ class Carried:
                 break
         return None
 
-    def _fits(self, node: Node) -> bool:
+    def fits(self, node: Node) -> bool:
         """Whether a use of a state, or of a value computed from an extreme, is part of a change that `kind` knows."""
         exponential, symbol = False, node.symbol
         assert symbol is not None

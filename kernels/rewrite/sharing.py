@@ -155,6 +155,24 @@ def _bound(facts: Facts, axis: str) -> Form | None:
     return common[0] if common else None
 
 
+def statements(facts: Facts, bounds: dict[str, Form]) -> list[Node]:
+    """The statements behind the guard, and those ahead of it that do more than to compute coordinates."""
+    found, coordinates = list[Node](), [Form.atom(f"@{axis}") for axis in AXES]
+    for one in facts.body.kids:
+        if one.what == "if" and len(one.kids) == 2:
+            inside = one.kids[1].kids if one.kids[1].what == "block" else [one.kids[1]]
+            tests = facts.conditions(inside[0], facts.body)[0] if inside else []
+            if inside and all(any(facts.upper(part, axis) == bound for axis, bound in bounds.items()) for part in tests):
+                found += inside
+                continue
+            if [inner.what for inner in inside] == ["return"]:
+                continue
+        made = [facts.form(inner.kids[-1]) in coordinates for inner in one.kids if inner.what == "variable" and inner.kids]
+        if one.what != "declaration" or not made or not all(made):
+            found.append(one)
+    return found
+
+
 def _rows(facts: Facts) -> Rows | Fixed:
     most = _most_threads(facts)
     if isinstance(most, Fixed):

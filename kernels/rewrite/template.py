@@ -15,7 +15,20 @@ from typing import Literal
 
 from tunesmith.kernels.rewrite.composition import NO_GUARD, compose
 from tunesmith.kernels.rewrite.facts import AXES, Facts
-from tunesmith.kernels.rewrite.passes import compiler, halo, hints, launch, rows, teams, vectors
+from tunesmith.kernels.rewrite.passes import (
+    compiler,
+    halo,
+    hints,
+    lanes,
+    launch,
+    output_tiles,
+    own_bins,
+    rows,
+    shuffles,
+    teams,
+    tiles,
+    vectors,
+)
 from tunesmith.kernels.rewrite.passes.record import Pass, Subject
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, sharing
 from tunesmith.kernels.rewrite.syntax import SourceError, Syntax, prelude
@@ -52,9 +65,14 @@ def with_rules(task: Task, backend: BackendName) -> tuple[Task, tuple[str, ...]]
 
 RULES: tuple[Pass, ...] = (
     launch.BLOCK_SIZE,
+    own_bins.OWN_BINS,
     halo.HALO,
     vectors.VECTORS,
+    tiles.TRANSPOSED_TILES,
+    output_tiles.OUTPUT_TILES,
+    lanes.ROW_LANES,
     launch.WORK_PER_THREAD,
+    shuffles.SHUFFLES,
     teams.ROW_TEAMS,
     rows.ROW_LOOPS,
     hints.CACHE_HINTS,

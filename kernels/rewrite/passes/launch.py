@@ -147,6 +147,6 @@ def _launch_bounds(subject: Subject, threads: str, plan: Plan) -> Change | Refus
 
 BLOCK_SIZE = Pass("block_size", _sizes, _block_size, languages=("cuda", "opencl"))
 WORK_PER_THREAD = Pass(
-    "work_per_thread", _movable, _work_per_thread, after=("block_size",), languages=("cuda", "opencl")
+    "work_per_thread", _movable, _work_per_thread, after=("block_size", "own_bins", "halo"), languages=("cuda", "opencl")
 )
 LAUNCH_BOUNDS = Pass("launch_bounds", _threads, _launch_bounds, after=("block_size", "row_teams"))

@@ -125,4 +125,4 @@ def _vectors(subject: Subject, arrays: list[_Array], plan: Plan) -> Change | Ref
     )
 
 
-VECTORS = Pass("vectors", _arrays, _vectors, after=("block_size", "work_per_thread", "cache_hints"))
+VECTORS = Pass("vectors", _arrays, _vectors, after=("block_size", "work_per_thread", "row_lanes", "cache_hints"))
