@@ -61,16 +61,16 @@ class _Box:
         if max(high or 0, wide or 0) > REACH:
             return 0
         distances = {(one.column, one.row, one.spans) for one in self.places}
-        reads = sum(
-            math.prod(_UNKNOWN if one is None else one + 1 for one in spans) for *_, spans in distances
-        )
+        reads = sum(math.prod(_UNKNOWN if one is None else one + 1 for one in spans) for *_, spans in distances)
         return reads - (1 if self.down else _UNKNOWN if high is None else high + 1)
 
 
 def _box(subject: Subject) -> _Box | Refused:
     facts, why = subject.facts, "no array is read at several places around that of a thread by the threads of a block"
     if isinstance(subject.work, Rows) or not all(subject.block(axis).isdigit() for axis in AXES):
-        return Refused("nothing is staged with a margin: blocks take turns on rows, or their size depends on the workload")
+        return Refused(
+            "nothing is staged with a margin: blocks take turns on rows, or their size depends on the workload"
+        )
     found = list[_Box]()
     for root in facts.arrays:
         if facts.is_written(root) or root in facts.escaping or not subject.dtype(root):
@@ -127,7 +127,9 @@ def _place(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[_
         rounds[which] += f" + ({name} - ({first}))" if by in (ONE, apart) else f" + (({last}) - {name})"
         rest += by * (loop.first if by in (ONE, apart) else loop.bound - ONE)
         lengths.append((which, (loop.bound - loop.first - ONE).constant))
-    known = [None if (which, None) in lengths else sum(one or 0 for at, one in lengths if at == which) for which in (0, 1)]
+    known = [
+        None if (which, None) in lengths else sum(one or 0 for at, one in lengths if at == which) for which in (0, 1)
+    ]
     row = 0
     if apart.constant:
         row = round(dict(rest.terms).get((), 0) / apart.constant)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tunesmith.kernels.rewrite.facts import Loop
 from tunesmith.kernels.rewrite.forms import ONE
 from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Subject, insert, replace, wrap
-from tunesmith.kernels.rewrite.sharing import Rows
+from tunesmith.kernels.rewrite.sharing import Fixed, Rows
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
 
@@ -28,7 +28,8 @@ class _Teams:
 def _teams(subject: Subject) -> _Teams | Refused:
     facts = subject.facts
     if not isinstance(subject.work, Rows):
-        return Refused("a block has one row: its threads do not take turns on one")
+        why = subject.work.why if isinstance(subject.work, Fixed) else "its threads do not take turns on one"
+        return Refused(f"a block has one row: {why}")
     if facts.together:
         where = next((f", line {facts.syntax.line(one)}" for one in facts.barriers), "")
         return Refused(f"a block has one row: its threads work together{where}")
@@ -55,9 +56,11 @@ def _one_place(subject: Subject, loops: list[Loop]) -> str:
     facts, written = subject.facts, list[str]()
     for loop in loops:
         line = f"line {facts.syntax.line(loop.node)}"
-        if loop.node.parent is not facts.body or loop.node.fixed or loop.variable in facts.changed_in(loop.body):
-            return f"the loop of {line} is inside another statement, or changes its own variable"
-        outer = facts.changed_in(loop.body) - facts.declared_in(loop.node)
+        if loop.node.parent is not facts.body or any(
+            one.fixed for one in (loop.node, loop.first_node, loop.node.kids[2])
+        ):
+            return f"the loop of {line} is inside another statement, or a macro's"
+        outer = facts.changed_in(loop.body) - facts.declared_in(loop.body)
         written += [f"the loop of {line} changes {one.name}, which lives longer than a round" for one in outer]
     for root in [*facts.arrays, *facts.escaping]:
         own = facts.of(root)
@@ -85,7 +88,13 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
         known = subject.in_kernel(count)
         parameters.append(Parameter(name=rows, values=(1, 2, 4, 8, 16, 32), doc="rows of a block"))
         off.append(f"{rows} == 1")
-        header += [f"#if {rows} > 1", f"#define {row} ({index} * {rows} + {line})", "#else", f"#define {row} {index}", "#endif"]
+        header += [
+            f"#if {rows} > 1",
+            f"#define {row} ({index} * {rows} + {line})",
+            "#else",
+            f"#define {row} {index}",
+            "#endif",
+        ]
         edits += [replace(one, row) for one in subject.facts.builtins() if one.op == at]
         if known is not None:
             guard = f"\n#if {rows} > 1\nif ({row} >= {known}) return;\n#endif\n"
@@ -109,14 +118,19 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
         off.append(f"{blocks} == 1")
         names = subject.name("TEAM_FIRST"), subject.name("TEAM_STEP")
         ahead = f"({turn} + {subject.builtin('blockIdx.z')} * {turns})"
-        header += [f"#if {blocks} > 1", f"#define {names[0]}(...) {ahead}", f"#define {names[1]}(...) ({turns} * {blocks})"]
-        header += ["#else", f"#define {names[0]}(...) (__VA_ARGS__)", f"#define {names[1]}(...) (__VA_ARGS__)", "#endif"]
+        header += [f"#if {blocks} > 1", f"#define {names[0]}(...) {ahead}"]
+        header += [f"#define {names[1]}(variable, ...) variable += {turns} * {blocks}"]
+        header += [
+            "#else",
+            f"#define {names[0]}(...) (__VA_ARGS__)",
+            f"#define {names[1]}(variable, ...) __VA_ARGS__",
+            "#endif",
+        ]
         for loop in found.loops:
-            step = loop.node.kids[2].kids[1]
             edits.append(wrap(loop.first_node, f"{names[0]}(", ")"))
-            edits.append(wrap(step, f"{names[1]}(", ")"))
+            edits.append(wrap(loop.node.kids[2], f"{names[1]}({loop.variable.name}, ", ")"))
         grid["z"] = blocks
-        writes |= {"turn": f"{names[0]}({turn})", "turns": f"{names[1]}({turns})"}
+        writes |= {"turn": f"{names[0]}({turn})", "turns": f"{turns} * {blocks}"}
     return Change(
         parameters=tuple(parameters),
         edits=tuple(edits),
@@ -133,10 +147,9 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
 
 def _by_warps(subject: Subject) -> bool:
     """Whether the kernel asks for a thread's number in its warp, or for that of its warp."""
+    asks = {"%": 32, "/": 32, "&": 31, ">>": 5}
     return any(
-        one.op in ("%", "/") and [part.constant for part in one.parts[1:]] == [32] or (one.op == "&" and one.parts[1].constant == 31)
-        or (one.op == ">>" and one.parts[1].constant == 5)
-        for one in subject.facts.atoms.values()
+        len(one.parts) == 2 and one.parts[1].constant == asks.get(one.op) for one in subject.facts.atoms.values()
     )
 
 

@@ -1,0 +1,116 @@
+"""Passes by which threads share what they read or compute, on kernels whose authors write in other ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rewrite_cases import LINE, kernel, require_equal, require_refused, template_of
+
+from tunesmith.kernels.rewrite.template import rewrite
+from tunesmith.kernels.spec.template import Config, LaunchGeometry
+
+SERIES = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
+PLANE = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
+FLAT = LaunchGeometry(grid=("ceil_div(n * n, 64)",), block=("64",))
+SQUARE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
+
+
+class TestHalo:
+    def test_what_lies_beyond_a_guard_is_staged_as_far_as_the_array_goes(self, tmp_path: Path) -> None:
+        body = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) if (i > 3) y[i] = x[i] + x[i - 1] - x[i + 5];"
+        task = kernel(body, {**SERIES, "x": ("in", "float32", "n + 5")}, LINE)
+        require_equal(task, [{"HALO": True}, {"HALO": True, "BLOCK": 128}], tmp_path)
+
+    @pytest.mark.parametrize(
+        ("length", "at", "configs"),
+        [
+            ("5", "pos - 4 + w", [{"HALO": True}, {"HALO": True, "BLOCK": 128, "LOADS": 1}]),
+            ("n % 11", "pos - w", [{"HALO": 4}, {"HALO": 16, "BLOCK": 128}]),
+            ("n % 8", "pos + w - n % 8 + 1", [{"HALO": 4}, {"HALO": 8}]),
+        ],
+    )
+    def test_a_window_that_slides_along_a_series(
+        self, length: str, at: str, configs: list[Config], tmp_path: Path
+    ) -> None:
+        body = f"""const int lane = threadIdx.x, pos = blockDim.x * blockIdx.x + lane;
+            if (pos >= n) return;
+            float acc = y[pos];
+            for (int w = 0; w < {length}; w++) {{ const int from = {at}; if (from >= 0 && from < n) acc += x[from] / (w + 1); }}
+            y[pos] = acc;"""
+        require_equal(kernel(body, SERIES, LINE), configs, tmp_path)
+
+    def test_a_plane_in_a_grid_of_one_dimension(self, tmp_path: Path) -> None:
+        body = """const size_t cell = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+            const int down = cell / n, over = cell % n;
+            if (cell >= (size_t)n * n) return;
+            float most = -1e9f;
+            for (int a = -1; a <= 1; ++a) for (int b = -2; b <= 2; ++b)
+                if (down + a >= 0 && down + a < n && over + b >= 0 && over + b < n)
+                    most = fmaxf(most, x[(down + a) * n + over + b]);
+            y[cell] = most;"""
+        require_equal(kernel(body, PLANE, FLAT), [{"HALO": True}, {"HALO": True, "BLOCK": 256}], tmp_path, n=37)
+
+    def test_a_plane_whose_rows_go_along_y(self, tmp_path: Path) -> None:
+        body = """const int p = blockIdx.y * blockDim.y + threadIdx.y, q = blockIdx.x * blockDim.x + threadIdx.x;
+            if (p < n - 1 && q > 0 && q < n) y[q * n + p] = x[q * n + p + 1] - x[q * n + p] + x[(q - 1) * n + p];"""
+        configs: list[Config] = [{"HALO": True}, {"HALO": True, "BLOCK_X": 8, "BLOCK_Y": 16}]
+        require_equal(
+            kernel(body, PLANE, LaunchGeometry(grid=("ceil_div(n, 8)", "ceil_div(n, 8)"), block=("8", "8"))),
+            configs,
+            tmp_path,
+            n=37,
+        )
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            # The window moves with the data, or two threads do not read the same, or only one place is read.
+            "for (int w = 0; w < 5; ++w) if (i * 2 + w < n) y[i] += x[i * 2 + w];",
+            "for (int w = 0; w < 5; w += 2) if (i + (int)x[0] + w < n) y[i] += x[i + (int)x[0] + w];",
+            "for (int w = 0; w < 5; ++w) { if (i + w < n) y[i] += x[i + w]; w += 1; }",
+            "y[i] = x[i];",
+        ],
+    )
+    def test_what_threads_do_not_read_alike_stays(self, body: str) -> None:
+        guarded = f"int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) {{ {body} }}"
+        require_refused(kernel(guarded, SERIES, LINE), {"HALO"}, "nothing is staged with a margin")
+
+
+ROWS = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
+
+
+class TestRowTeams:
+    @pytest.mark.parametrize(
+        ("grid", "early", "configs"),
+        [
+            (("n // 2",), "if (n < 9) return;", [{"TEAM_ROWS": 4}, {"TEAM_ROWS": 2, "BLOCK": 32, "TEAM_BLOCKS": 2}]),
+            (("2", "n // 2"), "", [{"TEAM_ROWS": 8}, {"TEAM_BLOCKS": 4}]),
+        ],
+    )
+    def test_rows_of_any_axis_with_an_early_return(
+        self, grid: tuple[str, ...], early: str, configs: list[Config], tmp_path: Path
+    ) -> None:
+        row = "(int)blockIdx.x" if len(grid) == 1 else "(int)(blockIdx.y * 2 + blockIdx.x)"
+        body = f"""const int who = {row}, lane = threadIdx.x, width = blockDim.x; {early}
+            for (int c = lane; c < n; c = c + width) y[who * n + c] = x[who * n + c] * 2 + y[who * n + c];"""
+        require_equal(kernel(body, ROWS, LaunchGeometry(grid=grid, block=("64",))), configs, tmp_path, n=74)
+
+    def test_rows_that_the_kernel_cannot_count_are_whole_teams(self) -> None:
+        body = "for (int c = threadIdx.x; c < n; c += blockDim.x) y[blockIdx.x * 9 + c % 9] = x[c];"
+        template = template_of(kernel(body, ROWS, LaunchGeometry(grid=("n ** 2",), block=("64",))))
+        assert any("(n ** 2) % TEAM_ROWS == 0" in one.expression for one in template.constraints)
+
+    @pytest.mark.parametrize(
+        ("body", "why"),
+        [
+            ("{0} {{ y[blockIdx.x * n + c] = x[c]; }} __syncthreads();", "its threads work together, line"),
+            ("{0} y[blockIdx.x * n + c] = gridDim.y * x[c];", "which depends on the grid"),
+            ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i];", "do not take turns"),
+        ],
+    )
+    def test_rows_whose_threads_need_one_another_stay(self, body: str, why: str) -> None:
+        code = body.format("for (int c = threadIdx.x; c < n; c += blockDim.x)")
+        require_refused(
+            kernel(code, ROWS, LaunchGeometry(grid=("n",), block=("64",))), {"TEAM_ROWS", "TEAM_BLOCKS"}, why
+        )
