@@ -58,8 +58,8 @@ _TEXT = re.compile(rb"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 class Symbol:
     """What a name stands for, by its declaration. what: "parameter", "variable" (of the kernel or of a function), "global"
     (for all blocks), "function" or "other"; written: its type as written; shared: in the memory of a block; place: of its
-    declaration in the source; references: the numbers of a function's arguments that it may change; declared: the record
-    of a variable's declaration, within a kernel and its functions."""
+    declaration in the source; references: the numbers of a function's arguments that it may change; arguments: of a function
+    that the source defines; declared: the record of a variable's declaration, within a kernel and its functions."""
 
     name: str
     what: Literal["parameter", "variable", "global", "function", "other"]
@@ -70,6 +70,7 @@ class Symbol:
     volatile: bool = False
     static: bool = False
     references: frozenset[int] = frozenset()
+    arguments: tuple[Symbol, ...] = ()
     definition: Any = field(default=None, repr=False)
     declared: Node | None = field(default=None, repr=False)
 
@@ -252,6 +253,7 @@ class Syntax:
             defined = cursor.get_definition()
             inside = None if defined is None or not self._is_here(defined) else body(defined)
             made.definition = inside
+            made.arguments = tuple(self._symbol(one) for one in defined.get_arguments()) if inside is not None else ()
         return made
 
     def _is_here(self, cursor: Any) -> bool:

@@ -67,6 +67,7 @@ template <class V> V __shfl_down_sync(unsigned int lanes, V value, unsigned int 
 template <class V> V __shfl_up_sync(unsigned int lanes, V value, unsigned int by) {
     return (V)shim::shifted((double)value, -(int)by, lanes);
 }
+inline void __syncwarp(unsigned int lanes = 0xffffffffu) { __shfl_xor_sync(lanes, 0, 0); }
 inline unsigned long long __cvta_generic_to_shared(const void* at) { return (const char*)at - shim::dynamic; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int __float2int_rn(float x) { return (int)lrintf(x); }
@@ -82,6 +83,8 @@ inline unsigned int __byte_perm(unsigned int a, unsigned int b, unsigned int whi
     return found;
 }
 inline unsigned int max(unsigned int a, unsigned int b) { return a > b ? a : b; }
+inline float max(float a, float b) { return fmaxf(a, b); }
+inline float min(float a, float b) { return fminf(a, b); }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 template <class V> V atomicAdd(V* at, V value) { V old = *at; *at += value; return old; }

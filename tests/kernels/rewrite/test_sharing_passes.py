@@ -114,3 +114,92 @@ class TestRowTeams:
         require_refused(
             kernel(code, ROWS, LaunchGeometry(grid=("n",), block=("64",))), {"TEAM_ROWS", "TEAM_BLOCKS"}, why
         )
+
+
+SUMS = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
+BLOCKS = LaunchGeometry(grid=("ceil_div(n, 128)",), block=("128",))
+OWN = """__shared__ float cache[128]; const unsigned int me = threadIdx.x, at = blockIdx.x * blockDim.x + me;
+    cache[me] = at < n ? x[at] : 0.0f; __syncthreads();"""
+FIRST = "if (me == 0) y[blockIdx.x] = cache[0];"
+LAST_WARP = """template <class V> __device__ void last_warp(V* of, int lane) {
+    of[lane] += of[lane + 32]; __syncwarp(); if (lane < 16) of[lane] += of[lane + 16]; __syncwarp();
+    for (int by = 8; by; by /= 2) { if (lane < by) of[lane] = of[lane + by] + of[lane]; __syncwarp(); } }"""
+
+
+class TestShuffles:
+    @pytest.mark.parametrize(
+        ("steps", "more"),
+        [
+            # Strides that grow; unrolled; a last warp in a function; a while loop with another spelling of a maximum.
+            (
+                "for (int gap = 1; gap < 128; gap *= 2) { int to = 2 * gap * me; if (to < 128) cache[to] += cache[to + gap]; __syncthreads(); }",
+                "",
+            ),
+            (
+                "for (unsigned int w = 1; w < blockDim.x; w <<= 1) { if (me % (2 * w) == 0) cache[me] += cache[me + w]; __syncthreads(); }",
+                "",
+            ),
+            (
+                "if (me < 64) cache[me] += cache[me + 64]; __syncthreads(); if (me < 32) last_warp(cache, me);",
+                LAST_WARP,
+            ),
+            (
+                "int half = 128; while (half > 1) { half /= 2; if (me < half) { const float a = cache[me], b = cache[me + half]; "
+                "cache[me] = a > b ? a : b; } __syncthreads(); }",
+                "",
+            ),
+            (
+                "for (int k = 64; k != 0; k >>= 1) { __syncthreads(); if (k > me) *(cache + me) = fmaxf(cache[k + me], cache[me]); }",
+                "",
+            ),
+        ],
+    )
+    def test_trees_of_any_shape_become_exchanges(self, steps: str, more: str, tmp_path: Path) -> None:
+        task = kernel(f"{OWN} {steps} {FIRST}", SUMS, BLOCKS, more)
+        require_equal(task, [{"SHUFFLES": True}], tmp_path, n=1000)
+
+    def test_barriers_of_cooperative_groups_and_a_last_warp_without_any(self) -> None:
+        body = f"""cg::thread_block all = cg::this_thread_block(); {OWN.replace("__syncthreads()", "cg::sync(all)")}
+            if (me < 64) cache[me] += cache[me + 64];
+            cg::sync(all);
+            if (me < 32) {{ volatile float* of = cache; of[me] += of[me + 32]; of[me] += of[me + 16]; of[me] += of[me + 8];
+                of[me] += of[me + 4]; of[me] += of[me + 2]; of[me] += of[me + 1]; }} {FIRST}"""
+        more = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;"
+        source = template_of(kernel(body, SUMS, BLOCKS, more)).source
+        assert "tunesmith::combine<128>(cache, [](auto a, auto b) { return a + b; });" in source
+
+    @pytest.mark.parametrize(
+        ("steps", "why"),
+        [
+            # A step too few; a value twice; another operation between; an element that is used later; a scan.
+            (
+                "for (int k = 64; k > 1; k >>= 1) { if (me < k) cache[me] += cache[me + k]; __syncthreads(); }",
+                "no statements",
+            ),
+            (
+                "for (int k = 64; k > 0; k >>= 1) { if (me <= k) cache[me] += cache[me + k]; __syncthreads(); }",
+                "no statements",
+            ),
+            (
+                "for (int k = 64; k > 0; k >>= 1) { if (me < k) cache[me] -= cache[me + k]; __syncthreads(); }",
+                "no statements",
+            ),
+            (
+                "for (int k = 64; k > 0; k >>= 1) { if (me < k) cache[me] += cache[me + k]; __syncthreads(); } "
+                "if (me == 1) y[me] = cache[1];",
+                "needs more than its first element",
+            ),
+            (
+                "float v; for (int k = 1; k < 128; k *= 2) { v = me >= k ? cache[me - k] : 0; __syncthreads(); cache[me] += v; "
+                "__syncthreads(); }",
+                "no statements",
+            ),
+            (
+                "for (int r = 0; r < 2; ++r) { if (me > r) cache[me] = x[r]; __syncthreads(); "
+                "for (int k = 64; k > 0; k >>= 1) { if (me < k) cache[me] += cache[me + k]; __syncthreads(); } }",
+                "keeps what some threads have from before",
+            ),
+        ],
+    )
+    def test_what_is_no_whole_tree_stays(self, steps: str, why: str) -> None:
+        require_refused(kernel(f"{OWN} {steps} {FIRST}", SUMS, BLOCKS), {"SHUFFLES"}, why)
