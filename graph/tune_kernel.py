@@ -20,7 +20,7 @@ from tunesmith.graph.progress import Listener, silent
 from tunesmith.graph.results.runtime import ARRAY_TYPES, KernelError, Kernels, numpy_type
 from tunesmith.graph.run import RunResult, tune
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.rewrite.examples import Signature, read_signature, task_from
+from tunesmith.kernels.reader.examples import Signature, read_signature, task_from
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import FunctionOpponent, Task
@@ -220,14 +220,14 @@ def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:
 
 def _by_name(signature: Signature, example: Example, scalars: Mapping[str, Any]) -> dict[str, Any]:
     """An example by the kernel's names. scalars: values that it need not have."""
-    known, name = (*signature.read, *signature.scalars), signature.kernel.name
+    known, name = (*signature.read, *signature.scalars), signature.name
     if isinstance(example, Mapping):
         given = dict(example)
     elif not _is_array(example) and not isinstance(example, list | tuple):
         raise TunesmithError(f"inputs: give each example as an array, a tuple of them or a dict, not {example!r:.80}.")
     else:
         values = [example] if _is_array(example) else list(example)
-        every = [one.name for one in signature.kernel.parameters if one.name in known]
+        every = [one for one in signature.names if one in known]
         names = signature.read if len(values) == len(signature.read) else every
         if len(values) != len(names):
             reads = f"{', '.join(signature.read)} (and takes the scalars {', '.join(signature.scalars) or 'none'})"
@@ -267,7 +267,7 @@ def _outputs(
 ) -> Mapping[str, Any]:
     """The reference's results, whose shapes are the outputs'; with the kernel as the reference, that of its first array
     is."""
-    kernel, read, written = signature.kernel.name, ", ".join(signature.read), ", ".join(signature.written)
+    kernel, read, written = signature.name, ", ".join(signature.read), ", ".join(signature.written)
     if reference == "baseline":
         shape = example[signature.read[0]].shape if signature.read else (1,)
         return {name: np.zeros(shape, DTYPES[signature.dtype(name)].storage) for name in signature.written}

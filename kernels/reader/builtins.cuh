@@ -22,7 +22,6 @@
 #define CUDART_INF __builtin_inf()
 #define CUDA_VERSION 13000
 #define CUDART_VERSION 13000
-#define NULL 0
 typedef unsigned long size_t;
 typedef long ptrdiff_t;
 #define VECTOR(T, N)                                                                            \
@@ -67,7 +66,6 @@ cudaError_t cudaDeviceSynchronize(); cudaError_t cudaGetLastError(); cudaError_t
 const char* cudaGetErrorString(cudaError_t);
 TUNESMITH_BOTH int printf(const char*, ...);
 int atoi(const char*); double atof(const char*); void exit(int); void* malloc(size_t); void free(void*);
-#define assert(...) ((void)0)
 __device__ void __syncthreads(); __device__ int __syncthreads_or(int); __device__ int __syncthreads_and(int);
 __device__ int __syncthreads_count(int); __device__ void __syncwarp(unsigned = ~0u);
 __device__ void __threadfence(); __device__ void __threadfence_block(); __device__ void __threadfence_system();
@@ -288,9 +286,11 @@ template <class D, class A, class B, class C> __device__ void mma_sync(D&, const
 // <cuda_pipeline.h>
 __device__ void __pipeline_memcpy_async(void*, const void*, size_t, size_t = 0); __device__ void __pipeline_commit(); __device__ void __pipeline_wait_prior(size_t);
 // <stub>
-#define INFINITY __builtin_inff()
-#define HUGE_VALF __builtin_inff()
-#define NAN __builtin_nanf("")
+#define assert(condition) ((void)0)
+#define NULL 0
+#define INFINITY __builtin_bit_cast(float, 0x7f800000)
+#define HUGE_VALF __builtin_bit_cast(float, 0x7f800000)
+#define NAN __builtin_bit_cast(float, 0x7fc00000)
 #define M_E 2.7182818284590452354
 #define M_LOG2E 1.4426950408889634074
 #define M_LOG10E 0.43429448190325182765

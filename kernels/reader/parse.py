@@ -17,7 +17,7 @@ from typing import Any
 
 import clang.cindex as clang
 
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.rewrite.source import SourceError
 
 BUILTINS = {"cuda": Path(__file__).with_name("builtins.cuh"), "opencl": Path(__file__).with_name("builtins.cl")}
 _CUDA = "-x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_90 -std=c++17 -nostdinc -nostdinc++"
@@ -36,10 +36,6 @@ _UNKNOWN = re.compile(
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
 
 
-class SourceError(TunesmithError):
-    """A source cannot be read as a kernel to tune."""
-
-
 @dataclass(frozen=True, slots=True)
 class Unknown:
     """A name that is declared nowhere, and where it stands."""
@@ -53,13 +49,15 @@ class Unknown:
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The kernel. declared: its definition, a template or not; function: with all template parameters bound; values,
-    types: the template's parameters with the text that each is bound to, types None where the task chooses."""
+    types: the template's parameters with the text that each is bound to, types None where the task chooses; others:
+    further values with which the source launches it."""
 
     name: str
     declared: Any
     function: Any
     values: Mapping[str, str] = field(default_factory=dict)
     types: Mapping[str, str | None] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
 
 
 def kind(cursor: Any) -> str:
@@ -80,19 +78,20 @@ def walk(cursor: Any) -> Iterator[Any]:
 def library() -> Any:
     """libclang, with the functions that its Python package leaves out."""
     found = clang.conf.lib
-    for name, result in (
-        ("clang_getCursorBinaryOperatorKind", ctypes.c_int),
-        ("clang_getCursorUnaryOperatorKind", ctypes.c_int),
-        ("clang_Cursor_Evaluate", ctypes.c_void_p),
-    ):
-        getattr(found, name).argtypes, getattr(found, name).restype = [clang.Cursor], result
-    for name, result in (
-        ("clang_EvalResult_getKind", ctypes.c_int),
-        ("clang_EvalResult_getAsLongLong", ctypes.c_longlong),
-        ("clang_EvalResult_getAsDouble", ctypes.c_double),
-        ("clang_EvalResult_dispose", None),
-    ):
-        getattr(found, name).argtypes, getattr(found, name).restype = [ctypes.c_void_p], result
+    of_cursors: dict[str, Any] = {
+        "clang_getCursorBinaryOperatorKind": ctypes.c_int,
+        "clang_getCursorUnaryOperatorKind": ctypes.c_int,
+        "clang_Cursor_Evaluate": ctypes.c_void_p,
+    }
+    of_results: dict[str, Any] = {
+        "clang_EvalResult_getKind": ctypes.c_int,
+        "clang_EvalResult_getAsLongLong": ctypes.c_longlong,
+        "clang_EvalResult_getAsDouble": ctypes.c_double,
+        "clang_EvalResult_dispose": None,
+    }
+    for results, argument in ((of_cursors, clang.Cursor), (of_results, ctypes.c_void_p)):
+        for name, result in results.items():
+            getattr(found, name).argtypes, getattr(found, name).restype = [argument], result
     return found
 
 
@@ -115,14 +114,21 @@ class Unit:
     """A source with its headers. where: its file; language: "cuda" or "opencl"; defines: macros; folders: of headers."""
 
     def __init__(
-        self, code: str, where: Path, language: str, folders: Sequence[Path] = (), defines: Mapping[str, str] | None = None
+        self,
+        code: str,
+        where: Path,
+        language: str,
+        folders: Sequence[Path] = (),
+        defines: Mapping[str, str] | None = None,
     ) -> None:
         if len(code) > MAX_LENGTH:
             raise SourceError(f"{where}: the source is longer than {MAX_LENGTH} characters; take less along.")
         self.code, self.where, self.language = code, str(where), language
         self.folders, given = folders, dict(defines or {})
         # The name of a template's parameter binds it; as a macro it would hide the parameter.
-        bound = {one for one in given if re.search(rf"template\s*<[^;{{}}()]*\b{one}\s*[,>=]", code)}
+        bound = {
+            one for one in given if re.search(rf"template\s*<[^;{{}}()]*\b{one}\s*[,>=][^;{{}}]*\b__global__\b", code)
+        }
         self.bound = {name: value for name, value in given.items() if name in bound}
         self.defines = {name: value for name, value in given.items() if name not in bound}
         self.missing: dict[str, tuple[str, int]] = {}
@@ -140,10 +146,11 @@ class Unit:
             diagnostics = self._parsed()
             if not self._declared(diagnostics):
                 break
+        self.diagnostics = diagnostics
         return diagnostics
 
     def _parsed(self) -> list[Any]:
-        given = [f"-D{name}={value}" for name, value in self.defines.items()]
+        given = [f"-D{name}={value}" for name, value in self.defines.items() if self.language == "opencl"]
         places = [f"-I{folder}" for folder in self.folders] + [f"-I{_EMPTY}", f"-I{_EMPTY}/a/b/c/d"]
         builtins = BUILTINS[self.language].read_text(encoding="utf-8")
         head = f"{_EMPTY}/builtins.cuh" if self.language == "cuda" else f"{_EMPTY}/opencl-c-base.h"
@@ -151,7 +158,9 @@ class Unit:
         files += [(f"{_EMPTY}/a/b/c/d/{name}", "") for name in self.missing]
         more = []
         if self.language == "cuda":
-            files.append((f"{_EMPTY}/unknown.cuh", "".join(self._stubs.values())))
+            # Behind the builtins, whose own names a macro of the author's must not replace.
+            macros = [f"#define {name} {value}\n" for name, value in self.defines.items()]
+            files.append((f"{_EMPTY}/unknown.cuh", "".join([*self._stubs.values(), *macros])))
             more = ["-include", head, "-include", f"{_EMPTY}/unknown.cuh"]
         arguments = [*_OPTIONS[self.language], *_QUIET, *more, *given, *places]
         try:
@@ -211,14 +220,19 @@ class Unit:
         for one in (self.tree.cursor if scope is None else scope).get_children():
             if not self.own(one) or kind(one).startswith(("MACRO", "INCLUSION")):
                 continue
-            if kind(one) in ("NAMESPACE", "LINKAGE_SPEC", "UNEXPOSED_DECL"):
+            outer = kind(one) == "UNEXPOSED_DECL" and self.written(one).startswith("extern")
+            if outer or kind(one) in ("NAMESPACE", "LINKAGE_SPEC"):
                 yield from self.declarations(one)
             else:
                 yield one
 
     def kernels(self) -> list[Any]:
         """The definitions of all kernels, in the order of the source."""
-        return [one for one in self.declarations() if kind(one) in FUNCTIONS and body(one) is not None and self._is_kernel(one)]
+        return [
+            one
+            for one in self.declarations()
+            if kind(one) in FUNCTIONS and body(one) is not None and self._is_kernel(one)
+        ]
 
     def _is_kernel(self, function: Any) -> bool:
         if self.language == "cuda":
@@ -254,7 +268,8 @@ class Unit:
 
     def _bound(self, template: Any, given: list[str]) -> Entry:
         values, types, order = dict[str, str](), dict[str, str | None](), list[str]()
-        launched = self._launched(template)
+        instances = self._launched(template)
+        launched = instances[0] if instances else []
         parameters = [one for one in template.get_children() if kind(one).startswith("TEMPLATE_")]
         for at, one in enumerate(parameters):
             name, written = one.spelling, self.written(one)
@@ -290,13 +305,14 @@ class Unit:
                     made = one.referenced if kind(one) == "DECL_REF_EXPR" else None
                     if made is not None and made.spelling == template.spelling and body(made) is not None:
                         declared = next(one for one in self.kernels() if one.location.offset == at)
-                        return Entry(template.spelling, declared, made, values, types)
+                        others = tuple(", ".join(one) for one in instances[1:]) if not given and values else ()
+                        return Entry(template.spelling, declared, made, values, types, others)
         why = next((f": {one.spelling}" for one in reversed(diagnostics)), "")
         raise SourceError(f"{self.where}, line {line}: {instance} cannot be made{why}.")
 
-    def _launched(self, template: Any) -> list[str]:
-        """The template arguments with which the source names the kernel, where they are the same everywhere."""
-        found = set()
+    def _launched(self, template: Any) -> list[list[str]]:
+        """The template arguments with which the source names the kernel, those that are written out first."""
+        found = dict[tuple[str, ...], None]()
         for cursor in walk(self.tree.cursor):
             if kind(cursor) == "DECL_REF_EXPR" and cursor.spelling == template.spelling:
                 made = cursor.referenced
@@ -306,8 +322,24 @@ class Unit:
                         what = made.get_template_argument_kind(at).name
                         value = str(made.get_template_argument_value(at)) if what == "INTEGRAL" else ""
                         texts.append(made.get_template_argument_type(at).spelling if what == "TYPE" else value)
-                    found.add(tuple(texts))
-        return list(found.pop()) if len(found) == 1 else []
+                    found[tuple(texts)] = None
+        for text in () if found else re.findall(rf"\b{template.spelling}\s*<([^;<>(){{}}]*)>\s*<<<", self.code):
+            # Host code that needs headers that are not here has no complete tree.
+            known = [
+                one if re.fullmatch(r"-?\d+|true|false", one) or self._is_constant(one) else "" for one in split(text)
+            ]
+            found[tuple(known)] = None
+        return [list(one) for one in sorted(found, key=lambda one: one.count(""))]
+
+    def _is_constant(self, name: str) -> bool:
+        """Whether a name is one of the source's macros or constants."""
+        return (
+            re.search(
+                rf"#[ \t]*define[ \t]+{re.escape(name)}[ \t]|\bconst(?:expr)?\b[^;{{}}()]*\b{re.escape(name)}\s*=",
+                self.code,
+            )
+            is not None
+        )
 
     def written(self, cursor: Any) -> str:
         """The text of a cursor."""

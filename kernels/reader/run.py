@@ -17,8 +17,11 @@ from tunesmith.kernels.reader.parse import body, kind
 from tunesmith.kernels.reader.spans import (
     ANY,
     NONE,
+    NOWHERE,
     Span,
+    absent,
     arithmetic,
+    blend,
     choose,
     compare,
     everywhere,
@@ -29,13 +32,18 @@ from tunesmith.kernels.reader.spans import (
 )
 from tunesmith.kernels.reader.tree import Kind, Node, key, kind_of, lower
 
-MAX_STEPS = 60_000
-"""Expressions and statements of a run; what a longer one would touch is not known."""
-MAX_TURNS = 400
+MAX_WORK = 40_000_000
+"""Expressions and statements of a run, each times the threads and what it costs without any."""
+STEP_COST = 1000
+MAX_TURNS = 600
 """Turns of a loop, after which its variables may have any value."""
 MAX_ELEMENTS = 1 << 22
 MAX_DEPTH = 24
-_UINT, _INT, _VOID = Kind("number", 4, "unsigned int", 0, 2**32 - 1), Kind("number", 4, "int", -(2**31), 2**31 - 1), Kind("void", 0, "void")
+_UINT, _INT, _VOID = (
+    Kind("number", 4, "unsigned int", 0, 2**32 - 1),
+    Kind("number", 4, "int", -(2**31), 2**31 - 1),
+    Kind("void", 0, "void"),
+)
 _AXES = {"x": 0, "y": 1, "z": 2}
 _READS = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu"})
 _NOTHING = ("sync", "barrier", "fence", "printf", "pipeline_commit", "pipeline_wait", "prefetch", "nanosleep", "assume")
@@ -50,7 +58,7 @@ class Stopped(Exception):
 class Array:
     """What a run did to an array. element: bytes of one; reach: elements from its begin, as far as they are known; open:
     whether an index is not known; negative: whether one may be; read, written: at all; early: read before it was
-    written for certain; assigned: by element, whether it was; lost: why the run does not know what happens."""
+    written for certain; collides: whether two threads write an element; assigned: by element, whether one did; lost: why the run does not know what happens."""
 
     element: int
     reach: int = 0
@@ -64,6 +72,7 @@ class Array:
     assigned: Any = field(default_factory=lambda: np.zeros(0, bool))
     strides: set[frozenset[str]] = field(default_factory=set)
     threads: Any = None
+    collides: bool = False
 
     def covered(self, count: int) -> bool:
         """Whether each of `count` elements was written for certain."""
@@ -104,8 +113,14 @@ class Run:
     """One launch. arguments: values of the kernel's scalars by name, others are unknown; grid, block: by axis."""
 
     def __init__(
-        self, function: Any, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int], tree: Node | None = None
+        self,
+        function: Any,
+        arguments: Mapping[str, int],
+        grid: Sequence[int],
+        block: Sequence[int],
+        limit: int = MAX_WORK,
     ) -> None:
+        self.limit = limit
         self.grid, self.block = [*grid, 1, 1][:3], [*block, 1, 1][:3]
         count = int(np.prod(self.grid)) * int(np.prod(self.block))
         at, place = np.arange(count, dtype=np.int64), []
@@ -121,7 +136,7 @@ class Run:
         self.arrays: dict[str, Array] = {}
         self.shared: dict[str, Node] = {}
         self.frames: list[Frame] = []
-        self.axes: set[str] = set()
+        self.used: set[tuple[str, str]] = set()
         self.steering: set[str] = set()
         self.stopped = False
         self.functions: dict[str, tuple[list[Node], Node | None]] = {}
@@ -140,6 +155,10 @@ class Run:
         except Stopped:
             self.stopped = True
 
+    @property
+    def work(self) -> int:
+        return self.steps * (self.count + STEP_COST)
+
     # Functions and calls.
 
     def _function(self, function: Any) -> tuple[list[Node], Node | None]:
@@ -150,7 +169,9 @@ class Run:
             self.functions[name] = parameters, None if inside is None else lower(inside)
         return self.functions[name]
 
-    def call(self, parameters: Sequence[Node], statements: Node, given: Sequence[Node], result: Kind, this: Any = None) -> Any:
+    def call(
+        self, parameters: Sequence[Node], statements: Node, given: Sequence[Node], result: Kind, this: Any = None
+    ) -> Any:
         """The value of a call of a function with a body."""
         if self.depth >= MAX_DEPTH:
             raise Stopped
@@ -230,7 +251,7 @@ class Run:
 
     def _step(self) -> None:
         self.steps += 1
-        if self.steps > MAX_STEPS:
+        if self.work > self.limit:
             raise Stopped
 
     def _leave(self, what: str) -> None:
@@ -250,7 +271,9 @@ class Run:
             self.may = np.zeros(self.count, bool)
 
     def _declare(self, node: Node) -> None:
-        if any(kind(one) == "CUDASHARED_ATTR" for one in node.cursor.get_children()) or node.kind.spelling.startswith("__local "):
+        if any(kind(one) == "CUDASHARED_ATTR" for one in node.cursor.get_children()) or node.kind.spelling.startswith(
+            "__local "
+        ):
             self.shared[node.target] = node
             self.contents.setdefault(node.target, Span(np.inf, -np.inf))
             return
@@ -381,8 +404,12 @@ class Run:
                 one = one.kids[-1]
             labels.append((one, names))
         cases = [compare("==", value, self.number(name)) for _, names in labels for name in names if name is not None]
-        none_sure = ~np.logical_or.reduce([np.broadcast_to(one[1], self.count) for one in cases] or [np.zeros(self.count, bool)])
-        none_may = ~np.logical_or.reduce([np.broadcast_to(one[0], self.count) for one in cases] or [np.zeros(self.count, bool)])
+        none_sure = ~np.logical_or.reduce(
+            [np.broadcast_to(one[1], self.count) for one in cases] or [np.zeros(self.count, bool)]
+        )
+        none_may = ~np.logical_or.reduce(
+            [np.broadcast_to(one[0], self.count) for one in cases] or [np.zeros(self.count, bool)]
+        )
 
         def run() -> None:
             self.sure = self.may = np.zeros(self.count, bool)
@@ -527,39 +554,36 @@ class Run:
 
     def _conditional_operator(self, node: Node) -> Any:
         test, then, other = node.kids
-        one, two = self.branch(self.truth(test), lambda: self.value(then), lambda: self.value(other))
+        held = true, maybe = self.truth(test)
+        one, two = self.branch(held, lambda: self.value(then), lambda: self.value(other))
         if one is None or two is None:
             return two if one is None else one
-        true, maybe = self._last
-        unsure = np.broadcast_to(maybe & ~true, self.count)
-        return _merged(unsure, _chosen(np.broadcast_to(true, self.count), one, two), one if not unsure.any() else two, one)
-
-    _last: tuple[Any, Any] = (True, True)
+        true, maybe = (np.broadcast_to(part, self.count) for part in held)
+        return _merged(maybe & ~true, _chosen(true, one, two), one)
 
     def truth(self, node: Node) -> tuple[Any, Any]:
         """For which threads a condition holds for certain, and for which it may hold."""
-        found = self._truth(node)
-        self._last = found
-        return found
-
-    def _truth(self, node: Node) -> tuple[Any, Any]:
         self._step()
         if node.what == "UNEXPOSED_EXPR" and len(node.kids) == 1 and node.kids[0].kind.what in ("number", "void"):
-            return self._truth(node.kids[0]) if node.kids[0].what in ("BINARY_OPERATOR", "UNARY_OPERATOR") else self._nonzero(node)
+            return (
+                self.truth(node.kids[0])
+                if node.kids[0].what in ("BINARY_OPERATOR", "UNARY_OPERATOR")
+                else self._nonzero(node)
+            )
         if node.what == "UNARY_OPERATOR" and node.op == "!":
-            true, maybe = self._truth(node.kids[0])
+            true, maybe = self.truth(node.kids[0])
             return ~np.asarray(maybe), ~np.asarray(true)
         if node.what != "BINARY_OPERATOR":
             return self._nonzero(node)
         left, right = node.kids[0], node.kids[-1]
         if node.op in ("&&", "||"):
-            one = tuple(np.broadcast_to(np.asarray(part, bool), self.count) for part in self._truth(left))
+            one = tuple(np.broadcast_to(np.asarray(part, bool), self.count) for part in self.truth(left))
             sure, may = self.sure, self.may
             if node.op == "&&":
                 self.sure, self.may = sure & one[0], may & one[1]
             else:
                 self.sure, self.may = sure & ~one[1], may & ~one[0]
-            two = self._truth(right) if self.may.any() else (node.op == "||", node.op == "||")
+            two = self.truth(right) if self.may.any() else (node.op == "||", node.op == "||")
             self.sure, self.may = sure, may
             if node.op == "&&":
                 return one[0] & two[0], one[1] & two[1]
@@ -600,7 +624,11 @@ class Run:
             base, index = self.value(node.kids[0]), self.value(node.kids[1])
             if isinstance(index, Pointer):
                 base, index = index, base
-            return self._moved(base, "+", index if isinstance(index, Span) else ANY, node.kids[0].kind) if isinstance(base, Pointer) else None
+            return (
+                self._moved(base, "+", index if isinstance(index, Span) else ANY, node.kids[0].kind)
+                if isinstance(base, Pointer)
+                else None
+            )
         if node.what == "UNARY_OPERATOR" and node.op == "*":
             found = self.value(node.kids[0])
             return found if isinstance(found, Pointer) else None
@@ -619,7 +647,9 @@ class Run:
             return None
         if node.what == "CXX_THIS_EXPR":
             return self.alias.get("this")
-        if node.kids and (node.what in ("UNEXPOSED_EXPR", "MATERIALIZE_TEMPORARY_EXPR") or node.what.endswith("CAST_EXPR")):
+        if node.kids and (
+            node.what in ("UNEXPOSED_EXPR", "MATERIALIZE_TEMPORARY_EXPR") or node.what.endswith("CAST_EXPR")
+        ):
             if node.kids[0].kind.what in ("record", "number", "float", "array", "pointer"):
                 inner = self.place(node.kids[0])
                 vector = node.kids[0].kind.what == "record" and node.kids[0].kind.element is not None
@@ -674,8 +704,8 @@ class Run:
         if node.what != "DECL_REF_EXPR" or axis not in _AXES:
             return None
         at = _AXES[axis]
-        if node.name == "blockIdx":
-            self.axes.add(axis)
+        if node.name in ("threadIdx", "blockIdx", "gridDim"):
+            self.used.add((node.name[:-3] if node.name != "gridDim" else "grid", axis))
         return {
             "threadIdx": lambda: number(self.thread[at]),
             "blockIdx": lambda: number(self.in_grid[at]),
@@ -690,7 +720,11 @@ class Run:
             above = self.env.get(place[:upto])
             if isinstance(above, Fields) and place[upto] in above.members and upto == len(place) - 1:
                 return above.members[place[upto]]
-        members = {name[len(place)] : value for name, value in self.env.items() if len(name) == len(place) + 1 and name[:len(place)] == place}
+        members = {
+            name[len(place)]: value
+            for name, value in self.env.items()
+            if len(name) == len(place) + 1 and name[: len(place)] == place
+        }
         if kind_.what == "record" and members:
             return Fields(members)
         return self._unknown(kind_)
@@ -721,12 +755,21 @@ class Run:
             self._set(place, fitted(value, node.kind) if isinstance(value, Span) else value)
 
     def _keep(self, root: Any, value: Span) -> None:
-        whole = everywhere(Span(np.broadcast_to(value.low, self.count)[self.may], np.broadcast_to(value.high, self.count)[self.may]))
+        whole = everywhere(
+            Span(np.broadcast_to(value.low, self.count)[self.may], np.broadcast_to(value.high, self.count)[self.may])
+        )
         now = self.contents.get(root, Span(np.inf, -np.inf))
         self.contents[root] = Span(min(now.low, whole.low), max(now.high, whole.high))
 
     def access(
-        self, pointer: Pointer, kind_: Kind, *, reads: bool = False, writes: bool = False, atomic: bool = False, value: Any = None
+        self,
+        pointer: Pointer,
+        kind_: Kind,
+        *,
+        reads: bool = False,
+        writes: bool = False,
+        atomic: bool = False,
+        value: Any = None,
     ) -> Any:
         """Reads or writes what a pointer points to; the value that is read."""
         found: Any = None
@@ -736,12 +779,14 @@ class Run:
                     self._set(root, value if value is not None else self._unknown(kind_))
                 found = self._get(root, kind_)
             elif root in self.arrays:
-                self._touch(self.arrays[root], offset, max(kind_.size, 1), reads or atomic, writes, len(pointer.targets) == 1 and not atomic)
+                self._touch(self.arrays[root], offset, max(kind_.size, 1), reads or atomic, writes, not atomic)
                 self.arrays[root].atomic |= atomic
             else:
                 if root in self.shared:
                     node = self.shared[root]
-                    made = self.arrays.setdefault(f"shared {root}", Array(max(node.kind.element.size if node.kind.element else 1, 1)))
+                    made = self.arrays.setdefault(
+                        f"shared {root}", Array(max(node.kind.element.size if node.kind.element else 1, 1))
+                    )
                     self._touch(made, offset, max(kind_.size, 1), reads, writes, False)
                 if writes:
                     self._keep(root, value if isinstance(value, Span) else of_kind(kind_))
@@ -752,7 +797,10 @@ class Run:
     def _touch(self, array: Array, offset: Span, size: int, reads: bool, writes: bool, certain: bool) -> None:
         if not self.may.any():
             return
-        low, high = (np.broadcast_to(one, self.count)[self.may] for one in (offset.low, offset.high))
+        here = self.may & ~absent(offset)
+        if not here.any():
+            return
+        low, high = (np.broadcast_to(one, self.count)[here] for one in (offset.low, offset.high))
         array.read, array.written = array.read or reads, array.written or writes
         array.strides |= offset.strides
         first, last = float(low.min()), float(high.max()) + size
@@ -764,7 +812,7 @@ class Run:
         array.reach = max(array.reach, int(-(-last // array.element)))
         if array.threads is None:
             array.threads = np.zeros(self.count, bool)
-        array.threads = array.threads | self.may
+        array.threads = array.threads | here
         if len(array.assigned) < array.reach:
             array.assigned = np.concatenate([array.assigned, np.zeros(array.reach - len(array.assigned), bool)])
         width = max(1, size // array.element)
@@ -772,7 +820,8 @@ class Run:
             places = (low // array.element).astype(np.int64).clip(0)
             array.early = not offset.known or not all(array.assigned[places + at].all() for at in range(width))
         if writes and certain and offset.known:
-            exact = np.broadcast_to(offset.low, self.count)[self.sure] // array.element
+            exact = np.broadcast_to(offset.low, self.count)[self.sure & here] // array.element
+            array.collides |= len(np.unique(exact)) < len(exact)
             for at in range(width):
                 chosen = exact + at
                 array.assigned[chosen[(chosen >= 0) & (chosen < len(array.assigned))]] = True
@@ -810,13 +859,19 @@ class Run:
                 return self.call(parameters, inside.kids[-1], given[1:], node.kind)
         this = None
         if method:
-            member = next((one for one in node.kids if _names(one, node.target) and one.what == "MEMBER_REF_EXPR"), None)
+            member = next(
+                (one for one in node.kids if _names(one, node.target) and one.what == "MEMBER_REF_EXPR"), None
+            )
             if member is not None:
                 this = self.alias.get("this") if not member.kids else None
                 if member.kids:
                     at = member.kids[0]
                     this = self.value(at) if at.kind.what == "pointer" else self.place(at)
-                    if isinstance(this, Pointer) and len(this.targets) == 1 and isinstance(next(iter(this.targets)), tuple):
+                    if (
+                        isinstance(this, Pointer)
+                        and len(this.targets) == 1
+                        and isinstance(next(iter(this.targets)), tuple)
+                    ):
                         this = next(iter(this.targets))
             elif name == "operator=" and len(given) == 2:
                 value = self.value(given[1])
@@ -872,7 +927,11 @@ class Run:
         if name.startswith(("make_", "convert_", "as_")) and not pointers:
             if name.startswith("make_"):
                 return Fields(dict(zip("xyzw", values, strict=False)))
-            return fitted(numbers[0], node.kind) if "convert" in name and node.kind.what == "number" else self._unknown(node.kind)
+            return (
+                fitted(numbers[0], node.kind)
+                if "convert" in name and node.kind.what == "number"
+                else self._unknown(node.kind)
+            )
         if pointers:
             return self._with_pointers(node, name, given, values)
         return self._unknown(node.kind)
@@ -891,9 +950,21 @@ class Run:
         if name.startswith("__st") and isinstance(first, Pointer):
             return self.access(first, elements[0], writes=True, value=values[1])
         if name.startswith("vload") and len(values) == 2:
-            size = max(node.kind.element.size if node.kind.element else 2, 1) * int(name.removeprefix("vload").removeprefix("_half") or 1)
+            size = max(node.kind.element.size if node.kind.element else 2, 1) * int(
+                name.removeprefix("vload").removeprefix("_half") or 1
+            )
             at = self._vector(values[1], values[0], elements[1], name.removeprefix("vload").removeprefix("_half"))
-            self.access(at, Kind("record", size if "half" not in name else size // max(node.kind.element.size if node.kind.element else 2, 1) * 2, ""), reads=True)
+            self.access(
+                at,
+                Kind(
+                    "record",
+                    size
+                    if "half" not in name
+                    else size // max(node.kind.element.size if node.kind.element else 2, 1) * 2,
+                    "",
+                ),
+                reads=True,
+            )
             return self._unknown(node.kind)
         if name.startswith("vstore") and len(values) == 3:
             count = name.removeprefix("vstore").removeprefix("_half")
@@ -912,7 +983,12 @@ class Run:
         return self._strange(node, name, values)
 
     def _vector(self, pointer: Any, index: Any, element: Kind, count: str) -> Pointer:
-        wide = arithmetic("*", index if isinstance(index, Span) else ANY, number(int(count or 1)), Kind("number", 8, "long", -(2**63), 2**63 - 1))
+        wide = arithmetic(
+            "*",
+            index if isinstance(index, Span) else ANY,
+            number(int(count or 1)),
+            Kind("number", 8, "long", -(2**63), 2**63 - 1),
+        )
         if not isinstance(pointer, Pointer):
             return Pointer({})
         moved: Pointer = self._moved(pointer, "+", wide, Kind("pointer", 8, "", element=element))
@@ -937,7 +1013,11 @@ class Run:
         axis = int(at.low)
         letter = "xyz"[axis]
         if name in ("get_global_id", "get_group_id"):
-            self.axes.add(letter)
+            self.used.add(("block", letter))
+        if name in ("get_global_size", "get_num_groups"):
+            self.used.add(("grid", letter))
+        if name in ("get_global_id", "get_local_id"):
+            self.used.add(("thread", letter))
         block, grid = self.block[axis], self.grid[axis]
         found = {
             "get_global_id": lambda: number(np.asarray(self.in_grid[axis]) * block + self.thread[axis]),
@@ -962,28 +1042,21 @@ def _chosen(mask: Any, one: Any, other: Any) -> Any:
     if isinstance(one, Span) and isinstance(other, Span):
         return choose(mask, one, other)
     if isinstance(one, Pointer) and isinstance(other, Pointer):
-        if not one.targets or not other.targets:
-            return one if one.targets else other
-        return Pointer(
-            {
-                root: choose(mask, one.targets[root], other.targets[root])
-                if root in one.targets and root in other.targets
-                else one.targets.get(root) or other.targets[root]
-                for root in {**one.targets, **other.targets}
-            }
-        )
+        roots = {**one.targets, **other.targets}
+        return Pointer({at: choose(mask, one.targets.get(at, NOWHERE), other.targets.get(at, NOWHERE)) for at in roots})
     return one
 
 
-def _merged(mask: Any, one: Any, other: Any, _unused: Any = None) -> Any:
+def _merged(mask: Any, one: Any, other: Any) -> Any:
     """`one`, and for the threads of the mask `other` as well."""
     if isinstance(one, Span) and isinstance(other, Span):
         return choose(mask, hull(one, other), one) if np.any(mask) else one
     if isinstance(one, Pointer) and isinstance(other, Pointer):
-        found = dict(one.targets)
-        for root, at in other.targets.items():
-            found[root] = choose(mask, hull(found[root], at), found[root]) if root in found else at
-        return Pointer(found)
+        roots = {**one.targets, **other.targets}
+        pairs = {at: (one.targets.get(at, NOWHERE), other.targets.get(at, NOWHERE)) for at in roots}
+        return Pointer(
+            {at: choose(mask, blend(*pair), pair[0]) if np.any(mask) else pair[0] for at, pair in pairs.items()}
+        )
     return one
 
 
@@ -997,10 +1070,11 @@ def _assigned(node: Node) -> Iterator[str]:
     """The variables that a part of the source may change."""
     for one in _all(node):
         changes = one.what == "COMPOUND_ASSIGNMENT_OPERATOR" or (
-            one.what in ("BINARY_OPERATOR", "UNARY_OPERATOR") and (one.op == "=" or one.op.startswith(("++", "--")) or one.op == "&")
+            one.what in ("BINARY_OPERATOR", "UNARY_OPERATOR")
+            and (one.op == "=" or one.op.startswith(("++", "--")) or one.op == "&")
         )
         if changes or one.what == "CALL_EXPR":
-            for target in (one.kids[:1] if changes else one.kids):
+            for target in one.kids[:1] if changes else one.kids:
                 yield from (inner.target for inner in _all(target) if inner.what == "DECL_REF_EXPR")
         elif one.what == "VAR_DECL":
             yield one.target

@@ -49,7 +49,7 @@ def fit(reach: Sequence[int], sets: Sets, strides: frozenset[frozenset[str]] = f
     """The dimensions of the smallest array with at least `reach` elements on each set, and no more than what a stencil
     leaves out; None where there is none. strides: what indices are multiplied by, which comes last."""
     weight = {name: sum(name in one for one in strides) for name in sets[0]}
-    usable = [(text, of) for text, of in _factors(sets) if all(one > 1 for one in of)]
+    usable = [(text, of) for text, of in _factors(sets) if all(one > 0 for one in of) and any(one > 1 for one in of)]
     exact = _exact(tuple(reach), usable, MAX_DIMS)
     for found in (exact, _loose(tuple(reach), sets, weight)):
         if found is not None:
@@ -91,7 +91,9 @@ def _loose(reach: tuple[int, ...], sets: Sets, weight: Mapping[str, int]) -> lis
         spare = [row * one - total for row, one, total in zip(rows, of, reach, strict=True)]
         if _constant(spare) and spare[0] <= MAX_SLACK and not _constant(rows):
             others = [{key: value for key, value in one.items() if key != name} for one in sets]
-            inner = _exact(rows, [(one, tuple(values_[one] for values_ in others)) for one in others[0]], 3) or _loose(rows, others, weight)
+            inner = _exact(rows, [(one, tuple(values_[one] for values_ in others)) for one in others[0]], 3) or _loose(
+                rows, others, weight
+            )
             if inner is not None:
                 return [*inner, name]
     return None

@@ -63,6 +63,8 @@ def fitted(value: Span, kind: Kind) -> Span:
         return value
     if value.known:
         known = value.low
+        if type(known) is int and kind.least <= known <= kind.largest:
+            return value
         if not np.issubdtype(np.asarray(known).dtype, np.integer):
             if not np.all(np.isfinite(known)):
                 return of_kind(kind)
@@ -74,7 +76,9 @@ def fitted(value: Span, kind: Kind) -> Span:
     if np.any(value.low < kind.least) or np.any(value.high > kind.largest):
         whole = of_kind(kind)
         outside = (value.low < kind.least) | (value.high > kind.largest)
-        return replace(value, low=np.where(outside, whole.low, value.low), high=np.where(outside, whole.high, value.high))
+        return replace(
+            value, low=np.where(outside, whole.low, value.low), high=np.where(outside, whole.high, value.high)
+        )
     return replace(value, low=np.floor(value.low), high=np.ceil(value.high)) if value.bounded else value
 
 
@@ -95,6 +99,23 @@ def choose(mask: Any, one: Span, other: Span) -> Span:
     return Span(low, high, NONE, one.strides | other.strides)
 
 
+NOWHERE = number(-(1 << 62))
+"""The distance of what a pointer does not point to."""
+
+
+def absent(value: Span) -> Any:
+    """For which threads a pointer does not point to what this is the distance of."""
+    return np.less(value.high, -(1 << 61))
+
+
+def blend(one: Span, other: Span) -> Span:
+    """Either of two distances, where both are there; which one is not known."""
+    no_one, no_other = absent(one), absent(other)
+    low = np.where(no_one, other.low, np.where(no_other, one.low, np.minimum(one.low, other.low)))
+    high = np.where(no_one, other.high, np.where(no_other, one.high, np.maximum(one.high, other.high)))
+    return Span(low, high, NONE, one.strides | other.strides)
+
+
 def everywhere(value: Span) -> Span:
     """The bounds over all threads."""
     return Span(float(np.min(value.low)), float(np.max(value.high)))
@@ -110,7 +131,9 @@ def _corners(operate: Callable[[Any, Any], Any], a: Span, b: Span) -> tuple[Any,
 def _divide(a: Any, b: Any) -> Any:
     """Towards zero."""
     b = np.where(np.equal(b, 0), 1, b) if np.any(np.equal(b, 0)) else b
-    return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)) if np.any(np.less(a, 0)) or np.any(np.less(b, 0)) else a // b
+    return (
+        np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)) if np.any(np.less(a, 0)) or np.any(np.less(b, 0)) else a // b
+    )
 
 
 def _rest(a: Any, b: Any) -> Any:
@@ -141,7 +164,9 @@ def arithmetic(op: str, a: Span, b: Span, kind: Kind) -> Span:
     if op in ("*", "<<"):
         factor, other = (b, a) if b.uniform else (a, b)
         if factor.uniform and not other.uniform:
-            strides = frozenset({one | factor.names for one in other.strides} | ({factor.names} if factor.names else set()))
+            strides = frozenset(
+                {one | factor.names for one in other.strides} | ({factor.names} if factor.names else set())
+            )
         elif factor.names or other.names:
             inner = factor.names or other.names
             strides = frozenset({one | inner for one in strides} | {inner})

@@ -19,7 +19,9 @@ _UNARY = dict(enumerate("++ -- ++x --x & * + - ~ !".split(), start=1))
 _BITS = {"BOOL": 1, "CHAR_S": 8, "CHAR_U": 8, "SCHAR": 8, "UCHAR": 8, "SHORT": 16, "USHORT": 16, "INT": 32, "UINT": 32}
 _BITS |= {"LONG": 64, "ULONG": 64, "LONGLONG": 64, "ULONGLONG": 64, "ENUM": 32}
 _UNSIGNED = frozenset({"BOOL", "CHAR_U", "UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG"})
-_SIZED = frozenset("POINTER CONSTANTARRAY FLOAT DOUBLE HALF FLOAT16 LONGDOUBLE BFLOAT16 RECORD VECTOR EXTVECTOR".split())
+_SIZED = frozenset(
+    "POINTER CONSTANTARRAY FLOAT DOUBLE HALF FLOAT16 LONGDOUBLE BFLOAT16 RECORD VECTOR EXTVECTOR".split()
+)
 _SKIPPED = ("TYPE_REF", "TEMPLATE_REF", "NAMESPACE_REF", "OVERLOADED_DECL_REF")
 
 
@@ -80,13 +82,17 @@ def _kind(type_: Any) -> Kind:
         inner = type_.get_pointee() if what == "POINTER" or what.endswith("REFERENCE") else type_.element_type
         element = kind_of(inner)
         if what.endswith("REFERENCE"):
-            return Kind(element.what, element.size, spelling, element.least, element.largest, element.element, reference=True)
+            return Kind(
+                element.what, element.size, spelling, element.least, element.largest, element.element, reference=True
+            )
         shape = "pointer" if what == "POINTER" else "array"
         const = inner.is_const_qualified()
         return Kind(shape, size, spelling, element=element, const=const, space=inner.get_address_space())
     if what in ("FLOAT", "DOUBLE", "HALF", "FLOAT16", "LONGDOUBLE", "BFLOAT16"):
         return Kind("float", size, spelling)
-    if what == "RECORD" and re.fullmatch(r"(?:const |volatile )*(?:struct )?(?:__half|__nv_(?:bfloat16|fp8_e[45]m[23]))", spelling):
+    if what == "RECORD" and re.fullmatch(
+        r"(?:const |volatile )*(?:struct )?(?:__half|__nv_(?:bfloat16|fp8_e[45]m[23]))", spelling
+    ):
         return Kind("float", size, spelling)
     if what in ("VECTOR", "EXTVECTOR"):
         return Kind("record", size, spelling, element=kind_of(type_.element_type))

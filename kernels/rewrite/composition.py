@@ -36,7 +36,9 @@ class Composed:
     exact: bool
 
 
-def compose(subject: Subject, passes: Sequence[Pass], only: Collection[str] | None = None) -> Composed | tuple[str, ...]:
+def compose(
+    subject: Subject, passes: Sequence[Pass], only: Collection[str] | None = None
+) -> Composed | tuple[str, ...]:
     """The changes of the passes (all, or the named ones) that apply, in one source; why none applies where that is so."""
     skipped, found = list[str](), dict[str, tuple[Pass, object]]()
     for one in passes:
@@ -114,39 +116,50 @@ def _off(change: Change) -> str:
 
 
 def rendered(code: bytes, whole: Span, edits: Sequence[Edit]) -> str:
-    """A part of the source with the edits in it. Of edits of one place the first is the outermost; an edit inside another
-    shows where that one has a span of the source."""
-    own = [*whole.swaps, *(one for one in edits if whole.start <= one.start and one.end <= whole.end)]
+    """A part of the source with the edits in it. Of edits of one place those of the span are the outermost, then the others
+    in their order, last what leaves nothing of the source; an edit inside another shows where that one has a span."""
+    own = [(False, one) for one in whole.swaps] + [(True, one) for one in edits]
+    own = [(late, one) for late, one in own if whole.start <= one.start and one.end <= whole.end]
     parts, at = list[bytes](), whole.start
     while own:
-        start = min(one.start for one in own)
-        ranges = [k for k, one in enumerate(own) if one.start == start < one.end]
-        points = [k for k, one in enumerate(own) if one.start == start == one.end]
-        first = max(ranges, key=lambda k: own[k].end) if ranges else points[0]
+        start = min(one.start for _, one in own)
+        here = [k for k, (_, one) in enumerate(own) if one.start == start]
+        ranges = [k for k in here if own[k][1].end > start]
+        points = [k for k in here if own[k][1].end == start]
+        first = min(ranges or points, key=lambda k: (-own[k][1].end, own[k][0], own[k][0] and _leaf(own[k][1]), k))
         if ranges and points and points[0] < first:
             first = points[0]
-        edit = own.pop(first)
-        if edit.start < at:
-            if edit.end <= at:
-                continue  # inside an edit that has shown it, or has left it out
-            raise AssertionError("edits do not overlap")
+        late, edit = own.pop(first)
+        assert edit.start >= at, "edits do not overlap"
         parts.append(code[at : edit.start])
-        inside = [one for one in own if edit.start <= one.start and one.end <= edit.end and edit.end > edit.start]
-        parts += [
-            part.encode() if isinstance(part, str) else rendered(code, part, inside).encode() for part in edit.parts
-        ]
-        own = [one for one in own if one not in inside]
         at = edit.end
+        if edit.end > edit.start:
+            inside = [pair for pair in own if edit.start <= pair[1].start and pair[1].end <= edit.end]
+            own = [pair for pair in own if pair not in inside]
+        else:
+            inside = []
+        swaps = tuple(one for is_late, one in inside if not is_late)
+        others = [one for is_late, one in inside if is_late]
+        for part in edit.parts:
+            if isinstance(part, str):
+                parts.append(part.encode())
+            else:
+                both = Span(part.start, part.end, (*part.swaps, *swaps))
+                parts.append(rendered(code, both, others).encode())
     return b"".join([*parts, code[at : whole.end]]).decode()
+
+
+def _leaf(edit: Edit) -> bool:
+    return all(isinstance(part, str) for part in edit.parts)
 
 
 def _body(subject: Subject, plan: Plan) -> list[Edit]:
     """The layers around the kernel's body, the coordinates inside, and what ends an element in place of a thread."""
     layers = [layer for change in plan.changes.values() for layer in change.layers]
-    if not layers or not isinstance(subject.work, Cells):
+    if not layers:
         return []
     edits = list[Edit]()
-    for axis in subject.work.axes:
+    for axis in subject.work.axes if isinstance(subject.work, Cells) else ():
         macro = subject.name(f"AT_{axis.name.upper()}")
         if any(layer.axis == axis.name for layer in layers):
             edits += [Edit(one.start, one.end, (f"{macro}(", Span(one.start, one.end), ")")) for one in axis.nodes]
@@ -161,7 +174,11 @@ def _body(subject: Subject, plan: Plan) -> list[Edit]:
             edits += [Edit(one.start, one.end, (macro,)) for one in subject.returns]
     body = subject.facts.body
     inside = Span(body.start + 1, body.end - 1)
-    parts = ("\n".join(["", f"#if {on}", *opens, "#endif", ""]), inside, "\n".join(["", f"#if {on}", *closes, "#endif", ""]))
+    parts = (
+        "\n".join(["", f"#if {on}", *opens, "#endif", ""]),
+        inside,
+        "\n".join(["", f"#if {on}", *closes, "#endif", ""]),
+    )
     return [*edits, Edit(inside.start, inside.end, parts)]
 
 

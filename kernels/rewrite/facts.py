@@ -305,7 +305,10 @@ class Facts:
     def is_known(self, symbol: Symbol, place: Node | None) -> bool:
         """Whether a name means the variable, with its only value, ahead of the statement `place`; None: at the beginning of
         the kernel's body."""
-        everywhere = [*self.parameters, *(one.symbol for one in self.body.walk() if one.what in ("variable", "parameter"))]
+        everywhere = [
+            *self.parameters,
+            *(one.symbol for one in self.body.walk() if one.what in ("variable", "parameter")),
+        ]
         if sum(one is not None and one.name == symbol.name for one in everywhere) != 1:
             return False
         if symbol in self.parameters:

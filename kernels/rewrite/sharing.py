@@ -162,12 +162,16 @@ def statements(facts: Facts, bounds: dict[str, Form]) -> list[Node]:
         if one.what == "if" and len(one.kids) == 2:
             inside = one.kids[1].kids if one.kids[1].what == "block" else [one.kids[1]]
             tests = facts.conditions(inside[0], facts.body)[0] if inside else []
-            if inside and all(any(facts.upper(part, axis) == bound for axis, bound in bounds.items()) for part in tests):
+            if inside and all(
+                any(facts.upper(part, axis) == bound for axis, bound in bounds.items()) for part in tests
+            ):
                 found += inside
                 continue
             if [inner.what for inner in inside] == ["return"]:
                 continue
-        made = [facts.form(inner.kids[-1]) in coordinates for inner in one.kids if inner.what == "variable" and inner.kids]
+        made = [
+            facts.form(inner.kids[-1]) in coordinates for inner in one.kids if inner.what == "variable" and inner.kids
+        ]
         if one.what != "declaration" or not made or not all(made):
             found.append(one)
     return found

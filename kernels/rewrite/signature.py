@@ -5,7 +5,6 @@ Owns that comparison. A parameter whose type cannot be told, as one from a heade
 
 from __future__ import annotations
 
-from tunesmith.kernels.rewrite.arguments import unusual
 from tunesmith.kernels.rewrite.opencl import read_as_cuda
 from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source, text
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
@@ -72,7 +71,7 @@ def _require_match(task: Task, argument: Argument, parameter: Parameter, kernel:
     place = f"{where}: argument {argument.name} and the parameter {parameter.name} of {kernel.name} do not agree"
     if parameter.unusual and parameter.unusual != "a pointer to arrays":
         # Rows of a fixed length lie one after the other, as in an array of the task.
-        raise TaskError(f"{place}: the parameter {unusual(parameter)}.")
+        raise TaskError(f"{place}: the parameter {_unusual(parameter)}.")
     pointer = argument.role != "scalar"
     if pointer != parameter.pointer:
         kinds = ("an array", "a pointer") if pointer else ("a scalar", "no pointer")
@@ -101,6 +100,19 @@ def _stored_as(argument: Argument, parameter: Parameter) -> bool:
     """Whether an array's bits are read as a whole number of the same size, as OpenCL reads bfloat16."""
     named = C_TYPES.get(parameter.c_type, "")
     return argument.role != "scalar" and DTYPES[argument.dtype].size == DTYPES[named].size
+
+
+def _unusual(one: Parameter) -> str:
+    """What a parameter is that is neither a scalar nor a pointer to elements, and the remedy; empty for others."""
+    array = f"`{'const ' if one.const else ''}{one.c_type}* {one.name}`"
+    instead = {
+        "a pointer to pointers": f"join the arrays into one, {array}, with another argument for where each begins",
+        "a pointer to arrays": f"declare it as {array}, and for {one.name}[i][j] write {one.name}[i * LENGTH + j] "
+        "with the length of a row",
+        "a reference": f"declare it by value, as `{one.c_type} {one.name}`",
+        "a pointer to a function": "call a __device__ function by its name instead",
+    }
+    return f"is {one.unusual}: {instead[one.unusual]}" if one.unusual else ""
 
 
 __all__ = ["require_signature", "require_signatures"]

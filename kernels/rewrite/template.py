@@ -99,7 +99,9 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
     composed = compose(_subject(task, backend, facts), RULES, only)
     if isinstance(composed, tuple):
         return Rewritten(None, composed)
-    guard = [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if composed.exact else []
+    guard = (
+        [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if composed.exact else []
+    )
     static = [one.static_shared for one in composed.changes if one.static_shared]
     template = Template(
         name=NAME,
@@ -164,21 +166,20 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
 _STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (
     {"VEC": (16, 8, 4, 2), "STORES": (1,)},
     {"VEC": (4, 2), "LOADS": (2,), "STORES": (1,)},
-    {"TEAM_ROWS": (4,), "BLOCK": (16,), "ROW_VEC": (8, 4, 2), "AHEAD": (1,)},
-    {"AHEAD": (1,), "TEAM_ROWS": (4,), "BLOCK": (16,), "ROW_VEC": (8, 4, 2), "FAST_MATH": (1,), "INDEX_BITS": (32,)},
-    {"AHEAD": (2,), "TEAM_ROWS": (8,), "BLOCK": (8,), "ROW_VEC": (8, 4, 2), "UNROLL": (1,), "INDEX_BITS": (32,)},
-    {"AHEAD": (1,), "TEAM_ROWS": (4,), "BLOCK": (32,), "ROW_VEC": (8, 4, 2), "UNROLL": (1,), "INDEX_BITS": (32,)},
+    {"TEAM_ROWS": (4,), "BLOCK": (16,), "ROW_VEC": (8, 4, 2)},
+    {"TEAM_ROWS": (4,), "BLOCK": (16,), "ROW_VEC": (8, 4, 2), "FAST_MATH": (1,), "INDEX_BITS": (32,)},
+    {"TEAM_ROWS": (8,), "BLOCK": (8,), "ROW_VEC": (8, 4, 2), "UNROLL": (1,), "INDEX_BITS": (32,)},
+    {"TEAM_ROWS": (4,), "BLOCK": (32,), "ROW_VEC": (8, 4, 2), "UNROLL": (1,), "INDEX_BITS": (32,)},
     {"SHUFFLES": (1,), "ROW_VEC": (8, 4, 2), "KEEP": (4,)},
     {"SHUFFLES": (1,), "ROW_VEC": (8, 4, 2), "KEEP": (1,)},
     {"ROW_VEC": (8, 4, 2), "BLOCK": (256,), "KEEP": (2,), "LOADS": (2,), "STORES": (1,)},
-    {"ROW_VEC": (8, 4, 2), "BLOCK": (256,), "KEEP": (2,), "AHEAD": (2,)},
     {"ROW_VEC": (8, 4, 2), "BLOCK": (128,), "TEAM_BLOCKS": (4,), "STORES": (1,)},
     {"ITEMS": (4, 2), "LOADS": (1,)},
     {"ITEMS_Y": (4, 2), "LOADS": (1,)},
     {"ITEMS_Y": (4, 2), "BLOCKED_Y": (1,)},
 )
 """Each element is needed once: it comes in wide accesses and displaces no data that is needed again. Short rows have a
-quarter or half of a warp each, in blocks of two warps or more, and all that a thread needs is on its way at once."""
+quarter or half of a warp each, in blocks of two warps or more."""
 _ALU: tuple[dict[str, tuple[int, ...]], ...] = ({"FAST_MATH": (1,), "RESTRICT": (1,)}, {"UNROLL": (4,)})
 
 

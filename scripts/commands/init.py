@@ -14,14 +14,15 @@ import typer
 from tunesmith.cli.app import echo
 from tunesmith.graph.outputs import require_new_folder
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.rewrite.device_code import whole_source
-from tunesmith.kernels.rewrite.draft import draft
+from tunesmith.kernels.reader.draft import draft
 from tunesmith.kernels.spec.t1 import read_t1
 from tunesmith.kernels.spec.taskfile import read_source, read_task
 
 
 def init(
-    source: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A CUDA source, or a T1 file (.json).")],
+    source: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="A CUDA or OpenCL source, or a T1 file (.json).")
+    ],
     entry: Annotated[str | None, typer.Option(help="The kernel's name, where the source has several.")] = None,
     reference: Annotated[
         str | None,
@@ -42,7 +43,7 @@ def init(
         typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="A macro of your build; repeatable."),
     ] = None,
 ) -> None:
-    """Draft a task from a CUDA source or a T1 file, with a mark at every gap that only you can fill."""
+    """Draft a task from a CUDA or OpenCL source or a T1 file, with a mark at every gap that only you can fill."""
     if source.suffix == ".json":
         if include or define or entry is not None:
             raise TunesmithError("-I, -D and --entry: they go with a CUDA source; leave them out for a T1 file.")
@@ -51,14 +52,13 @@ def init(
     if reference is not None:
         raise TunesmithError("--reference: it goes with a T1 file (.json); a draft from a source has one to fill in.")
     if source.suffix in (".toml", ".py"):
-        raise TunesmithError(f"SOURCE: {source} is no CUDA source: give a .cu file or a T1 file (.json).")
-    code = whole_source(read_source(source, "SOURCE"), source, include or (), dict(map(_macro, define or ())))
-    made = draft(code, entry, str(source))
+        raise TunesmithError(f"SOURCE: {source} is no source: give a .cu file, a .cl file or a T1 file (.json).")
+    made = draft(read_source(source, "SOURCE"), entry, str(source), include or (), dict(map(_macro, define or ())))
     folder = _write(Path(made.name) if out is None else out, made.files)
     echo(f"{folder}: a draft of the task {made.name}, with {made.left} line(s) to fill in:")
     for name, text in made.files.items():
         for number, line in enumerate(text.splitlines(), 1):
-            if name != "baseline.cu" and " # FILL: " in line:
+            if not name.startswith("baseline.") and " # FILL: " in line:
                 echo(f"  {folder / name}, line {number}: {line.split(' # FILL: ')[1]}")
     for note in made.notes:
         echo(note)

@@ -193,7 +193,12 @@ ANSWERS = (
     (("tune", "{task}/baseline.cl"), nothing, 2, "is not a task: give the task"),
     (("tune", "{task}", "--settings", "{task}/own.toml"), written("own.toml", "evaluation = 3\n"), 2, "'evaluations'?"),
     (("prompts", "gemm", "--role", "x"), nothing, 2, "Invalid value for '--role'"),
-    (("init", "{task}/reference.py"), nothing, 2, "reference.py is no CUDA source: give a .cu file or a T1 file"),
+    (
+        ("init", "{task}/reference.py"),
+        nothing,
+        2,
+        "reference.py is no source: give a .cu file, a .cl file or a T1 file",
+    ),
     (("init", "{task}/t1.json"), written("t1.json", "[1]"), 2, "a value has another type than the format"),
     (
         ("init", "{task}/k.cu", "--out", "{task}"),
@@ -201,7 +206,7 @@ ANSWERS = (
         2,
         "is not empty; name a new or an empty",
     ),
-    (("init", "{task}/baseline.cl"), nothing, 2, "baseline.cl: this is OpenCL C, and `init` drafts CUDA"),
+    (("init", "{task}/baseline.cl", "--entry", "other"), nothing, 2, "baseline.cl: there is no kernel 'other'; choose"),
     (("init", "{task}/t1.json"), written("t1.json", '{"General": 1}'), 2, "the key KernelSpecification is missing"),
     # A run's files.
     (REPORT, written("summary.json", '{"ratio": "x"}'), 2, "summary.json is damaged"),

@@ -22,7 +22,8 @@ from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.run import RunResult
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.rewrite import template
-from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Rule, Skipped, Subject, rule
+from tunesmith.kernels.rewrite.passes.launch import BLOCK_SIZE
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Subject, insert
 from tunesmith.kernels.spec.template import Parameter, config_key
 
 __all__ = ["simulation"]
@@ -184,15 +185,14 @@ def test_a_template_without_choices_is_measured(task: Path, folder: Path, second
     assert result.valid and result.summary.evaluations == (1 + 28 if second else 1)
 
 
-def planted(name: str, mark: str) -> Rule:
+def planted(name: str, mark: str) -> Pass:
     """A rule whose code the simulated device takes for wrong, whatever its parameter is."""
 
-    def broken(given: Subject) -> Applied | Skipped:
-        at = given.kernel.body.end_byte - 1
-        return Applied((Parameter(name=name.upper(), values=(0, 1), doc=name),), (Edit(at, at, f"// {mark}\n"),))
+    def broken(subject: Subject, _: bool, plan: Plan) -> Change:
+        edit = insert(subject.facts.body.end - 1, f"// {mark}\n")
+        return Change(parameters=(Parameter(name=name.upper(), values=(0, 1), doc=name),), edits=(edit,))
 
-    broken.__name__ = name
-    return rule(broken)
+    return Pass(name, lambda subject: True, broken, languages=("opencl",))
 
 
 DOES_NOT_COMPILE, IS_WRONG = planted("unreadable", "DOES_NOT_COMPILE"), planted("wrong", "WRONG")
@@ -201,19 +201,19 @@ DOES_NOT_COMPILE, IS_WRONG = planted("unreadable", "DOES_NOT_COMPILE"), planted(
 @pytest.mark.parametrize(
     ("rules", "withdrawn", "left"),
     [
-        ((DOES_NOT_COMPILE, *template.OPENCL_RULES), ["unreadable"], {"BLOCK", "ITEMS", "BLOCKED"}),
-        ((template.OPENCL_RULES[0], IS_WRONG, DOES_NOT_COMPILE), ["unreadable", "wrong"], {"BLOCK"}),
+        ((DOES_NOT_COMPILE, *template.RULES), ["unreadable"], {"BLOCK", "ITEMS", "BLOCKED", "RESTRICT"}),
+        ((BLOCK_SIZE, IS_WRONG, DOES_NOT_COMPILE), ["unreadable", "wrong"], {"BLOCK"}),
         ((IS_WRONG,), ["wrong"], set()),
     ],
 )
 def test_rules_that_break_a_kernel_are_withdrawn(
-    rules: tuple[Rule, ...],
+    rules: tuple[Pass, ...],
     withdrawn: list[str],
     left: set[str],
     monkeypatch: pytest.MonkeyPatch,
     folder: Path,
 ) -> None:
-    monkeypatch.setattr(template, "OPENCL_RULES", rules)
+    monkeypatch.setattr(template, "RULES", rules)
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
     result, _ = run(folder, None, task=RAW, evaluations=8, rounds=1)
     with Journal(folder, create=False, reading=True) as journal:

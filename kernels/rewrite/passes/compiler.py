@@ -54,7 +54,9 @@ def _free_pointers(subject: Subject) -> list[Symbol] | Refused:
     found = [
         one
         for one in subject.facts.arrays
-        if one.type.what == "pointer" and "restrict" not in one.written and head[one.place :].startswith(one.name.encode())
+        if one.type.what == "pointer"
+        and "restrict" not in one.written
+        and head[one.place :].startswith(one.name.encode())
     ]
     written = [one for one in found if b"*" in head[max(0, one.place - 40) : one.place].rsplit(b",", 1)[-1]]
     return written or Refused("all pointers are __restrict__ already")
@@ -84,7 +86,8 @@ def _fast_math(subject: Subject, _: bool, plan: Plan) -> Change:
     """The check decides whether results are exact enough."""
     name = subject.name("FAST_MATH")
     return Change(
-        parameters=(Parameter(name=name, values=(False, True), doc="whether to compile with fast math"),), fast_math=name
+        parameters=(Parameter(name=name, values=(False, True), doc="whether to compile with fast math"),),
+        fast_math=name,
     )
 
 
@@ -144,7 +147,9 @@ class _Search:
         if node.fixed:
             return None
         if node.what == "literal":
-            return (set(), []) if isinstance(node.value, int) and 0 <= node.value < 10**9 and not _is_wide(node) else None
+            return (
+                (set(), []) if isinstance(node.value, int) and 0 <= node.value < 10**9 and not _is_wide(node) else None
+            )
         if node.what == "builtin":
             return set(), []
         if node.what == "name" and node.symbol is not None:

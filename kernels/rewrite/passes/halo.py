@@ -150,10 +150,7 @@ def _halo(subject: Subject, box: _Box, plan: Plan) -> Change:
     unknown, more = None in (wide, high), [name if one is None else str(one) for one in (wide, high)]
     pitch, rows = f"({own[box.axis]} + {more[0]})", f"({own.get(box.down, '1')} + {more[1]})"
     length, kind = subject.in_kernel(subject.lengths[box.root.name]), box.root.element
-    here, count = "0", "1"
-    for axis in reversed(AXES):
-        width, thread = plan.builtin(f"blockDim.{axis}"), subject.builtin(f"threadIdx.{axis}")
-        here, count = f"({here} * {width} + {thread})", f"{count} * {width}"
+    here, count = plan.thread
     begin = plan.written(box.base + Form.number(left) + box.apart * Form.number(top), None)
     meet = "__syncthreads()" if subject.backend == "cuda" else "barrier(CLK_LOCAL_MEM_FENCE)"
     opens = f"""

@@ -64,9 +64,7 @@ def _hint(subject: Subject, found: _Marked, plan: Plan) -> Change:
         for one in found.stores:
             node = assignment(one)
             assert node is not None
-            edits.append(
-                Edit(node.start, node.end, (f"{store}(&", span(one.node), ",", value_of(subject, node), ")"))
-            )
+            edits.append(Edit(node.start, node.end, (f"{store}(&", span(one.node), ",", value_of(subject, node), ")")))
         header += [f"#if {stores} > 0", f"#define {store}(to, ...) tunesmith::store<{stores}>(to, __VA_ARGS__)"]
         header += ["#else", f"#define {store}(to, ...) (*(to) = __VA_ARGS__)", "#endif"]
     return Change(

@@ -140,13 +140,15 @@ def _launch_bounds(subject: Subject, threads: str, plan: Plan) -> Change | Refus
         edit = Edit(start + declared.start(), start + declared.end(), (macro,))
     doc = "blocks that shall fit on a multiprocessor at once; 0: as the compiler likes"
     parameter = Parameter(name=minimum, values=(0, 1, 2, 4, 8), doc=doc)
-    return Change(
-        parameters=(parameter,), edits=(edit,), header="\n".join(header), constraints=tuple(constraints)
-    )
+    return Change(parameters=(parameter,), edits=(edit,), header="\n".join(header), constraints=tuple(constraints))
 
 
 BLOCK_SIZE = Pass("block_size", _sizes, _block_size, languages=("cuda", "opencl"))
 WORK_PER_THREAD = Pass(
-    "work_per_thread", _movable, _work_per_thread, after=("block_size", "own_bins", "halo"), languages=("cuda", "opencl")
+    "work_per_thread",
+    _movable,
+    _work_per_thread,
+    after=("block_size", "own_bins", "halo"),
+    languages=("cuda", "opencl"),
 )
 LAUNCH_BOUNDS = Pass("launch_bounds", _threads, _launch_bounds, after=("block_size", "row_teams"))

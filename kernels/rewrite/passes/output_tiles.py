@@ -111,13 +111,17 @@ def _operands(subject: Subject, loop: Loop) -> dict[str, list[Access]] | Refused
     for one in facts.inside(loop.body):
         shown = facts.text(one.node)
         if one.root not in facts.arrays or facts.is_written(one.root) or not subject.dtype(one.root) or one.node.fixed:
-            return Refused(f"{_WHY}: what the loop reads as `{shown}` does not depend on the row or on the column alone")
+            return Refused(
+                f"{_WHY}: what the loop reads as `{shown}` does not depend on the row or on the column alone"
+            )
         axes = [axis for axis in "xy" if f"@{axis}" in one.index.atoms]
         rest = one.index.without("@x", "@y", loop.atom)
         inner = one.index.times(loop.atom).without("@x", "@y") if axes else Form()
         alone = len(axes) == 1 and loop.atom in one.index.atoms and facts.reach(rest) <= 1 and facts.reach(inner) <= 1
         if not alone or Plan(subject).written(one.index, None, {loop.atom: "k"}) is None:
-            return Refused(f"{_WHY}: what the loop reads as `{shown}` does not depend on the row or on the column alone")
+            return Refused(
+                f"{_WHY}: what the loop reads as `{shown}` does not depend on the row or on the column alone"
+            )
         found.setdefault(axes[0], []).append(one)
     same = all(len({(one.root, one.index) for one in those}) == 1 for those in found.values())
     if facts.escaping.keys() & facts.names_in(loop.body) or not same or set(found) != {"x", "y"}:
@@ -216,7 +220,9 @@ def _launch(subject: Subject, found: _Sum, edit: Edit, names: tuple[str, ...]) -
             expression=f"{tile} > 0 or ({depth} == 8 and {rows} == 1 and {columns} == 1)",
             because="Without a tile its measures mean nothing.",
         ),
-        Constraint(expression=f"{tile} == 0 or 32 <= {threads} <= 1024", because="A block has from 32 to 1024 threads."),
+        Constraint(
+            expression=f"{tile} == 0 or 32 <= {threads} <= 1024", because="A block has from 32 to 1024 threads."
+        ),
     )
     parameters = (
         Parameter(name=tile, values=(0, 32, 64, 128), doc="side of a tile of results of a block; 0: none"),

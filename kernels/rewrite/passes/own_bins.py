@@ -7,66 +7,78 @@ histogram computation on GPU", Machine Vision and Applications 24, 2013).
 
 from __future__ import annotations
 
-import re
-
+from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.sharing import Cells
 from tunesmith.kernels.rewrite.syntax import Symbol
 from tunesmith.kernels.spec.template import Parameter
 
-_TYPES = {"int": 4, "unsigned int": 4, "float": 4, "unsigned long long": 8}
+_ADDING = frozenset({"atomicAdd", "atomic_add", "atomic_inc", "atom_add", "atom_inc"})
+_TYPES = {"cuda": ("int32", "uint32", "float32", "uint64"), "opencl": ("int32", "uint32")}
 MAX_BINS = 8192
 """Bins that a block may have of its own: it has 48 KB of shared memory without asking."""
 
 
-def _bins(subject: Subject) -> Symbol | Refused:
+def _bins(subject: Subject) -> list[Symbol] | Refused:
     facts, without = subject.facts, "blocks have no bins of their own"
-    if subject.axes != ["x"]:
-        return Refused(f"{without}: threads do not have one coordinate")
-    strided = isinstance(subject.work, Cells) and subject.work.axes[0].strided
-    if subject.unmovable or strided or subject.launch.shared_bytes != "0":
-        return Refused(f"{without}: the kernel steps by its grid, or has shared memory")
-    found = [
-        root
-        for root in facts.arrays
-        if (own := facts.of(root)) and root not in facts.escaping
-        if all(one.by in ("atomicAdd", "atomic_add") and one.node.statement is one.node for one in own)
-    ]
-    if len(found) != 1 or found[0].type.element is None or found[0].type.element.spelling not in _TYPES:
-        return Refused(f"{without}: there is not one array that threads do nothing to but add")
-    count = subject.lengths.get(found[0].name, "")
-    known = {one.name for one in facts.parameters if not one.pointer and one not in facts.changed}
-    long = count.isdigit() and int(count) > MAX_BINS
-    if not count or not set(re.findall(r"[A-Za-z_]\w*", count)) <= known or long or re.search(r"//|\*\*", count):
-        return Refused(f"{without}: {found[0].name} is long, or the kernel does not know how long")
-    return found[0]
+    opencl = subject.backend == "opencl"
+    if opencl and any(subject.in_loop(one) for one in subject.returns):
+        return Refused(f"{without}: the kernel returns from inside a loop")
+    found, why = list[Symbol](), "there is no array that threads do nothing to but add"
+    for root in facts.arrays:
+        own, count = facts.of(root), subject.lengths.get(root.name, "")
+        if not own or root in facts.escaping or not _is_added_to(facts, root, opencl):
+            continue
+        line = f"line {facts.syntax.line(own[0].node)} adds to {root.name}"
+        if subject.dtype(root) not in _TYPES[subject.backend]:
+            why = f"{line}, which has another type than {', '.join(_TYPES[subject.backend])}"
+        elif subject.in_kernel(count) is None:
+            why = f"{line}, and the kernel does not know how long that is"
+        elif count.isdigit() and int(count) > MAX_BINS:
+            why = f"{line}, which has more than {MAX_BINS} elements"
+        elif not count.isdigit() and (opencl or found or subject.launch.shared_bytes != "0"):
+            why = f"{line}, whose length is known only when it runs, and the kernel's shared memory is taken"
+        else:
+            found.append(root)
+    return found or Refused(f"{without}: {why}")
 
 
-def _own_bins(subject: Subject, bins: Symbol, plan: Plan) -> Change:
-    name, own, at = subject.name("OWN_BINS"), subject.name("own"), subject.name("bin")
-    count, width = subject.lengths[bins.name], plan.builtin("blockDim.x")
-    each = f"for (unsigned int {at} = threadIdx.x; {at} < ({count}); {at} += {width})"
-    opens = f"""#if {name}
-extern __shared__ {bins.element} {own}[];
-{each} {own}[{at}] = 0;
-__syncthreads();
-{{
-{bins.element}* const {bins.name} = {own};
-#endif"""
-    closes = f"""#if {name}
-}}
-__syncthreads();
-{each} if ({own}[{at}] != 0) atomicAdd({bins.name} + {at}, {own}[{at}]);
-#endif"""
-    assert bins.type.element is not None
-    parameter = Parameter(name=name, values=(False, True), doc=f"whether blocks add to {bins.name} of their own first")
+def _is_added_to(facts: Facts, root: Symbol, by_name: bool) -> bool:
+    """Whether all that is done to an array are additions whose results nobody uses. by_name: by the array's own name."""
+    own = facts.of(root)
+    if not all(one.by in _ADDING and one.node.statement is one.node and not one.node.fixed for one in own):
+        return False
+    names = [one for one in facts.body.walk() if one.what == "name" and one.symbol is root]
+    return not by_name or all(any(one.node.holds(name) for one in own) for name in names)
+
+
+def _own_bins(subject: Subject, found: list[Symbol], plan: Plan) -> Change:
+    name, at, cuda = subject.name("OWN_BINS"), subject.name("bin"), subject.backend == "cuda"
+    thread, threads = plan.thread
+    meet = "__syncthreads();" if cuda else "barrier(CLK_LOCAL_MEM_FENCE);"
+    begins, uses, ends, bytes_ = list[str](), list[str](), list[str](), {True: ["0"], False: ["0"]}
+    for root in found:
+        own, count, length = subject.name(f"own_{root.name}"), subject.in_kernel(subject.lengths[root.name]), ""
+        fixed = subject.lengths[root.name].isdigit()
+        memory = ("__shared__" if fixed else "extern __shared__") if cuda else "__local"
+        length = str(count) if fixed else ""
+        each = f"for (unsigned int {at} = {thread}; {at} < {count}; {at} += {threads})"
+        begins.append(f"{memory} {root.element} {own}[{length}];\n{each} {own}[{at}] = 0;")
+        uses.append(f"{'' if cuda else '__local '}{root.element}* const {root.name} = {own};")
+        add = "atomicAdd" if cuda else "atomic_add"
+        ends.append(f"{each} if ({own}[{at}] != 0) {add}(&{root.name}[{at}], {own}[{at}]);")
+        bytes_[fixed].append(f"(({subject.lengths[root.name]}) * sizeof({subject.dtype(root)}) if {name} else 0)")
+    once = "" if cuda or not subject.returns else f"for (int {at}_once = 0; {at}_once < 1; ++{at}_once) "
+    opens = "\n".join([f"#if {name}", *begins, meet, "{", *uses, "#endif", f"{once}{{"])
+    closes = "\n".join(["}", f"#if {name}", "}", meet, *ends, "#endif"])
+    doc = f"whether blocks add to {', '.join(one.name for one in found)} of their own first"
     return Change(
-        parameters=(parameter,),
+        parameters=(Parameter(name=name, values=(False, True), doc=doc),),
         layers=(Layer(name, opens, closes, loops=True),),
-        shared=f"(({count}) * {_TYPES[bins.type.element.spelling]} if {name} else 0)",
+        static_shared=" + ".join(bytes_[True][1:]),
+        shared=" + ".join(bytes_[False][1:]),
         # The more elements a block has, the less its own bins cost.
         extends={subject.name("ITEMS"): (16, 32)},
     )
 
 
-OWN_BINS = Pass("own_bins", _bins, _own_bins, after=("block_size",))
+OWN_BINS = Pass("own_bins", _bins, _own_bins, after=("block_size",), languages=("cuda", "opencl"))

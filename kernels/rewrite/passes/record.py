@@ -263,6 +263,15 @@ class Plan:
     def builtin(self, name: str) -> str:
         return self.builtins.get(name) or self.subject.builtin(name)
 
+    @property
+    def thread(self) -> tuple[str, str]:
+        """The number of a thread among those of its block, and how many these are, in C."""
+        at, count = self.builtin("threadIdx.x"), self.builtin("blockDim.x")
+        for axis in "yz":
+            if self.block(axis) not in ("1", "(1)"):
+                at, count = f"({at} + {count} * {self.builtin(f'threadIdx.{axis}')})", f"{count} * {self.builtin(f'blockDim.{axis}')}"
+        return at, count
+
     def hint(self, array: Symbol, *, stored: bool = False) -> str:
         """The parameter that says how an array is read or written, or 0."""
         return (self.stores if stored else self.loads).get(array.name, "0")

@@ -183,18 +183,21 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
                 lines += _begin(subject, plan, concerned, units, count)
             if kept is not None and row is kept[1][0]:
                 size = f"{keep} > 0 ? {keep} : 1" if keep else "1"
-                lines.append(
-                    f"tunesmith::Elements<{kept[0].element}, {count}> {subject.name('kept')}[{size}];"
-                )
+                lines.append(f"tunesmith::Elements<{kept[0].element}, {count}> {subject.name('kept')}[{size}];")
             edits.append(_rewritten(subject, plan, row, found, lines, units, count))
             sizes |= {subject.dtype(root) for root in row.arrays}
-    parameters, constraints, full = list[Parameter](), list[Constraint](), "A thread has no registers for more elements."
+    parameters, constraints, full = (
+        list[Parameter](),
+        list[Constraint](),
+        "A thread has no registers for more elements.",
+    )
     if found.vectors:
         doc = "neighbouring elements of a row that a thread reads and writes together"
         parameters.append(Parameter(name=wide, values=(1, 2, 4, 8, 16), doc=doc))
         because = "No access has more than 16 bytes."
         constraints += [
-            Constraint(expression=f"{wide} == 1 or {wide} * sizeof({one}) <= 16", because=because) for one in sorted(sizes)
+            Constraint(expression=f"{wide} == 1 or {wide} * sizeof({one}) <= 16", because=because)
+            for one in sorted(sizes)
         ]
     if kept is not None:
         doc = f"turns on a row whose elements of {kept[0].name} a thread keeps in registers; 0: none"
@@ -218,9 +221,7 @@ def _begin(subject: Subject, plan: Plan, rows: list[_Row], units: str, count: st
     return [f"const {kind} {units} = {aligned} ? ({plan.written(rows[0].loop.bound, place)}) / {count} : 0;"]
 
 
-def _rewritten(
-    subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: list[str], units: str, count: str
-) -> Edit:
+def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: list[str], units: str, count: str) -> Edit:
     """A loop as its body, for one element, and the walk over the row."""
     loop, kept = row.loop, found.kept
     kind, body = loop.variable.written, subject.name("element_body")
@@ -242,7 +243,9 @@ def _rewritten(
         pointer = f"const_cast<{element}*>({root.name}) + {plan.written(array.rest, loop.node)}"
         held = subject.name("kept") if mine else "nullptr"
         arrays.append(f"tunesmith::Along<{element}, {count}, {flags}, {hints}>{{{pointer}, {held}}}")
-    swaps += [replace(one, "return") for one in loop.body.walk() if one.what == "continue" and not _in_inner(one, loop.node)]
+    swaps += [
+        replace(one, "return") for one in loop.body.walk() if one.what == "continue" and not _in_inner(one, loop.node)
+    ]
     taken = "".join(f", auto& {subject.name(f'{root.name}_here')}" for root in row.arrays)
     first, step = plan.builtins.get("turn", "threadIdx.x"), plan.builtins.get("turns", plan.builtin("blockDim.x"))
     keep = subject.name("KEEP") if holds else "0"

@@ -48,7 +48,9 @@ def _turned(subject: Subject) -> _Turned | Refused:
     if assign is None or not assign.kids[1].holds(load.node) or load.node.fixed or load.node.what != "index":
         return Refused("it is no transpose: what it writes is not computed from what it reads in one assignment")
     others = [one for one in assign.kids[1].walk() if not load.node.holds(one)]
-    known = all(one.symbol is None or one.symbol.what == "function" or facts.is_known(one.symbol, None) for one in others)
+    known = all(
+        one.symbol is None or one.symbol.what == "function" or facts.is_known(one.symbol, None) for one in others
+    )
     if not known or any(one.what == "builtin" for one in others) or not facts.certain(store.node, subject.bounds):
         return Refused("it is no transpose: what it writes depends on more than what it reads")
     if not subject.dtype(load.root):

@@ -100,7 +100,13 @@ def _vectors(subject: Subject, arrays: list[_Array], plan: Plan) -> Change | Ref
         for access in one.accesses:
             node = assignment(access)
             if plan.hint(one.root, stored=True) != "0" and node is not None:
-                parts = (f"{assign}({one.root.name}, (", value_of(subject, node), "), ", Span(node.start, node.end), ")")
+                parts = (
+                    f"{assign}({one.root.name}, (",
+                    value_of(subject, node),
+                    "), ",
+                    Span(node.start, node.end),
+                    ")",
+                )
                 edits.append(Edit(node.start, node.end, parts))
             else:
                 edits.append(wrap(access.node, f"{element}({one.root.name}, ", ")"))

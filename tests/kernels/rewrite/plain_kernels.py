@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tunesmith.kernels.rewrite.draft import draft
+from tunesmith.kernels.reader.draft import draft
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import read_task
 

@@ -132,7 +132,7 @@ def require_same(drawn: tuple[str, LaunchGeometry], n: int, seed: int) -> None:
     points = [space.config(point) for point in space.sample(rng, 60)]
     default = template.default_config
     telling = {"VEC", "ROW_VEC", "KEEP", "TILE", "OUTPUT_TILE", "LANES", "SHUFFLES", "TEAM_ROWS", "TEAM_BLOCKS", "HALO"}
-    telling |= {"AHEAD", "INDEX_BITS", "BLOCKED", "BLOCKED_X", "BLOCKED_Y"}
+    telling |= {"INDEX_BITS", "BLOCKED", "BLOCKED_X", "BLOCKED_Y"}
     points.sort(key=lambda one: -sum(one[name] != default[name] for name in telling if name in one))
     arrays = contents(task, workload, seed)
     with tempfile.TemporaryDirectory() as folder:

@@ -81,14 +81,30 @@ def test_every_point_computes_what_the_kernel_does(body: str, parameters: set[st
 
 
 @pytest.mark.parametrize(
-    ("body", "more", "why"),
+    ("body", "more"),
     [
-        ("MEET; y[0] = 1;", "#define MEET SYNC\n#define SYNC barrier(CLK_LOCAL_MEM_FENCE)", "work together"),
-        ("y[get_global_id(0)] = f(x);", "float f(__global const float* x) { return get_global_size(0); }", "launch"),
-        ("for (int d = 0; d < 2; ++d) y[get_global_id(0)] += get_global_id(d);", "", "an axis that is no number"),
-        ("int blockDim = get_local_size(0); y[get_global_id(0)] = blockDim;", "", "the name blockDim"),
+        ("MEET; y[0] = 1;", "#define MEET SYNC\n#define SYNC barrier(CLK_LOCAL_MEM_FENCE)"),
+        ("y[get_global_id(0)] = f(x);", "float f(__global const float* x) { return get_global_size(0); }"),
+        ("int blockDim = get_local_size(0); y[get_global_id(0)] = blockDim;", ""),
+        ("__local float t[64]; t[get_local_id(0)] = 1; barrier(CLK_LOCAL_MEM_FENCE); y[get_global_id(0)] = t[0];", ""),
     ],
 )
-def test_what_the_kernel_reaches_leaves_it_alone(body: str, more: str, why: str) -> None:
-    found = rewrite(opencl_task(f"{more}\n{HEAD} {{ {body} }}"), "opencl")
+def test_work_items_that_need_their_group_keep_it(body: str, more: str, device: Any) -> None:
+    task, template, configs = points(f"{more}\n{HEAD} {{ {body} }}")
+    assert not {"BLOCK", "ITEMS"} & template.default_config.keys()
+    sizes = [task.workloads[0].model_copy(update={"sizes": {"n": 1024}})]
+    expected = run(task.sources("opencl").baseline.template, {}, sizes)
+    for config in configs:
+        assert run(template, config, sizes) == expected, config
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("for (int d = 0; d < 2; ++d) y[get_global_id(0)] += get_global_id(d);", "an axis that is no number"),
+        ("y[get_global_id(0)] = get_global_offset(0);", "get_global_offset"),
+    ],
+)
+def test_what_the_kernel_reaches_leaves_it_alone(body: str, why: str) -> None:
+    found = rewrite(opencl_task(f"{HEAD} {{ {body} }}"), "opencl")
     assert found.template is None and why in " ".join(found.skipped)

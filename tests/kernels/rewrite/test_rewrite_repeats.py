@@ -14,7 +14,7 @@ import pytest
 from plain_kernels import KERNELS, drafted
 from rewrite_cases import LINE, OWN, RAW, kernel
 
-from tunesmith.kernels.rewrite.draft import draft
+from tunesmith.kernels.reader.draft import draft
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import LIBRARY, read_task

@@ -40,9 +40,9 @@ def test_what_is_reused_is_staged_and_what_streams_is_wide(name: str, first: Con
     assert first.items() <= found[0].items()
 
 
-def test_short_rows_share_blocks_and_are_asked_for_early() -> None:
+def test_short_rows_share_blocks() -> None:
     found = starts_of(plain_task("merge_attn_states"), "memory")
-    wanted = {"TEAM_ROWS": 4, "BLOCK": 16, "ROW_VEC": 8, "AHEAD": 1}
+    wanted = {"TEAM_ROWS": 4, "BLOCK": 16, "ROW_VEC": 8}
     assert wanted.items() <= found[0].items()
     # Once more with all that a point may save in arithmetic.
     assert {**wanted, "FAST_MATH": True, "INDEX_BITS": 32}.items() <= found[1].items()

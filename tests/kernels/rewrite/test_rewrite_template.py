@@ -7,7 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulation import contents
-from rewrite_cases import H200, LIBRARY_NAMES, OWN, RAW_NAMES, SAXPY, plain_task, require_right, template_of
+from rewrite_cases import (
+    H200,
+    LIBRARY_NAMES,
+    LINE,
+    OWN,
+    RAW_NAMES,
+    SAXPY,
+    kernel,
+    plain_task,
+    require_equal,
+    require_right,
+    template_of,
+)
 
 from tunesmith.kernels.backends import Compiler
 from tunesmith.kernels.build.artifact import Artifact
@@ -90,18 +102,16 @@ class TestWithRules:
         ("line", "why"),
         [
             ('asm volatile("mov.u32 %0, 1;" : "=r"(n));', "inline assembly"),
-            ("tex2D<float>(0, 1, 2);", "textures"),
+            ("tex2D<float>(0, 1, 2);", "tex2D"),
             ("saxpy<<<1, 2>>>(x, y, a, n);", "launches kernels"),
-            ("cooperative_groups::this_grid();", "cooperative groups"),
+            ("cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());", "cooperative groups"),
             ("__syncthreads(); if (n < 0) return;", "barrier"),
-            ("HIDDEN(y, n)", "macro HIDDEN"),
+            ("n = undeclared_here[", "clang does not understand"),
         ],
     )
     def test_odd_code_is_left_alone_with_the_reason(self, line: str, why: str) -> None:
         plain = SAXPY.sources("cuda").baseline
-        code = "#define HIDDEN(p, k) p[threadIdx.x] = k;\n" + plain.template.source.replace(
-            "int i", f"{line}\n    int i"
-        )
+        code = "#include <cooperative_groups.h>\n" + plain.template.source.replace("int i", f"{line}\n    int i")
         template = plain.template.model_copy(update={"source": code})
         sources = SAXPY.backends["cuda"].model_copy(
             update={"baseline": plain.model_copy(update={"template": template})}
@@ -109,6 +119,25 @@ class TestWithRules:
         task = SAXPY.model_copy(update={"backends": {"cuda": sources}})
         kept, reasons = with_rules(task, "cuda")
         assert kept is task and why in " ".join(reasons)
+
+    @pytest.mark.parametrize(
+        ("macros", "body", "free"),
+        [
+            ("#define ME threadIdx.x\n#define MINE ME", "y[i] = x[i] + MINE;", False),
+            ("#define AT (blockIdx.x * blockDim.x + threadIdx.x)", "y[AT] = 2 * x[i];", True),
+            ("#define SHRINK(v) v = v / 2", "int m = n; SHRINK(m); y[i] = x[i] + m;", True),
+            ("#define OUT y", "y[i] = x[i]; OUT[i] += 3;", True),
+            ("#define EACH(k) for (int k = 0; k < 3; ++k)", "EACH(k) y[i] += x[k];", True),
+        ],
+    )
+    def test_macros_are_seen_through(self, macros: str, body: str, free: bool, tmp_path: Path) -> None:
+        head = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n)"
+        arrays = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
+        task = kernel(f"{head} {{ {body} }}", arrays, LINE, macros)
+        known = template_of(task).default_config
+        assert ("BLOCK" in known) is free
+        wanted: list[Config] = [{"BLOCK": 128}, {"ITEMS": 2}, {"VEC": 4}]
+        require_equal(task, [one for one in wanted if one.keys() <= known.keys()] or [{}], tmp_path, n=70)
 
     def test_a_kernel_without_a_guard_is_covered_exactly(self) -> None:
         task = plain_task("bare")

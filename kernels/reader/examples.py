@@ -1,8 +1,8 @@
 """A task from a kernel and examples of its arguments: shapes, types, contents and workloads as they show them.
 
-Owns how dimensions become sizes. Each distinct course of a dimension over the examples is one size; what the kernel's
-indices say of shapes (`tunesmith.kernels.rewrite.extent`) tells sizes apart that the examples happen to make equal, and
-gives the whole-number parameters their values.
+Owns how dimensions become sizes. Each distinct course of a dimension over the examples is one size; the shapes that the
+kernel reaches (`tunesmith.kernels.reader.facts`) tell sizes apart that the examples happen to make equal, and give the
+whole-number parameters their values.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tunesmith.kernels.rewrite.arguments import require_arguments
-from tunesmith.kernels.rewrite.draft import ReadLaunch, is_size, shape_of
-from tunesmith.kernels.rewrite.extent import Polynomial, extents
-from tunesmith.kernels.rewrite.opencl import read_as_cuda
-from tunesmith.kernels.rewrite.source import Kernel, Source, SourceError, walk
-from tunesmith.kernels.rewrite.threads import sharing
-from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
+from tunesmith.kernels.reader.draft import Read, read_kernel
+from tunesmith.kernels.reader.facts import product
+from tunesmith.kernels.rewrite.source import SourceError
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Fill, Task, Tolerance, Workload
 from tunesmith.kernels.spec.template import BackendName, LaunchGeometry, Template
@@ -31,55 +28,58 @@ WHERE = "tune_kernel"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a kernel takes: the parsed kernel, its launch as read, and roles by array."""
+    """What a kernel takes: the kernel as it was read, and roles by array."""
 
-    kernel: Kernel
-    backend: BackendName
-    launch: ReadLaunch
-    roles: dict[str, Literal["in", "out", "inout"]]
+    read_: Read
+
+    @property
+    def name(self) -> str:
+        return self.read_.name
+
+    @property
+    def backend(self) -> BackendName:
+        return self.read_.backend
+
+    @property
+    def roles(self) -> dict[str, Literal["in", "out", "inout"]]:
+        return self.read_.facts.roles
 
     @property
     def read(self) -> list[str]:
         """The arrays that the kernel reads, in the order of its parameters."""
-        return [one.name for one in self.kernel.parameters if one.pointer and self.roles[one.name] != "out"]
+        return [name for name, role in self.roles.items() if role != "out"]
 
     @property
     def written(self) -> list[str]:
-        return [one.name for one in self.kernel.parameters if one.pointer and self.roles[one.name] != "in"]
+        return [name for name, role in self.roles.items() if role != "in"]
+
+    @property
+    def names(self) -> list[str]:
+        """All arguments, in the order of the kernel's parameters."""
+        return [one.name for one in self.read_.facts.parameters if not one.local]
 
     @property
     def scalars(self) -> list[str]:
-        return [one.name for one in self.kernel.parameters if not one.pointer]
+        return [name for name in self.names if name not in self.roles]
 
     def dtype(self, name: str) -> str:
         """The data type of a parameter."""
-        return C_TYPES[next(one.c_type for one in self.kernel.parameters if one.name == name)]
+        return next(one.dtype for one in self.read_.facts.parameters if one.name == name)
 
 
 def read_signature(source: str, entry: str | None) -> Signature:
     """What the kernel `entry` of `source` (CUDA C++ or OpenCL C), or the only one, takes. Raises `SourceError`."""
-    backend: BackendName = "cuda" if "__global__" in source else "opencl"
-    kernel = Source(source if backend == "cuda" else read_as_cuda(source)).kernel(entry, WHERE, "entry")
-    wrong = next((one for one in walk(kernel.function) if one.is_missing or one.type == "ERROR"), None)
-    if wrong is not None:
-        raise SourceError(
-            f"{WHERE}: the parser does not understand line {wrong.start_point[0] + 1} of the source; correct it, or "
-            "write out what a macro hides."
-        )
-    roles: dict[str, Literal["in", "out", "inout"]] = {}
-    require_arguments(kernel, (), WHERE)
-    for one in kernel.parameters:
-        if one.pointer:
-            role = kernel.role(one.name)
-            if role == "unknown":
-                raise SourceError(
-                    f"{WHERE}: what the kernel does with {one.name} is hidden in a function that it calls; make the "
-                    "pointer const if it is only read, or draft a task with `tunesmith init`."
-                )
-            roles[one.name] = role
-    if "out" not in roles.values() and "inout" not in roles.values():
-        raise SourceError(f"{WHERE}: the kernel {kernel.name} writes none of its arrays, so there is nothing to check.")
-    return Signature(kernel, backend, ReadLaunch(kernel, sharing(kernel)), roles)
+    read = read_kernel(source, entry, WHERE, option="entry")
+    for name, questions in read.facts.questions.items():
+        if hidden := next((one for one in questions if one.startswith("the role")), ""):
+            raise SourceError(
+                f"{WHERE}: what the kernel does with {name} is not known ({hidden}); make the pointer const if it is only "
+                "read, or draft a task with `tunesmith init`."
+            )
+    found = Signature(read)
+    if not found.written:
+        raise SourceError(f"{WHERE}: the kernel {read.name} writes none of its arrays, so there is nothing to check.")
+    return found
 
 
 def task_from(
@@ -95,15 +95,21 @@ def task_from(
     """The task. examples: for each workload NumPy arrays by name, outputs included, and scalars; reference: its text,
     function and framework; grid, block: of the launch, where the code does not tell; tolerance: rtol and atol by data
     type or output. Raises `SourceError`."""
-    sizes = _Sizes(signature, examples)
+    if grid is None and (unknown := signature.read_.facts.unknown):
+        raise SourceError(
+            f"{WHERE}: {unknown} cannot be read from the code; give the launch, such as "
+            'grid=["ceil_div(n, 256)"], block=[256].'
+        )
+    sizes = _Sizes(signature, examples, grid is not None)
     launch = _launch(signature, sizes, grid, block)
-    arguments = tuple(_argument(signature, one.name, sizes, examples) for one in signature.kernel.parameters)
+    arguments = tuple(_argument(signature, name, sizes, examples) for name in signature.names)
     template = Template(
         name="baseline",
         backend=signature.backend,
-        source=_external(signature, source),
-        entry=signature.kernel.name,
+        source=signature.read_.slice.text,
+        entry=signature.name,
         launch=launch,
+        static_shared_bytes=signature.read_.facts.static,
     )
     workloads = list[Workload]()
     for number in range(len(examples)):
@@ -119,8 +125,8 @@ def task_from(
         if one.role != "scalar"
     ]
     return Task(
-        name=signature.kernel.name,
-        entry=signature.kernel.name,
+        name=signature.name,
+        entry=signature.name,
         arguments=arguments,
         reference=reference[0],
         reference_name=reference[1],
@@ -141,24 +147,19 @@ def _tolerances(given: Mapping[str, tuple[float, float]]) -> dict[str, Tolerance
     return {name: Tolerance(rtol=one[0], atol=one[1]) for name, one in given.items()}
 
 
-def _external(signature: Signature, source: str) -> str:
-    """The source with the kernel as `extern "C"`, where that is missing."""
-    if signature.backend != "cuda" or signature.kernel.extern_c:
-        return source
-    start = signature.kernel.function.start_byte
-    return (source.encode()[:start] + b'extern "C" ' + source.encode()[start:]).decode()
-
-
 class _Sizes:
     """Sizes with their values in each example, and what shapes and whole-number scalars are in terms of them."""
 
-    def __init__(self, signature: Signature, examples: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, signature: Signature, examples: Sequence[Mapping[str, Any]], launched: bool) -> None:
         self._signature, self._examples = signature, examples
-        kernel, launch = signature.kernel, signature.launch
-        self._extents = extents(kernel, launch.coordinates, launch.blocks)
+        facts = signature.read_.facts
         self._values: dict[str, list[int]] = {}
         self.derived: dict[str, str] = {}
-        self._whole = [one.name for one in kernel.parameters if is_size(one)] + launch.new_sizes
+        whole = [one.name for one in facts.parameters if one.whole]
+        # Where the launch is given, sizes that count the blocks of another one play no part.
+        self._whole = [*whole, *(one for one in facts.sizes if one not in whole and not launched)]
+        known = {name: {at for dim in dims for at in parse(dim).names} for name, dims in facts.shapes.items()}
+        self._drafted = {name: facts.shapes[name] for name, names in known.items() if names <= set(self._whole)}
         self._given()
         self._solve()
         self.shapes = {name: self._shape(name) for name in (*signature.read, *signature.written)}
@@ -196,28 +197,25 @@ class _Sizes:
                     raise SourceError(f"{WHERE}: {name} is {least}; give a whole number of at least 1.")
 
     def _solve(self) -> None:
-        """Values of whole-number parameters from the numbers of elements that the kernel touches."""
+        """Values of whole-number parameters from the shapes that the kernel reaches."""
         for _ in range(2):
-            for name, count in self._extents.items():
-                if name not in self._examples[0] or len(count) != 1:
+            for name, drafted in self._drafted.items():
+                if name not in self._examples[0]:
                     continue
-                dims, drafted = self._dims(name), shape_of(self._signature.kernel, name, count)
+                dims = self._dims(name)
                 if len(drafted) == len(dims[0]):
                     for axis, dim in enumerate(drafted):
                         if dim in self._whole:
                             self._values.setdefault(dim, [one[axis] for one in dims])
-                self._divide(count, [math.prod(one) for one in dims])
+                self._divide(product(drafted), [math.prod(one) for one in dims])
 
-    def _divide(self, count: Polynomial, elements: list[int]) -> None:
-        ((names, factor),) = count.items()
-        unknown = [one for one in names if one not in self._values]
+    def _divide(self, count: str, elements: list[int]) -> None:
+        """The value of the only unknown size in a number of elements."""
+        unknown = [one for one in sorted(parse(count).names) if one not in self._values]
         if len(unknown) == 1 and unknown[0] in self._whole:
-            known = [
-                factor * math.prod(self._values[one][number] for one in names if one != unknown[0])
-                for number in range(len(elements))
-            ]
-            if all(value and total % value == 0 for total, value in zip(elements, known, strict=True)):
-                self._values[unknown[0]] = [total // value for total, value in zip(elements, known, strict=True)]
+            found = [_solved(count, unknown[0], total, self.of(number)) for number, total in enumerate(elements)]
+            if all(found):
+                self._values[unknown[0]] = found
 
     def _shape(self, name: str) -> tuple[str, ...]:
         dims = self._dims(name)
@@ -225,9 +223,8 @@ class _Sizes:
             raise SourceError(
                 f"{WHERE}: {name} has {len(dims[0])} dimensions in one example and other numbers in others."
             )
-        count = self._extents.get(name)
-        if count is not None:
-            drafted = shape_of(self._signature.kernel, name, count)
+        drafted = self._drafted.get(name)
+        if drafted is not None:
             known = all(parse(dim).names <= self._values.keys() for dim in drafted)
             if (
                 known
@@ -264,6 +261,13 @@ class _Sizes:
                     break
 
 
+def _solved(count: str, name: str, total: int, known: Mapping[str, int]) -> int:
+    """The value of a size for which `count`, which it multiplies, is `total`; 0 where there is none."""
+    once = parse(count).integer({**known, name: 1})
+    value = total // once if once > 0 else 0
+    return value if value and parse(count).integer({**known, name: value}) == total else 0
+
+
 def _replaced(expression: str, name: str, by: str) -> str:
     return re.sub(rf"\b{name}\b", by, expression)
 
@@ -271,15 +275,11 @@ def _replaced(expression: str, name: str, by: str) -> str:
 def _launch(
     signature: Signature, sizes: _Sizes, grid: Sequence[str | int] | None, block: Sequence[str | int] | None
 ) -> LaunchGeometry:
-    read = signature.launch
-    if grid is None and read.unknown:
-        raise SourceError(
-            f"{WHERE}: {' and '.join(read.unknown)} cannot be read from the code; give the launch, such as "
-            'grid=["ceil_div(n, 256)"], block=[256].'
-        )
+    read = signature.read_.facts
     return LaunchGeometry(
         grid=tuple(sizes.text(one) for one in (read.grid if grid is None else _given("grid", grid, sizes))),
         block=tuple(sizes.text(one) for one in (read.block if block is None else _given("block", block, sizes))),
+        shared_bytes=sizes.text(read.shared),
     )
 
 

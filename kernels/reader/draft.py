@@ -1,0 +1,284 @@
+"""Drafts a task from a source: task.toml, the start of a reference, and the part of the source that the kernel uses.
+
+Owns how what was read is written down; what cannot be read stands in lines with the mark of
+`tunesmith.kernels.spec.taskfile`, which the task's reader refuses until they are filled in.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
+from tunesmith.kernels.reader.arguments import refused
+from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
+from tunesmith.kernels.reader.parse import Unit
+from tunesmith.kernels.reader.slice import Slice, listed, sliced
+from tunesmith.kernels.rewrite.source import Source, SourceError
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.expression import FUNCTIONS
+from tunesmith.kernels.spec.taskfile import MARK
+from tunesmith.kernels.spec.template import BACKENDS, BackendName
+
+
+KNOWN = HEADERS | STANDARD.keys()
+"""Headers that need not be found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A drafted task. name: of the kernel; files: text by file name; left: lines that are still to be filled in; notes:
+    what its author should know, a sentence each."""
+
+    name: str
+    files: dict[str, str]
+    left: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A kernel as it was read."""
+
+    name: str
+    backend: BackendName
+    slice: Slice
+    facts: Facts
+
+
+def language_of(code: str) -> BackendName:
+    """CUDA C++, or OpenCL C where a text has its kernels."""
+    return "opencl" if "__global__" not in code and re.search(r"\b__kernel\b|\bkernel\s+void\b", code) else "cuda"
+
+
+def read_kernel(
+    code: str,
+    entry: str | None,
+    place: str,
+    folders: Sequence[Path] = (),
+    defines: Mapping[str, str] | None = None,
+    option: str = "--entry",
+) -> Read:
+    """The kernel `entry` of a source, or the only one. Raises `SourceError` that names all that keeps it from being a
+    task."""
+    backend = language_of(code)
+    unit = Unit(code, Path(place), backend, folders, defines)
+    found = unit.entry(entry, option)
+    for one in parameters_of(unit, found):
+        if one.whole and (keyword.iskeyword(one.name) or one.name in FUNCTIONS or one.name in DTYPES):
+            raise SourceError(
+                f"{place}: the parameter {one.name} of {found.name} has a reserved name; rename it, as to {one.name}_."
+            )
+    part = sliced(unit, found)
+    facts = read_facts(unit, found, part.doubts)
+    obstacles = [f"the parameter {one.name} of {found.name} {why}" for one in facts.parameters if (why := refused(one))]
+    if part.unknown:
+        missing = ", ".join(one for one in unit.missing if one not in KNOWN)
+        remedy = f"name with -I the folders of headers that were not found ({missing}), or" if missing else "give"
+        obstacles.append(f"it uses what is declared nowhere: {listed(part.unknown)}; {remedy} macros with -D")
+    text = _with_local_memory(part.text, found.name, facts) if any(one.local for one in facts.parameters) else part.text
+    objection = refuse_text(text, backend)
+    if objection is not None:
+        remedy = "" if objection.rule == "includes" else "; remove it or write out what you need of it"
+        obstacles.append(f"{objection.detail.rstrip('.')}{remedy}")
+    for one in facts.parameters:
+        if one.local and not facts.local.get(one.name):
+            obstacles.append(
+                f"the elements of the local memory {one.name} cannot be told: declare it inside the kernel"
+            )
+    if obstacles:
+        raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
+    renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
+    facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
+    return Read(found.name, backend, Slice(text, part.unknown, part.types), facts)
+
+
+def _with_local_memory(text: str, name: str, facts: Facts) -> str:
+    """The source with the kernel's local memory declared inside it, as a task passes none."""
+    head, brace, inside = text.rpartition(f"{name}(")[0], "", text.rpartition(f"{name}(")[2]
+    depth, at = 1, 0
+    while depth:
+        depth += (inside[at] == "(") - (inside[at] == ")")
+        at += 1
+    given, rest = inside[: at - 1], inside[at:]
+    kept = [one for one in given.split(",") if not re.search(r"\b(?:__)?local\b", one)]
+    before, brace, after = rest.partition("{")
+    lines = [
+        f"\n    __local {re.sub(r'__local |const ', '', one.kind.element.spelling)} {one.name}[{facts.local[one.name] or 1}];"
+        for one in facts.parameters
+        if one.local and one.kind.element is not None
+    ]
+    return f"{head}{name}({','.join(kept).strip()}){before}{brace}{''.join(lines)}{after}"
+
+
+def draft(
+    code: str,
+    entry: str | None,
+    place: str,
+    folders: Sequence[Path] = (),
+    defines: Mapping[str, str] | None = None,
+) -> Draft:
+    """The draft of a task for the kernel `entry`, or the only one. place: the source's file. Raises `SourceError`."""
+    read = read_kernel(code, entry, place, folders, defines)
+    facts, file = read.facts, f"baseline{BACKENDS[read.backend].suffix}"
+    parameters = [one for one in facts.parameters if not one.local]
+    names = {one.name: _python_name(one.name) for one in parameters}
+    first = {one.name: scalar_value(one.default) for one in parameters}
+    sizes = ", ".join(f"{size} = {_positive(first.get(size, ''))}" for size in facts.sizes)
+    lines = [
+        f"# Drafted from {place}. Lines with a FILL comment need your answer; delete the comment when it is there.",
+        "",
+        f'name = "{read.name}"',
+        'summary = ""',
+        f'entry = "{read.name}"',
+        f'reference = "reference.py:{read.name}"',
+        "",
+        "# Least traffic: each input read once, each output written once.",
+        _bytes(facts, parameters),
+        *([f"requires = [{_quoted(facts.requires)}]"] if facts.requires else []),
+        "",
+        "arguments = [",
+        *(f"    {_argument(facts, one, names)}" for one in parameters),
+        "]",
+        "",
+        *_types(read.slice.types),
+        "# How far a result may be from the reference: |got - expected| <= atol + rtol * |expected|.",
+        "# [tolerance]",
+        f"# float32 = {{ rtol = {DTYPES['float32'].rtol:g}, atol = {DTYPES['float32'].atol:g} }}",
+        "",
+        f"[backends.{read.backend}.baseline]",
+        f'source_file = "{file}"{_unset(read)}',
+        'label = "plain"',
+        *_launch(facts),
+        "",
+        "# The sizes that you use the kernel with; more [[workloads]] as you like. With `held_out = true` one is only",
+        "# checked and compared.",
+        "[[workloads]]",
+        f"sizes = {{ {sizes} }}  {MARK} the sizes you use" if sizes else "sizes = {}",
+        *(['devices = ["gpu"]'] if read.backend == "cuda" else []),
+        "",
+    ]
+    files = {"task.toml": "\n".join(lines), "reference.py": _reference(read, parameters, names), file: read.slice.text}
+    left = sum(line.count(f" {MARK}") for name, one in files.items() if name != file for line in one.splitlines())
+    return Draft(read.name, files, left, tuple(_oddities(read)))
+
+
+def _oddities(read: Read) -> list[str]:
+    kernels = (
+        [one for one in Source(read.slice.text).kernels if one.name == read.name] if read.backend == "cuda" else []
+    )
+    return [f"The rules leave this kernel as it is: {one.why}." for kernel in kernels for one in kernel.oddities]
+
+
+def _positive(value: str) -> str:
+    return value if value.isdigit() and int(value) > 0 else "1"
+
+
+def _quoted(texts: Sequence[str]) -> str:
+    return ", ".join(f'"{one}"' for one in texts)
+
+
+def _types(types: tuple[str, ...]) -> list[str]:
+    if not types:
+        return []
+    lines = ["# The data types that you use the template with; the first one is meant where a workload names none."]
+    return [*lines, "[types]", *(f'{name} = ["float32"]' for name in types), ""]
+
+
+def _unset(read: Read) -> str:
+    """A mark where the kernel reads tables in constant memory that the source does not set, as then they are zero."""
+    found = [
+        name
+        for text in re.findall(r"^[^\n/]*__constant__[^;{}]*;", read.slice.text, re.MULTILINE)
+        for name in re.findall(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?=[,;])", text)
+        if not re.search(rf"\b{name}\b[^,;]*=", text) and len(re.findall(rf"\b{name}\b", read.slice.text)) > 1
+    ]
+    if not found:
+        return ""
+    return (
+        f"  {MARK} the values of {', '.join(found)}, __constant__ memory that is read but never set: give an "
+        "initialiser in the source, or make an argument of it"
+    )
+
+
+def _launch(facts: Facts) -> list[str]:
+    block = ", ".join(one if one.isdigit() else f'"{one}"' for one in facts.block)
+    shared = (
+        f', shared_bytes = "{facts.shared}"' if facts.shared != "0" or "shared_bytes" in str(facts.questions) else ""
+    )
+    asked = facts.questions.get("launch")
+    mark = f"  {MARK} {' and '.join(asked)}" if asked else ""
+    lines = [f"launch = {{ grid = [{_quoted(facts.grid)}], block = [{block}]{shared} }}{mark}"]
+    return [*lines, *([f'static_shared_bytes = "{facts.static}"'] if facts.static != "0" else [])]
+
+
+def _python_name(name: str) -> str:
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def _shape(facts: Facts, one: Parameter) -> tuple[str, ...]:
+    """The drafted shape; where it is not known, that of another array."""
+    return facts.shapes.get(one.name) or next(iter(facts.shapes.values()), ("1",))
+
+
+def _argument(facts: Facts, one: Parameter, names: Mapping[str, str]) -> str:
+    dtype, questions = one.dtype, list(facts.questions.get(one.name, ()))
+    if not one.pointer:
+        value = one.name
+        if one.name not in facts.sizes:
+            default = scalar_value(one.default)
+            value = default or ("1" if one.kind.what == "number" else "1.0")
+            questions.append(f"the value of {one.name}" + (f", of which {value} is the default" if default else ""))
+        fields = f'name = "{names[one.name]}", role = "scalar", dtype = "{dtype}", value = "{value}"'
+    else:
+        role = facts.roles[one.name]
+        fields = (
+            f'name = "{names[one.name]}", role = "{role}", dtype = "{dtype}", shape = [{_quoted(_shape(facts, one))}]'
+        )
+        if role != "out" and dtype == "bool":
+            fields += ", fill = { low = 0, high = 1 }"
+            questions.append(f"what {one.name} holds: `fill` draws as many false as true")
+        elif role != "out" and dtype in DTYPES and not DTYPES[dtype].is_float:
+            fields += ', fill = { kind = "uniform", mean = 50, scale = 50 }'
+            questions.append(f"what {one.name} holds: `fill` draws whole numbers from mean - scale to mean + scale")
+    mark = f"  {MARK} {'; '.join(questions)}" if questions else ""
+    return f"{{ {fields} }},{mark}"
+
+
+def _bytes(facts: Facts, parameters: Sequence[Parameter]) -> str:
+    terms, unknown = [], False
+    for one in parameters:
+        if one.pointer:
+            unknown |= one.name not in facts.shapes
+            twice = "2 * " if facts.roles[one.name] == "inout" else ""
+            shape = product((*_shape(facts, one), f"sizeof({one.dtype})"))
+            terms.append(f"{twice}{shape}")
+    mark = f"  {MARK} the bytes that must be read and written at least" if unknown else ""
+    return f'bytes = "{" + ".join(terms) or "0"}"{mark}'
+
+
+def _reference(read: Read, parameters: Sequence[Parameter], names: Mapping[str, str]) -> str:
+    roles = read.facts.roles
+    given = [names[one.name] for one in parameters if not one.pointer or roles[one.name] != "out"]
+    outputs = [names[one.name] for one in parameters if one.pointer and roles[one.name] != "in"]
+    shapes = [f"    {names[one.name]}: [{', '.join(_shape(read.facts, one))}]" for one in parameters if one.pointer]
+    returned = ", ".join(f'"{name}": ...' for name in outputs)
+    return "\n".join(
+        [
+            f'"""What {read.name} computes, in float64."""',
+            "",
+            "import numpy as np",
+            "",
+            "",
+            f"def {read.name}({', '.join(given)}):",
+            '    """Arrays come as float64, in the shapes of task.toml:',
+            "",
+            *shapes,
+            '    """',
+            f"    return {{{returned}}}  {MARK} an array for each, computed with NumPy (np) from the arguments",
+            "",
+        ]
+    )

@@ -1,0 +1,535 @@
+"""What a kernel takes: its parameters, their roles and shapes, its sizes and its launch, found by running it.
+
+Owns the choice of sizes to run with and what is concluded from the runs. An array is `out` where each element of its shape
+is written for certain on all sets of sizes, and read by nobody before; a shape holds where no index leaves it on any set.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from tunesmith.kernels.reader.launch import HostLaunch, launches
+from tunesmith.kernels.reader.parse import Entry, Unit, kind, walk
+from tunesmith.kernels.reader.run import MAX_WORK, Array, Run
+from tunesmith.kernels.reader.shapes import fit, values
+from tunesmith.kernels.reader.tree import Kind, kind_of
+from tunesmith.kernels.spec.dtypes import C_TYPES
+from tunesmith.kernels.spec.expression import ExpressionError, parse
+
+_PRIMES, _TINY, _SMALL = (7, 11, 13, 17, 19, 23, 29, 31), (5, 11, 19, 29), (2, 3, 5, 7)
+_LEAST = (3, 5, 7, 4)
+SETS = 3
+"""Sets of sizes that a kernel is run with; then each size is made `LARGE` once, as it may be divided."""
+LARGE = 521
+MAX_THREADS = 1 << 16
+BUDGET = 500_000_000
+"""Work of the runs that look for a launch, and again of those that follow, as `Run.work` counts it."""
+BLOCKS: dict[int, tuple[tuple[int, ...], ...]] = {
+    0: ((1,),),
+    1: ((256,), (128,), (64,), (32,), (512,), (1024,)),
+    2: ((32, 8), (16, 16), (8, 8), (32, 32), (32, 4), (32, 16)),
+    3: ((32, 4, 2), (8, 8, 8), (8, 8, 4), (4, 4, 4)),
+}
+"""Blocks to try where the source does not say one, by the number of axes, the usual one first."""
+TRIED_BLOCKS = {1: (40, 160), 2: (8,), 3: (6,)}
+"""Blocks along each axis of a grid that is not known, by the number of axes."""
+MAX_CHEAP = 400
+"""Steps of a kernel that is run on a larger grid as well."""
+MANY_BLOCKS = 32
+"""A constant extent of a grid, above which fewer blocks are run."""
+Role = Literal["in", "out", "inout"]
+Shapes = dict[str, tuple[str, ...] | None]
+Sets = list[dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of the kernel. dtype: of the task, empty where there is none; default: the text of its default value;
+    cursor: clang's."""
+
+    name: str
+    kind: Kind
+    dtype: str
+    default: str
+    cursor: Any
+
+    @property
+    def pointer(self) -> bool:
+        return self.kind.what in ("pointer", "array")
+
+    @property
+    def local(self) -> bool:
+        """Whether it is memory of a work-group, which OpenCL passes as an argument."""
+        return self.pointer and self.kind.element is not None and self.kind.element.spelling.startswith("__local")
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole number that may count something."""
+        return self.kind.what == "number" and self.kind.size >= 4
+
+
+@dataclass(slots=True)
+class Facts:
+    """parameters: of the kernel; sizes: names; grid, block: expressions; shapes, roles: by array; questions: by
+    "launch", or the name of a parameter, what is not known of it; requires: what must hold of sizes; shared: bytes of
+    dynamic shared memory; static: bytes that the source declares; local: by local parameter elements; unknown: what of
+    the launch is not even guessed."""
+
+    parameters: list[Parameter]
+    sizes: list[str] = field(default_factory=list)
+    grid: tuple[str, ...] = ("1",)
+    block: tuple[str, ...] = ("1",)
+    shapes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    roles: dict[str, Role] = field(default_factory=dict)
+    questions: dict[str, list[str]] = field(default_factory=dict)
+    requires: list[str] = field(default_factory=list)
+    shared: str = "0"
+    static: str = "0"
+    local: dict[str, str] = field(default_factory=dict)
+    unknown: str = ""
+
+    def ask(self, what: str, question: str) -> None:
+        self.questions.setdefault(what, []).append(question)
+
+
+_QUALIFIER = re.compile(
+    r"\b(?:const|volatile|restrict|struct|__restrict(?:__)?|__global|__local|__constant|__private)\b|[*&]"
+)
+
+
+def parameters_of(unit: Unit, entry: Entry) -> list[Parameter]:
+    found = []
+    generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
+    for one, written in zip(entry.function.get_arguments(), generic, strict=True):
+        made = kind_of(one.type)
+        element = made.element if made.what in ("pointer", "array") and made.element is not None else made
+        dtype = C_TYPES.get(_QUALIFIER.sub("", element.spelling).strip(), "")
+        named = _QUALIFIER.sub("", written.type.spelling).strip()
+        if named in entry.types and entry.types[named] is None:
+            dtype = named
+        default = unit.written(written).partition("=")[2].strip()
+        found.append(Parameter(one.spelling, made, dtype, default, one))
+    return found
+
+
+def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
+    """What is known of a kernel, and what is not. doubts: lines of the source that are not understood."""
+    facts = Facts(parameters_of(unit, entry))
+    found = launches(unit, entry) if unit.language == "cuda" else []
+    known = [one for one in found if None not in one.grid and None not in one.block]
+    search = _Search(unit, entry, facts)
+    if known and search.take(known[0]):
+        if len({(one.grid, one.block) for one in found}) > 1:
+            facts.ask("launch", f"which launch you mean: {' and '.join(f'<<<{one.written}>>>' for one in found)}")
+    else:
+        search.guess(found)
+    if entry.others:
+        bound = ", ".join(f"{name} = {value}" for name, value in entry.values.items())
+        others = " and ".join(f"<{one}>" for one in entry.others)
+        facts.ask("launch", f"whether {bound} is meant: the source launches {others} too")
+    search.conclude()
+    if known and known[0].shared not in (None, "0"):
+        facts.shared = str(known[0].shared)
+    for one in facts.parameters if doubts else ():
+        if one.pointer and not one.local:
+            facts.ask(one.name, f"the role and the shape of {one.name}, as the reader does not understand {doubts[0]}")
+    return facts
+
+
+class _Search:
+    """Runs a kernel and fills in `facts`."""
+
+    def __init__(self, unit: Unit, entry: Entry, facts: Facts) -> None:
+        self.unit, self.entry, self.facts = unit, entry, facts
+        self.whole = [one.name for one in facts.parameters if one.whole]
+        self.extra: list[str] = []
+        self.fixed: dict[str, str] = {}
+        self.left = BUDGET
+        self.sets = self._sets(_PRIMES)
+        self.used: Sets = []
+        self.guessed = False
+
+    def _sets(self, primes: tuple[int, ...], unit: int = 1) -> Sets:
+        """Values of the sizes, different ones for each, in changing order."""
+        names = [*self.whole, *self.extra, *self.fixed]
+        return [
+            {name: primes[(3 * at + 5 * turn) % len(primes)] * unit for at, name in enumerate(names)}
+            for turn in range(SETS)
+        ]
+
+    def _run(self, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int]) -> Run:
+        run = Run(self.entry.function, arguments, grid, block, max(0, min(self.left, MAX_WORK)))
+        self.left -= run.work
+        return run
+
+    # The launch.
+
+    def take(self, host: HostLaunch) -> bool:
+        """Takes the launch that the source has, where it can be run."""
+        facts = self.facts
+        in_block = [one for one in host.sizes if any(one in parse(text or "1").names for text in host.block)]
+        named = {one: "256" if len(host.block) == 1 else "16" for one in in_block}
+        facts.grid, facts.block = (tuple(_put(one or "1", named) for one in dims) for dims in (host.grid, host.block))
+        if in_block:
+            facts.ask("launch", f"the block, which the source launches with {' and '.join(in_block)}")
+        self.extra = [one for one in host.sizes if one not in (*self.whole, *in_block)]
+        for at, text in enumerate(facts.grid):
+            if text.isdigit() and int(text) > MANY_BLOCKS:
+                self.fixed[f"grid_{'xyz'[at]}"] = text
+        facts.grid = tuple(next((name for name, of in self.fixed.items() if of == one), one) for one in facts.grid)
+        self.sets = self._sets(_PRIMES)
+        try:
+            return 1 <= prod(values(one, self.sets[:1])[0] for one in facts.block) <= 1024
+        except ExpressionError:
+            return False
+
+    def guess(self, found: Sequence[HostLaunch]) -> None:
+        """A launch that covers what the guards of the kernel admit."""
+        self.extra, self.fixed, self.guessed = [], {}, True
+        self.sets = self._sets(_TINY)
+        used = self._run(self.sets[0], (2, 2, 2), (4, 2, 2)).used
+        threads, grid_axes = (sorted(axis for what, axis in used if what == of) for of in ("thread", "block"))
+        given = [one.block for one in found if all(text and text.isdigit() for text in one.block)]
+        fixed = _declared_block(self.unit, self.entry) or tuple(int(one or 1) for one in (given[0] if given else ()))
+        blocks = [fixed] if fixed else [_placed(one, threads) for one in BLOCKS[len(threads)]]
+        best: tuple[tuple[int, ...], list[Run], Sequence[int]] | None = None
+        for block in blocks:
+            for sets in [self.sets, self._sets(_SMALL, 16)] if len(threads) > 1 else [self.sets]:
+                runs, grid = self._tried(block, grid_axes, sets)
+                best = best or (block, runs, grid)
+                if self._suits(runs):
+                    best, self.sets = (block, runs, grid), sets
+                    break
+            else:
+                continue
+            break
+        assert best is not None
+        self._cover(*best, grid_axes)
+        why = f"the source has <<<{found[0].written}>>>" if found else "the source has none"
+        self.facts.ask("launch", f"the launch, as {why}")
+
+    def _tried(self, block: tuple[int, ...], axes: Sequence[str], sets: Sets) -> tuple[list[Run], Sequence[int]]:
+        grid, runs = [1, 1, 1], list[Run]()
+        for tried in TRIED_BLOCKS[max(1, len(axes))]:
+            grid = [tried if axis in axes else 1 for axis in "xyz"]
+            runs = [self._run(one, grid, block) for one in sets]
+            bounded = all(self._active(runs[0], "xyz".index(one), 1)[0] < tried for one in axes)
+            if bounded or runs[0].steps > MAX_CHEAP:
+                break
+        return runs, grid
+
+    @staticmethod
+    def _suits(runs: Sequence[Run]) -> bool:
+        """Whether shared memory holds what the block puts there, row by row, and no two threads write one element."""
+        for run in runs:
+            if run.stopped or any(one.collides for one in run.arrays.values()):
+                return False
+            for name, node in run.shared.items():
+                array, row = run.arrays.get(f"shared {name}"), node.kind.element
+                if array is None or not node.kind.size or row is None:
+                    continue
+                reach = array.reach * array.element
+                rows = row.what == "array" and run.block[1] > 1
+                if reach > node.kind.size or (rows and reach <= node.kind.size - row.size):
+                    return False
+        return True
+
+    def _cover(self, block: tuple[int, ...], runs: Sequence[Run], grid: Sequence[int], axes: Sequence[str]) -> None:
+        """A grid that covers the threads that write anything."""
+        extents, block = ["1", "1", "1"], (*block, 1, 1)[:3]
+        for axis in axes:
+            at = "xyz".index(axis)
+            found = [self._active(run, at, block[at]) for run in runs]
+            extents[at] = self._extent(
+                [one[0] for one in found], [one[1] for one in found], grid[at], block[at], axis, axes
+            )
+        self.facts.grid, self.facts.block = _trimmed(extents), _trimmed([str(one) for one in block])
+        self.sets = self._sets(_PRIMES)
+
+    @staticmethod
+    def _active(run: Run, at: int, block: int) -> tuple[int, int]:
+        """The number of blocks, and of threads in all of them, along an axis, that write any array; in a loop over the
+        grid, those that touch the array that fewest touch."""
+        found, least = [], ("grid", "xyz"[at]) in run.used
+        arrays = [one for name, one in run.arrays.items() if not name.startswith("shared ") and one.threads is not None]
+        for array in arrays if least else [one for one in arrays if one.written] or arrays:
+            if array.threads.any():
+                of_blocks = np.broadcast_to(run.in_grid[at], run.count)[array.threads]
+                of_threads = np.broadcast_to(run.in_grid[at] * block + run.thread[at], run.count)[array.threads]
+                found.append((int(of_blocks.max()) + 1, int(of_threads.max()) + 1))
+        return (min if least else max)(found, default=(1, 1), key=lambda one: one[1])
+
+    def _extent(
+        self, blocks: list[int], threads: list[int], tried: int, block: int, axis: str, axes: Sequence[str]
+    ) -> str:
+        if all(one < tried for one in blocks):
+            dims = fit(threads, self.sets) if block > 1 else None
+            whole = None if all(one == blocks[0] for one in blocks) else fit(blocks, self.sets)
+            if whole is not None and (dims is None or len(product(whole)) < len(product(dims))):
+                return product(whole)
+            if dims is not None and not all(one.isdigit() for one in dims):
+                return f"ceil_div({product(dims)}, {block})"
+            self.facts.unknown = f"the number of blocks along {axis}"
+        used = {one.spelling for one in walk(self.entry.function) if kind(one) == "DECL_REF_EXPR"}
+        unused = [one for one in self.whole if one not in used]
+        if len(unused) == 1 and axis == axes[-1]:
+            return unused[0]
+        name = "rows" if len(axes) == 1 else f"blocks_{axis}"
+        while name in {one.name for one in self.facts.parameters}:
+            name += "_"
+        self.extra.append(name)
+        return name
+
+    # Shapes and roles.
+
+    def _launched(self, sizes: Mapping[str, int], arguments: Mapping[str, int]) -> Run | None:
+        try:
+            grid, block = ([values(text, [sizes])[0] for text in dims] for dims in (self.facts.grid, self.facts.block))
+        except ExpressionError:
+            return None
+        return self._run(arguments, grid, block) if 0 < prod(grid) * prod(block) <= MAX_THREADS else None
+
+    def conclude(self) -> None:
+        """Fills in sizes, shapes and roles."""
+        facts, self.left = self.facts, BUDGET
+        self._name_axes()
+        self.left = BUDGET
+        first = self._shaped(self.sets, large=True) or self._shaped(self._sets(_LEAST))
+        self.sets = self.used or self.sets
+        if first is None or None in first[1].values():
+            unit = self._unit()
+            aligned, used = self._shaped(self._sets(_SMALL, unit)), self.used
+            if aligned is not None and _open(aligned[1]) < (99 if first is None else _open(first[1])):
+                first, self.sets = aligned, used
+                self._require(unit, *aligned)
+        runs, shapes = first if first is not None else ([], {})
+        needed = {
+            name
+            for dims in (*shapes.values(), facts.grid, facts.block)
+            for one in dims or ()
+            for name in parse(one).names
+        }
+        steering = set[str]().union(*(run.steering for run in runs)) if runs else set(self.whole)
+        facts.sizes = [one for one in (*self.whole, *self.extra) if one in needed or one in steering]
+        again = runs
+        if not set(self.whole) <= set(facts.sizes):
+            # Scalars that are no sizes may have any value.
+            launched = [self._launched(one, {name: one[name] for name in facts.sizes}) for one in self.sets]
+            again = [one for one in launched if one is not None]
+        for one in facts.parameters:
+            if one.pointer and not one.local:
+                self._array(one, runs, shapes.get(one.name), again)
+        self._memory(runs, again)
+        self._unfix(again)
+        self._flatten()
+
+    def _flatten(self) -> None:
+        """Where each thread has an element and nothing bounds them, they are counted instead of blocks."""
+        facts, block = self.facts, self.facts.block[0]
+        flat = f"{block} * rows"
+        if self.guessed and facts.grid == ("rows",) and any(flat in dims for dims in facts.shapes.values()):
+            size = "n" if all(one.name != "n" for one in facts.parameters) else "elements"
+            facts.grid, facts.requires = (f"{size} // {block}",), [f"{size} % {block} == 0"]
+            facts.sizes = [size if one == "rows" else one for one in facts.sizes]
+            for name, dims in facts.shapes.items():
+                facts.shapes[name] = tuple(
+                    _put(one.replace(flat, size), {"rows": f"({size} // {block})"}) for one in dims
+                )
+
+    def _unit(self) -> int:
+        extents = [int(one) for one in self.facts.block if one.isdigit()]
+        return max([16, *(one for one in extents if one <= 32)]) if len(extents) > 1 else max(extents or [32])
+
+    def _shaped(self, sets: Sets, large: bool = False) -> tuple[list[Run], Shapes] | None:
+        """Runs, and the shape of each array that they reach."""
+        runs, self.used = list[Run](), []
+        for one in (*sets, *({**sets[0], name: LARGE} for name in (sets[0] if large else ()))):
+            run = self._launched(one, one)
+            if run is not None and not run.stopped:
+                runs.append(run)
+                self.used.append(one)
+        if len(runs) < 2:
+            return None
+        shapes: Shapes = {}
+        for name in runs[0].arrays:
+            of_all = [run.arrays[name] for run in runs if name in run.arrays]
+            reach = [one.reach for one in of_all]
+            if len(of_all) < len(runs) or not all(reach) or any(one.open or one.lost for one in of_all):
+                shapes[name] = None
+                continue
+            strides = frozenset[frozenset[str]]().union(*(one.strides for one in of_all))
+            shapes[name] = fit(reach, self.used, strides)
+        return runs, shapes
+
+    def _name_axes(self) -> None:
+        """Blocks that nothing bounds are counted by a parameter, where only then indices do not leave an array."""
+        for name in list(self.extra) if self.guessed else ():
+            before = self.facts.grid, self.extra, self.sets
+            best = self._unexplained(), before
+            at = self.facts.grid.index(name)
+            block = int([*self.facts.block, "1", "1"][at])
+            for other in (text for one in self.whole for text in (one, f"{one} // {block}")) if best[0] else ():
+                self.facts.grid = tuple(other if one == name else one for one in before[0])
+                self.extra = [one for one in before[1] if one != name]
+                self.sets = self._sets(_PRIMES) if "/" not in other else self._sets(_SMALL, block)
+                best = min(
+                    best, (self._unexplained(), (self.facts.grid, self.extra, self.sets)), key=lambda one: one[0]
+                )
+            self.facts.grid, self.extra, self.sets = best[1]
+
+    def _unexplained(self) -> int:
+        """How many arrays have no shape, or are outputs of which elements are left out."""
+        found = self._shaped(self.sets)
+        if found is None:
+            return 99
+        last = found[0][-1].arrays
+        left = (last[name] for name in found[1] if name in last)
+        return _open(found[1]) + sum(one.written and not one.covered(one.reach) for one in left)
+
+    def _require(self, unit: int, runs: Sequence[Run], shapes: Shapes) -> None:
+        """Sizes that must be a multiple of `unit`, as the kernel leaves its arrays where they are not, or elements out."""
+        last, at = runs[-1], self.used[-1]
+        whole = [name for name, dims in shapes.items() if dims and last.arrays[name].covered(_count(dims, at))]
+        for size in (*self.whole, *self.extra):
+            sizes = {**self._sets(_SMALL, unit)[0]}
+            sizes[size] += 3
+            run = self._launched(sizes, sizes)
+            reached = {} if run is None else run.arrays
+            counts = {name: _count(dims, sizes) for name, dims in shapes.items() if dims and name in reached}
+            if run is None or any(
+                reached[name].reach > count or (name in whole and not reached[name].covered(count))
+                for name, count in counts.items()
+            ):
+                self.facts.requires.append(f"{size} % {unit} == 0")
+
+    def _array(self, one: Parameter, runs: Sequence[Run], shape: tuple[str, ...] | None, again: Sequence[Run]) -> None:
+        facts, name = self.facts, one.name
+        arrays = [run.arrays[name] for run in (again or runs)]
+        lost = next((at.lost for at in arrays if at.lost), "")
+        stopped = not arrays or any(run.stopped for run in again)
+        facts.roles[name] = self._role(one, arrays, shape, stopped)
+        if lost and not one.kind.const:
+            facts.ask(name, f"the role of {name} (in, out or inout), which {lost} may use")
+        elif stopped and not one.kind.const:
+            facts.ask(name, f"the role of {name} (in, out or inout), as the kernel is too long to be followed")
+        if shape is None:
+            why = "whose indices are data" if any(at.open for at in arrays) else "an expression for each dimension"
+            facts.ask(name, f"the shape of {name}, {why}")
+            return
+        facts.shapes[name] = shape
+        if any(at.negative for at in arrays):
+            facts.ask(name, f"the shape of {name}, of which indices below 0 are used on some sizes")
+        elif any(at.open for at in arrays):
+            facts.ask(name, f"the shape of {name}, whose indices depend on scalars that are no sizes")
+
+    def _role(self, one: Parameter, arrays: Sequence[Array], shape: tuple[str, ...] | None, stopped: bool) -> Role:
+        if one.kind.const or not (stopped or any(at.written or at.lost for at in arrays)):
+            return "in"
+        if stopped or shape is None or any(at.lost or at.early or at.open for at in arrays):
+            return "inout"
+        counts = [_count(shape, sizes) for sizes in self.sets]
+        whole = len(arrays) == len(counts) and all(at.covered(count) for at, count in zip(arrays, counts, strict=True))
+        return "out" if whole else "inout"
+
+    def _memory(self, runs: Sequence[Run], again: Sequence[Run]) -> None:
+        """Shared memory, static and dynamic, and local memory that is passed."""
+        facts, total, of_types = self.facts, 0, list[str]()
+        open_types = [name for name, bound in self.entry.types.items() if bound is None]
+        generic = {
+            one.location.offset: one.type.spelling for one in walk(self.entry.declared) if kind(one) == "VAR_DECL"
+        }
+        for name, node in (again or runs)[-1].shared.items() if again or runs else ():
+            if node.kind.size:
+                written = generic.get(node.cursor.location.offset, "")
+                element = next((one for one in open_types if re.match(rf"{one}\b", written)), None)
+                of_types += [f"{node.kind.size // 4} * sizeof({element})"] if element else []
+                total += 0 if element else node.kind.size
+                continue
+            made = [run.arrays[f"shared {name}"] for run in runs if f"shared {name}" in run.arrays]
+            dims = fit([one.reach * one.element for one in made], self.sets) if len(made) == len(self.sets) else None
+            if dims is not None and not any(one.open for one in made):
+                facts.shared = product(dims)
+            facts.ask("launch", "shared_bytes, the bytes of dynamic shared memory")
+        facts.static = " + ".join([*([str(total)] if total else []), *of_types]) or "0"
+        for parameter in facts.parameters:
+            if parameter.local:
+                reach = {run.arrays[parameter.name].reach for run in runs if not run.arrays[parameter.name].open}
+                facts.local[parameter.name] = str(reach.pop()) if len(reach) == 1 else ""
+
+    def _unfix(self, runs: Sequence[Run]) -> None:
+        """Puts the constants of a grid back, and asks where they do not grow with the sizes."""
+        facts = self.facts
+        used = set[tuple[str, str]]().union(*(run.used for run in runs))
+        facts.shapes = {name: tuple(_put(one, self.fixed) for one in dims) for name, dims in facts.shapes.items()}
+        facts.grid = tuple(_put(one, self.fixed) for one in facts.grid)
+        of_sizes = any(parse(one).names for dims in facts.shapes.values() for one in dims)
+        bounded = of_sizes and facts.grid != ("1",) and not any(parse(one).names for one in facts.grid)
+        if bounded and not any(what == "grid" for what, _ in used):
+            facts.ask("launch", f"the grid, which the source launches as {', '.join(facts.grid)} for any sizes")
+
+
+def _open(shapes: Shapes) -> int:
+    return sum(one is None for one in shapes.values())
+
+
+def _count(dims: Sequence[str], sizes: Mapping[str, int]) -> int:
+    return prod(values(one, [sizes])[0] for one in dims)
+
+
+def _put(text: str, values_: Mapping[str, str]) -> str:
+    """An expression with values for names."""
+    for name, value in values_.items():
+        text = re.sub(rf"\b{name}\b", value, text)
+    return text if parse(text).names else str(parse(text).integer({}))
+
+
+def _placed(block: Sequence[int], axes: Sequence[str]) -> tuple[int, ...]:
+    extents = dict(zip(axes, block, strict=False))
+    return tuple(extents.get(axis, 1) for axis in "xyz")
+
+
+def product(dims: Sequence[str]) -> str:
+    return " * ".join(f"({one})" if re.search(r" [-+/] ", one) and len(dims) > 1 else one for one in dims)
+
+
+def _trimmed(extents: Sequence[str]) -> tuple[str, ...]:
+    """Without the axes at the end that have one block or thread."""
+    used = max((at for at, one in enumerate(extents, 1) if one != "1"), default=1)
+    return tuple(extents[:used])
+
+
+def _declared_block(unit: Unit, entry: Entry) -> tuple[int, ...]:
+    """The block that an attribute of the kernel demands, or the largest that it admits on one axis."""
+    head = unit.written(entry.declared).partition("{")[0]
+    demanded = re.search(r"reqd_work_group_size\s*\(([^()]*)\)", head) or re.search(
+        r"__launch_bounds__\s*\(\s*(\w+)", head
+    )
+    found = []
+    for one in demanded[1].split(",") if demanded else ():
+        attribute = one.strip()
+        if not attribute.isdigit():
+            macro = (
+                re.search(rf"#[ \t]*define[ \t]+{re.escape(attribute)}[ \t]+(\d+)", unit.code) if attribute else None
+            )
+            attribute = macro[1] if macro else unit.defines.get(attribute, "")
+        if not attribute.isdigit():
+            return ()
+        found.append(int(attribute))
+    return tuple(found)
+
+
+def scalar_value(default: str) -> str:
+    """A number of C as an expression of a task; empty where it is none."""
+    plain = {"true": "1", "false": "0"}.get(default, default).replace("'", "")
+    if re.fullmatch(r"[-+]?0[xX][0-9a-fA-F]+[uUlL]*|[-+]?\d+[uUlL]*", plain):
+        digits = plain.rstrip("uUlL")
+        return str(int(digits, 8 if re.fullmatch(r"[-+]?0[0-7]+", digits) else 0))
+    if re.fullmatch(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fFlL]?", plain):
+        return repr(float(plain.rstrip("fFlL")))
+    return ""

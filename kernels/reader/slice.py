@@ -1,0 +1,350 @@
+"""The part of a source that a kernel uses, as a source of its own.
+
+Owns which declarations and macros that is: all that the kernel names, and what these name in turn, across the file and the
+headers of its author, in the order in which a compiler meets them. The rest of the file plays no part.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
+from tunesmith.kernels.reader.parse import BUILTINS, FUNCTIONS, Entry, Unit, Unknown, kind, library, walk
+
+MAX_LISTED = 12
+"""Names in a sentence."""
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_STD = re.compile(r"(?<![\w:])(?:::)?std::(?=\w)")
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:if|elif|ifdef|ifndef)\b(.*)$", re.MULTILINE)
+_PLAIN = frozenset(
+    "cuda_runtime.h device_launch_parameters.h vector_types.h vector_functions.h math_constants.h".split()
+)
+"""Headers that declare what is declared without them."""
+_HERE = "stub"
+"""The section of the builtins that no header of CUDA's has, so that it goes into the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """text: the source; unknown: names in it that are declared nowhere; types: the names in it of the types that the
+    task chooses; doubts: lines that clang does not understand, with its reasons."""
+
+    text: str
+    unknown: tuple[Unknown, ...]
+    types: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """A declaration at the level of files and namespaces, as a part of its file."""
+
+    file: str
+    start: int
+    end: int
+    cursor: Any
+    scope: tuple[str, ...]
+
+
+class _Reached:
+    """What a kernel uses: declarations, macros, and sections of the builtins."""
+
+    def __init__(self, unit: Unit, entry: Entry) -> None:
+        self.unit, self.entry = unit, entry
+        self.kept: dict[tuple[str, int], _Declared] = {}
+        self.macros: dict[str, list[Any]] = {}
+        self.sections: set[str] = set()
+        self.builtin: dict[str, str] = {}
+        self._places: dict[str, list[_Declared]] = {}
+        self._named: dict[str, list[_Declared]] = {}
+        for cursor in unit.declarations():
+            file = cursor.extent.start.file.name
+            one = _Declared(file, cursor.extent.start.offset, cursor.extent.end.offset, cursor, _scope(cursor))
+            self._places.setdefault(file, []).append(one)
+            if kind(cursor) in FUNCTIONS:
+                self._named.setdefault(cursor.get_usr(), []).append(one)
+        for of_file in self._places.values():
+            of_file.sort(key=lambda one: (one.start, -one.end))
+        self._seen: set[int] = set()
+        self.add(entry.declared)
+        self._follow(entry.function)
+        self._add_macros()
+
+    def add(self, cursor: Any) -> None:
+        """Keeps what declares `cursor`, and what that uses."""
+        if cursor is None or cursor.location.file is None:
+            return
+        if not self.unit.own(cursor):
+            self._builtin(cursor)
+            return
+        found = self._at(cursor.location.file.name, cursor.location.offset)
+        if found is not None and (found.file, found.start) not in self.kept:
+            self.kept[found.file, found.start] = found
+            self._follow(found.cursor)
+            for other in self._named.get(found.cursor.get_usr(), ()):
+                self.add(other.cursor)
+            if kind(found.cursor) == "FUNCTION_TEMPLATE" or kind(found.cursor) == "CLASS_TEMPLATE":
+                self._specialised(found.cursor)
+        if kind(cursor) in FUNCTIONS and found is not None and cursor != found.cursor:
+            # The instance of a template names more than the template itself.
+            self._follow(cursor)
+
+    def _specialised(self, template: Any) -> None:
+        for one in self.unit.declarations():
+            general = library().clang_getSpecializedCursorTemplate(one)
+            if general is not None and general.canonical == template.canonical:
+                self.add(one)
+
+    def _at(self, file: str, offset: int) -> _Declared | None:
+        of_file = self._places.get(file, [])
+        at = bisect_right([one.start for one in of_file], offset)
+        return next((one for one in reversed(of_file[max(0, at - 8) : at]) if one.start <= offset < one.end), None)
+
+    def _follow(self, cursor: Any) -> None:
+        if cursor.hash in self._seen:
+            return
+        self._seen.add(cursor.hash)
+        for one in walk(cursor):
+            if kind(one) == "OVERLOADED_DECL_REF":
+                overloads = (
+                    library().clang_getOverloadedDecl(one, at)
+                    for at in range(library().clang_getNumOverloadedDecls(one))
+                )
+                for overload in overloads:
+                    if self.unit.own(overload):
+                        self.add(overload)
+            target = one.referenced
+            if target is not None and target != one:
+                self.add(target)
+                definition = target.get_definition()
+                if definition is not None and definition != target:
+                    self.add(definition)
+
+    def _builtin(self, cursor: Any) -> None:
+        section = self._section(cursor.location.line)
+        if section == _HERE and kind(cursor) == "TYPEDEF_DECL":
+            self.builtin[cursor.spelling] = f"typedef {cursor.underlying_typedef_type.spelling} {cursor.spelling};"
+        elif section:
+            self.sections.add(section)
+
+    @cached_property
+    def _headers(self) -> list[tuple[int, str]]:
+        lines = BUILTINS[self.unit.language].read_text(encoding="utf-8").splitlines()
+        return [(at, line[4:-1]) for at, line in enumerate(lines, 1) if re.fullmatch(r"// <[^<>]+>", line)]
+
+    def _section(self, line: int) -> str:
+        """The header that declares what stands in this line of the builtins."""
+        at = bisect_right(self._headers, (line, "~"))
+        return self._headers[at - 1][1] if at and self.unit.language == "cuda" else ""
+
+    def _add_macros(self) -> None:
+        """The macros in all that is kept, and the declarations that their expansions need are in the tree already."""
+        defined: dict[str, list[Any]] = {}
+        used: list[str] = []
+        for one in self.unit.tree.cursor.get_children():
+            if kind(one) == "MACRO_DEFINITION" and one.location.file is not None:
+                defined.setdefault(one.spelling, []).append(one)
+            elif kind(one) == "MACRO_INSTANTIATION" and self.unit.own(one):
+                if self.keeps(one.location.file.name, one.location.offset):
+                    used.append(one.spelling)
+        for kept in self.kept.values():
+            for directive in _DIRECTIVE.findall(self.text(kept)):
+                used += _WORD.findall(directive)
+        for bound in (*self.entry.values.values(), *(one or "" for one in self.entry.types.values())):
+            used += _WORD.findall(bound)
+        while used:
+            name = used.pop()
+            if name in self.unit.defines and name not in self.builtin:
+                self.builtin[name] = f"#define {name} {self.unit.defines[name]}".rstrip()
+                used += _WORD.findall(self.unit.defines[name])
+            if name in self.macros or name in self.unit.defines or name not in defined:
+                continue
+            own = [one for one in defined[name] if self.unit.own(one)]
+            self.macros[name] = own
+            for one in own:
+                used += _WORD.findall(self.unit.written(one))
+            if not own:
+                self._builtin_macro(defined[name][-1])
+
+    def _builtin_macro(self, cursor: Any) -> None:
+        section = self._section(cursor.location.line)
+        if section == _HERE:
+            line = BUILTINS[self.unit.language].read_text(encoding="utf-8").splitlines()[cursor.location.line - 1]
+            self.builtin[cursor.spelling] = f"#undef {cursor.spelling}\n{line}"
+        elif section:
+            self.sections.add(section)
+
+    def keeps(self, file: str, offset: int) -> bool:
+        """Whether a place is in what is kept."""
+        at = self._at(file, offset)
+        return at is not None and (at.file, at.start) in self.kept
+
+    def text(self, one: _Declared) -> str:
+        return self.unit.text(one.file)[one.start : one.end].decode(errors="replace")
+
+
+def _scope(cursor: Any) -> tuple[str, ...]:
+    found, above = list[str](), cursor.lexical_parent
+    while above is not None and kind(above) != "TRANSLATION_UNIT":
+        if kind(above) == "NAMESPACE":
+            found.insert(0, above.spelling if "(anonymous" not in above.spelling else "")
+        above = above.lexical_parent
+    return tuple(found)
+
+
+def sliced(unit: Unit, entry: Entry) -> Slice:
+    """The source of a kernel alone. In CUDA the kernel is `extern "C"` and no template any more."""
+    reached = _Reached(unit, entry)
+    place = _Order(unit)
+    kernel = reached._at(entry.declared.location.file.name, entry.declared.location.offset)
+    assert kernel is not None
+    pieces: list[tuple[tuple[int, ...], str]] = []
+    other = " ".join(reached.text(one) for one in reached.kept.values() if one is not kernel)
+    types = {name: _free(name, other) for name, bound in entry.types.items() if bound is None}
+    ends = dict[tuple[str, int], int]()
+    for one in sorted(reached.kept.values(), key=lambda one: (one.file, one.start, -one.end)):
+        if one is kernel or ends.get((one.file, 0), 0) > one.start and one.end <= ends[one.file, 0]:
+            continue
+        ends[one.file, 0] = one.end
+        if kind(one.cursor) in FUNCTIONS and one.cursor.get_usr() == entry.declared.get_usr():
+            continue
+        pieces.append((place(one.file, one.start), _scoped(_declaration(reached, one), one.scope)))
+    for definitions in reached.macros.values():
+        for at, macro in enumerate(definitions):
+            again = f"#undef {macro.spelling}\n" if at else ""
+            pieces.append(
+                (place(macro.location.file.name, macro.location.offset), f"{again}#define {unit.written(macro)}")
+            )
+    pieces += [(place(file, start), text) for file, start, text in _usings(reached)]
+    pieces.append((place(kernel.file, kernel.start), _kernel(reached, kernel, types)))
+    body = "\n\n".join(text for _, text in sorted(pieces, key=lambda one: one[0]))
+    body = re.sub(r"(?m)^(#define [^\n]*)\n\n(?=#define )", r"\1\n", body)
+    unknown = [one for one in unit.unknown.values() if reached.keeps(one.file, one.offset)]
+    doubts = [
+        f"line {one.location.line} of {Path(one.location.file.name).name} ({one.spelling})"
+        for one in unit.diagnostics
+        if one.location.file is not None and reached.keeps(one.location.file.name, one.location.offset)
+    ]
+    headers = sorted(reached.sections)
+    if unknown and unit.language == "cuda":
+        accepted = [one for one in unit.missing if one in HEADERS - _PLAIN or one.startswith(HEADER_FOLDERS)]
+        headers += [one for one in accepted if one not in headers]
+        unknown = [] if accepted else unknown
+    head = [*(f"#include <{one}>" for one in headers), *reached.builtin.values()]
+    if unit.language == "cuda":
+        body = _STD.sub("cuda::std::", body)
+    return Slice(
+        "\n".join([*head, *([""] if head else []), body, ""]), tuple(unknown), tuple(types.values()), tuple(doubts)
+    )
+
+
+class _Order:
+    """Where a place of a file comes in the text that a compiler sees."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._from: dict[str, tuple[str, int]] = {}
+        self._main = unit.where
+        for one in unit.tree.get_includes():
+            if one.source is not None and one.include.name not in self._from:
+                self._from[one.include.name] = one.source.name, one.location.offset
+
+    def __call__(self, file: str, offset: int) -> tuple[int, ...]:
+        place, seen = (offset,), {file}
+        while file != self._main and file in self._from and self._from[file][0] not in seen:
+            file, above = self._from[file]
+            seen.add(file)
+            place = (above, *place)
+        return place
+
+
+def _free(name: str, elsewhere: str) -> str:
+    while re.search(rf"\b{name}\b", elsewhere):
+        name += "_"
+    return name
+
+
+def _scoped(text: str, scope: tuple[str, ...]) -> str:
+    for name in reversed(scope):
+        text = f"namespace {name} {{\n{text}\n}}" if name else f"namespace {{\n{text}\n}}"
+    return text
+
+
+def _declaration(reached: _Reached, one: _Declared) -> str:
+    text = reached.text(one)
+    data = reached.unit.text(one.file)
+    if kind(one.cursor) not in FUNCTIONS or not text.rstrip().endswith("}"):
+        # The rest of a declaration of several variables, and its end.
+        rest = re.compile(rb"(?:[^;{}]|\{[^{}]*\})*;").match(data, one.end)
+        text += rest[0].decode(errors="replace") if rest is not None and not text.rstrip().endswith((";",)) else ""
+    if reached.unit.language == "cuda":
+        if kind(one.cursor) in FUNCTIONS and not {"CUDADEVICE_ATTR", "CUDAGLOBAL_ATTR"} & {
+            kind(at) for at in one.cursor.get_children()
+        }:
+            at = _after_template(text)
+            text = f"{text[:at]}__device__ {text[at:]}"
+        elif (
+            kind(one.cursor) == "VAR_DECL"
+            and one.cursor.type.is_const_qualified()
+            and "constexpr" not in text
+            and "__" not in text
+        ):
+            text = f"constexpr {text}" if one.cursor.type.get_canonical().kind.name in ("FLOAT", "DOUBLE") else text
+    return text
+
+
+def _after_template(text: str) -> int:
+    """Where a declaration begins behind its `template <...>`."""
+    at = 0
+    while (found := re.compile(r"\s*template\s*<").match(text, at)) is not None:
+        depth, at = 1, found.end()
+        while depth and at < len(text):
+            depth += (text[at] == "<") - (text[at] == ">")
+            at += 1
+    return at + len(text[at:]) - len(text[at:].lstrip())
+
+
+def _kernel(reached: _Reached, kernel: _Declared, types: dict[str, str]) -> str:
+    text, entry = reached.text(kernel), reached.entry
+    if reached.unit.language == "opencl":
+        return text
+    text = text[_after_template(text) :]
+    head, brace, inside = text.partition("{")
+    head = re.sub(r"\b(?:static|inline)\b\s*|\bextern\s*\"C\"\s*", "", head)
+    text = f'extern "C" {head}{brace}{inside}'
+    before = [f"using namespace {'::'.join(kernel.scope)};"] if any(kernel.scope) else []
+    for parameter in entry.declared.get_children():
+        name = parameter.spelling
+        if name in entry.values and entry.values[name] != name:
+            before.append(f"constexpr {parameter.type.spelling} {name} = {entry.values[name]};")
+        elif entry.types.get(name):
+            before.append(f"using {name} = {entry.types[name]};")
+        elif name in types and types[name] != name:
+            text = re.sub(rf"\b{name}\b", types[name], text)
+    return "\n".join([*before, text])
+
+
+def _usings(reached: _Reached) -> Iterator[tuple[str, int, str]]:
+    """`using namespace` for the namespaces that are left."""
+    used = {"::".join(one.scope[: at + 1]) for one in reached.kept.values() for at in range(len(one.scope))}
+    used |= {"cooperative_groups"} if any("cooperative" in one for one in reached.sections) else set()
+    used |= {"nvcuda", "nvcuda::wmma"} if "mma.h" in reached.sections else set()
+    used |= {one.name for one in reached.unit.unknown.values()}
+    for one in reached.unit.declarations():
+        if kind(one) == "USING_DIRECTIVE" and not _scope(one):
+            text = reached.unit.written(one)
+            if text.split()[-1].removeprefix("::") in used:
+                yield one.extent.start.file.name, one.extent.start.offset, f"{text};"
+
+
+def listed(unknown: Sequence[Unknown]) -> str:
+    """Names that are declared nowhere, each with its first place."""
+    first = {one.name: f"{one.name} ({Path(one.file).name}:{one.line})" for one in reversed(unknown)}
+    shown = list(reversed(first.values()))
+    more = f" and {len(shown) - MAX_LISTED} more" if len(shown) > MAX_LISTED else ""
+    return ", ".join(shown[:MAX_LISTED]) + more

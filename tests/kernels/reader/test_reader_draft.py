@@ -1,0 +1,429 @@
+"""What is drafted from files as people keep them: the kernel's part of the source, its launch, roles and shapes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_kernels import KERNELS
+from rewrite_cases import LIBRARY_NAMES, OWN, RAW_NAMES, plain_task
+
+from tunesmith.kernels.backends.base import Compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.source import Specialised, specialise
+from tunesmith.kernels.reader.draft import draft, read_kernel
+from tunesmith.kernels.rewrite.source import SourceError
+from tunesmith.kernels.spec.task import TaskError
+from tunesmith.kernels.spec.taskfile import read_task
+
+KERNEL = """__global__ void k(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = BODY;
+}
+"""
+PLAIN = KERNEL.replace("BODY", "x[i]")
+SAXPY = """
+__global__ void saxpy(float a, const float* in, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = a * in[i] + y[i];
+}
+"""
+PLANE = """__global__ void k(const float* x, float* y, int w, int h) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y * blockDim.y + threadIdx.y;
+    if (GUARD) y[j * w + i] = x[j * w + i];
+}
+"""
+
+
+def baseline(code: str, entry: str | None = "k", **more: object) -> str:
+    return draft(code, entry, "my.cu", **more).files["baseline.cu"]  # type: ignore[arg-type]
+
+
+def line(code: str, name: str, entry: str | None = None) -> str:
+    """The line of a draft that says what `name` is."""
+    task = draft(code, entry, "my.cu").files["task.toml"]
+    return next(line for line in task.splitlines() if f'name = "{name}"' in line or line.startswith(f"{name} = "))
+
+
+def compiles(compiler: Compiler, code: str) -> bool:
+    made = compiler.compile(Specialised("cuda", "k", baseline(code)))
+    assert isinstance(made, Artifact), made
+    return True
+
+
+class TestRolesAndShapes:
+    @pytest.mark.parametrize("name", [one for one in [*OWN, *RAW_NAMES, *LIBRARY_NAMES] if one != "early"])
+    def test_roles_are_those_that_a_person_gave(self, name: str) -> None:
+        task = plain_task(name)
+        types = {one: "float" for one in task.types} | {f"{one}_IS_FLOAT32": "1" for one in task.types}
+        read = read_kernel(task.sources("cuda").baseline.template.source, name, "my.cu", (), types)
+        arrays = {one.name: one for one in task.arguments if one.role != "scalar"}
+        assert read.facts.roles == {one: argument.role for one, argument in arrays.items()}
+        if name in ("int8_quant", "layernorm", "silu_and_mul", "softmax", "gemm", "stencil3x3", "transpose"):
+            assert read.facts.shapes == {one: argument.shape for one, argument in arrays.items()}
+
+    @pytest.mark.parametrize(
+        ("body", "role"),
+        [
+            ("p[threadIdx.x] = 1;", "out"),
+            ("*p = 1;", "out"),
+            ("if (q[0] > 0) p[threadIdx.x] = 1;", "inout"),
+            ("p[(int)q[0]] = 1;", "inout"),
+            ("if (threadIdx.x > 0) p[threadIdx.x] = 1;", "inout"),
+            ("if (q[0] > 0) p[threadIdx.x] = 1; else p[threadIdx.x] = 2;", "inout"),
+            ("p[threadIdx.x] = 1; p[threadIdx.x] += q[0];", "out"),
+            ("p[0] += 1;", "inout"),
+            ("atomicAdd(p + 1, 1.0f);", "inout"),
+            ("float* r = p + 4; r[(int)threadIdx.x - 4] = 2;", "out"),
+            ("float* r = &p[4]; float x = r[1];", "in"),
+            ("float4* r = (float4*)p; r[threadIdx.x] = make_float4(1, 2, 3, 4);", "out"),
+            ("set(p[threadIdx.x], 2);", "out"),
+            ("float* r = q[0] > 0 ? p : other; r[threadIdx.x] = 2;", "inout"),
+            ("for (int i = 0; i < n; ++i) { if (q[i] > 0) break; p[i] = 1; }", "inout"),
+            ("auto f = [&](int i) { p[i] = 1; }; f(threadIdx.x);", "out"),
+        ],
+    )
+    def test_out_only_where_every_element_is_written_for_certain(self, body: str, role: str) -> None:
+        code = "__device__ void set(float& at, int v) { at = v; }\n"
+        code += f"__global__ void k(float* p, const float* q, float* other, int n) {{ {body} other[0] += 1; }}"
+        assert read_kernel(code, None, "my.cu").facts.roles["p"] == role
+
+    def test_what_inline_assembly_may_do_is_asked(self) -> None:
+        assert "FILL: the role of p" in line('__global__ void k(float* p) { asm("x" :: "l"(p)); }', "p")
+
+    @pytest.mark.parametrize(
+        ("guard", "shape"),
+        [("i < w && j < h", '["h", "w"]'), ("i > 0 && i < w - 1 && j > 0 && j < h - 1", '["h", "w"]')],
+    )
+    def test_a_stencil_has_the_shape_of_its_image(self, guard: str, shape: str) -> None:
+        made = line(PLANE.replace("GUARD", guard), "y")
+        assert f"shape = {shape}" in made and ("inout" in made) is ("w - 1" in guard)
+
+    @pytest.mark.parametrize(
+        ("index", "shape"),
+        [
+            ("i / 64", "ceil_div(n, 64)"),
+            ("2 * i + 1", "2 * n"),
+            ("i + m - 1", "m + n - 1"),
+            ("i % 32", "n"),
+            ("i / m", "n"),
+        ],
+    )
+    def test_a_shape_is_that_of_the_largest_index(self, index: str, shape: str) -> None:
+        code = PLAIN.replace("x[i]", f"x[{index}]").replace("int n", "int n, int m")
+        found = read_kernel(code, None, "my.cu").facts
+        if index in ("i % 32", "i / m"):
+            # No product of sizes: something is asked, or the shape is large enough.
+            assert "x" in found.questions or found.shapes["x"] == ("32",) or "ceil_div" in found.shapes["x"][0]
+        else:
+            assert found.shapes["x"] == (shape,)
+
+    def test_sizes_that_a_kernel_needs_multiples_of_are_required(self) -> None:
+        code = PLAIN.replace("if (i < n) ", "") + "void f(float* x, int n) { k<<<n / 128, 128>>>(x, x, n); }"
+        task = draft(code, None, "my.cu").files["task.toml"]
+        assert 'requires = ["n % 128 == 0"]' in task and 'role = "out", dtype = "float32", shape = ["n"]' in task
+
+    def test_scalars_that_are_no_sizes_stay_scalars(self) -> None:
+        code = KERNEL.replace("BODY", "x[i] - zero").replace("int n", "int n, int zero = -3")
+        assert 'value = "-3" },  # FILL: the value of zero' in line(code, "zero")
+
+    @pytest.mark.parametrize("name", sorted(KERNELS))
+    def test_plain_kernels(self, name: str) -> None:
+        facts = read_kernel(KERNELS[name][0], None, "my.cu").facts
+        assert not facts.unknown and facts.roles
+        if name == "matmul":
+            assert facts.shapes == {"A": ("M", "K"), "B": ("K", "N"), "C": ("M", "N")}
+
+
+class TestLaunch:
+    @pytest.mark.parametrize(
+        ("host", "launch"),
+        [
+            ("void f(float* x, int n) { k<<<n, 128>>>(x, x, n); }", 'grid = ["n"], block = [128]'),
+            ("#define THREADS 96\nvoid f(float* x, int n) { k<<<(n + THREADS - 1) / THREADS, THREADS>>>(x, x, n); }",)
+            + ('grid = ["ceil_div(n, 96)"], block = [96]',),
+            ("void f(float* x, int n) { dim3 block(32, 8), grid(n / 32); k<<<grid, block>>>(x, x, n); }",)
+            + ('grid = ["n // 32"], block = [32, 8]',),
+            ("void f(float* x, int a, int b) { int t = 8 * 32; int n = a * b; k<<<(n - 1) / t + 1, t>>>(x, x, n); }",)
+            + ('grid = ["(n - 1) // 256 + 1"], block = [256]',),
+            (
+                "int up(int a, int b) { return (a + b - 1) / b; }\nvoid f(float* x, int n) { k<<<up(n, 64), 64>>>(x, x, n); }",
+            )
+            + ('grid = ["ceil_div(n, 64)"], block = [64]',),
+            (
+                "void f(float* x, int n) { void* a[] = {&x, &x, &n}; cudaLaunchKernel((void*)k, dim3(n), dim3(64), a, 0, 0); }",
+            )
+            + ('grid = ["n"], block = [64]',),
+            (
+                "void f(int n) { float* x; thrust::thing<int> v; cudaMalloc(&x, n); k<<<ceil(n / 64.0), 64>>>(x, x, n); }",
+            )
+            + ('grid = ["ceil_div(n, 64)"], block = [64]',),
+        ],
+    )
+    def test_that_of_the_host(self, host: str, launch: str) -> None:
+        assert f"launch = {{ {launch} }}" in line(PLAIN + host, "launch")
+
+    @pytest.mark.parametrize(
+        ("host", "question"),
+        [
+            ("", "the launch, as the source has none"),
+            ("void f(float* x, int n, int t) { k<<<n, t>>>(x, x, n); }", "the block, which the source launches with t"),
+            ("void f(float* x, int n) { k<<<n, 64>>>(x, x, n); k<<<n, 32>>>(x, x, n); }", "which launch you mean"),
+            ("void f(float* x, int n) { k<<<64, 64>>>(x, x, n); }", "the grid, which the source launches as 64"),
+        ],
+    )
+    def test_what_is_not_said_is_asked(self, host: str, question: str) -> None:
+        assert f"# FILL: {question}" in line(PLAIN + host, "launch")
+
+    @pytest.mark.parametrize(("shared", "block"), [("partial[32]", 256), ("all[128]", 128)])
+    def test_a_block_that_shared_memory_has_room_for(self, shared: str, block: int) -> None:
+        index = "threadIdx.x / 32" if "32" in shared else "threadIdx.x"
+        code = KERNEL.replace("BODY", "x[i]").replace(
+            "    if", f"    __shared__ float {shared};\n    s[{index}] = 1;\n    if"
+        )
+        assert f"block = [{block}]" in line(code.replace("s[", f"{shared.split('[')[0]}[", 1), "launch")
+
+    def test_dynamic_shared_memory_is_counted(self) -> None:
+        code = PLAIN.replace("    if", "    extern __shared__ float s[];\n    s[threadIdx.x] = 1;\n    if")
+        host = "void f(float* x, int n) { k<<<n, 64, 64 * sizeof(float)>>>(x, x, n); }"
+        assert 'shared_bytes = "256"' in line(code + host, "launch") and 'shared_bytes = "1024"' in line(code, "launch")
+
+
+class TestSlice:
+    @pytest.mark.parametrize(
+        "host",
+        [
+            "int main() { return 0; }",
+            '#include <cublas_v2.h>\n#include <sys/time.h>\n#include "helper_cuda.h"\ncublasHandle_t handle;',
+            'extern "C" {\nvoid launch();\n}',
+            "int rows, cols;\nextern cudaDeviceProp props;\nstatic unsigned *d;",
+            "void k(float* x) { k<<<1, 2>>>(x, x, 1); }",
+            "template <typename T> T blocks(T n) { return (n + 255) / 256; }",
+            '__global__ void other(thing_t* x) { tex2D(x, 1, 2); asm(""); }',
+            "__device__ float half_of(float v) { return v / 2; }\nint half_of(int v) { return v / 2; }",
+        ],
+    )
+    def test_what_the_kernel_does_not_use_is_gone(self, host: str, compiler: Compiler) -> None:
+        assert baseline(f"{host}\n{PLAIN}").strip() == 'extern "C" ' + PLAIN.strip() and compiles(
+            compiler, host + "\n" + PLAIN
+        )
+
+    def test_what_it_uses_stays_in_order(self, compiler: Compiler) -> None:
+        code = """#include <cooperative_groups.h>
+        namespace cg = cooperative_groups;
+        #define DEVICE __device__ __forceinline__
+        #define TWICE(v) ((v) * FACTOR)
+        #define FACTOR 2
+        typedef float real;
+        const float SCALE = 1.5f;
+        enum { LEFT = 3 };
+        struct Pair { real a, b; __device__ real sum() const { return a + b; } };
+        __constant__ float table[2] = {1, 2}, more[2] = {3, 4};
+        namespace own { template <class T> DEVICE T same(T v) { return v; } }
+        using namespace own;
+        constexpr int half_of(int v) { return v / 2; }
+        """ + KERNEL.replace(
+            "BODY",
+            "same(TWICE(x[i]) * SCALE + Pair{1, 2}.sum() + table[half_of(LEFT)]); cg::sync(cg::this_thread_block())",
+        )
+        assert compiles(compiler, code)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "(float)(int64_t)x[i] + (uint8_t)n + INT32_MAX",
+            "FLT_MAX + (float)DBL_EPSILON + INT_MAX + CHAR_BIT",
+            "n > 3 ? INFINITY : NAN + (float)M_PI + (uint)n",
+            "(assert(n), x[i]) + (float)offsetof(float4, y)",
+            "__half2float(__float2half(x[i]))",
+            pytest.param("std::max(x[i], 0.0f) + std::sqrt(x[i])", marks=pytest.mark.slow),
+        ],
+    )
+    def test_names_that_nvcc_knows_without_a_header_are_known(self, body: str, compiler: Compiler) -> None:
+        assert compiles(compiler, KERNEL.replace("BODY", body))
+
+    def test_headers_of_the_author_are_taken_where_they_are_used(self, tmp_path: Path) -> None:
+        (tmp_path / "a.h").write_text("#pragma once\n#include <missing.h>\n#define TWO 2\ninline int unused();\n")
+        code = '#include "a.h"\n' + KERNEL.replace("BODY", "x[i] * TWO * N")
+        made = draft(code, None, str(tmp_path / "my.cu"), (), {"N": "3", "M": "4"}).files["baseline.cu"]
+        assert "#define TWO 2" in made and "#define N 3" in made and "unused" not in made and "M 4" not in made
+
+    def test_all_that_is_missing_is_said_at_once(self) -> None:
+        code = '#include "nowhere.h"\n' + KERNEL.replace("BODY", "one(x[i]) + TWO").replace("float* y", "float4* y")
+        with pytest.raises(SourceError) as caught:
+            draft(code, None, "my.cu")
+        for words in ("one (my.cu:4)", "TWO (my.cu:4)", "nowhere.h", "points to `float4`"):
+            assert words in str(caught.value)
+
+
+class TestTemplates:
+    CODE = """template <int BLOCK, typename T> __global__ void k(const T* x, T* y, int n) {
+        int i = blockIdx.x * BLOCK + threadIdx.x;
+        if (i < n) y[i] = x[i] + T(BLOCK);
+    }
+    """
+
+    @pytest.mark.parametrize(
+        ("host", "entry", "defines", "wanted"),
+        [
+            ("", "k<64, float>", {}, ["constexpr int BLOCK = 64;", "using T = float;", "float32"]),
+            ("", "k", {"BLOCK": "32"}, ["constexpr int BLOCK = 32;", "[types]"]),
+            ("void f(float* x, int n) { k<128><<<n / 128, 128>>>(x, x, n); }", "k", {}, ["BLOCK = 128;", "n // 128"]),
+            (
+                "void f(float* x, int n) { k<8><<<n, 8>>>(x, x, n); k<4><<<n, 4>>>(x, x, n); }",
+                "k",
+                {},
+                ["whether BLOCK = 8"],
+            ),
+        ],
+    )
+    def test_values_are_bound_as_a_compiler_binds_them(
+        self, host: str, entry: str, defines: dict[str, str], wanted: list[str], compiler: Compiler
+    ) -> None:
+        files = draft(self.CODE + host, entry, "my.cu", (), defines).files
+        assert all(one in files["baseline.cu"] + files["task.toml"] for one in wanted)
+        made = compiler.compile(
+            Specialised("cuda", "k", "#define T float\n" * ("[types]" in str(files)) + files["baseline.cu"])
+        )
+        assert isinstance(made, Artifact), made
+
+    def test_a_template_becomes_a_kernel_over_a_type_of_the_task(self, tmp_path: Path, compiler: Compiler) -> None:
+        code = "template <typename T> __device__ T twice(T x) { return x + x; }\ntemplate <typename T>\n"
+        code += (
+            "__global__ void k(const T* x, T* y, T a, int n) {\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        )
+        code += "    if (i < n) y[i] = twice(x[i]) * a;\n}"
+        task = read_task(written(code, tmp_path))
+        assert {one.name: one.dtype for one in task.arguments} == {"x": "T_", "y": "T_", "a": "T_", "n": "int32"}
+        for dtype in ("float32", "float16"):
+            made = compiler.compile(specialise(task.sources("cuda").baseline.template, {}, {"T_": dtype}))
+            assert isinstance(made, Artifact), made
+
+
+def written(code: str, folder: Path, *, filled: bool = True, place: str = "my.cu") -> Path:
+    """Writes the draft of a task; filled: as if the user had nothing to change in it."""
+    for name, text in draft(code, None, place).files.items():
+        (folder / name).write_text(re.sub("  # FILL:.*", "", text) if filled else text)
+    return folder / "task.toml"
+
+
+class TestTask:
+    def test_what_is_not_known_is_named_line_by_line_until_nothing_is_left(self, tmp_path: Path) -> None:
+        path = written(SAXPY, tmp_path, filled=False)
+        for question in ("the value of a", "the launch", "the sizes you use"):
+            with pytest.raises(TaskError, match=rf"task.toml, line \d+, is still .*: {question}"):
+                read_task(path)
+            path.write_text(re.sub(rf"  # FILL: {question}.*", "", path.read_text()))
+        with pytest.raises(TaskError, match=r"reference.py, line \d+, is still to be filled in: an array for each"):
+            read_task(path)
+        reference = tmp_path / "reference.py"
+        reference.write_text(reference.read_text().split("    return")[0] + '    return {"y": a * in_ + y}\n')
+        task = read_task(path)
+        assert {one.name: (one.role, one.dtype, one.shape, one.value) for one in task.arguments} == {
+            "a": ("scalar", "float32", (), "1.0"),
+            "in_": ("in", "float32", ("n",), None),
+            "y": ("inout", "float32", ("n",), None),
+            "n": ("scalar", "int32", (), "n"),
+        }
+        assert task.bytes == "n * sizeof(float32) + 2 * n * sizeof(float32)"
+
+    @pytest.mark.parametrize(
+        ("code", "message"),
+        [
+            ("int x;", "there is no kernel"),
+            (SAXPY + SAXPY.replace("saxpy", "other"), "2 kernels: choose one of saxpy, other with --entry"),
+            ("template <int N> " + SAXPY, "is a template over the value N: say which one you launch, with -D N=VALUE"),
+            ("#include <torch/extension.h>\n" + SAXPY.replace("a *", "at::f(a) *"), "declared nowhere: at (my.cu:5)"),
+            ("template <typename... T> __global__ void k(float* x, T... rest) {}", "any number of parameters"),
+            (SAXPY.replace("float* y", "float** y"), "is a pointer to pointers: join the arrays into one, `float* y`"),
+            (SAXPY.replace("float* in", "float (*in)[4]"), "declare it as `const float* in`, and for in[i][j] write"),
+            (SAXPY.replace("int n", "const int& n"), "is a reference: declare it by value, as `int n`"),
+            (SAXPY.replace("float a", "float (*a)(float)").replace("a *", "a(1) *"), "is a pointer to a function"),
+            ("struct Two { int p, q; };" + SAXPY.replace("float a", "Two a").replace("a *", "a.p *"), "(p, q)"),
+            (
+                "struct Two { int p; };" + SAXPY.replace("float* y", "Two* y").replace("y[i]", "y[i].p"),
+                "structure `Two`",
+            ),
+            (SAXPY.replace("float* in", "float4* in").replace("in[i]", "in[i].x"), "`const float* in` and cast inside"),
+            (SAXPY.replace("float a", "float3 a").replace("a *", "a.x *"), "(float a_x, float a_y, float a_z)"),
+            (SAXPY.replace("float* y", "void* y").replace("y[i]", "((float*)y)[i]"), "is a void pointer"),
+            (SAXPY.replace("int n", "int lambda").replace("< n", "< lambda"), "reserved name"),
+        ],
+    )
+    def test_what_cannot_be_drafted_is_said_with_the_remedy(self, code: str, message: str) -> None:
+        with pytest.raises(SourceError) as caught:
+            draft(code, None, "my.cu")
+        assert message in str(caught.value) and str(caught.value).startswith("my.cu")
+
+    @pytest.mark.parametrize(
+        ("kind", "dtype"),
+        [
+            ("unsigned long long const", "uint64"),
+            ("short int const", "int16"),
+            ("std::size_t", "uint64"),
+            ("count", "int32"),
+        ],
+    )
+    def test_types_by_any_name(self, kind: str, dtype: str) -> None:
+        code = f"typedef int count;\n{SAXPY.replace('int n', f'{kind} n')}"
+        assert f'dtype = "{dtype}"' in line(code, "n")
+
+    @pytest.mark.parametrize(
+        ("table", "asked_for"),
+        [("__constant__ float table[4];", True), ("__constant__ float table[2] = {1, 2};", False)],
+    )
+    def test_constant_memory_that_nothing_sets_is_to_be_filled_in(self, table: str, asked_for: bool) -> None:
+        text = draft(f"{table}\n{SAXPY.replace('+ y[i]', '+ table[0]')}", None, "my.cu").files["task.toml"]
+        assert ("# FILL: the values of table" in text) is asked_for
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.text(alphabet="__global__ void k(float* p){}[];<>=+*if for return 0123\n#define", max_size=120))
+    def test_any_text_is_read_or_refused_with_a_sentence(self, code: str) -> None:
+        try:
+            draft(code, None, "here.cu")
+        except SourceError as error:
+            assert str(error).startswith("here.cu")
+
+
+class TestOpenCL:
+    GRID = """int at(int x, int y, int w) { return y * w + x; }
+    __kernel void k(__global const float* in, __global float* out, int w, int h) {
+        int x = get_global_id(0), y = get_global_id(1);
+        if (x < w && y < h) out[at(x, y, w)] = in[at(x, y, w)];
+    }
+    __kernel void other(__global FPTYPE* x, __local int* s) { barrier(CLK_LOCAL_MEM_FENCE); }
+    """
+
+    def drafted(self, code: str) -> tuple[str, str]:
+        files = draft(code, "k", "my.cl").files
+        return files["task.toml"], files["baseline.cl"]
+
+    def test_other_kernels_of_the_file_play_no_part(self) -> None:
+        task, source = self.drafted(self.GRID)
+        assert 'shape = ["h", "w"]' in task and 'role = "out"' in task and "other" not in source and "int at(" in source
+
+    @pytest.mark.parametrize(
+        ("body", "shape"),
+        [
+            ("int i = get_global_id(1) * get_global_size(0) + get_global_id(0); if (i < n) y[i] = x[i];", '["n"]'),
+            ("for (int i = get_global_id(0); i < n; i += get_global_size(0)) y[i] = x[i];", '["n"]'),
+            ("int i = get_global_id(0); if (i < n) vstore4(vload4(i, x), i, y);", '["4 * n"]'),
+            ("size_t i = get_group_id(0) * get_local_size(0) + get_local_id(0); if (i < n) y[i] = x[i];", '["n"]'),
+        ],
+    )
+    def test_indices(self, body: str, shape: str) -> None:
+        task, _ = self.drafted(f"__kernel void k(__global const float* x, __global float* y, int n) {{ {body} }}")
+        assert f'name = "y", role = "out", dtype = "float32", shape = {shape}' in task
+
+    def test_local_parameters_in_any_place_are_declared_inside(self) -> None:
+        code = """__kernel void k(__local float* a, __global float* y, __local int* b, int n) {
+            int i = get_global_id(0), t = get_local_id(0);
+            a[t] = i; b[2 * t + 1] = i; barrier(CLK_LOCAL_MEM_FENCE);
+            if (i < n) y[i] = a[0] + b[1];
+        }"""
+        task, source = self.drafted(code)
+        assert "__local float a[256];" in source and "__local int b[512];" in source
+        assert re.search(r"k\(__global float\* y, int n\)", source) and '"a"' not in task
