@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from rewrite_cases import LINE, kernel, require_equal, require_refused, template_of
+from emulation import contents
+from rewrite_cases import LINE, kernel, require_equal, require_refused, task_of, template_of
 
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import rewrite
+from tunesmith.kernels.spec.task import Task, geometry
 from tunesmith.kernels.spec.template import Config, LaunchGeometry
 
 SERIES = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
@@ -16,7 +20,48 @@ FLAT = LaunchGeometry(grid=("ceil_div(n * n, 64)",), block=("64",))
 SQUARE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
 
 
+def opencl(code: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry) -> Task:
+    """A task of the kernel `k`, with a size n."""
+    task = task_of("k", code, arrays, launch, {"n": "int32"})
+    sources = task.backends["cuda"]
+    plain = sources.baseline.template.model_copy(update={"backend": "opencl"})
+    sources = sources.model_copy(update={"baseline": sources.baseline.model_copy(update={"template": plain})})
+    return task.model_copy(update={"backends": {"opencl": sources}})
+
+
+def require_equal_on_device(task: Task, configs: list[Config], n: int) -> None:
+    """The template at each of `configs`, over its defaults, gives on the first OpenCL device what the kernel gave."""
+    cl = pytest.importorskip("pyopencl")
+    found, plain = rewrite(task, "opencl"), task.sources("opencl").baseline.template
+    assert found.template is not None, found.skipped
+    workload = task.workloads[0].model_copy(update={"sizes": {"n": n}})
+    context, given = cl.Context([cl.get_platforms()[0].get_devices()[0]]), contents(task, workload, 1)
+    queue, results = cl.CommandQueue(context), list[np.ndarray]()
+    for template, config in [(plain, {}), *((found.template, found.template.default_config | one) for one in configs)]:
+        assert config.keys() <= template.default_config.keys()
+        run = cl.Program(context, specialise(template, config, {}).source).build().k
+        held = {name: cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=one) for name, one in given.items()}
+        where = geometry(template, config, workload)
+        threads = tuple(grid * block for grid, block in zip(where.grid, where.block, strict=True))
+        run(queue, threads, where.block, *held.values(), np.int32(n))
+        results.append(np.empty_like(given["y"]))
+        cl.enqueue_copy(queue, results[-1], held["y"])
+    assert not np.array_equal(results[0], given["y"])
+    for one, config in zip(results[1:], configs, strict=True):
+        assert np.allclose(one, results[0], rtol=1e-5, atol=1e-5), config
+
+
 class TestHalo:
+    def test_opencl_stages_a_plane_and_a_window(self) -> None:
+        body = """__kernel void k(__global const float* x, __global float* y, int n) {
+            const int u = get_global_id(0), v = get_global_id(1);
+            if (u < 1 || v < 1 || u >= n - 1 || v >= n - 1) return;
+            float s = 0;
+            for (int d = 0; d < 3; ++d) s += x[(v + d - 1) * n + u] * d + x[v * n + (u + d - 1)];
+            y[v * n + u] = s; }"""
+        configs: list[Config] = [{"HALO": True}, {"HALO": True, "BLOCK_X": 8, "BLOCK_Y": 16}]
+        require_equal_on_device(opencl(body, PLANE, SQUARE), configs, 37)
+
     def test_what_lies_beyond_a_guard_is_staged_as_far_as_the_array_goes(self, tmp_path: Path) -> None:
         body = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) if (i > 3) y[i] = x[i] + x[i - 1] - x[i + 5];"
         task = kernel(body, {**SERIES, "x": ("in", "float32", "n + 5")}, LINE)
@@ -203,3 +248,52 @@ class TestShuffles:
     )
     def test_what_is_no_whole_tree_stays(self, steps: str, why: str) -> None:
         require_refused(kernel(f"{OWN} {steps} {FIRST}", SUMS, BLOCKS), {"SHUFFLES"}, why)
+
+
+COUNTS = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100"), "z": ("inout", "float32", "n")}
+
+
+class TestOwnBins:
+    @pytest.mark.parametrize(
+        ("body", "launch", "configs"),
+        [
+            (
+                "for (int e = blockIdx.x * blockDim.x + threadIdx.x; e < n; e += gridDim.x * blockDim.x) "
+                "{ const int v = x[e]; if (v > 3) atomicAdd(&y[v], 2); }",
+                LaunchGeometry(grid=("3",), block=("64",)),
+                [{"OWN_BINS": True}, {"OWN_BINS": True, "BLOCK": 128}],
+            ),
+            (
+                "int* to = y + 1; const int e = (blockIdx.x * 16 + threadIdx.x) * 4 + threadIdx.y; "
+                "if (e < n) { atomicAdd(to + x[e] % 99, 1); atomicAdd(z + e % n, 0.5f); }",
+                LaunchGeometry(grid=("ceil_div(n, 64)",), block=("16", "4")),
+                [{"OWN_BINS": True}],
+            ),
+        ],
+    )
+    def test_any_grid_has_bins_of_its_blocks(
+        self, body: str, launch: LaunchGeometry, configs: list[Config], tmp_path: Path
+    ) -> None:
+        require_equal(kernel(body, COUNTS, launch), configs, tmp_path, n=1000)
+
+    @pytest.mark.parametrize("early", ["if (e >= n) return;", ""])
+    def test_opencl_has_bins_of_its_own(self, early: str) -> None:
+        code = f"""__kernel void k(__global const int* x, __global int* y, int n) {{ const size_t e = get_global_id(0); {early}
+            if (e < n) {{ atomic_inc(&y[x[e]]); atomic_add(y + 3, 2); }} }}"""
+        arrays = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100")}
+        configs: list[Config] = [{"OWN_BINS": True}, {"OWN_BINS": True, "ITEMS": 16, "BLOCK": 128}]
+        require_equal_on_device(opencl(code, arrays, LINE), configs, 1000)
+
+    @pytest.mark.parametrize(
+        ("body", "why"),
+        [
+            ("if (i < n) y[x[i]] += 1;", "no array that threads do nothing to but add"),
+            ("if (i < n) { atomicAdd(&y[x[i]], 1); if (y[0] > 3) z[i] = 1; }", "no array"),
+            ("if (i < n && atomicAdd(&y[x[i]], 1) > 3) z[i] = 1;", "no array"),
+            ("if (i < n) tally(y, x[i]);", "no array"),
+        ],
+    )
+    def test_what_is_read_or_given_away_stays(self, body: str, why: str) -> None:
+        more = "__device__ void tally(int* of, int at) { atomicAdd(of + at, 1); }"
+        whole = f"const int i = blockIdx.x * blockDim.x + threadIdx.x; {body}"
+        require_refused(kernel(whole, COUNTS, LINE, more), {"OWN_BINS"}, why)
