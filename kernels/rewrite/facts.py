@@ -65,7 +65,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`for (int v = first; v < bound; v += step)`. kind: the threads of a block, or of the grid, take turns; or each thread
+    """`for (int v = first; v < bound; v += step)`, also of a variable declared before that nothing else uses. kind: the threads of a block, or of the grid, take turns; or each thread
     counts on its own. axis: of the grid's threads."""
 
     node: Node
@@ -82,12 +82,12 @@ class Loop:
 
     @property
     def first_node(self) -> Node:
-        declared = self.node.kids[0].kids[0]
-        return declared.kids[-1]
+        start = self.node.kids[0]
+        return (start if start.what == "assign" else start.kids[0]).kids[-1]
 
     @property
     def atom(self) -> str:
-        return _atom(self.variable)
+        return _atom_of(self.variable, self.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,11 @@ class Atom:
 
 def _atom(symbol: Symbol) -> str:
     return f"{symbol.name}#{symbol.place}"
+
+
+def _atom_of(variable: Symbol, loop: Node) -> str:
+    """The variable of a loop, which is another in each loop."""
+    return _atom(variable) if loop.kids[0].what != "assign" else f"{_atom(variable)}@{loop.start}"
 
 
 class Facts:
@@ -285,10 +290,10 @@ class Facts:
                     return value
                 self.atoms.setdefault(_atom(symbol), Atom(2, symbol))
                 return Form.atom(_atom(symbol))
-            loop = self._home.get(symbol)
-            if loop is not None and loop.holds(node):
-                self.atoms.setdefault(_atom(symbol), Atom(2, symbol))
-                return Form.atom(_atom(symbol))
+            loop = next((one for one in self.homes.get(symbol, []) if one.holds(node)), None)
+            if loop is not None:
+                self.atoms.setdefault(_atom_of(symbol, loop), Atom(2, symbol))
+                return Form.atom(_atom_of(symbol, loop))
         return self._once(node)
 
     def _is_memory(self, atom: str) -> bool:
@@ -320,16 +325,29 @@ class Facts:
         return made.parent.what == "declaration" and any(above is block for above, _ in place.above())
 
     @cached_property
-    def _home(self) -> dict[Symbol, Node]:
-        """The loops that alone change their variable, by the variable."""
-        found: dict[Symbol, Node] = {}
+    def homes(self) -> dict[Symbol, list[Node]]:
+        """The loops that alone change their variable, by the variable: between them it has no value that anything uses."""
+        found: dict[Symbol, list[Node]] = {}
         for symbol, places in self.changed.items():
-            if len(places) == 1:
-                for above, part in places[0].above():
-                    if above.what == "for" and part is above.kids[2]:
-                        found[symbol] = above
-                    break
+            loops = [one.parent for one in places]
+            heads = [one for one in loops if one is not None and one.what == "for"]
+            if len(heads) < len(places) or not all(one in loop.kids[:3:2] for one, loop in zip(places, heads, strict=True)):
+                continue
+            homes = list(dict.fromkeys(heads))
+            if len(places) == 1 and places[0] is homes[0].kids[2]:
+                found[symbol] = homes
+                continue
+            uses = [one for one in self.body.walk() if one.what == "name" and one.symbol is symbol]
+            begins = all(one.kids[0] in places and one.kids[2] in places for one in homes)
+            inside = all(sum(loop.holds(use) for loop in homes) == 1 for use in uses)
+            if begins and inside and symbol.type.what == "number" and not symbol.shared and not symbol.static:
+                found[symbol] = homes
         return found
+
+    def counts_anew(self, symbol: Symbol) -> bool:
+        """Whether a variable only counts in loops that each begin with a value of their own, and has none behind them."""
+        loops = self.homes.get(symbol, [])
+        return bool(loops) and all(one.kids[0].what == "assign" for one in loops)
 
     def reach(self, form: Form) -> int:
         """How far a value is the same: 0 for all threads, 1 for those of a block, 2 for the thread itself."""
@@ -635,10 +653,16 @@ class Facts:
         return [(loop, one) for loop, one in found if loop is not None]
 
     def loop(self, node: Node) -> Loop | None:
-        if node.what != "for" or node.kids[0].what != "declaration" or len(node.kids[0].kids) != 1:
+        if node.what != "for":
             return None
-        start, test, update = node.kids[0].kids[0], node.kids[1], node.kids[2]
-        variable = start.symbol
+        start, test, update = node.kids[:3]
+        if start.what == "declaration" and len(start.kids) == 1:
+            start = start.kids[0]
+            variable = start.symbol
+        else:
+            variable = start.kids[0].symbol if start.what == "assign" and start.op == "=" else None
+            if variable is None or node not in self.homes.get(variable, []):
+                return None
         if variable is None or not start.kids or start.type.what != "number" or test.what != "binary":
             return None
         left, right = test.kids
@@ -652,7 +676,7 @@ class Facts:
         elif update.what == "assign" and update.op == "+=" and _is(update.kids[0], variable):
             step = self.form(update.kids[1])
         elif update.what == "assign" and update.op == "=" and _is(update.kids[0], variable):
-            step = self.form(update.kids[1]) - Form.atom(_atom(variable))
+            step = self.form(update.kids[1]) - Form.atom(_atom_of(variable, node))
         else:
             return None
         first, bound = self.form(start.kids[-1]), self.form(right) + (ONE if sign == "<=" else ZERO)

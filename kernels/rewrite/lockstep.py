@@ -121,8 +121,9 @@ class Lockstep:
                     node.op.replace("++", "+=").replace("--", "-=")[:-1], self._value(target, thread), value
                 )
             found[thread] = value
-        if target.what == "name" and target.symbol in self._variables:
-            self._variables[target.symbol] |= found
+        symbol = target.symbol
+        if target.what == "name" and symbol is not None and symbol.what == "variable" and not symbol.shared:
+            self._variables.setdefault(symbol, {}).update(found)
             return
         places = {thread: self._value(Node("address", 0, 0, target.type, [target]), thread) for thread in threads}
         if any(not isinstance(one, _Parts) for one in found.values()) or len(set(places.values())) < len(places):

@@ -183,11 +183,12 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     needed = [one for one in declared if facts.declared_in(one) & facts.names_in(loop.body)]
     parts += [
         f"[&](const int {i}, const int {j}, const long long {k}, const auto& {part}_of_{down}, const auto& "
-        f"{part}_of_{across}) {{ {coordinates(True)} const {kind} {loop.variable.name} = {k};\n",
+        f"{part}_of_{across}) {{ {coordinates(True)}\n",
         *(part_ for one in needed for part_ in (span(one, *moved), "\n")),
+        f"{{ const {kind} {loop.variable.name} = {k};\n",
         *(f"auto& {symbol.name} = {results[symbol]}[{i}][{j}]; " for symbol in found.sums),
         span(loop.body, *swaps, *moved),
-        "; });\n",
+        "; } });\n",
     ]
     back = " ".join(f"{symbol.name} = {results[symbol]}[{i}][{j}];" for symbol in found.sums)
     after = [part_ for one in found.after for part_ in (span(one, *moved), ";\n")]

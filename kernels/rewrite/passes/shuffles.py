@@ -77,7 +77,8 @@ def _in_block(subject: Subject, block: Node, array: Symbol, threads: int) -> lis
 def _is_left(subject: Subject, statements: list[Node]) -> bool:
     """Whether nothing behind the statements uses a variable that they declare or change."""
     facts = subject.facts
-    made = {one for each in statements for one in (*facts.declared_in(each), *facts.changed_in(each)) if not one.shared}
+    made = {one for each in statements for one in (*facts.declared_in(each), *facts.changed_in(each))}
+    made = {one for one in made if not one.shared and not facts.counts_anew(one)}
     later = (one for one in facts.body.walk() if one.what == "name" and one.start >= statements[-1].end)
     return not any(one.symbol in made for one in later) and not statements[-1].fixed
 

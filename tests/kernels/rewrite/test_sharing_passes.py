@@ -297,3 +297,40 @@ class TestOwnBins:
         more = "__device__ void tally(int* of, int at) { atomicAdd(of + at, 1); }"
         whole = f"const int i = blockIdx.x * blockDim.x + threadIdx.x; {body}"
         require_refused(kernel(whole, COUNTS, LINE, more), {"OWN_BINS"}, why)
+
+
+class TestLanes:
+    def test_counters_that_are_declared_ahead_of_their_loops(self, tmp_path: Path) -> None:
+        body = """int who = threadIdx.x + blockIdx.x * blockDim.x, c; if (n <= who) return;
+            float dot = 0, most = x[who * n];
+            for (c = 0; c < n; c++) dot += x[c + who * n] * v[c];
+            for (c = 1; n > c; c += 1) most = x[who * n + c] > most ? x[who * n + c] : most;
+            y[who] = dot; z[who] = most;"""
+        arrays = {**PLANE, "v": ("in", "float32", "n"), "y": ("inout", "float32", "n"), "z": ("inout", "float32", "n")}
+        known = template_of(
+            kernel(body.replace("x[who * n + c] > most ? x[who * n + c] : most", "fmaxf(most, x[c])"), arrays, LINE)
+        )
+        assert "LANES" in known.default_config
+        task = kernel(
+            body.replace("x[who * n + c] > most ? x[who * n + c] : most", "fmaxf(x[who * n + c], most)"), arrays, LINE
+        )
+        require_equal(task, [{"LANES": 8}, {"LANES": 32, "BLOCK": 128}], tmp_path, n=75)
+
+    def test_a_row_by_pointer_whose_result_goes_to_every_element(self, tmp_path: Path) -> None:
+        body = """const long long line = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+            if (line < n) {
+                const float* from = x + line * n; float* to = y + n * line; double total = 1;
+                for (unsigned int k = 0; k < n; ++k) { const float e = from[k]; if (e > 0) total = total + e; }
+                const float by = 1.0f / (float)total;
+                for (unsigned int k = 0; k < n; ++k) to[k] = from[k] * by;
+            }"""
+        require_equal(kernel(body, PLANE, LINE), [{"LANES": 4}, {"LANES": 16, "FAST_MATH": True}], tmp_path, n=75)
+
+    def test_a_counter_that_goes_on_keeps_its_rounds(self) -> None:
+        body = """int i = blockIdx.x * blockDim.x + threadIdx.x, k = 0; if (i >= n) return; float s = 0;
+            for (; k < n / 2; ++k) s += x[i * n + k];
+            for (; k < n; ++k) s += 2 * x[i * n + k];
+            y[i] = s;"""
+        require_refused(
+            kernel(body, {**PLANE, "y": ("inout", "float32", "n")}, LINE), {"LANES"}, "lanes do not share a row"
+        )
