@@ -28,6 +28,7 @@ from tunesmith.kernels.rewrite.passes import (
     teams,
     tiles,
     vectors,
+    walk,
 )
 from tunesmith.kernels.rewrite.passes.record import Pass, Subject
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, sharing
@@ -67,6 +68,7 @@ RULES: tuple[Pass, ...] = (
     launch.BLOCK_SIZE,
     own_bins.OWN_BINS,
     halo.HALO,
+    walk.WALK,
     vectors.VECTORS,
     tiles.TRANSPOSED_TILES,
     output_tiles.OUTPUT_TILES,
@@ -161,6 +163,7 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"LANES": (32,)},
     {"OWN_BINS": (1,), "ITEMS": (32, 8), "BLOCK": (256,)},
     {"HALO": (1,)},
+    {"WALK": (8, 4, 2), "RESTRICT": (1,), "INDEX_BITS": (32,)},
 )
 """Each element is needed by several threads: it is read once for all of them."""
 _STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (

@@ -24,7 +24,7 @@ _UNKNOWN = 9
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where an access is in a box. column, row: distances; rounds: for both, what loops add, in C, at least 0; spans: the
     largest such number, None where it is not known."""
 
@@ -36,7 +36,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Box:
+class Box:
     """axis: of the threads that are neighbours in a row; down: of those in different rows, or empty; apart: elements between
     rows; base: the element of a block's first thread without distances."""
 
@@ -45,7 +45,7 @@ class _Box:
     down: str
     apart: Form
     base: Form
-    places: tuple[_Place, ...]
+    places: tuple[Place, ...]
 
     def reach(self, which: int) -> tuple[int, int | None]:
         """The least distance of elements from their thread, and how far the largest is from it; along rows 0, across 1."""
@@ -65,13 +65,13 @@ class _Box:
         return reads - (1 if self.down else _UNKNOWN if high is None else high + 1)
 
 
-def _box(subject: Subject) -> _Box | Refused:
+def _box(subject: Subject) -> Box | Refused:
     facts, why = subject.facts, "no array is read at several places around that of a thread by the threads of a block"
     if isinstance(subject.work, Rows) or not all(subject.block(axis).isdigit() for axis in AXES):
         return Refused(
             "nothing is staged with a margin: blocks take turns on rows, or their size depends on the workload"
         )
-    found = list[_Box]()
+    found = list[Box]()
     for root in facts.arrays:
         if facts.is_written(root) or root in facts.escaping or not subject.dtype(root):
             continue
@@ -83,7 +83,7 @@ def _box(subject: Subject) -> _Box | Refused:
     return max(found, key=lambda one: one.gain, default=None) or Refused(f"nothing is staged with a margin: {why}")
 
 
-def _boxes(subject: Subject, root: Symbol) -> Iterator[_Box]:
+def _boxes(subject: Subject, root: Symbol) -> Iterator[Box]:
     """The boxes that hold accesses of an array whose places differ by known distances."""
     facts, plan = subject.facts, Plan(subject)
     own = [(one, one.index) for one in facts.of(root) if not one.node.fixed]
@@ -95,15 +95,15 @@ def _boxes(subject: Subject, root: Symbol) -> Iterator[_Box]:
         for down in ("", *(other for other in AXES if other != axis)):
             pitches = {form.times(f"threadIdx.{down}") for _, form in mine} if down else _pitches(subject, mine)
             for apart in sorted(pitches, key=repr):
-                groups: dict[Form, list[_Place]] = {}
+                groups: dict[Form, list[Place]] = {}
                 for access, form in mine:
                     rest = form - Form.atom(f"threadIdx.{axis}")
                     rest -= Form.atom(f"threadIdx.{down}") * apart if down else ZERO
-                    found = _place(subject, access, rest, apart)
+                    found = place_of(subject, access, rest, apart)
                     if found is not None and plan.written(found[1], None) and facts.reach(found[1] + apart) < 2:
                         groups.setdefault(found[1], []).append(found[0])
                 if plan.written(apart, None) and (apart.terms or not down):
-                    yield from (_Box(root, axis, down, apart, base, tuple(those)) for base, those in groups.items())
+                    yield from (Box(root, axis, down, apart, base, tuple(those)) for base, those in groups.items())
 
 
 def _pitches(subject: Subject, own: list[tuple[Access, Form]]) -> set[Form]:
@@ -113,7 +113,7 @@ def _pitches(subject: Subject, own: list[tuple[Access, Form]]) -> set[Form]:
     return {one for one in found if len(one.terms) == 1 and one not in (ONE, -ONE)} | {ZERO}
 
 
-def _place(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[_Place, Form] | None:
+def place_of(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[Place, Form] | None:
     """Where an access is in a box, and what is left of its index beside distances."""
     facts, plan, rounds, spans = subject.facts, Plan(subject), ["0", "0"], [0, 0]
     lengths = list[tuple[int, int | None]]()
@@ -137,10 +137,10 @@ def _place(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[_
         row = int(dict(rest.terms).get(apart.terms[0][0], 0) / apart.terms[0][1])
     rest -= apart * Form.number(row)
     column = dict(rest.terms).get((), 0)
-    return _Place(access, column, row, (rounds[0], rounds[1]), (known[0], known[1])), rest - Form.number(column)
+    return Place(access, column, row, (rounds[0], rounds[1]), (known[0], known[1])), rest - Form.number(column)
 
 
-def _halo(subject: Subject, box: _Box, plan: Plan) -> Change:
+def _halo(subject: Subject, box: Box, plan: Plan) -> Change:
     name, at, staged = subject.name("HALO"), subject.name("HALO_AT"), subject.name("staged")
     (left, wide), (top, high) = box.reach(0), box.reach(1)
     own = {axis: subject.block(axis) for axis in AXES}

@@ -304,16 +304,10 @@ class TestLanes:
         body = """int who = threadIdx.x + blockIdx.x * blockDim.x, c; if (n <= who) return;
             float dot = 0, most = x[who * n];
             for (c = 0; c < n; c++) dot += x[c + who * n] * v[c];
-            for (c = 1; n > c; c += 1) most = x[who * n + c] > most ? x[who * n + c] : most;
+            for (c = 1; n > c; c += 1) most = fmaxf(x[who * n + c], most);
             y[who] = dot; z[who] = most;"""
         arrays = {**PLANE, "v": ("in", "float32", "n"), "y": ("inout", "float32", "n"), "z": ("inout", "float32", "n")}
-        known = template_of(
-            kernel(body.replace("x[who * n + c] > most ? x[who * n + c] : most", "fmaxf(most, x[c])"), arrays, LINE)
-        )
-        assert "LANES" in known.default_config
-        task = kernel(
-            body.replace("x[who * n + c] > most ? x[who * n + c] : most", "fmaxf(x[who * n + c], most)"), arrays, LINE
-        )
+        task = kernel(body, arrays, LINE)
         require_equal(task, [{"LANES": 8}, {"LANES": 32, "BLOCK": 128}], tmp_path, n=75)
 
     def test_a_row_by_pointer_whose_result_goes_to_every_element(self, tmp_path: Path) -> None:
@@ -334,3 +328,57 @@ class TestLanes:
         require_refused(
             kernel(body, {**PLANE, "y": ("inout", "float32", "n")}, LINE), {"LANES"}, "lanes do not share a row"
         )
+
+
+SIGNAL = {"x": ("in", "float32", "n * 40"), "y": ("out", "float32", "n * 40")}
+STEPS = LaunchGeometry(grid=("1", "n"), block=("64",))
+
+
+class TestWalk:
+    @pytest.mark.parametrize(
+        "window",
+        [
+            "for (int k = 0; k < 4; ++k) { const int from = step - 3 + k; if (from >= 0) s += x[(long long)from * 40 + ch] / (k + 1); }",
+            "for (int back = 0; back <= 2; back++) if (step >= back) s = s * 0.5f + x[ch + 40 * (step - back)];",
+            "s = x[step * 40 + ch] - (step > 0 ? x[(step - 1) * 40 + ch] : 0) + (step + 2 < n ? x[(step + 2) * 40 + ch] : 1);",
+        ],
+    )
+    def test_a_causal_window_over_the_blocks_of_a_grid(self, window: str, tmp_path: Path) -> None:
+        body = f"""const int ch = blockIdx.x * blockDim.x + threadIdx.x, step = blockIdx.y; if (ch >= 40) return;
+            float s = 0; {window} y[step * 40 + ch] = s;"""
+        configs: list[Config] = [{"WALK": 2}, {"WALK": 8, "RESTRICT": True}, {"WALK": 4, "BLOCK": 128}]
+        require_equal(kernel(body, SIGNAL, STEPS), configs, tmp_path, n=37)
+
+    def test_rows_of_a_stencil_that_threads_go_down(self, tmp_path: Path) -> None:
+        body = """int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;
+            if (c < 1 || r < 1 || c >= n - 1 || r >= n - 1) return;
+            float s = 0;
+            for (int a = -1; a <= 1; ++a) for (int b = -1; b <= 1; ++b) s += x[(r + a) * n + c + b] * (a + 2 * b + 5);
+            y[r * n + c] = s;"""
+        configs: list[Config] = [{"WALK": 2}, {"WALK": 8, "BLOCK_X": 32, "BLOCK_Y": 4}]
+        require_equal(kernel(body, PLANE, SQUARE), configs, tmp_path, n=37)
+
+    def test_opencl_goes_on_from_row_to_row(self) -> None:
+        code = """__kernel void k(__global const float* x, __global float* y, int n) {
+            const int u = get_global_id(0), v = get_global_id(1);
+            if (u < n && v > 0 && v < n - 1) y[v * n + u] = x[(v - 1) * n + u] - 2 * x[v * n + u] + x[(v + 1) * n + u]; }"""
+        configs: list[Config] = [{"WALK": 2}, {"WALK": 4, "BLOCK_X": 8, "BLOCK_Y": 8}]
+        require_equal_on_device(opencl(code, PLANE, SQUARE), configs, 37)
+
+    @pytest.mark.parametrize(
+        ("window", "why"),
+        [
+            ("for (int k = 0; k < 3; ++k) s += x[(step * 2 + k) * 40 % n + ch];", "nothing alike"),
+            ("for (int k = 0; k < n; ++k) s += x[k * 40 + ch];", "nothing alike"),
+            ("for (int k = 0; k < 3; ++k) if (step >= k) s += x[(step - k) * 40 + ch] + gridDim.y;", "nothing alike"),
+            ("for (int k = 0; k < 64; ++k) if (step >= k) s += x[(step - k) * 40 + ch];", "nothing alike"),
+            (
+                "ch += 0; n -= 1; if (step > 0) s = x[(step - 1) * 40 + ch] - x[step * 40 + ch];",
+                "no thread keeps a window: the kernel changes its parameter n",
+            ),
+        ],
+    )
+    def test_steps_that_share_nothing_stay(self, window: str, why: str) -> None:
+        body = f"""int ch = blockIdx.x * blockDim.x + threadIdx.x, step = blockIdx.y; if (ch >= 40) return;
+            float s = 0; {window} y[step * 40 + ch] = s;"""
+        require_refused(kernel(body, SIGNAL, STEPS), {"WALK"}, why)
