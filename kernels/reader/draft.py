@@ -15,14 +15,12 @@ from pathlib import Path
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
 from tunesmith.kernels.reader.arguments import refused
 from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
-from tunesmith.kernels.reader.parse import Unit
+from tunesmith.kernels.reader.parse import SourceError, Unit
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
-from tunesmith.kernels.rewrite.source import Source, SourceError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS
 from tunesmith.kernels.spec.taskfile import MARK
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
-
 
 KNOWN = HEADERS | STANDARD.keys()
 """Headers that need not be found."""
@@ -30,13 +28,12 @@ KNOWN = HEADERS | STANDARD.keys()
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A drafted task. name: of the kernel; files: text by file name; left: lines that are still to be filled in; notes:
-    what its author should know, a sentence each."""
+    """A drafted task. name: of the kernel; files: text by file name; left: lines that are still to be filled in."""
 
     name: str
+    backend: BackendName
     files: dict[str, str]
     left: int
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +160,7 @@ def draft(
     ]
     files = {"task.toml": "\n".join(lines), "reference.py": _reference(read, parameters, names), file: read.slice.text}
     left = sum(line.count(f" {MARK}") for name, one in files.items() if name != file for line in one.splitlines())
-    return Draft(read.name, files, left, tuple(_oddities(read)))
-
-
-def _oddities(read: Read) -> list[str]:
-    kernels = (
-        [one for one in Source(read.slice.text).kernels if one.name == read.name] if read.backend == "cuda" else []
-    )
-    return [f"The rules leave this kernel as it is: {one.why}." for kernel in kernels for one in kernel.oddities]
+    return Draft(read.name, read.backend, files, left)
 
 
 def _positive(value: str) -> str:

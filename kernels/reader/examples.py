@@ -17,7 +17,7 @@ import numpy as np
 
 from tunesmith.kernels.reader.draft import Read, read_kernel
 from tunesmith.kernels.reader.facts import product
-from tunesmith.kernels.rewrite.source import SourceError
+from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Fill, Task, Tolerance, Workload

@@ -275,8 +275,8 @@ class _Host:
             one
             for one in node.kids
             if not (
-                _unwrapped(one).what == "DECL_REF_EXPR"
-                and _unwrapped(one).kind.what == "void"
+                (_unwrapped(one).what == "DECL_REF_EXPR"
+                and _unwrapped(one).kind.what == "void")
                 or _unwrapped(one).target == node.target
             )
         ]

@@ -17,11 +17,11 @@ from typing import Any
 
 import clang.cindex as clang
 
-from tunesmith.kernels.rewrite.source import SourceError
+from tunesmith.hw.errors import TunesmithError
 
 BUILTINS = {"cuda": Path(__file__).with_name("builtins.cuh"), "opencl": Path(__file__).with_name("builtins.cl")}
 _CUDA = "-x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_90 -std=c++17 -nostdinc -nostdinc++"
-_OPTIONS = {"cuda": _CUDA.split(), "opencl": "-x cl -cl-std=CL1.2 -target spir64".split()}
+_OPTIONS = {"cuda": _CUDA.split(), "opencl": ["-x", "cl", "-cl-std=CL1.2", "-target", "spir64"]}
 _QUIET = ["-w", "-ferror-limit=0", "-Wno-unknown-cuda-version"]
 _EMPTY = "/empty"
 """A folder that exists in memory alone, for headers that are not found."""
@@ -34,6 +34,10 @@ _UNKNOWN = re.compile(
     r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: (?:in (?:namespace )?'([\w:]+)'))?"
 )
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
+
+
+class SourceError(TunesmithError):
+    """A source cannot be read as a kernel to tune."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -649,11 +649,10 @@ class Run:
             return self.alias.get("this")
         if node.kids and (
             node.what in ("UNEXPOSED_EXPR", "MATERIALIZE_TEMPORARY_EXPR") or node.what.endswith("CAST_EXPR")
-        ):
-            if node.kids[0].kind.what in ("record", "number", "float", "array", "pointer"):
-                inner = self.place(node.kids[0])
-                vector = node.kids[0].kind.what == "record" and node.kids[0].kind.element is not None
-                return (*inner, "*") if isinstance(inner, tuple) and vector and node.kind.what != "record" else inner
+        ) and node.kids[0].kind.what in ("record", "number", "float", "array", "pointer"):
+            inner = self.place(node.kids[0])
+            vector = node.kids[0].kind.what == "record" and node.kids[0].kind.element is not None
+            return (*inner, "*") if isinstance(inner, tuple) and vector and node.kind.what != "record" else inner
         if node.what in ("UNARY_OPERATOR", "BINARY_OPERATOR", "COMPOUND_ASSIGNMENT_OPERATOR") and (
             node.op.endswith("=") or node.op.startswith(("++", "--"))
         ):

@@ -23,7 +23,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _STD = re.compile(r"(?<![\w:])(?:::)?std::(?=\w)")
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:if|elif|ifdef|ifndef)\b(.*)$", re.MULTILINE)
 _PLAIN = frozenset(
-    "cuda_runtime.h device_launch_parameters.h vector_types.h vector_functions.h math_constants.h".split()
+    ["cuda_runtime.h", "device_launch_parameters.h", "vector_types.h", "vector_functions.h", "math_constants.h"]
 )
 """Headers that declare what is declared without them."""
 _HERE = "stub"
@@ -209,7 +209,7 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     types = {name: _free(name, other) for name, bound in entry.types.items() if bound is None}
     ends = dict[tuple[str, int], int]()
     for one in sorted(reached.kept.values(), key=lambda one: (one.file, one.start, -one.end)):
-        if one is kernel or ends.get((one.file, 0), 0) > one.start and one.end <= ends[one.file, 0]:
+        if one is kernel or (ends.get((one.file, 0), 0) > one.start and one.end <= ends[one.file, 0]):
             continue
         ends[one.file, 0] = one.end
         if kind(one.cursor) in FUNCTIONS and one.cursor.get_usr() == entry.declared.get_usr():

@@ -12,15 +12,62 @@ from typing import Any
 
 from tunesmith.kernels.reader.parse import constant, kind, library
 
-_BINARY = dict(
-    enumerate("* / % + - << >> <=> < > <= >= == != & ^ | && || = *= /= %= += -= <<= >>= &= ^= |= ,".split(), start=3)
+BINARY = dict(
+    enumerate(
+        [
+            "*",
+            "/",
+            "%",
+            "+",
+            "-",
+            "<<",
+            ">>",
+            "<=>",
+            "<",
+            ">",
+            "<=",
+            ">=",
+            "==",
+            "!=",
+            "&",
+            "^",
+            "|",
+            "&&",
+            "||",
+            "=",
+            "*=",
+            "/=",
+            "%=",
+            "+=",
+            "-=",
+            "<<=",
+            ">>=",
+            "&=",
+            "^=",
+            "|=",
+            ",",
+        ],
+        start=3,
+    )
 )
-_UNARY = dict(enumerate("++ -- ++x --x & * + - ~ !".split(), start=1))
+UNARY = dict(enumerate(["++", "--", "++x", "--x", "&", "*", "+", "-", "~", "!"], start=1))
 _BITS = {"BOOL": 1, "CHAR_S": 8, "CHAR_U": 8, "SCHAR": 8, "UCHAR": 8, "SHORT": 16, "USHORT": 16, "INT": 32, "UINT": 32}
 _BITS |= {"LONG": 64, "ULONG": 64, "LONGLONG": 64, "ULONGLONG": 64, "ENUM": 32}
 _UNSIGNED = frozenset({"BOOL", "CHAR_U", "UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG"})
 _SIZED = frozenset(
-    "POINTER CONSTANTARRAY FLOAT DOUBLE HALF FLOAT16 LONGDOUBLE BFLOAT16 RECORD VECTOR EXTVECTOR".split()
+    [
+        "POINTER",
+        "CONSTANTARRAY",
+        "FLOAT",
+        "DOUBLE",
+        "HALF",
+        "FLOAT16",
+        "LONGDOUBLE",
+        "BFLOAT16",
+        "RECORD",
+        "VECTOR",
+        "EXTVECTOR",
+    ]
 )
 _SKIPPED = ("TYPE_REF", "TEMPLATE_REF", "NAMESPACE_REF", "OVERLOADED_DECL_REF")
 
@@ -114,10 +161,10 @@ def lower(cursor: Any) -> Node:
         return lower(kids[0])
     made = Node(what, kind_of(cursor.type), [], cursor)
     if what in ("BINARY_OPERATOR", "COMPOUND_ASSIGNMENT_OPERATOR"):
-        made.op = _BINARY.get(library().clang_getCursorBinaryOperatorKind(cursor), "")
+        made.op = BINARY.get(library().clang_getCursorBinaryOperatorKind(cursor), "")
     elif what == "UNARY_OPERATOR":
-        made.op = _UNARY.get(library().clang_getCursorUnaryOperatorKind(cursor), "")
-    elif what.endswith("_LITERAL") or what in ("CXX_UNARY_EXPR", "CXX_BOOL_LITERAL_EXPR", "CXX_NULL_PTR_LITERAL_EXPR"):
+        made.op = UNARY.get(library().clang_getCursorUnaryOperatorKind(cursor), "")
+    elif what.endswith("_LITERAL") or what in ("CXXUNARY_EXPR", "CXX_BOOL_LITERAL_EXPR", "CXX_NULL_PTR_LITERAL_EXPR"):
         made.value = constant(cursor) if "NULL_PTR" not in what else 0
         return made
     elif what in ("DECL_REF_EXPR", "MEMBER_REF_EXPR", "CALL_EXPR"):
@@ -137,27 +184,25 @@ def lower(cursor: Any) -> Node:
         elif what == "VAR_DECL":
             kids = kids[-1:]
     elif what == "FOR_STMT":
-        made.kids = _parts_of_for(cursor, kids)
+        nothing = Node("NULL_STMT", Kind("void", 0, "void"), [], cursor)
+        made.kids = [nothing if one is None else lower(one) for one in parts_of_for(cursor, kids)]
         return made
     made.kids = [lower(one) for one in kids]
     return made
 
 
-def _parts_of_for(cursor: Any, kids: list[Any]) -> list[Node]:
-    """The start, the condition, the step and the body of a loop, of which clang leaves out those that are missing."""
-    nothing = Node("NULL_STMT", Kind("void", 0, "void"), [], cursor)
+def parts_of_for(cursor: Any, kids: list[Any]) -> list[Any]:
+    """The start, the condition, the step and the body of a loop, None for those that are missing: clang leaves them out."""
     if len(kids) == 4:
-        return [lower(one) for one in kids]
-    parts, marks, depth = [nothing, nothing, nothing], list[int](), 0
+        return kids
+    parts: list[Any] = [None, None, None]
+    marks, depth = list[int](), 0
     for token in cursor.get_tokens():
-        if token.spelling in "([{":
-            depth += 1
-        elif token.spelling in ")]}":
-            depth -= 1
-            if not depth:
-                break
-        elif token.spelling == ";" and depth == 1:
+        depth += (token.spelling in ("(", "[", "{")) - (token.spelling in (")", "]", "}"))
+        if token.spelling == ";" and depth == 1:
             marks.append(token.extent.start.offset)
+        if len(marks) == 2:
+            break
     for one in kids[:-1]:
-        parts[sum(mark < one.extent.start.offset for mark in marks)] = lower(one)
-    return [*parts, lower(kids[-1]) if kids else nothing]
+        parts[min(sum(mark < one.extent.start.offset for mark in marks), 2)] = one
+    return [*parts, kids[-1] if kids else None]

@@ -1,7 +1,7 @@
 """Puts the changes of passes together: their order, what excludes what, the text of the source, and the launch.
 
-Passes do not know of each other. Where two of them change the same code, the text of one is made with the edits of the other
-in it; where two have no meaning together, a constraint says so.
+Passes do not know of each other. Where two of them change the same code, the text of one is made with the edits of the
+other in it; where two have no meaning together, a constraint says so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 
 from tunesmith.kernels.rewrite.facts import AXES
 from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Span, Subject
-from tunesmith.kernels.rewrite.sharing import Cells
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
 
 KIT = [Path(__file__).parent.parent / "kit" / name for name in ("rules.cuh", "sharing.cuh")]
@@ -39,7 +38,8 @@ class Composed:
 def compose(
     subject: Subject, passes: Sequence[Pass], only: Collection[str] | None = None
 ) -> Composed | tuple[str, ...]:
-    """The changes of the passes (all, or the named ones) that apply, in one source; why none applies where that is so."""
+    """The changes of the passes (all, or the named ones) that apply, in one source; why none applies where that is
+    so."""
     skipped, found = list[str](), dict[str, tuple[Pass, object]]()
     for one in passes:
         if subject.backend not in one.languages:
@@ -116,8 +116,9 @@ def _off(change: Change) -> str:
 
 
 def rendered(code: bytes, whole: Span, edits: Sequence[Edit]) -> str:
-    """A part of the source with the edits in it. Of edits of one place those of the span are the outermost, then the others
-    in their order, last what leaves nothing of the source; an edit inside another shows where that one has a span."""
+    """A part of the source with the edits in it. Of edits of one place those of the span are the outermost, then the
+    others in their order, last what leaves nothing of the source; an edit inside another shows where that one has a
+    span."""
     own = [(False, one) for one in whole.swaps] + [(True, one) for one in edits]
     own = [(late, one) for late, one in own if whole.start <= one.start and one.end <= whole.end]
     parts, at = list[bytes](), whole.start
@@ -129,7 +130,7 @@ def rendered(code: bytes, whole: Span, edits: Sequence[Edit]) -> str:
         first = min(ranges or points, key=lambda k: (-own[k][1].end, own[k][0], own[k][0] and _leaf(own[k][1]), k))
         if ranges and points and points[0] < first:
             first = points[0]
-        late, edit = own.pop(first)
+        _late, edit = own.pop(first)
         assert edit.start >= at, "edits do not overlap"
         parts.append(code[at : edit.start])
         at = edit.end
@@ -159,7 +160,7 @@ def _body(subject: Subject, plan: Plan) -> list[Edit]:
     if not layers:
         return []
     edits = list[Edit]()
-    for axis in subject.work.axes if isinstance(subject.work, Cells) else ():
+    for axis in subject.work.axes:
         macro = subject.name(f"AT_{axis.name.upper()}")
         if any(layer.axis == axis.name for layer in layers):
             edits += [Edit(one.start, one.end, (f"{macro}(", Span(one.start, one.end), ")")) for one in axis.nodes]

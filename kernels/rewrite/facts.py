@@ -1,7 +1,8 @@
 """Facts of a kernel: what its values are, what it does with memory and under which conditions, its loops, its oddities.
 
 Read once; passes ask here and never look at text. A variable that is assigned once is what it was assigned, so that an
-index is a form over the numbers of threads and blocks, the variables of loops, and sizes, whatever its author called them.
+index is a form over the numbers of threads and blocks, the variables of loops, and sizes, whatever its author called
+them.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Oddity:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One place where the kernel touches an array. node: the whole `p[i]`, `*p` or the call; root: the array; index: which
-    element; atomic: by an atomic operation, whose name `by` is."""
+    """One place where the kernel touches an array. node: the whole `p[i]`, `*p` or the call; root: the array; index:
+    which element; atomic: by an atomic operation, whose name `by` is."""
 
     node: Node
     root: Symbol
@@ -55,8 +56,8 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that holds at a place. least: a form that is not negative, where it is a comparison of numbers; node: the
-    test; loop: it is the condition of a loop."""
+    """Something that holds at a place. least: a form that is not negative, where it is a comparison of numbers; node:
+    the test; loop: it is the condition of a loop."""
 
     node: Node
     least: Form | None
@@ -65,8 +66,8 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`for (int v = first; v < bound; v += step)`, also of a variable declared before that nothing else uses. kind: the threads of a block, or of the grid, take turns; or each thread
-    counts on its own. axis: of the grid's threads."""
+    """`for (int v = first; v < bound; v += step)`, also of a variable declared before that nothing else uses. kind: the
+    threads of a block, or of the grid, take turns; or each thread counts on its own. axis: of the grid's threads."""
 
     node: Node
     variable: Symbol
@@ -92,13 +93,15 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """What a form knows of an atom. reach: how far its value is the same: 0 for all threads, 1 for a block, 2 for none but
-    the thread itself; symbol: the variable; op, parts: the operation and its operands."""
+    """What a form knows of an atom. reach: how far its value is the same: 0 for all threads, 1 for a block, 2 for none
+    but the thread itself; symbol: the variable; op, parts: the operation and its operands; memory:
+    it was read from an array."""
 
     reach: int
     symbol: Symbol | None = None
     op: str = ""
     parts: tuple[Form, ...] = ()
+    memory: bool = False
 
 
 def _atom(symbol: Symbol) -> str:
@@ -111,8 +114,7 @@ def _atom_of(variable: Symbol, loop: Node) -> str:
 
 
 class Facts:
-    """What is known of one kernel. one_block_axis: whether blocks and the grid have one dimension, in which the rank of a
-    thread is its number along x."""
+    """What is known of one kernel."""
 
     def __init__(self, syntax: Syntax) -> None:
         self.syntax, self.body, self.text = syntax, syntax.body, syntax.text
@@ -142,7 +144,7 @@ class Facts:
         assignment, the call or the like that does it. What pointers point to is for `accesses`."""
         for node in within.walk():
             targets: list[Node] = []
-            if node.what in ("assign", "count") or node.what == "address":
+            if node.what in ("assign", "count", "address"):
                 targets = [node.kids[0]]
             elif node.what == "asm":
                 targets = node.kids
@@ -158,20 +160,17 @@ class Facts:
 
     def _given_away(self, call: Node) -> list[Node]:
         """The arguments of a call that it may change."""
-        taken = call.symbol.references if call.symbol is not None else frozenset[int]()
+        given, taken = call.kids[1:], call.symbol.references if call.symbol is not None else frozenset[int]()
         if call.op in _SWAPPING:
             taken = frozenset({0, 1})
-        given = call.kids[1:]
         found = [one for at, one in enumerate(given) if at in taken]
         if _CHANGING.fullmatch(call.op):
             found += given[:1]
         if call.op == "operator()" and call.kids[0].what == "name" and given:
             # A lambda or a function object, which comes as the first argument.
-            target = given[0].symbol
-            inside = None if target is None or target.declared is None else target.declared
-            within = next((one for one in inside.walk() if one.what == "lambda"), None) if inside is not None else None
-            if within is None or self._reaches_out(within):
-                found.append(given[0])
+            made = None if given[0].symbol is None else given[0].symbol.declared
+            inside = [] if made is None else [one for one in made.walk() if one.what == "lambda"]
+            found += given[:1] if not inside or self._reaches_out(inside[0]) else []
             found += [one for at, one in enumerate(given[1:]) if at in taken]
         elif call.kids[0].what == "member" and call.kids[0].kids:
             found.append(call.kids[0].kids[0])
@@ -211,6 +210,8 @@ class Facts:
         """What an expression is, in whole numbers."""
         if node not in self._forms:
             self._forms[node] = self._undivided(self._form(node).joined())
+            for axis in AXES:
+                self.atoms.setdefault(f"@{axis}", Atom(2))
         return self._forms[node]
 
     def _undivided(self, form: Form) -> Form:
@@ -233,10 +234,10 @@ class Facts:
             return Form.number(node.value)
         if what == "builtin":
             reach = 2 if node.op.startswith(("threadIdx", "@")) else 1 if node.op.startswith("blockIdx") else 0
-            self.atoms.setdefault(node.op, Atom(reach))
             if node.op.startswith("gridSize"):
-                return Form.atom(f"gridDim.{node.op[-1]}") * Form.atom(f"blockDim.{node.op[-1]}")
-            return Form.atom(node.op)
+                parts = [self._known(f"{one}.{node.op[-1]}", Atom(0)) for one in ("gridDim", "blockDim")]
+                return parts[0] * parts[1]
+            return self._known(node.op, Atom(reach))
         if what == "name" and node.symbol is not None:
             return self._value(node, node.symbol)
         if what == "binary" and len(node.kids) == 2 and node.type.what != "pointer":
@@ -248,7 +249,8 @@ class Facts:
             return self._operation(node.op, left, right)
         if what == "unary" and node.op in "+-":
             return self.form(node.kids[0]) if node.op == "+" else -self.form(node.kids[0])
-        if what == "cast" and node.type.what == "number" and node.kids and node.kids[-1].type.what == "number":
+        whole = what == "cast" and node.kids and node.type.what == node.kids[-1].type.what == "number"
+        if whole and node.type.size >= 4:
             return self.form(node.kids[-1])
         if what == "choice":
             return self._operation("?", *map(self.form, node.kids))
@@ -267,38 +269,32 @@ class Facts:
         if inner is not None and inner.op == "/" and parts[0] == Form.atom(next(iter(parts[0].atoms))):
             # (a / b) / c is a / (b * c).
             return self._operation("/", inner.parts[0], inner.parts[1] * parts[1])
-        name = f"({op} {'' if symbol is None else _atom(symbol)} {', '.join(map(repr, (one.terms for one in parts)))})"
-        reach = max((self.reach(one) for one in parts), default=0)
-        self.atoms.setdefault(name, Atom(max(reach, 2 * (op == "[]")), symbol, op, parts))
+        name = f"({op} {'' if symbol is None else _atom(symbol)} {', '.join(repr(one.terms) for one in parts)})"
+        memory = op == "[]" or any(self.atoms[one].memory for part in parts for one in part.atoms)
+        reach = 2 if op == "[]" else max((self.reach(one) for one in parts), default=0)
+        return self._known(name, Atom(reach, symbol, op, parts, memory))
+
+    def _known(self, name: str, atom: Atom) -> Form:
+        self.atoms.setdefault(name, atom)
         return Form.atom(name)
 
     def _once(self, node: Node) -> Form:
         """A value that nothing else is known to be."""
-        name = f"?{node.start}:{node.end}"
-        self.atoms.setdefault(name, Atom(2))
-        return Form.atom(name)
+        return self._known(f"?{node.start}:{node.end}", Atom(2))
 
     def _value(self, node: Node, symbol: Symbol) -> Form:
-        if symbol.what == "parameter" and symbol in self.parameters and symbol not in self.changed:
-            self.atoms.setdefault(_atom(symbol), Atom(0, symbol))
-            return Form.atom(_atom(symbol))
-        if symbol.what == "variable":
-            if self.is_once(symbol):
-                assert symbol.declared is not None
-                value = self.form(symbol.declared.kids[-1]) if symbol.type.what == "number" else None
-                if value is not None and not any(one.startswith("?") or self._is_memory(one) for one in value.atoms):
+        if symbol in self.parameters and symbol not in self.changed:
+            return self._known(_atom(symbol), Atom(0, symbol))
+        if symbol.what != "variable":
+            return self._once(node)
+        if self.is_once(symbol) and symbol.declared is not None:
+            if symbol.type.what == "number" and symbol.type.size >= 4:
+                value = self.form(symbol.declared.kids[-1])
+                if not any(one.startswith("?") or self.atoms[one].memory for one in value.atoms):
                     return value
-                self.atoms.setdefault(_atom(symbol), Atom(2, symbol))
-                return Form.atom(_atom(symbol))
-            loop = next((one for one in self.homes.get(symbol, []) if one.holds(node)), None)
-            if loop is not None:
-                self.atoms.setdefault(_atom_of(symbol, loop), Atom(2, symbol))
-                return Form.atom(_atom_of(symbol, loop))
-        return self._once(node)
-
-    def _is_memory(self, atom: str) -> bool:
-        found = self.atoms.get(atom)
-        return found is not None and (found.op == "[]" or any(self._is_memory(o) for p in found.parts for o in p.atoms))
+            return self._known(_atom(symbol), Atom(2, symbol))
+        loop = next((one for one in self.homes.get(symbol, []) if one.holds(node)), None)
+        return self._once(node) if loop is None else self._known(_atom_of(symbol, loop), Atom(2, symbol))
 
     def is_once(self, symbol: Symbol) -> bool:
         """Whether a variable of the kernel has one value, from its declaration on."""
@@ -308,13 +304,10 @@ class Facts:
         return symbol.what == "variable" and symbol not in self.changed
 
     def is_known(self, symbol: Symbol, place: Node | None) -> bool:
-        """Whether a name means the variable, with its only value, ahead of the statement `place`; None: at the beginning of
-        the kernel's body."""
-        everywhere = [
-            *self.parameters,
-            *(one.symbol for one in self.body.walk() if one.what in ("variable", "parameter")),
-        ]
-        if sum(one is not None and one.name == symbol.name for one in everywhere) != 1:
+        """Whether a name means the variable, with its only value, ahead of the statement `place`; None: at the
+        beginning of the kernel's body."""
+        inside = [one.symbol for one in self.body.walk() if one.what in ("variable", "parameter")]
+        if sum(one is not None and one.name == symbol.name for one in [*self.parameters, *inside]) != 1:
             return False
         if symbol in self.parameters:
             return symbol not in self.changed
@@ -326,12 +319,13 @@ class Facts:
 
     @cached_property
     def homes(self) -> dict[Symbol, list[Node]]:
-        """The loops that alone change their variable, by the variable: between them it has no value that anything uses."""
+        """The loops that alone change their variable, by the variable, which nothing uses between them."""
         found: dict[Symbol, list[Node]] = {}
         for symbol, places in self.changed.items():
-            loops = [one.parent for one in places]
-            heads = [one for one in loops if one is not None and one.what == "for"]
-            if len(heads) < len(places) or not all(one in loop.kids[:3:2] for one, loop in zip(places, heads, strict=True)):
+            heads = [one.parent for one in places if one.parent is not None and one.parent.what == "for"]
+            if len(heads) < len(places) or any(
+                one not in loop.kids[:3:2] for one, loop in zip(places, heads, strict=True)
+            ):
                 continue
             homes = list(dict.fromkeys(heads))
             if len(places) == 1 and places[0] is homes[0].kids[2]:
@@ -345,7 +339,7 @@ class Facts:
         return found
 
     def counts_anew(self, symbol: Symbol) -> bool:
-        """Whether a variable only counts in loops that each begin with a value of their own, and has none behind them."""
+        """Whether a variable only counts in loops that each begin with a value of their own."""
         loops = self.homes.get(symbol, [])
         return bool(loops) and all(one.kids[0].what == "assign" for one in loops)
 
@@ -374,7 +368,8 @@ class Facts:
         return None
 
     def pointer(self, node: Node) -> tuple[Symbol, Form] | None:
-        """The array into which an expression points, and how many elements behind its begin; None where that is not known."""
+        """The array into which an expression points, and how many elements behind its begin; None where that is not
+        known."""
         if node.what == "name" and node.symbol is not None:
             symbol = node.symbol
             if symbol.volatile:
@@ -492,9 +487,9 @@ class Facts:
                     if call.op in READING:
                         return Access(call, root, index, True, False, by=call.op)
                 inner = call if call is not None and call.what == "variable" else None
-                if inner is not None and inner.symbol is not None and inner.symbol.type.what == "pointer":
-                    if self.is_once(inner.symbol):
-                        return ""
+                made = None if inner is None else inner.symbol
+                if made is not None and made.type.what == "pointer" and self.is_once(made):
+                    return ""
                 return f"`{self.text(above.statement)[:60]}` takes the address of an element"
             break
         return Access(node, root, index, True, False)
@@ -511,20 +506,11 @@ class Facts:
             return False
         return root in self.escaping or any(one.written for one in self.of(root))
 
-    def role(self, root: Symbol) -> Literal["in", "out", "inout", "unknown"]:
-        """What the kernel does with an array: never written, only written, or both."""
-        if root.type.const:
-            return "in"
-        if root in self.escaping:
-            return "unknown"
-        read, written = any(one.read for one in self.of(root)), any(one.written for one in self.of(root))
-        return "inout" if read and written else "out" if written else "in"
-
     # Conditions.
 
     def conditions(self, node: Node, within: Node | None = None) -> tuple[list[Condition], bool]:
-        """What holds wherever the kernel, or a part of it, comes to `node`, and whether it may not come there for another reason that this
-        does not say, as a return inside a loop before it."""
+        """What holds wherever the kernel, or a part of it, comes to `node`, and whether it may not come there for
+        another reason that this does not say, as a return inside a loop before it."""
         found: list[Condition] = []
         doubtful = False
         for above, part in node.above():
@@ -750,6 +736,8 @@ class Facts:
                 odd("shared memory", one, f"its shared memory `{one.symbol.name}` is declared outside of it")
         for line, message in self.syntax.problems:
             found.append(Oddity("syntax", f"line {line}: clang does not understand the kernel ({message})"))
+        if self.syntax.by_type:
+            odd("preprocessor", self.body, "the preprocessor chooses its code by type")
         if self.syntax.launches:
             odd("dynamic parallelism", self.body, "it launches kernels")
         if self.barriers and any(one.what == "return" for one in self.body.walk()):

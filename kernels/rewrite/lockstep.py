@@ -1,4 +1,4 @@
-"""What statements do to an array in shared memory, for all threads of a block at once: whose values each element has.
+"""What statements do to an array in shared memory, for all threads of a block at once: whose values an element has.
 
 Runs integer arithmetic as it is written, one statement after the other for all threads. Elements are sets of the threads
 whose values they put together, however the steps are spelled: loops, functions, unrolled, with strides of any order.
@@ -46,8 +46,9 @@ _Value = int | _Parts | _Pointer
 
 
 class Lockstep:
-    """A block of `threads` threads along x, each of which has its own value in its element of `array`. elements: by their
-    place, what they hold now; how: two values a and b become one, in C, empty before the first; meetings: barriers passed."""
+    """A block of `threads` threads along x, each of which has its own value in its element of `array`. elements: by
+    their place, what they hold now; how: two values a and b become one, in C, empty before the first; meetings: how
+    many barriers all have passed."""
 
     def __init__(self, facts: Facts, array: Symbol, threads: int) -> None:
         self.facts, self.array, self.threads = facts, array, threads

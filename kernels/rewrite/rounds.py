@@ -171,10 +171,9 @@ class Carried:
         if value.what == "choice":
             chosen = {key(one) for one in value.kids[1:]}
             return mine in chosen and _compared(value.kids[0]) == chosen
-        for one in self.body.walk():
-            if one.what == "variable" and value.what == "name" and one.symbol is value.symbol and one.kids:
-                if self._is_extreme(one.kids[-1]) and node.symbol in self._names(one.kids[-1]):
-                    return True
+        made = value.symbol.declared if value.what == "name" and value.symbol is not None else None
+        if made is not None and made.kids and self.body.holds(made) and self._is_extreme(made.kids[-1]):
+            return node.symbol in self._names(made.kids[-1])
         test = self._test(change)
         return test is not None and _compared(test) == {mine, key(value)}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.forms import Form
@@ -39,18 +40,13 @@ class Cells:
 
     axes: tuple[Axis, ...]
 
-    @property
-    def bounds(self) -> dict[str, Form]:
-        """The bounds of coordinates, by axis, where all have one and none is stepped through."""
-        found = {one.name: one.bound for one in self.axes if one.bound is not None and not one.strided}
-        return found if len(found) == len(self.axes) else {}
-
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """most: threads that a block may have, by the sizes of the arrays in shared memory."""
 
     most: int = MAX_BLOCK_THREADS
+    axes: ClassVar[tuple[Axis, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +54,7 @@ class Fixed:
     """why: a sentence without its full stop."""
 
     why: str
+    axes: ClassVar[tuple[Axis, ...]] = ()
 
 
 def sharing(facts: Facts) -> Cells | Rows | Fixed:
@@ -104,8 +101,8 @@ def _cells(facts: Facts) -> Cells | Fixed:
 
 
 def _coordinates(facts: Facts, use: Node, seen: frozenset[Symbol], strided: set[str]) -> list[Node] | None:
-    """The expressions that are a global coordinate and contain a use of a builtin, maybe through variables; None where it
-    is used for something else."""
+    """The expressions that are a global coordinate and contain a use of a builtin, maybe through variables; None where
+    it is used for something else."""
     for at in [use, *(above for above, _ in use.above())]:
         form = facts.form(at) if at.type.what == "number" else None
         if form is not None and any(form == Form.atom(f"@{axis}") for axis in AXES):
@@ -244,14 +241,9 @@ def _by_every_thread(facts: Facts) -> str:
 
 def reads_thread(facts: Facts, node: Node) -> bool:
     """Whether an expression depends on the number of the thread, also through variables."""
-    for one in node.walk():
-        if one.what == "builtin" and one.op.startswith(("threadIdx", "@")):
-            return True
-        symbol = one.symbol if one.what == "name" else None
-        if symbol is not None and symbol.declared is not None and facts.is_once(symbol):
-            if reads_thread(facts, symbol.declared.kids[-1]):
-                return True
-    return False
+    names = [one for one in facts.names_in(node) if one.declared is not None and facts.is_once(one)]
+    direct = any(one.what == "builtin" and one.op.startswith(("threadIdx", "@")) for one in node.walk())
+    return direct or any(reads_thread(facts, one.declared.kids[-1]) for one in names if one.declared is not None)
 
 
 def _most_threads(facts: Facts) -> int | Fixed:

@@ -5,11 +5,48 @@ Owns that comparison. A parameter whose type cannot be told, as one from a heade
 
 from __future__ import annotations
 
-from tunesmith.kernels.rewrite.opencl import read_as_cuda
-from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source, text
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunesmith.kernels.build.source import literal
+from tunesmith.kernels.reader.parse import Unit, kind
+from tunesmith.kernels.rewrite.syntax import prelude
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.task import Argument, Task, TaskError
 from tunesmith.kernels.spec.template import Template
+
+_POINTERS = {"POINTER": "a pointer to pointers", "FUNCTIONPROTO": "a pointer to a function"}
+_ARRAYS = dict.fromkeys(("CONSTANTARRAY", "INCOMPLETEARRAY", "VARIABLEARRAY"), "a pointer to arrays")
+_QUALIFIERS = re.compile(r"\b(?:const|volatile|__restrict|__global|__local|__constant|__private)\b\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """A parameter of a kernel. c_type: of an element for a pointer, without qualifiers; unusual: what it is, where
+    that is neither a scalar nor a pointer to elements; local: in the memory of a work-group."""
+
+    name: str
+    c_type: str
+    pointer: bool
+    const: bool
+    unusual: str
+    local: bool
+
+
+def _parameter(cursor: Any) -> _Parameter:
+    type_ = cursor.type.get_canonical()
+    what, inner = type_.kind.name, type_
+    if what == "POINTER" or what.endswith("REFERENCE"):
+        inner = type_.get_pointee()
+    unusual = (_POINTERS | _ARRAYS).get(inner.kind.name, "") if what == "POINTER" else ""
+    if what.endswith("REFERENCE"):
+        unusual = "a reference"
+    element = inner.spelling.rstrip(" *") if unusual == "a pointer to pointers" else inner.spelling
+    c_type = " ".join(_QUALIFIERS.sub("", element).split())
+    local = "__local" in inner.spelling
+    return _Parameter(cursor.spelling, c_type, what == "POINTER", inner.is_const_qualified(), unusual, local)
 
 
 def require_signatures(task: Task, backend: str) -> dict[str, str]:
@@ -25,20 +62,21 @@ def require_signatures(task: Task, backend: str) -> dict[str, str]:
 def require_signature(task: Task, template: Template, where: str) -> str:
     """Raises `TaskError`, with `where` in front, where the kernel of `template` takes other arguments than the task
     has. Returns why they were not compared, as a clause; empty where they were."""
-    code = template.source if template.backend == "cuda" else read_as_cuda(template.source)
-    kernels = Source(code).kernels
-    kernel = next((one for one in kernels if one.name == task.entry), None)
+    c_names = {dtype: one.c_names[template.backend] for dtype, one in DTYPES.items() if template.backend in one.c_names}
+    types = {name: next((one for one in those if one in c_names), "float32") for name, those in task.types.items()}
+    defined = "".join(f"#define {one.name} {literal(one.start)}\n" for one in template.parameters)
+    unit = Unit(defined + prelude(types, c_names) + template.source, Path(where), template.backend)
+    kernels = unit.kernels()
+    kernel = next((one for one in kernels if one.spelling == task.entry), None)
     if kernel is None:
-        named = any(task.entry in one.name.split() for one in kernels)
-        if kernels and not named and "##" not in code:
-            known = ", ".join(dict.fromkeys(one.name for one in kernels))
+        if kernels and "##" not in template.source:
+            known = ", ".join(dict.fromkeys(one.spelling for one in kernels))
             raise TaskError(f"{where}: there is no kernel '{task.entry}', which `entry` names; the source has {known}.")
         return "the signature was not compared, as a macro makes the kernel"
-    if kernel.function.has_error:
-        return "the signature was not compared, as the parser does not understand the source"
-    if kernel.unread_parameters:
-        return f"the signature was not compared, as it has `{' '.join(kernel.unread_parameters[0].split())}`"
-    given, names = list(kernel.parameters), [argument.name for argument in task.arguments]
+    if kernel.type.is_function_variadic():
+        return "the signature was not compared, as it has `...`"
+    given = [_parameter(one) for one in kernel.get_children() if kind(one) == "PARM_DECL"]
+    names = [argument.name for argument in task.arguments]
     # In OpenCL dynamic local memory is one argument more, the last.
     local = template.backend == "opencl" and template.launch.shared_bytes != "0"
     if len(given) != len(names) + local:
@@ -47,7 +85,7 @@ def require_signature(task: Task, template: Template, where: str) -> str:
                 f"{where}: `launch` has `shared_bytes`, so the kernel {task.entry} takes one parameter more, the last: "
                 "add it, such as `__local uchar* scratch`, or leave `shared_bytes` out."
             )
-        if not local and len(given) == len(names) + 1 and "__shared__" in text(kernel.parameter_nodes[-1]):
+        if not local and len(given) == len(names) + 1 and given[-1].local:
             raise TaskError(
                 f"{where}: the last parameter of {task.entry}, {given[-1].name}, is local memory: give its bytes as "
                 "`shared_bytes` in `launch`."
@@ -63,12 +101,12 @@ def require_signature(task: Task, template: Template, where: str) -> str:
                 f"{where}: the kernel {task.entry} takes {', '.join(found)}, but the task's `arguments` are "
                 f"{', '.join(names)}: bring both into one order."
             )
-        _require_match(task, argument, parameter, kernel, where)
+        _require_match(task, argument, parameter, where)
     return ""
 
 
-def _require_match(task: Task, argument: Argument, parameter: Parameter, kernel: Kernel, where: str) -> None:
-    place = f"{where}: argument {argument.name} and the parameter {parameter.name} of {kernel.name} do not agree"
+def _require_match(task: Task, argument: Argument, parameter: _Parameter, where: str) -> None:
+    place = f"{where}: argument {argument.name} and the parameter {parameter.name} of {task.entry} do not agree"
     if parameter.unusual and parameter.unusual != "a pointer to arrays":
         # Rows of a fixed length lie one after the other, as in an array of the task.
         raise TaskError(f"{place}: the parameter {_unusual(parameter)}.")
@@ -96,13 +134,13 @@ def _require_match(task: Task, argument: Argument, parameter: Parameter, kernel:
         )
 
 
-def _stored_as(argument: Argument, parameter: Parameter) -> bool:
+def _stored_as(argument: Argument, parameter: _Parameter) -> bool:
     """Whether an array's bits are read as a whole number of the same size, as OpenCL reads bfloat16."""
     named = C_TYPES.get(parameter.c_type, "")
     return argument.role != "scalar" and DTYPES[argument.dtype].size == DTYPES[named].size
 
 
-def _unusual(one: Parameter) -> str:
+def _unusual(one: _Parameter) -> str:
     """What a parameter is that is neither a scalar nor a pointer to elements, and the remedy; empty for others."""
     array = f"`{'const ' if one.const else ''}{one.c_type}* {one.name}`"
     instead = {

@@ -1,7 +1,8 @@
 """The statements and expressions of a kernel with their places in the source, from clang's tree.
 
-Owns the records that facts are read from. CUDA C++ and OpenCL C give the same ones: indices of threads have CUDA's names,
-barriers are barriers. Parentheses and conversions that nobody wrote are left out; names are symbols, by their declaration.
+Owns the records that facts are read from. CUDA C++ and OpenCL C give the same ones: indices of threads have CUDA's
+names, barriers are barriers. Parentheses and conversions that nobody wrote are left out; names are symbols, by their
+declaration.
 """
 
 from __future__ import annotations
@@ -15,75 +16,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tunesmith.kernels.reader.parse import FUNCTIONS, SourceError, Unit, body, constant, kind, library
-from tunesmith.kernels.reader.tree import Kind, kind_of
+from tunesmith.kernels.reader.tree import BINARY, UNARY, Kind, kind_of, parts_of_for
 
 __all__ = ["Node", "SourceError", "Symbol", "Syntax"]
-_BINARY = dict(
-    enumerate(
-        [
-            "*",
-            "/",
-            "%",
-            "+",
-            "-",
-            "<<",
-            ">>",
-            "<=>",
-            "<",
-            ">",
-            "<=",
-            ">=",
-            "==",
-            "!=",
-            "&",
-            "^",
-            "|",
-            "&&",
-            "||",
-            "=",
-            "*=",
-            "/=",
-            "%=",
-            "+=",
-            "-=",
-            "<<=",
-            ">>=",
-            "&=",
-            "^=",
-            "|=",
-            ",",
-        ],
-        start=3,
-    )
-)
-_UNARY = dict(enumerate(["++", "--", "++", "--", "&", "*", "+", "-", "~", "!"], start=1))
-_WHATS = {
-    **{"COMPOUND_STMT": "block", "DECL_STMT": "declaration", "IF_STMT": "if", "FOR_STMT": "for", "WHILE_STMT": "while"},
-    **{
-        "DO_STMT": "do",
-        "SWITCH_STMT": "switch",
-        "RETURN_STMT": "return",
-        "BREAK_STMT": "break",
-        "NULL_STMT": "nothing",
-    },
-    **{"CONTINUE_STMT": "continue", "GOTO_STMT": "goto", "INDIRECT_GOTO_STMT": "goto", "LABEL_STMT": "label"},
-    **{"CONDITIONAL_OPERATOR": "choice", "ARRAY_SUBSCRIPT_EXPR": "index", "MEMBER_REF_EXPR": "member"},
-    **{
-        "DECL_REF_EXPR": "name",
-        "CALL_EXPR": "call",
-        "LAMBDA_EXPR": "lambda",
-        "VAR_DECL": "variable",
-        "ASM_STMT": "asm",
-    },
-    **{"MS_ASM_STMT": "asm", "CSTYLE_CAST_EXPR": "cast", "CXX_FUNCTIONAL_CAST_EXPR": "cast", "INIT_LIST_EXPR": "list"},
-    **{"CXX_STATIC_CAST_EXPR": "cast", "CXX_REINTERPRET_CAST_EXPR": "cast", "CXX_CONST_CAST_EXPR": "cast"},
-    **{"CXX_FOR_RANGE_STMT": "for each", "PARM_DECL": "parameter"},
-}
+_STATEMENTS = {"COMPOUND": "block", "DECL": "declaration", "NULL": "nothing", "INDIRECT_GOTO": "goto"}
+_STATEMENTS |= {"CXX_FOR_RANGE": "for each", "MS_ASM": "asm"}
+_EXPRESSIONS = {"CONDITIONAL_OPERATOR": "choice", "ARRAY_SUBSCRIPT_EXPR": "index", "MEMBER_REF_EXPR": "member"}
+_EXPRESSIONS |= {"DECL_REF_EXPR": "name", "CALL_EXPR": "call", "LAMBDA_EXPR": "lambda", "VAR_DECL": "variable"}
+_EXPRESSIONS |= {"PARM_DECL": "parameter", "INIT_LIST_EXPR": "list"}
 _ASSIGNING = frozenset(f"operator{one}=" for one in ("", *"+-*/%&|^", "<<", ">>"))
 _SKIPPED = ("TYPE_REF", "TEMPLATE_REF", "NAMESPACE_REF", "OVERLOADED_DECL_REF")
 BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _WORK_ITEM = {"get_local_id": "threadIdx", "get_group_id": "blockIdx", "get_local_size": "blockDim"}
 _WORK_ITEM |= {"get_num_groups": "gridDim", "get_global_id": "@", "get_global_size": "gridSize"}
+_AXES: dict[Any, str] = {0: "x", 1: "y", 2: "z"}
 LOOPS = frozenset({"for", "while", "do", "for each"})
 STATEMENTS = LOOPS | {"block", "declaration", "if", "switch", "return", "break", "nothing", "continue", "goto", "label"}
 _TEXT = re.compile(rb"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
@@ -91,10 +37,11 @@ _TEXT = re.compile(rb"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 
 @dataclass(eq=False, slots=True)
 class Symbol:
-    """What a name stands for, by its declaration. what: "parameter", "variable" (of the kernel or of a function), "global"
-    (for all blocks), "function" or "other"; written: its type as written; shared: in the memory of a block; place: of its
-    declaration in the source; references: the numbers of a function's arguments that it may change; arguments: of a function
-    that the source defines; declared: the record of a variable's declaration, within a kernel and its functions."""
+    """What a name stands for, by its declaration. what: "parameter", "variable" (of the kernel or of a function),
+    "global" (for all blocks), "function" or "other"; written: its type as written; shared: in the memory of a block;
+    place: of its declaration in the source; references: the numbers of a function's arguments that it may change;
+    definition: a function's body, and arguments, where the source has it; declared: the record of a variable's
+    declaration."""
 
     name: str
     what: Literal["parameter", "variable", "global", "function", "other"]
@@ -122,10 +69,10 @@ class Symbol:
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A statement or an expression. what: its kind in one word; start, end: bytes of the source; op: an operator, or the
-    name of a member or of what is called; symbol: what a name or a call refers to, or a declaration declares; value: of a
-    constant; fixed: a macro wrote it, so that it has no text of its own. A `builtin` is `threadIdx.x` and the like, "@x"
-    the number of a thread among all, gridSize their count."""
+    """A statement or an expression. what: its kind in one word; start, end: bytes of the source; op: an operator, or
+    the name of a member or of what is called; symbol: what a name or a call refers to, or a declaration declares;
+    value: of a constant; fixed: a macro wrote it, so that it has no text of its own. A `builtin` is `threadIdx.x` and
+    the like, "@x" the number of a thread among all, gridSize their count."""
 
     what: str
     start: int
@@ -167,7 +114,8 @@ class Node:
 
 class Syntax:
     """One kernel of a source. code: the whole source; prelude: declarations ahead of it; language: "cuda" or "opencl";
-    entry: the kernel's name. functions: the bodies of the source's functions that it calls, directly or not.
+    entry: the kernel's name. functions: the bodies of the source's functions that it calls, directly or not; ranks:
+    whether the number of a thread is asked of its group, which counts it along x alone where a launch has no more.
 
     Raises `SourceError` for a source without that kernel."""
 
@@ -183,13 +131,14 @@ class Syntax:
         self._macros = sorted(
             (one.extent.start.offset, one.extent.end.offset)
             for one in self.unit.tree.cursor.get_children()
-            if kind(one) == "MACRO_INSTANTIATION" and one.location.file and one.location.file.name == self.unit.where
+            if kind(one) == "MACRO_INSTANTIATION" and str(one.location.file) == self.unit.where
         )
         self._starts = [start for start, _ in self._macros]
         self.start = self.cursor.extent.start.offset - self._shift
         self.name_at = self.cursor.location.offset - self._shift
         self.parameters = [self._symbol(one) for one in self.cursor.get_arguments()]
         self.functions: list[Node] = []
+        self.ranks = False
         self.body = self._lowered(body(self.cursor))
         waiting, seen = [self.body], {self.body.start}
         while waiting:
@@ -212,10 +161,11 @@ class Syntax:
         return self.code[self.start : self.body.start].decode(errors="replace")
 
     @cached_property
-    def directives(self) -> bool:
-        """Whether the kernel's body has lines for the preprocessor."""
-        inside = _TEXT.sub(b"", self.code[self.body.start : self.body.end])
-        return re.search(rb"^[ \t]*#", inside, re.MULTILINE) is not None
+    def by_type(self) -> bool:
+        """Whether the preprocessor chooses code of the kernel, or of a function that it calls, by a type of the task."""
+        bodies = (self.body, *self.functions)
+        inside = (_TEXT.sub(b"", self.code[one.start : one.end]) for one in bodies)
+        return any(re.search(rb"^[ \t]*#[ \t]*(?:el)?if[^\n]*_IS_", one, re.MULTILINE) for one in inside)
 
     @cached_property
     def launches(self) -> bool:
@@ -229,7 +179,7 @@ class Syntax:
         spans = [(one.start, one.end) for one in (self.body, *self.functions)] + [(self.start, self.body.start)]
         found = []
         for one in self.unit.tree.diagnostics:
-            here = one.location.file is not None and one.location.file.name == self.unit.where
+            here = str(one.location.file) == self.unit.where
             at = one.location.offset - self._shift
             if one.severity >= 3 and here and any(start <= at < end for start, end in spans):
                 found.append((self.code.count(b"\n", 0, at) + 1, one.spelling))
@@ -262,18 +212,15 @@ class Syntax:
             return found
         what, type_ = kind(cursor), cursor.type
         attributes = [kind(one) for one in cursor.get_children()] if what == "VAR_DECL" else []
-        is_local = cursor.semantic_parent is not None and kind(cursor.semantic_parent) not in (
-            "TRANSLATION_UNIT",
-            "NAMESPACE",
-        )
-        names: dict[str, Any] = {"PARM_DECL": "parameter", "VAR_DECL": "variable" if is_local else "global"}
+        outside = cursor.semantic_parent is None or kind(cursor.semantic_parent) in ("TRANSLATION_UNIT", "NAMESPACE")
+        names: dict[str, Any] = {"PARM_DECL": "parameter", "VAR_DECL": "global" if outside else "variable"}
         made = Symbol(
             cursor.spelling,
             "function" if what in (*FUNCTIONS, "CXX_METHOD", "CONVERSION_FUNCTION") else names.get(what, "other"),
             kind_of(type_),
             type_.spelling,
             place.offset - self._shift,
-            "CUDASHARED_ATTR" in attributes or (what == "VAR_DECL" and self._is_local_memory(cursor)),
+            "CUDASHARED_ATTR" in attributes or (what == "VAR_DECL" and self._in_local_memory(cursor)),
             "volatile" in type_.spelling,
             what == "VAR_DECL" and cursor.storage_class.name == "STATIC",
         )
@@ -286,18 +233,14 @@ class Syntax:
                 if one.kind.name == "LVALUEREFERENCE" and not one.get_pointee().is_const_qualified()
             )
             defined = cursor.get_definition()
-            inside = None if defined is None or not self._is_here(defined) else body(defined)
-            made.definition = inside
-            made.arguments = tuple(self._symbol(one) for one in defined.get_arguments()) if inside is not None else ()
+            here = defined is not None and str(defined.location.file) == self.unit.where
+            made.definition = body(defined) if here else None
+            made.arguments = tuple(self._symbol(one) for one in defined.get_arguments()) if here else ()
         return made
 
-    def _is_here(self, cursor: Any) -> bool:
-        return cursor.location.file is not None and cursor.location.file.name == self.unit.where
-
-    def _is_local_memory(self, cursor: Any) -> bool:
-        if self.language != "opencl":
-            return False
-        return any(one.spelling in ("__local", "local") for one in cursor.get_tokens())
+    def _in_local_memory(self, cursor: Any) -> bool:
+        words = cursor.get_tokens() if self.language == "opencl" else ()
+        return any(one.spelling in ("__local", "local") for one in words)
 
     def _lower(self, cursor: Any) -> Node:
         what = kind(cursor)
@@ -306,13 +249,13 @@ class Syntax:
             return self._lower(kids[0])
         extent = cursor.extent
         start, end = extent.start.offset - self._shift, extent.end.offset - self._shift
-        made = Node(_WHATS.get(what, "other"), start, end, kind_of(cursor.type))
+        made = Node(_what(what), start, end, kind_of(cursor.type))
         if what in ("BINARY_OPERATOR", "COMPOUND_ASSIGNMENT_OPERATOR"):
-            made.op = _BINARY.get(library().clang_getCursorBinaryOperatorKind(cursor), "?")
+            made.op = BINARY.get(library().clang_getCursorBinaryOperatorKind(cursor), "?")
             assigns = made.op.endswith("=") and made.op not in ("==", "!=", "<=", ">=")
             made.what = "assign" if assigns else "binary"
         elif what == "UNARY_OPERATOR":
-            made.op = _UNARY.get(library().clang_getCursorUnaryOperatorKind(cursor), "?")
+            made.op = UNARY.get(library().clang_getCursorUnaryOperatorKind(cursor), "?").strip("x")
             made.what = {"++": "count", "--": "count", "&": "address", "*": "deref"}.get(made.op, "unary")
         elif what.endswith("_LITERAL") or what in ("CXX_UNARY_EXPR", "CXX_BOOL_LITERAL_EXPR"):
             made.what, made.value = "literal", constant(cursor) if what != "STRING_LITERAL" else None
@@ -336,13 +279,11 @@ class Syntax:
             made.symbol.declared = made
             if what == "PARM_DECL":
                 return made
-            whole = (
-                made.type.what != "array" or kind(kids[-1]) in ("INIT_LIST_EXPR", "STRING_LITERAL") if kids else False
-            )
-            kids = kids[-1:] if whole else []
+            lists = ("INIT_LIST_EXPR", "STRING_LITERAL")
+            kids = [one for one in kids[-1:] if made.type.what != "array" or kind(one) in lists]
         elif what == "FOR_STMT":
-            kids = self._parts_of_for(cursor, kids)
-            made.kids = [Node("nothing", start, start, made.type) if one is None else self._lower(one) for one in kids]
+            nothing = Node("nothing", start, start, made.type)
+            made.kids = [nothing if one is None else self._lower(one) for one in parts_of_for(cursor, kids)]
             return made
         made.kids = [self._lower(one) for one in kids]
         inner = made.kids[0] if made.kids else None
@@ -367,35 +308,25 @@ class Syntax:
             return made
         places = {(one.extent.start.offset, one.extent.end.offset) for one in given}
         called = [one for one in kids if (one.extent.start.offset, one.extent.end.offset) not in places]
-        axis = constant(given[0]) if len(given) == 1 and made.op in _WORK_ITEM else None
-        if self.language == "opencl" and axis in (0, 1, 2):
-            name = _WORK_ITEM[made.op]
-            made.what, made.op = "builtin", f"@{'xyz'[axis]}" if name == "@" else f"{name}.{'xyz'[axis]}"
+        name = _WORK_ITEM.get(made.op, "") if self.language == "opencl" and len(given) == 1 else ""
+        if name and (axis := _AXES.get(constant(given[0]))):
+            made.what, made.op = "builtin", f"@{axis}" if name == "@" else f"{name}.{axis}"
             return made
         callee = self._lower(called[0]) if called else Node("other", made.start, made.start, made.type)
         made.kids = [callee, *(self._lower(one) for one in given)]
         owner = callee.kids[0].type.spelling if callee.what == "member" and callee.kids else ""
-        if made.op == "thread_rank" and "grid_group" in owner:
-            made.what, made.op, made.kids = "builtin", "@x", []
-        elif made.op == "thread_rank" and "thread_block" in owner and "tile" not in owner:
-            made.what, made.op, made.kids = "builtin", "threadIdx.x", []
+        if made.op == "thread_rank" and "tile" not in owner and re.search(r"grid_group|thread_block", owner):
+            made.what, made.op, made.kids = "builtin", "@x" if "grid_group" in owner else "threadIdx.x", []
+            self.ranks = True
         return made
 
-    def _parts_of_for(self, cursor: Any, kids: list[Any]) -> list[Any]:
-        """The start, the condition, the step and the body of a loop, None for those that are missing."""
-        if len(kids) == 4:
-            return kids
-        parts: list[Any] = [None, None, None]
-        marks, depth = list[int](), 0
-        for token in cursor.get_tokens():
-            depth += (token.spelling in ("(", "[", "{")) - (token.spelling in (")", "]", "}"))
-            if token.spelling == ";" and depth == 1:
-                marks.append(token.extent.start.offset)
-            if len(marks) == 2:
-                break
-        for one in kids[:-1]:
-            parts[min(sum(mark < one.extent.start.offset for mark in marks), 2)] = one
-        return [*parts, kids[-1] if kids else None]
+
+def _what(name: str) -> str:
+    """The word for a kind of clang's."""
+    if name.endswith("_STMT"):
+        name = name.removesuffix("_STMT")
+        return _STATEMENTS.get(name, name.lower())
+    return "cast" if name.endswith("_CAST_EXPR") else _EXPRESSIONS.get(name, "other")
 
 
 def prelude(types: Mapping[str, str], c_names: Mapping[str, str]) -> str:

@@ -18,10 +18,8 @@ from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.passes import (
     compiler,
     halo,
-    hints,
     lanes,
     launch,
-    output_tiles,
     own_bins,
     rows,
     shuffles,
@@ -71,13 +69,13 @@ RULES: tuple[Pass, ...] = (
     walk.WALK,
     vectors.VECTORS,
     tiles.TRANSPOSED_TILES,
-    output_tiles.OUTPUT_TILES,
+    tiles.OUTPUT_TILES,
     lanes.ROW_LANES,
     launch.WORK_PER_THREAD,
     shuffles.SHUFFLES,
     teams.ROW_TEAMS,
     rows.ROW_LOOPS,
-    hints.CACHE_HINTS,
+    vectors.CACHE_HINTS,
     compiler.NARROW_INDICES,
     launch.LAUNCH_BOUNDS,
     compiler.UNROLLING,
@@ -122,6 +120,12 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
     return Rewritten(template, composed.skipped, composed.names)
 
 
+def left_alone(code: str, backend: BackendName, entry: str) -> tuple[str, ...]:
+    """Why the rules leave a kernel as it is, a clause each; what only its task's types explain does not count."""
+    found = Facts(Syntax(code, backend, entry)).oddities
+    return tuple(one.why for one in found if one.kind != "syntax")
+
+
 def facts_of(task: Task, backend: BackendName) -> Facts:
     """Facts of the baseline of `task`, in the first of its types. Raises `SourceError`."""
     names = {dtype: one.c_names[backend] for dtype, one in DTYPES.items() if backend in one.c_names}
@@ -149,6 +153,8 @@ def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
     made = Subject(facts, plain.launch, work, name, backend, frozenset(task.types), lengths, frozenset(same), sizes)
     if isinstance(work, Rows) and (made.block("y"), made.block("z")) != ("1", "1"):
         work = Fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
+    if facts.syntax.ranks and any(one != "1" for one in (*plain.launch.grid[1:], *plain.launch.block[1:])):
+        work = Fixed("it asks groups for the rank of a thread, in a launch of more than one dimension")
     unused = [axis for axis in AXES if axis not in made.axes and made.block(axis) != "1"]
     if isinstance(work, Cells) and unused:
         work = Fixed(f"its blocks have several threads along {unused[0]}, which the code does not use")

@@ -15,8 +15,10 @@ from tunesmith.cli.app import echo
 from tunesmith.graph.outputs import require_new_folder
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.reader.draft import draft
+from tunesmith.kernels.rewrite.template import left_alone
 from tunesmith.kernels.spec.t1 import read_t1
 from tunesmith.kernels.spec.taskfile import read_source, read_task
+from tunesmith.kernels.spec.template import BACKENDS
 
 
 def init(
@@ -60,8 +62,8 @@ def init(
         for number, line in enumerate(text.splitlines(), 1):
             if not name.startswith("baseline.") and " # FILL: " in line:
                 echo(f"  {folder / name}, line {number}: {line.split(' # FILL: ')[1]}")
-    for note in made.notes:
-        echo(note)
+    for why in left_alone(made.files[f"baseline{BACKENDS[made.backend].suffix}"], made.backend, made.name):
+        echo(f"The rules leave this kernel as it is: {why}.")
     echo(f"Then: tunesmith tune {quote(str(folder))}")
 
 

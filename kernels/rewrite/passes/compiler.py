@@ -93,8 +93,8 @@ def _fast_math(subject: Subject, _: bool, plan: Plan) -> Change:
 
 @dataclass(slots=True)
 class _Variable:
-    """A variable of 64 bits that has one value. fits: the value is one of 32 bits by itself; axis: of the coordinate that it
-    is, or empty; compared: where it is compared."""
+    """A variable of 64 bits that has one value. fits: the value is one of 32 bits by itself; axis: of the coordinate
+    that it is, or empty; compared: where it is compared."""
 
     node: Node
     fits: bool
@@ -128,8 +128,8 @@ class _Search:
         self.roots = self._roots()
 
     def _roots(self) -> list[Node]:
-        """The whole indices of pointer parameters, and the offsets added to one to make a pointer. From the beginning of an
-        array no index is negative; from a pointer that has moved an index may be."""
+        """The whole indices of pointer parameters, and the offsets added to one to make a pointer. From the beginning
+        of an array no index is negative; from a pointer that has moved an index may be."""
         own, found = set(self.facts.arrays) - set(self.facts.changed), list[Node]()
         for node in self.facts.body.walk():
             if node.what == "index" and node.kids[0].what == "name" and node.kids[0].symbol in own:
@@ -180,10 +180,9 @@ class _Search:
                 if self.index(one.node.kids[-1]) is None or not self._used_well(symbol, one, inside)
             }
             # A declaration has one type for all of its names.
-            for one in self.variables.values():
-                assert one.node.parent is not None
-                if any(other.symbol not in self.variables for other in one.node.parent.kids) and one.node.symbol:
-                    bad.add(one.node.symbol)
+            for symbol, variable in self.variables.items():
+                others = variable.node.parent.kids if variable.node.parent is not None else []
+                bad |= {symbol} if any(other.symbol not in self.variables for other in others) else set()
             if not bad:
                 values = [self.index(one.node.kids[-1]) for one in self.variables.values()]
                 casts = [cast for one in [*(made for _, made in good), *values] if one is not None for cast in one[1]]

@@ -1,7 +1,7 @@
 """What neighbouring threads read alike is read once for the block: the surroundings of a stencil, a sliding window.
 
-A block stages a box of the array in shared memory, row by row, as far as the array has it: elements that the kernel reads
-are there, whatever its guards are. A place in the box is the thread's own, a distance, and the rounds of loops.
+A block stages a box of the array in shared memory, row by row, as far as the array has it: elements that the kernel
+reads are there, whatever its guards are. A place in the box is the thread's own, a distance, and the rounds of loops.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _UNKNOWN = 9
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an access is in a box. column, row: distances; rounds: for both, what loops add, in C, at least 0; spans: the
-    largest such number, None where it is not known."""
+    """Where an access is in a box. column, row: distances; rounds: for both, what loops add, in C, at least 0; spans:
+    the largest such number, None where it is not known."""
 
     access: Access
     column: int
@@ -37,8 +37,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """axis: of the threads that are neighbours in a row; down: of those in different rows, or empty; apart: elements between
-    rows; base: the element of a block's first thread without distances."""
+    """axis: of the threads that are neighbours in a row; down: of those in different rows, or empty; apart: elements
+    between rows; base: the element of a block's first thread without distances."""
 
     root: Symbol
     axis: str
@@ -48,7 +48,7 @@ class Box:
     places: tuple[Place, ...]
 
     def reach(self, which: int) -> tuple[int, int | None]:
-        """The least distance of elements from their thread, and how far the largest is from it; along rows 0, across 1."""
+        """The least distance of elements from their thread, and how far the largest is from it; along rows: 0."""
         at = [one.row if which else one.column for one in self.places]
         spans = [one.spans[which] for one in self.places]
         wide = [one + more - min(at) for one, more in zip(at, spans, strict=True) if more is not None]
@@ -115,7 +115,7 @@ def _pitches(subject: Subject, own: list[tuple[Access, Form]]) -> set[Form]:
 
 def place_of(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[Place, Form] | None:
     """Where an access is in a box, and what is left of its index beside distances."""
-    facts, plan, rounds, spans = subject.facts, Plan(subject), ["0", "0"], [0, 0]
+    facts, plan, rounds = subject.facts, Plan(subject), ["0", "0"]
     lengths = list[tuple[int, int | None]]()
     for loop in (one for one in facts.loops if one.atom in rest.atoms):
         by, rest = rest.times(loop.atom), rest.without(loop.atom)
@@ -151,12 +151,13 @@ def _halo(subject: Subject, box: Box, plan: Plan) -> Change:
     pitch, rows = f"({own[box.axis]} + {more[0]})", f"({own.get(box.down, '1')} + {more[1]})"
     length, kind = subject.in_kernel(subject.lengths[box.root.name]), box.root.element
     here, count = plan.thread
-    begin = plan.written(box.base + Form.number(left) + box.apart * Form.number(top), None)
+    begin, apart = plan.written(box.base + Form.number(left) + box.apart * Form.number(top)), plan.written(box.apart)
+    box_of = f"{subject.wide}, {staged}, {pitch}, {rows}, {box.root.name}, {length}"
     meet = "__syncthreads()" if subject.backend == "cuda" else "barrier(CLK_LOCAL_MEM_FENCE)"
     opens = f"""
 #if {name}
 {"__shared__" if subject.backend == "cuda" else "__local"} {kind} {staged}[{pitch} * {rows}];
-TUNESMITH_STAGE({subject.wide}, {staged}, {pitch}, {rows}, {box.root.name}, {length}, {begin}, {plan.written(box.apart, None)}, {here}, {count});
+TUNESMITH_STAGE({box_of}, {begin}, {apart}, {here}, {count});
 {meet};
 #endif
 """
@@ -169,7 +170,8 @@ TUNESMITH_STAGE({subject.wide}, {staged}, {pitch}, {rows}, {box.root.name}, {len
         edits.append(Edit(node.start, node.end, (f"{at}({column}, {row}, ", span(node), ")")))
     place = f"{staged}[(row) * {pitch} + (column)]"
     kept = f"((column) < {pitch} && (row) < {rows} ? {place} : (__VA_ARGS__))" if unknown else place
-    header = f"#if {name}\n#define {at}(column, row, ...) {kept}\n#else\n#define {at}(column, row, ...) (__VA_ARGS__)\n#endif"
+    macro = f"#define {at}(column, row, ...)"
+    header = f"#if {name}\n{macro} {kept}\n#else\n{macro} (__VA_ARGS__)\n#endif"
     area = f"({plan.block(box.axis)} + {more[0]}) * ({plan.block(box.down) if box.down else '1'} + {more[1]})"
     doc = f"whether a block stages what it reads of {box.root.name}"
     if unknown:

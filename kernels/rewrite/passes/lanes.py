@@ -140,11 +140,12 @@ def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
         last = node.end if loop.body.what == "block" else subject.facts.syntax.code.index(b";", node.end) + 1
         edits.append(Edit(node.start, last, ("{ ", begin, span(node), *(";" * (last > node.end)), *ends, " }")))
     edits += [wrap(one, f"{macros['ALONE']} ", "") for one in found.alone]
+    joined = f"tunesmith::joined<{name}>"
     header = f"""#if {name} > 0
 #define {macros["FIRST"]} + {lane}
 #define {macros["NEXT"]}(variable, ...) variable += {name}
 #define {macros["BEGIN"]}(sum) if ({lane} > 0) sum = 0;
-#define {macros["JOIN"]}(sum, ...) sum = tunesmith::joined<{name}>({mask}, sum, [](auto a, auto b) {{ return __VA_ARGS__; }});
+#define {macros["JOIN"]}(sum, ...) sum = {joined}({mask}, sum, [](auto a, auto b) {{ return __VA_ARGS__; }});
 #define {macros["ALONE"]} if ({lane} == 0)
 #else
 #define {macros["FIRST"]}

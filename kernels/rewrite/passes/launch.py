@@ -65,21 +65,19 @@ def _block_size(subject: Subject, sizes: Mapping[str, tuple[int, ...]], plan: Pl
 
 
 def _exact(subject: Subject) -> tuple[str, ...]:
-    axes = subject.work.axes if isinstance(subject.work, Cells) else ()
-    return tuple(axis.name for axis in axes if not axis.guarded and not axis.strided)
+    return tuple(axis.name for axis in subject.work.axes if not axis.guarded and not axis.strided)
 
 
 def _movable(subject: Subject) -> bool | Refused:
-    if isinstance(subject.work, Cells) and all(axis.strided for axis in subject.work.axes):
+    if subject.axes and all(axis.strided for axis in subject.work.axes):
         return True
     return Refused(f"threads keep their work: {subject.unmovable}") if subject.unmovable else True
 
 
 def _work_per_thread(subject: Subject, _: bool, plan: Plan) -> Change:
     """Several elements for a thread: a whole block apart, so that neighbouring threads stay neighbours (cyclic), or
-    neighbours themselves, so that shared data stays in the thread (blocked). A kernel that steps through its data by the
-    size of the grid gets a smaller grid."""
-    assert isinstance(subject.work, Cells)
+    neighbours themselves, so that shared data stays in the thread (blocked). A kernel that steps through its data by
+    the size of the grid gets a smaller grid."""
     parameters, layers, constraints = list[Parameter](), list[Layer](), list[Constraint]()
     several, share, off = len(subject.work.axes) > 1, dict[str, str](), list[str]()
     for axis in subject.work.axes:

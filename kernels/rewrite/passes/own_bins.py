@@ -21,6 +21,8 @@ MAX_BINS = 8192
 def _bins(subject: Subject) -> list[Symbol] | Refused:
     facts, without = subject.facts, "blocks have no bins of their own"
     opencl = subject.backend == "opencl"
+    if facts.shared:
+        return Refused(f"{without}: it has {facts.shared[0].name}, which a block shares, already")
     if opencl and any(subject.in_loop(one) for one in subject.returns):
         return Refused(f"{without}: the kernel returns from inside a loop")
     found, why = list[Symbol](), "there is no array that threads do nothing to but add"
@@ -35,15 +37,15 @@ def _bins(subject: Subject) -> list[Symbol] | Refused:
             why = f"{line}, and the kernel does not know how long that is"
         elif count.isdigit() and int(count) > MAX_BINS:
             why = f"{line}, which has more than {MAX_BINS} elements"
-        elif not count.isdigit() and (opencl or found or subject.launch.shared_bytes != "0"):
-            why = f"{line}, whose length is known only when it runs, and the kernel's shared memory is taken"
+        elif not count.isdigit() and (opencl or found):
+            why = f"{line}, whose length is known only when the kernel runs"
         else:
             found.append(root)
     return found or Refused(f"{without}: {why}")
 
 
 def _is_added_to(facts: Facts, root: Symbol, by_name: bool) -> bool:
-    """Whether all that is done to an array are additions whose results nobody uses. by_name: by the array's own name."""
+    """Whether all that is done to an array are additions whose results nobody uses. by_name: by its own name."""
     own = facts.of(root)
     if not all(one.by in _ADDING and one.node.statement is one.node and not one.node.fixed for one in own):
         return False

@@ -21,14 +21,15 @@ _WORK_ITEM = {
     "blockDim": "get_local_size",
     "gridDim": "get_num_groups",
 }
+_QUALIFIERS = re.compile(r"\b(?:const|volatile|__(?:global|local|constant|private))\b")
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/"}
 """Of numbers that are not negative, as sizes are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Text in the place of the source's bytes from start to end. Of the parts, a span is that part of the source, with the
-    edits of all other passes in it, and with edits of its own."""
+    """Text in the place of the source's bytes from start to end. Of the parts, a span is that part of the source, with
+    the edits of all other passes in it, and with edits of its own."""
 
     start: int
     end: int
@@ -60,8 +61,8 @@ def insert(at: int, text: str) -> Edit:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Code around the kernel's body, in which threads have other coordinates along an axis. on: for the preprocessor, when;
-    opens, closes: the code, in which a statement of the kernel may end an element early where `loops`; at: the
+    """Code around the kernel's body, in which threads have other coordinates along an axis. on: for the preprocessor,
+    when; opens, closes: the code, in which a statement of the kernel may end an element early where `loops`; at: the
     coordinate inside, in C."""
 
     on: str
@@ -74,12 +75,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a pass contributes. off: when it does nothing, as an expression, where that is not its first parameter's first
-    value; header: lines before the source; kit: names of building blocks; block, grid: extents of the launch, by axis;
-    share: elements of a thread along an axis; exact: axes whose threads must be as many as they were; threads: factors of
-    a block's threads in C, the first 0 where the block is the task's; instead: a parameter that, where it is not 0, has a
-    launch of its own; static_shared, shared: bytes that it adds; loads, stores: by array, the parameter that says how
-    it is read and written; writes: what a builtin, such as blockIdx.x, is from now on; extends:
+    """What a pass contributes. off: when it does nothing, as an expression, where that is not its first parameter's
+    first value; header: lines before the source; kit: names of building blocks; block, grid: extents of the launch, by
+    axis; share: elements of a thread along an axis; exact: axes whose threads must be as many as they were; threads:
+    factors of a block's threads in C, the first 0 where the block is the task's; instead: a parameter that, where it
+    is not 0, has a launch of its own; static_shared, shared: bytes that it adds; loads, stores: by array, the
+    parameter that says how it is read and written; writes: what a builtin, such as blockIdx.x, is from now on; extends:
     further values of a parameter of another pass, where that applies."""
 
     parameters: tuple[Parameter, ...] = ()
@@ -113,10 +114,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a pass looks at. launch: as the task says it; work: how threads share it; name: gives a parameter or a macro a
-    name that the source and the task do not use; types: the task's type names; lengths: elements of arrays, as the task
-    says them, by parameter; same_sizes: the task's sizes that the kernel gets by their names; sizes: the parameters by which
-    the kernel gets the task's sizes."""
+    """What a pass looks at. launch: as the task says it; work: how threads share it; name: gives a parameter or a
+    macro a name that the source and the task do not use; types: the task's type names; lengths: elements of arrays, as
+    the task says them, by parameter; same_sizes: the task's sizes that the kernel gets by their names; sizes: the
+    kernel's parameters that are sizes of the task, by these."""
 
     facts: Facts
     launch: LaunchGeometry
@@ -133,8 +134,8 @@ class Subject:
         """What coordinates are counted in."""
         if self.backend == "opencl":
             return "size_t"
-        nodes = [one for axis in (self.work.axes if isinstance(self.work, Cells) else ()) for one in axis.nodes]
-        return "unsigned long long" if any(one.type.size == 8 for one in nodes) else "unsigned int"
+        wide = any(one.type.size == 8 for axis in self.work.axes for one in axis.nodes)
+        return "unsigned long long" if wide else "unsigned int"
 
     @property
     def wide(self) -> str:
@@ -156,7 +157,7 @@ class Subject:
         return f"({self.grid(axis)}) * ({self.block(axis)})"
 
     def in_kernel(self, text: str) -> str | None:
-        """An expression of the task's sizes in C, of the kernel's parameters; None where the kernel does not know it."""
+        """What the task says by its sizes, in C by the kernel's parameters; None where the kernel does not know it."""
         try:
             return self._in_c(ast.parse(text, mode="eval").body)
         except SyntaxError:
@@ -186,19 +187,19 @@ class Subject:
         element = array.element
         found = element if element in self.types else C_TYPES.get(element, element)
         if found not in self.types and found not in DTYPES and array.type.element is not None:
-            words = re.sub(r"\b(?:const|volatile|__(?:global|local|constant|private))\b", "", array.type.element.spelling)
-            found = C_TYPES.get(words.strip(), "")
+            found = C_TYPES.get(_QUALIFIERS.sub("", array.type.element.spelling).strip(), "")
         return found if found in self.types or found in DTYPES else ""
 
     @property
     def axes(self) -> list[str]:
         """The axes with global coordinates."""
-        return [one.name for one in self.work.axes] if isinstance(self.work, Cells) else []
+        return [one.name for one in self.work.axes]
 
     @property
     def bounds(self) -> dict[str, Form]:
         """The bounds of all coordinates; empty where one has none, or is stepped through by the grid's size."""
-        return self.work.bounds if isinstance(self.work, Cells) else {}
+        found = {one.name: one.bound for one in self.work.axes if one.bound is not None and not one.strided}
+        return found if len(found) == len(self.work.axes) else {}
 
     @property
     def unmovable(self) -> str:
@@ -225,8 +226,8 @@ class Subject:
 
 
 class Plan:
-    """What the passes before have made of the launch and of the names that code is written with. at: the coordinate of an
-    element along an axis, in C; blocks: extents of blocks, by axis; threads, loads, stores: as in `Change`."""
+    """What the passes before have made of the launch and of the names that code is written with. at: the coordinate of
+    an element along an axis, in C; blocks: extents of blocks, by axis; threads, loads, stores: as in `Change`."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -269,7 +270,8 @@ class Plan:
         at, count = self.builtin("threadIdx.x"), self.builtin("blockDim.x")
         for axis in "yz":
             if self.block(axis) not in ("1", "(1)"):
-                at, count = f"({at} + {count} * {self.builtin(f'threadIdx.{axis}')})", f"{count} * {self.builtin(f'blockDim.{axis}')}"
+                index, width = self.builtin(f"threadIdx.{axis}"), self.builtin(f"blockDim.{axis}")
+                at, count = f"({at} + {count} * {index})", f"{count} * {width}"
         return at, count
 
     def hint(self, array: Symbol, *, stored: bool = False) -> str:

@@ -11,8 +11,17 @@ from dataclasses import dataclass, field
 
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, Form
-from tunesmith.kernels.rewrite.passes.hints import assignment, value_of
-from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Subject, replace, span
+from tunesmith.kernels.rewrite.passes.record import (
+    Change,
+    Edit,
+    Pass,
+    Plan,
+    Refused,
+    Subject,
+    replace,
+    span,
+)
+from tunesmith.kernels.rewrite.passes.vectors import assignment, value_of
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import reads_thread
 from tunesmith.kernels.rewrite.syntax import Node, Symbol
@@ -24,8 +33,8 @@ _KEPT = 64
 
 @dataclass(slots=True)
 class _Array:
-    """What a loop does at its own place of an array, in every round for certain. rest: how far its element 0 is from the
-    begin of the array."""
+    """What a loop does at its own place of an array, in every round for certain. rest: how far its element 0 is from
+    the begin of the array."""
 
     root: Symbol
     rest: Form
@@ -53,8 +62,8 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """groups: of loops with one bound; kept: the array that is kept, and the loops that use it; vectors: whether neighbours
-    may go together."""
+    """groups: of loops with one bound; kept: the array that is kept, and the loops that use it; vectors: whether
+    neighbours may go together."""
 
     groups: list[list[_Row]]
     kept: tuple[Symbol, list[_Row]] | None
@@ -130,10 +139,10 @@ def _shared_out(subject: Subject, rows: list[_Row]) -> str:
     for row in rows:
         if why := Carried(facts, row.loop.node, facts.body).why:
             return why
+        known = {*facts.arrays, *facts.declared_in(row.loop.body)}
         for access in facts.inside(row.loop.body):
-            if access.written and access.root not in facts.arrays:
-                if access.root not in facts.declared_in(row.loop.body):
-                    return f"a loop writes {access.root.name}, which is no parameter of the kernel"
+            if access.written and access.root not in known:
+                return f"a loop writes {access.root.name}, which is no parameter of the kernel"
     for root in facts.arrays:
         own = facts.of(root)
         written = [one for one in own if one.written and any(row.touches(one) for row in rows)]

@@ -19,8 +19,8 @@ from tunesmith.kernels.spec.template import Parameter
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """statements: neighbours in a block; array: in shared memory, whose first element has all values in the end; how: two
-    values a and b become one, in C."""
+    """statements: neighbours in a block; array: in shared memory, whose first element has all values in the end; how:
+    two values a and b become one, in C."""
 
     statements: list[Node]
     array: Symbol
@@ -84,7 +84,7 @@ def _is_left(subject: Subject, statements: list[Node]) -> bool:
 
 
 def _used(subject: Subject, array: Symbol, trees: list[_Tree]) -> str:
-    """What else the kernel does with the array that needs more than its first element, as a clause; empty for nothing."""
+    """What else the kernel does with the array that needs more than its first element, as a clause; else empty."""
     facts, thread = subject.facts, Form.atom("threadIdx.x")
     own = [one for one in facts.of(array) if not any(tree.holds(one.node) for tree in trees)]
     mine = [tree for tree in trees if tree.array is array]

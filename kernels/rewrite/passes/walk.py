@@ -21,7 +21,7 @@ REGISTERS = 32
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """axis: along which threads go on; whole_blocks: the grid's blocks are its steps, and not threads; windows: what is kept."""
+    """axis: along which threads go on; whole_blocks: its steps are the grid's blocks; windows: what is kept."""
 
     axis: str
     whole_blocks: bool
@@ -105,8 +105,8 @@ def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
         begin = plan.written(window.base + Form.number(left) + window.apart * Form.number(top))
         apart, length = plan.written(window.apart), subject.in_kernel(subject.lengths[window.root.name])
         slides.append(
-            f"TUNESMITH_SLIDE({subject.wide}, {own}, {(wide or 0) + 1}, {(high or 0) + 1}, {step} == 0, {window.root.name}, "
-            f"{length}, {begin} + ({apart}) * ({subject.wide}){walked}, {apart});"
+            f"TUNESMITH_SLIDE({subject.wide}, {own}, {(wide or 0) + 1}, {(high or 0) + 1}, {step} == 0, "
+            f"{window.root.name}, {length}, {begin} + ({apart}) * ({subject.wide}){walked}, {apart});"
         )
         header.append(f"#define {at}(column, row, ...) {own}[column][row]")
         places.append(f"#define {at}(column, row, ...) (__VA_ARGS__)")

@@ -15,7 +15,7 @@ from tunesmith.kernels.backends.base import Compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.reader.draft import draft, read_kernel
-from tunesmith.kernels.rewrite.source import SourceError
+from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import read_task
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.rewrite.source import Source
+from tunesmith.kernels.rewrite.template import facts_of
 from tunesmith.kernels.spec.task import Task, Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template
 
@@ -230,9 +230,10 @@ def run_kernel(
         source = source.replace(text, other)
     source = re.sub(r"#include <cuda\w+\.h>", "", source)
     source = re.sub(r"extern __shared__ ([\w ]+) (\w+)\[\];", r"static \1* \2 = (\1*)shim::dynamic;", source)
-    kernel = Source(task.sources("cuda").baseline.template.source).kernel(task.entry, "the baseline")
-    declared = ", ".join((one.text or b"").decode() for one in kernel.parameter_nodes)
-    names = ", ".join(one.name for one in kernel.parameters)
+    syntax = facts_of(task, "cuda").syntax
+    head = syntax.code[syntax.name_at : syntax.body.start].decode()
+    declared = head[head.index("(") + 1 : head.rindex(")")]
+    names = ", ".join(one.name for one in syntax.parameters)
     extents = ", ".join(f"unsigned int {which}{axis}" for which in "gb" for axis in "xyz")
     launcher = (
         f'\nextern "C" void shim_run({extents}, {declared}) '

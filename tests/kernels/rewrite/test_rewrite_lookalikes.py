@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from rewrite_cases import LINE, ROWS, TURNS, kernel, require_equal, require_refused, template_of
 
-from tunesmith.kernels.rewrite.source import Source
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.task import BackendSources, Baseline, geometry
 from tunesmith.kernels.spec.template import Config, LaunchGeometry, Template
@@ -255,24 +254,3 @@ def test_a_sum_that_an_inner_variable_is_named_after_is_a_sum(tmp_path: Path) ->
     body = f"{AT} if (i < n) {{ float s = 0; {loop} y[i] = s; }}"
     task = kernel(body, arrays, LINE)
     require_equal(task, [{"LANES": 4}] if "LANES" in template_of(task).default_config else [{}], tmp_path, n=70)
-
-
-@pytest.mark.parametrize(
-    ("macros", "body"),
-    [
-        ("#define MOST 4", ""),
-        ("#define LARGER(x, y) ((x) >= (y) ? (x) : (y))", ""),
-        ("#define LANE_ threadIdx.x\n#define ME LANE_", "y[i] = x[i] + ME;"),
-        ("#define SHRINK(v) v = v / 2", "int m = n; SHRINK(m); y[i] = x[i] + m;"),
-        ("#define COUNT(v) (v)++", "int m = n; COUNT(m); y[i] = x[i] + m;"),
-        ("#define OUT y", "y[i] = x[i]; *OUT = 3;"),
-        ("#define LANE threadIdx.x\n__device__ int lane() { return LANE; }", "y[i] = x[i] + lane();"),
-        ("#if 1\n#define ME threadIdx.x\n#else\n#define ME 0\n#endif", "y[i] = x[i] + ME;"),
-        ("#define UP(v) up(v)\n__device__ void up(int& v) { ++v; }", "int m = n; UP(m); y[i] = x[i] + m;"),
-    ],
-)
-def test_macros_that_hide_through_others_are_seen(macros: str, body: str) -> None:
-    """Without a body of its own, a row has a macro that hides nothing."""
-    uses = body or "y[i] = LARGER(MOST, n);"
-    code = f"{macros}\n__global__ void k(const float* x, float* y, int n) {{ {AT} if (i < n) {{ {uses} }} }}"
-    assert [one.kind for one in Source(code).kernel(None, "here").oddities] == (["macro"] if body else [])
