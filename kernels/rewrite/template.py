@@ -17,7 +17,6 @@ from tunesmith.kernels.rewrite.composition import NO_GUARD, compose
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.passes import (
     compiler,
-    halo,
     lanes,
     launch,
     own_bins,
@@ -65,7 +64,6 @@ def with_rules(task: Task, backend: BackendName) -> tuple[Task, tuple[str, ...]]
 RULES: tuple[Pass, ...] = (
     launch.BLOCK_SIZE,
     own_bins.OWN_BINS,
-    halo.HALO,
     walk.WALK,
     vectors.VECTORS,
     tiles.TRANSPOSED_TILES,
@@ -168,7 +166,6 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"OUTPUT_TILE": (128,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (8,), "OUTPUT_COLUMNS": (8,)},
     {"LANES": (32,)},
     {"OWN_BINS": (1,), "ITEMS": (32, 8), "BLOCK": (256,)},
-    {"HALO": (1,)},
     {"WALK": (8, 4, 2), "RESTRICT": (1,), "INDEX_BITS": (32,)},
 )
 """Each element is needed by several threads: it is read once for all of them."""

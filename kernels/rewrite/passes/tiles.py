@@ -344,6 +344,6 @@ OUTPUT_TILES = Pass(
     "output_tiles",
     _sum,
     _tiles,
-    excludes=dict.fromkeys(("block_size", "work_per_thread", "launch_bounds", "vectors", "halo"), ALONE),
+    excludes=dict.fromkeys(("block_size", "work_per_thread", "launch_bounds", "vectors"), ALONE),
     after=("cache_hints",),
 )

@@ -210,7 +210,7 @@ class TestOwnBins:
 PLANE = {"a": ("in", "float32", "n * n"), "y": ("out", "float32", "n * n")}
 
 
-class TestHalo:
+class TestWindows:
     @pytest.mark.parametrize(
         ("body", "arrays"),
         [
@@ -224,21 +224,21 @@ class TestHalo:
         ],
     )
     def test_what_is_not_read_around_a_place_stays(self, body: str, arrays: dict[str, tuple[str, str, str]]) -> None:
-        require_refused(kernel(body, arrays, SQUARE if arrays is PLANE else LINE), {"HALO"})
+        require_refused(kernel(body, arrays, SQUARE if arrays is PLANE else LINE), {"WALK"})
 
-    def test_a_line_is_staged_with_what_lies_beyond_its_guard(self, tmp_path: Path) -> None:
+    def test_a_line_is_kept_with_what_lies_beyond_its_guard(self, tmp_path: Path) -> None:
         body = f"{ELEMENT} y[i] = x[i] - 2 * x[i + 3] + (i >= 2 ? x[i - 2] : x[i]);"
         task = kernel(body, {"x": ("in", "float32", "n + 3"), **Y}, LINE)
-        require_equal(task, [{"HALO": True}, {"HALO": True, "BLOCK": 128, "LOADS": 1, "STORES": 1}], tmp_path)
+        require_equal(task, [{"WALK": 2}, {"WALK": 8, "BLOCK": 128, "LOADS": 1, "STORES": 1}], tmp_path)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("n", [37, 64])
-    def test_a_plane_is_staged(self, n: int, tmp_path: Path) -> None:
+    def test_rows_of_a_plane_are_kept(self, n: int, tmp_path: Path) -> None:
         body = f"""{INSIDE} float s = a[r * n + c];
             if (r > 0 && c > 1) s += a[(r - 1) * n + c - 2];
             if (r < n - 1) s += a[(r + 1) * n + c];
             y[r * n + c] = s;"""
-        configs: list[Config] = [{"HALO": True}, {"HALO": True, "BLOCK_X": 8, "BLOCK_Y": 4, "LOADS": 2}]
+        configs: list[Config] = [{"WALK": 2}, {"WALK": 4, "BLOCK_X": 8, "BLOCK_Y": 4, "LOADS": 2}]
         require_equal(kernel(body, PLANE, SQUARE), configs, tmp_path, n=n)
 
 
@@ -368,4 +368,4 @@ class TestWorkPerThread:
 def test_an_array_with_another_name_is_left_alone(body: str) -> None:
     """What happens to it by that name is not known, so nothing of it goes in vectors, or by a cache of its own."""
     task = kernel(f"{ELEMENT} {{ {body} }}", {**X, "y": ("inout", "float32", "n")}, LINE)
-    require_refused(task, {"VEC", "LOADS", "STORES", "HALO", "LANES", "ROW_VEC", "KEEP", "OWN_BINS"})
+    require_refused(task, {"VEC", "LOADS", "STORES", "WALK", "LANES", "ROW_VEC", "KEEP", "OWN_BINS"})
