@@ -16,7 +16,7 @@ from tunesmith.kernels.rewrite.facts import AXES
 from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Span, Subject
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
 
-KIT = [Path(__file__).parent.parent / "kit" / name for name in ("rules.cuh", "sharing.cuh")]
+KIT = {"cuda": "rules.cuh", "opencl": "rules.cl"}
 NO_GUARD = "The kernel has no guard against more threads than it came with."
 """Why a configuration fits only some shapes."""
 
@@ -72,7 +72,7 @@ def compose(
                 constraints.append(Constraint(expression=apart, because=because))
     launch, exact = _launch(subject, plan, list(changes.values()))
     edits = [edit for change in changes.values() for edit in change.edits] + _body(subject, plan)
-    blocks = kit(list(dict.fromkeys(name for change in changes.values() for name in change.kit)))
+    blocks = kit(subject.backend, list(dict.fromkeys(name for change in changes.values() for name in change.kit)))
     headers = [*(change.header for change in changes.values()), *blocks, _coordinates(subject, plan)]
     whole = Span(0, len(subject.facts.syntax.code))
     return Composed(
@@ -224,20 +224,19 @@ def _launch(subject: Subject, plan: Plan, changes: list[Change]) -> tuple[Launch
 
 
 @cache
-def _blocks() -> dict[str, tuple[list[str], str]]:
+def _blocks(backend: str) -> dict[str, tuple[list[str], str]]:
     """The building blocks of the kit that passes use, by name: what each needs, and its text."""
-    files = [re.split(r"^//: (\w+)(.*)\n", one.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:] for one in KIT]
-    return {
-        parts[at]: (parts[at + 1].split(), parts[at + 2].strip()) for parts in files for at in range(0, len(parts), 3)
-    }
+    text = (Path(__file__).parent.parent / "kit" / KIT[backend]).read_text(encoding="utf-8")
+    parts = re.split(r"^//: (\w+)(.*)\n", text, flags=re.MULTILINE)[1:]
+    return {parts[at]: (parts[at + 1].split(), parts[at + 2].strip()) for at in range(0, len(parts), 3)}
 
 
-def kit(names: list[str]) -> list[str]:
+def kit(backend: str, names: list[str]) -> list[str]:
     """The texts of building blocks and of all that these need, each once."""
     found = dict[str, str]()
 
     def take(name: str) -> None:
-        needs, text = _blocks()[name]
+        needs, text = _blocks(backend)[name]
         for one in needs:
             take(one)
         found.setdefault(name, text)

@@ -162,7 +162,8 @@ class Syntax:
 
     @cached_property
     def by_type(self) -> bool:
-        """Whether the preprocessor chooses code of the kernel, or of a function that it calls, by a type of the task."""
+        """Whether the preprocessor chooses code of the kernel, or of a function that it calls, by a type of the
+        task."""
         bodies = (self.body, *self.functions)
         inside = (_TEXT.sub(b"", self.code[one.start : one.end]) for one in bodies)
         return any(re.search(rb"^[ \t]*#[ \t]*(?:el)?if[^\n]*_IS_", one, re.MULTILINE) for one in inside)

@@ -2,17 +2,17 @@
 
 A pass is a record (`record.Pass`) in the list `template.RULES`, in the order in which a template lists parameters:
 
-- `needs(subject)` looks at the facts (`subject.facts`), the launch and how threads share work (`subject.work`), and gives
-  what it found, of any type, or `Refused` with a reason that holds and names the code.
+- `needs(subject)` looks at the facts (`subject.facts`), the launch and how threads share work (`subject.work`), and
+  gives what it found, of any type, or `Refused` with a reason that holds and names the code.
 - `change(subject, found, plan)` makes a `Change` of that: parameters, whose first values leave the kernel as it came;
   edits of the source; layers around its body; lines before it; constraints; what becomes of the launch. `plan` has what
   the passes before (`after`) made of coordinates, builtins, blocks and cache hints, and writes forms in C (`written`).
 - `excludes` names the passes with which it has no meaning together, each with the reason.
 
-Edits replace a range of bytes by text and by spans of the source; a span has the edits of all other passes in it, so that
-none has to know of another. Of edits of one place the first in the list is the outermost. What a node says is asked of
-the facts, never of its text; a node that is `fixed` was written by a macro and cannot be edited. Code of more than a line
-or two is a building block of `kit/rules.cuh`, which `Change.kit` names.
+Edits replace a range of bytes by text and by spans of the source; a span has the edits of all other passes in it, so
+that none has to know of another. Of edits of one place the first in the list is the outermost. What a node says is
+asked of the facts, never of its text; a node that is `fixed` was written by a macro and cannot be edited. Code of more
+than a line or two is a building block of `kit/rules.cuh`, which `Change.kit` names.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _arrays(subject: Subject) -> list[_Array] | Refused:
     found, why = list[_Array](), "no array is read or written at the coordinate of a thread for certain"
     for root in subject.facts.arrays:
         made = _array(subject, root)
-        if isinstance(made, _Array):
+        if made is not None and (subject.backend == "cuda" or "__global" in root.written):
             found.append(made)
     return found or Refused(f"elements are read one by one: {why}")
 
@@ -137,31 +137,37 @@ def _vectors(subject: Subject, arrays: list[_Array], plan: Plan) -> Change | Ref
     first, item, at, whole, limit, of = (
         subject.name(one) for one in ("first", "element", "element_at", "whole", "limit", "elements_of")
     )
-    inside = [f"{plan.at[axis]} < {plan.written(bound)}" for axis, bound in subject.bounds.items() if axis != "x"]
-    bound = plan.written(subject.bounds["x"])
-    if bound is None:
+    bounds = {axis: plan.written(bound) for axis, bound in subject.bounds.items()}
+    if None in bounds.values():
         return Refused("elements are read one by one: the guard's bound is not known ahead of it")
-    pointers = {one.root: f"{one.root.name} + {plan.written(one.rest)}" for one in arrays}
+    inside = [f"{plan.at[axis]} < {bound}" for axis, bound in bounds.items() if axis != "x"]
+    cuda = subject.backend == "cuda"
+    begins = {one.root: f"{one.root.name} + {plan.written(one.rest)}" for one in arrays}
+    declared, read, written = list[str](), list[str](), list[str]()
+    for one in arrays:
+        kind, mine = one.root.element, f"{of}_{one.root.name}"
+        place = f"{begins[one.root]}, {first}, {limit}, {whole});"
+        declared.append(
+            f"tunesmith::Elements<{kind}, {name}> {mine};" if cuda else f"TUNESMITH_ELEMENTS({kind}, {name}, {mine});"
+        )
+        if one.read:
+            hint = f"tunesmith::fetch<{plan.hint(one.root)}>(" if cuda else f"TUNESMITH_FETCH({name}, "
+            read.append(f"{hint}{mine}, {place}")
+        if one.written:
+            hint = f"tunesmith::put<{plan.hint(one.root, stored=True)}>(" if cuda else f"TUNESMITH_PUT({name}, "
+            written.append(f"{hint}{mine}, {place}")
+    pointers = ", ".join(begins.values())
+    aligned = [f"TUNESMITH_ALIGNED({name}, {one})" for one in begins.values()]
     opens = [
         f"const {index} {first} = {plan.at['x']} * {name};",
         f"#if {name} > 1",
-        f"const {subject.wide} {limit} = {' && '.join(inside) or 'true'} ? {bound} : 0;",
+        f"const {subject.wide} {limit} = {' && '.join(inside) or 'true'} ? {bounds['x']} : 0;",
         f"const bool {whole} = {first} + {name} <= {limit} && "
-        f"tunesmith::aligned<{name}>({', '.join(pointers.values())});",
+        f"{f'tunesmith::aligned<{name}>({pointers})' if cuda else ' && '.join(aligned)};",
+        *[*declared, *read, "#endif", "#pragma unroll"],
+        f"for ({index} {item} = 0; {item} < {name}; ++{item}) {{ const {index} {at} = {first} + {item};",
     ]
-    for one in arrays:
-        opens.append(f"tunesmith::Elements<{one.root.element}, {name}> {of}_{one.root.name};")
-        if one.read:
-            hint, pointer = plan.hint(one.root), pointers[one.root]
-            opens.append(f"tunesmith::fetch<{hint}>({of}_{one.root.name}, {pointer}, {first}, {limit}, {whole});")
-    opens += ["#endif", "#pragma unroll", f"for ({index} {item} = 0; {item} < {name}; ++{item}) {{"]
-    opens.append(f"const {index} {at} = {first} + {item};")
-    closes = ["}", f"#if {name} > 1"]
-    for one in arrays:
-        if one.written:
-            hint, pointer = plan.hint(one.root, stored=True), pointers[one.root]
-            closes.append(f"tunesmith::put<{hint}>({of}_{one.root.name}, {pointer}, {first}, {limit}, {whole});")
-    closes.append("#endif")
+    closes = ["}", f"#if {name} > 1", *written, "#endif"]
     edits = list[Edit]()
     for one in arrays:
         for access in one.accesses:
@@ -198,4 +204,10 @@ def _vectors(subject: Subject, arrays: list[_Array], plan: Plan) -> Change | Ref
     )
 
 
-VECTORS = Pass("vectors", _arrays, _vectors, after=("block_size", "work_per_thread", "row_lanes", "cache_hints"))
+VECTORS = Pass(
+    "vectors",
+    _arrays,
+    _vectors,
+    after=("block_size", "work_per_thread", "row_lanes", "cache_hints"),
+    languages=("cuda", "opencl"),
+)

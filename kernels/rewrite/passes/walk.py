@@ -75,7 +75,11 @@ def _walk(subject: Subject) -> _Walk | Refused:
         asks = [one for one in facts.builtins() if one.op in (f"blockIdx.{axis}", f"gridDim.{axis}")]
         if blocks and any(one.fixed or not facts.body.holds(one) or one.op.startswith("gridDim") for one in asks):
             continue
-        found = [one for root in facts.arrays for one in _windows(subject, root, f"blockIdx.{axis}" if blocks else f"@{axis}")]
+        found = [
+            one
+            for root in facts.arrays
+            for one in _windows(subject, root, f"blockIdx.{axis}" if blocks else f"@{axis}")
+        ]
         for window in sorted(found, key=lambda one: -one.saved):
             registers = sum(one.size[0] * one.size[1] for one in (*kept, window))
             if subject.in_kernel(subject.lengths.get(window.root.name, "")) is None:
@@ -159,7 +163,11 @@ def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
             constraints.append(Constraint(expression=f"({count}) % {name} == 0", because=because))
     begins = [f"#if {name} > 1", *begins, "#endif", '_Pragma("unroll")']
     begins += [f"for (int {step} = 0; {step} < {name}; ++{step}) {{"]
-    begins += [f"const {subject.index_type} {walked} = {here} * {name} + {step};\n{stops}#if {name} > 1", *lines, "#endif"]
+    begins += [
+        f"const {subject.index_type} {walked} = {here} * {name} + {step};\n{stops}#if {name} > 1",
+        *lines,
+        "#endif",
+    ]
     doc = f"steps along {axis} that a thread takes, whose reads overlap"
     return Change(
         parameters=(Parameter(name=name, values=(1, 2, 4, 8, 16), doc=doc),),

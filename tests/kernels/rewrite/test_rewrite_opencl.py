@@ -56,7 +56,8 @@ def points(source: str) -> tuple[Task, Template, list[Config]]:
     assert template is not None
     space = feasible(template, task.workloads, H200)
     sampled = space.sample(np.random.default_rng(3), 4)
-    return task, template, [template.default_config, *(space.config(point) for point in sampled)]
+    wide = [{**template.default_config, "VEC": value} for value in (2, 4) if "VEC" in template.default_config]
+    return task, template, [template.default_config, *wide, *(space.config(point) for point in sampled)]
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,8 @@ def points(source: str) -> tuple[Task, Template, list[Config]]:
         ("size_t i = get_global_id(0); if (i < n) y[i] = sizeof(get_global_id(0)) + x[i];", {"BLOCK"}),
         ("int i = get_global_id(0); if (i >= n) return; if (i % 3) { return; } y[i] = x[i];", {"BLOCK", "ITEMS"}),
         ("int i = get_global_id(0); /* barrier(0) of __local */ if (i < n) *(y + i) = x[i];", {"BLOCK", "ITEMS"}),
+        ("int i = get_global_id(0); if (i < n) y[i] = 2 * x[i] + y[i] + x[n - 1 - i];", {"BLOCK", "ITEMS", "VEC"}),
+        ("int i = get_global_id(0); if (i >= n) return; if (x[i] > 3) y[i] = x[i]; else y[i] = 1;", {"BLOCK", "VEC"}),
         ("if (get_global_id(0) + 1 < n) y[get_global_id(0)] = x[get_global_id(0) + 1]; return;", {"BLOCK", "ITEMS"}),
     ],
 )

@@ -16,7 +16,6 @@ from tunesmith.kernels.spec.template import Config, LaunchGeometry
 
 SERIES = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
 PLANE = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
-FLAT = LaunchGeometry(grid=("ceil_div(n * n, 64)",), block=("64",))
 SQUARE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
 
 
@@ -264,6 +263,41 @@ STEPS = LaunchGeometry(grid=("1", "n"), block=("64",))
 
 
 class TestWalk:
+    def test_what_lies_beyond_a_guard_is_kept_as_far_as_the_array_goes(self, tmp_path: Path) -> None:
+        body = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) if (i > 3) y[i] = x[i] + x[i - 1] - x[i + 5];"
+        task = kernel(body, {**SERIES, "x": ("in", "float32", "n + 5")}, LINE)
+        require_equal(task, [{"WALK": 4}, {"WALK": 2, "BLOCK": 128}], tmp_path)
+
+    @pytest.mark.parametrize("at", ["pos - 4 + w", "pos - w", "w + (pos - 2)"])
+    def test_a_window_that_slides_along_a_series(self, at: str, tmp_path: Path) -> None:
+        body = f"""const int lane = threadIdx.x, pos = blockDim.x * blockIdx.x + lane;
+            if (pos >= n) return;
+            float acc = y[pos];
+            for (int w = 0; w < 5; w++) {{ const int from = {at}; if (from >= 0 && from < n) acc += x[from] / (w + 1); }}
+            y[pos] = acc;"""
+        require_equal(kernel(body, SERIES, LINE), [{"WALK": 8}, {"WALK": 2, "BLOCK": 128, "LOADS": 1}], tmp_path)
+
+    def test_a_plane_whose_rows_go_along_y(self, tmp_path: Path) -> None:
+        body = """const int p = blockIdx.y * blockDim.y + threadIdx.y, q = blockIdx.x * blockDim.x + threadIdx.x;
+            if (p < n - 1 && q > 0 && q < n) y[q * n + p] = x[q * n + p + 1] - x[q * n + p] + x[(q - 1) * n + p];"""
+        configs: list[Config] = [{"WALK": 4}, {"WALK": 2, "BLOCK_X": 8, "BLOCK_Y": 16}]
+        require_equal(kernel(body, PLANE, SQUARE), configs, tmp_path, n=37)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            # The window moves with the data or by other steps, the length is not known, or only one place is read.
+            "for (int w = 0; w < 5; ++w) if (i + w * 3 < n) y[i] += x[i + w * 3];",
+            "for (int w = 0; w < 5; ++w) if (i + (int)x[0] + w < n) y[i] += x[i + (int)x[0] + w];",
+            "for (int w = 0; w < 5; ++w) { if (i + w < n) y[i] += x[i + w]; w += 1; }",
+            "for (int w = 0; w < n % 5; ++w) if (i + w < n) y[i] += x[i + w];",
+            "y[i] = x[i];",
+        ],
+    )
+    def test_what_neighbours_do_not_read_alike_stays(self, body: str) -> None:
+        guarded = f"int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) {{ {body} }}"
+        require_refused(kernel(guarded, SERIES, LINE), {"WALK"}, "no thread keeps a window")
+
     @pytest.mark.parametrize(
         "window",
         [

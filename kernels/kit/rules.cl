@@ -1,0 +1,25 @@
+// Building blocks of the templates that rules make of OpenCL C. Each begins with a line `//: NAME`.
+//: vectors
+// `count` neighbouring elements of an array, which move as one access where they are `whole`, else as far as they are below
+// `limit`.
+#define TUNESMITH_ELEMENTS(type, count, name) \
+    struct name##_type { type at[count]; } __attribute__((aligned(sizeof(type) * (count)))); \
+    struct name##_type name
+#define TUNESMITH_FETCH(count, name, from, first, limit, whole) \
+    if (whole) name = *(const __global struct name##_type*)((from) + (first)); \
+    else for (int i_ = 0; i_ < (count); ++i_) if ((long)(first) + i_ < (limit)) name.at[i_] = ((from) + (first))[i_]
+#define TUNESMITH_PUT(count, name, to, first, limit, whole) \
+    if (whole) *(__global struct name##_type*)((to) + (first)) = name; \
+    else for (int i_ = 0; i_ < (count); ++i_) if ((long)(first) + i_ < (limit)) ((to) + (first))[i_] = name.at[i_]
+#define TUNESMITH_ALIGNED(count, from) ((size_t)(from) % (sizeof(*(from)) * (count)) == 0)
+//: slide
+// What a thread keeps of `array` while it goes on: HIGH rows of WIDE elements, the first from `from` on and the next `apart`
+// further, as far as the array's `length` elements go. All are read at the first step, later only the last row.
+#define TUNESMITH_SLIDE(window, WIDE, HIGH, first, array, length, from, apart) \
+    _Pragma("unroll") for (int slide_row = 0; slide_row < (HIGH); ++slide_row) { \
+        _Pragma("unroll") for (int slide_column = 0; slide_column < (WIDE); ++slide_column) { \
+            const long slide_from = (from) + slide_row * (apart) + slide_column; \
+            if (!(first) && slide_row < (HIGH) - 1) window[slide_column][slide_row] = window[slide_column][slide_row + 1]; \
+            else if (slide_from >= 0 && slide_from < (length)) window[slide_column][slide_row] = (array)[slide_from]; \
+        } \
+    }
