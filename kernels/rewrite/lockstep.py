@@ -1,7 +1,7 @@
 """What statements do to an array in shared memory, for all threads of a block at once: whose values an element has.
 
-Runs integer arithmetic as it is written, one statement after the other for all threads. Elements are sets of the threads
-whose values they put together, however the steps are spelled: loops, functions, unrolled, with strides of any order.
+Runs integer arithmetic as it is written, one statement after the other for all threads. Elements are sets of the
+threads whose values they put together, however the steps are spelled: loops, functions, unrolled, with any strides.
 """
 
 from __future__ import annotations

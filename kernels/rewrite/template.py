@@ -140,15 +140,13 @@ def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
     def name(wanted: str) -> str:
         return wanted if wanted not in used else f"{_PREFIX}{wanted}"
 
-    lengths, same, sizes, work = dict[str, str](), set[str](), dict[str, str](), sharing(facts)
+    lengths, sizes, work = dict[str, str](), dict[str, str](), sharing(facts)
     if len(task.arguments) == len(facts.parameters):
         for argument, parameter in zip(task.arguments, facts.parameters, strict=True):
-            if argument.role == "scalar" and argument.value == parameter.name in task.size_names:
-                same.add(parameter.name)
             if argument.role == "scalar" and argument.value in task.size_names and parameter not in facts.changed:
                 sizes[argument.value] = parameter.name
             lengths[parameter.name] = " * ".join(one if one.isalnum() else f"({one})" for one in argument.shape)
-    made = Subject(facts, plain.launch, work, name, backend, frozenset(task.types), lengths, frozenset(same), sizes)
+    made = Subject(facts, plain.launch, work, name, backend, frozenset(task.types), lengths, sizes)
     if isinstance(work, Rows) and (made.block("y"), made.block("z")) != ("1", "1"):
         work = Fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
     if facts.syntax.ranks and any(one != "1" for one in (*plain.launch.grid[1:], *plain.launch.block[1:])):

@@ -116,8 +116,7 @@ class Refused:
 class Subject:
     """What a pass looks at. launch: as the task says it; work: how threads share it; name: gives a parameter or a
     macro a name that the source and the task do not use; types: the task's type names; lengths: elements of arrays, as
-    the task says them, by parameter; same_sizes: the task's sizes that the kernel gets by their names; sizes: the
-    kernel's parameters that are sizes of the task, by these."""
+    the task says them, by parameter; sizes: the kernel's parameters that are sizes of the task, by these."""
 
     facts: Facts
     launch: LaunchGeometry
@@ -126,7 +125,6 @@ class Subject:
     backend: BackendName = "cuda"
     types: frozenset[str] = frozenset()
     lengths: Mapping[str, str] = field(default_factory=dict)
-    same_sizes: frozenset[str] = frozenset()
     sizes: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -107,7 +107,7 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
             because = "The kernel keeps its own launch bounds with its own block."
             constraints.append(Constraint(expression=f"{rows} == 1 or {own}", because=because))
         if first and not _by_warps(subject):
-            # An SM holds 32 blocks (CUDA C++ Programming Guide, "Compute Capabilities"): smaller ones leave it half empty.
+            # An SM holds 32 blocks (CUDA C++ Programming Guide, "Compute Capabilities"), so small ones leave some idle.
             extends[first[0]] = (8, 16)
             because = "Rows that have less than a warp share a block of two warps or more."
             enough = f"{first[0]} == 0 or {first[0]} >= 32 or {first[0]} * {rows} >= 64"

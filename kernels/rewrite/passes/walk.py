@@ -23,7 +23,7 @@ _WHY = "no thread keeps a window"
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an access is in a window. at: its row and its column; rounds: what loops add to them, in C, from 0 to `most`."""
+    """Where an access is in a window. at: its row and its column; rounds: what loops add, in C, from 0 to `most`."""
 
     access: Access
     at: tuple[int, int]

@@ -105,11 +105,13 @@ class TestShuffles:
         [
             # Strides that grow; unrolled; a last warp in a function; a while loop with another spelling of a maximum.
             (
-                "for (int gap = 1; gap < 128; gap *= 2) { int to = 2 * gap * me; if (to < 128) cache[to] += cache[to + gap]; __syncthreads(); }",
+                "for (int gap = 1; gap < 128; gap *= 2) { int to = 2 * gap * me; "
+                "if (to < 128) cache[to] += cache[to + gap]; __syncthreads(); }",
                 "",
             ),
             (
-                "for (unsigned int w = 1; w < blockDim.x; w <<= 1) { if (me % (2 * w) == 0) cache[me] += cache[me + w]; __syncthreads(); }",
+                "for (unsigned int w = 1; w < blockDim.x; w <<= 1) { "
+                "if (me % (2 * w) == 0) cache[me] += cache[me + w]; __syncthreads(); }",
                 "",
             ),
             (
@@ -117,12 +119,14 @@ class TestShuffles:
                 LAST_WARP,
             ),
             (
-                "int half = 128; while (half > 1) { half /= 2; if (me < half) { const float a = cache[me], b = cache[me + half]; "
-                "cache[me] = a > b ? a : b; } __syncthreads(); }",
+                "int half = 128; while (half > 1) { half /= 2; "
+                "if (me < half) { const float a = cache[me], b = cache[me + half]; cache[me] = a > b ? a : b; } "
+                "__syncthreads(); }",
                 "",
             ),
             (
-                "for (int k = 64; k != 0; k >>= 1) { __syncthreads(); if (k > me) *(cache + me) = fmaxf(cache[k + me], cache[me]); }",
+                "for (int k = 64; k != 0; k >>= 1) { __syncthreads(); "
+                "if (k > me) *(cache + me) = fmaxf(cache[k + me], cache[me]); }",
                 "",
             ),
         ],
@@ -135,7 +139,8 @@ class TestShuffles:
         body = f"""cg::thread_block all = cg::this_thread_block(); {OWN.replace("__syncthreads()", "cg::sync(all)")}
             if (me < 64) cache[me] += cache[me + 64];
             cg::sync(all);
-            if (me < 32) {{ volatile float* of = cache; of[me] += of[me + 32]; of[me] += of[me + 16]; of[me] += of[me + 8];
+            if (me < 32) {{
+                volatile float* of = cache; of[me] += of[me + 32]; of[me] += of[me + 16]; of[me] += of[me + 8];
                 of[me] += of[me + 4]; of[me] += of[me + 2]; of[me] += of[me + 1]; }} {FIRST}"""
         more = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;"
         source = template_of(kernel(body, SUMS, BLOCKS, more)).source
@@ -163,8 +168,8 @@ class TestShuffles:
                 "needs more than its first element",
             ),
             (
-                "float v; for (int k = 1; k < 128; k *= 2) { v = me >= k ? cache[me - k] : 0; __syncthreads(); cache[me] += v; "
-                "__syncthreads(); }",
+                "float v; for (int k = 1; k < 128; k *= 2) { v = me >= k ? cache[me - k] : 0; __syncthreads(); "
+                "cache[me] += v; __syncthreads(); }",
                 "no statements",
             ),
             (
@@ -206,7 +211,8 @@ class TestOwnBins:
 
     @pytest.mark.parametrize("early", ["if (e >= n) return;", ""])
     def test_opencl_has_bins_of_its_own(self, early: str) -> None:
-        code = f"""__kernel void k(__global const int* x, __global int* y, int n) {{ const size_t e = get_global_id(0); {early}
+        code = f"""__kernel void k(__global const int* x, __global int* y, int n) {{
+            const size_t e = get_global_id(0); {early}
             if (e < n) {{ atomic_inc(&y[x[e]]); atomic_add(y + 3, 2); }} }}"""
         arrays = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100")}
         configs: list[Config] = [{"OWN_BINS": True}, {"OWN_BINS": True, "ITEMS": 16, "BLOCK": 128}]
@@ -273,7 +279,8 @@ class TestWalk:
         body = f"""const int lane = threadIdx.x, pos = blockDim.x * blockIdx.x + lane;
             if (pos >= n) return;
             float acc = y[pos];
-            for (int w = 0; w < 5; w++) {{ const int from = {at}; if (from >= 0 && from < n) acc += x[from] / (w + 1); }}
+            for (int w = 0; w < 5; w++) {{
+                const int from = {at}; if (from >= 0 && from < n) acc += x[from] / (w + 1); }}
             y[pos] = acc;"""
         require_equal(kernel(body, SERIES, LINE), [{"WALK": 8}, {"WALK": 2, "BLOCK": 128, "LOADS": 1}], tmp_path)
 
@@ -301,9 +308,11 @@ class TestWalk:
     @pytest.mark.parametrize(
         "window",
         [
-            "for (int k = 0; k < 4; ++k) { const int from = step - 3 + k; if (from >= 0) s += x[(long long)from * 40 + ch] / (k + 1); }",
+            "for (int k = 0; k < 4; ++k) { const int from = step - 3 + k; "
+            "if (from >= 0) s += x[(long long)from * 40 + ch] / (k + 1); }",
             "for (int back = 0; back <= 2; back++) if (step >= back) s = s * 0.5f + x[ch + 40 * (step - back)];",
-            "s = x[step * 40 + ch] - (step > 0 ? x[(step - 1) * 40 + ch] : 0) + (step + 2 < n ? x[(step + 2) * 40 + ch] : 1);",
+            "s = x[step * 40 + ch] - (step > 0 ? x[(step - 1) * 40 + ch] : 0); "
+            "if (step + 2 < n) s += x[(step + 2) * 40 + ch];",
         ],
     )
     def test_a_causal_window_over_the_blocks_of_a_grid(self, window: str, tmp_path: Path) -> None:
@@ -324,7 +333,8 @@ class TestWalk:
     def test_opencl_goes_on_from_row_to_row(self) -> None:
         code = """__kernel void k(__global const float* x, __global float* y, int n) {
             const int u = get_global_id(0), v = get_global_id(1);
-            if (u < n && v > 0 && v < n - 1) y[v * n + u] = x[(v - 1) * n + u] - 2 * x[v * n + u] + x[(v + 1) * n + u]; }"""
+            if (u < n && v > 0 && v < n - 1)
+                y[v * n + u] = x[(v - 1) * n + u] - 2 * x[v * n + u] + x[(v + 1) * n + u]; }"""
         configs: list[Config] = [{"WALK": 2}, {"WALK": 4, "BLOCK_X": 8, "BLOCK_Y": 8}]
         require_equal_on_device(opencl(code, PLANE, SQUARE), configs, 37)
 
