@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tunesmith.kernels.rewrite.facts import Loop
 from tunesmith.kernels.rewrite.forms import ONE
 from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Subject, insert, replace, wrap
-from tunesmith.kernels.rewrite.sharing import Fixed, Rows
+from tunesmith.kernels.rewrite.sharing import Fixed, Rows, reads_thread
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
 
@@ -56,12 +56,12 @@ def _one_place(subject: Subject, loops: list[Loop]) -> str:
     facts, written = subject.facts, list[str]()
     for loop in loops:
         line = f"line {facts.syntax.line(loop.node)}"
-        if loop.node.parent is not facts.body or any(
-            one.fixed for one in (loop.node, loop.first_node, loop.node.kids[2])
-        ):
+        fixed = any(one.fixed for one in (loop.node, loop.first_node, loop.node.kids[2]))
+        if loop.node.parent is not facts.body or fixed:
             return f"the loop of {line} is inside another statement, or a macro's"
-        outer = facts.changed_in(loop.body) - facts.declared_in(loop.body)
-        written += [f"the loop of {line} changes {one.name}, which lives longer than a round" for one in outer]
+        for one in facts.changed_in(loop.body) - facts.declared_in(loop.body):
+            if not facts.counts_anew(one):
+                written.append(f"the loop of {line} changes {one.name}, which lives longer than a round")
     for root in [*facts.arrays, *facts.escaping]:
         own = facts.of(root)
         if not facts.is_written(root):
@@ -88,17 +88,10 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
         known = subject.in_kernel(count)
         parameters.append(Parameter(name=rows, values=(1, 2, 4, 8, 16, 32), doc="rows of a block"))
         off.append(f"{rows} == 1")
-        header += [
-            f"#if {rows} > 1",
-            f"#define {row} ({index} * {rows} + {line})",
-            "#else",
-            f"#define {row} {index}",
-            "#endif",
-        ]
+        header.append(f"#define {row} ({index} * {rows} + ({rows} > 1 ? {line} : 0))")
         edits += [replace(one, row) for one in subject.facts.builtins() if one.op == at]
         if known is not None:
-            guard = f"\n#if {rows} > 1\nif ({row} >= {known}) return;\n#endif\n"
-            edits.append(insert(subject.facts.body.start + 1, guard))
+            edits.append(insert(subject.facts.body.start + 1, f" if ({rows} > 1 && {row} >= {known}) return;"))
         else:
             because = "The kernel does not know how many rows there are."
             constraints.append(Constraint(expression=f"({count}) % {rows} == 0", because=because))
@@ -117,18 +110,13 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
         parameters.append(Parameter(name=blocks, values=(1, 2, 4, 8), doc="blocks that share a row"))
         off.append(f"{blocks} == 1")
         names = subject.name("TEAM_FIRST"), subject.name("TEAM_STEP")
-        ahead = f"({turn} + {subject.builtin('blockIdx.z')} * {turns})"
-        header += [f"#if {blocks} > 1", f"#define {names[0]}(...) {ahead}"]
-        header += [f"#define {names[1]}(variable, ...) variable += {turns} * {blocks}"]
-        header += [
-            "#else",
-            f"#define {names[0]}(...) (__VA_ARGS__)",
-            f"#define {names[1]}(variable, ...) __VA_ARGS__",
-            "#endif",
-        ]
+        part = f"({blocks} > 1 ? {subject.builtin('blockIdx.z')} : 0) * {turns}"
+        header.append(f"#define {names[0]}(...) ((__VA_ARGS__) + {part})")
+        header.append(f"#define {names[1]}(...) ((__VA_ARGS__) * {blocks})")
         for loop in found.loops:
             edits.append(wrap(loop.first_node, f"{names[0]}(", ")"))
-            edits.append(wrap(loop.node.kids[2], f"{names[1]}({loop.variable.name}, ", ")"))
+            name = loop.variable.name
+            edits.append(replace(loop.node.kids[2], f"{name} += {names[1]}({turns})"))
         grid["z"] = blocks
         writes |= {"turn": f"{names[0]}({turn})", "turns": f"{turns} * {blocks}"}
     return Change(
@@ -147,10 +135,9 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
 
 def _by_warps(subject: Subject) -> bool:
     """Whether the kernel asks for a thread's number in its warp, or for that of its warp."""
-    asks = {"%": 32, "/": 32, "&": 31, ">>": 5}
-    return any(
-        len(one.parts) == 2 and one.parts[1].constant == asks.get(one.op) for one in subject.facts.atoms.values()
-    )
+    facts, asks = subject.facts, {"%": 32, "/": 32, "&": 31, ">>": 5}
+    pairs = [one for one in facts.syntax.everything() if one.what == "binary" and one.op in asks]
+    return any(facts.form(one.kids[1]).constant == asks[one.op] and reads_thread(facts, one.kids[0]) for one in pairs)
 
 
 ROW_TEAMS = Pass("row_teams", _teams, _change, after=("block_size",), languages=("cuda", "opencl"))
