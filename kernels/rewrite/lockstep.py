@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tunesmith.kernels.reader.tree import Kind
 from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.rounds import key
 from tunesmith.kernels.rewrite.syntax import Node, Symbol
@@ -77,7 +78,9 @@ class Lockstep:
             for one in node.kids:
                 if one.symbol is None or one.symbol.shared or not one.kids:
                     raise UnknownStep
-                self._variables[one.symbol] = {thread: self._value(one.kids[-1], thread) for thread in threads}
+                self._variables[one.symbol] = {
+                    thread: self._fitted(self._value(one.kids[-1], thread), one.type) for thread in threads
+                }
         elif node.what == "if":
             chosen = {thread for thread in threads if self._number(node.kids[0], thread)}
             for part, mine in zip(node.kids[1:], (True, False), strict=False):
@@ -116,12 +119,12 @@ class Lockstep:
         """Reads for all threads, then writes for all."""
         target, found = node.kids[0], dict[int, _Value]()
         for thread in threads:
-            value = self._value(node.kids[1], thread) if node.what == "assign" else 1
+            value: _Value = self._value(node.kids[1], thread) if node.what == "assign" else 1
             if node.op != "=":
                 value = self._together(
-                    node.op.replace("++", "+=").replace("--", "-=")[:-1], self._value(target, thread), value
+                    node.op[0] if node.what == "count" else node.op[:-1], self._value(target, thread), value
                 )
-            found[thread] = value
+            found[thread] = self._fitted(value, target.type)
         symbol = target.symbol
         if target.what == "name" and symbol is not None and symbol.what == "variable" and not symbol.shared:
             self._variables.setdefault(symbol, {}).update(found)
@@ -160,14 +163,18 @@ class Lockstep:
             if self.facts.is_once(symbol) and symbol.declared is not None and symbol.type.what == "number":
                 return self._value(symbol.declared.kids[-1], thread)
         elif node.what == "cast" and kids:
-            return self._value(kids[-1], thread)
+            return self._fitted(self._value(kids[-1], thread), node.type)
         elif node.what == "unary" and node.op in "!-":
             number = self._number(kids[0], thread)
-            return -number if node.op == "-" else int(not number)
+            return self._fitted(-number, node.type) if node.op == "-" else int(not number)
         elif node.what == "binary":
             if node.op in ("&&", "||") and bool(self._number(kids[0], thread)) == (node.op == "||"):
                 return int(node.op == "||")
-            return self._together(node.op, self._value(kids[0], thread), self._value(kids[1], thread))
+            both = self._value(kids[0], thread), self._value(kids[1], thread)
+            if node.op[0] in "<>=!" and any(one.type.least >= 0 and one.type.what == "number" for one in kids):
+                if any(isinstance(one, int) and one < 0 for one in both):
+                    raise UnknownStep  # a negative number becomes a large one
+            return self._fitted(self._together(node.op, *both), node.type)
         elif node.what in ("index", "deref"):
             place = self._value(Node("address", 0, 0, node.type, [node]), thread)
             if isinstance(place, _Pointer) and place.at in self.elements:
@@ -181,17 +188,26 @@ class Lockstep:
             left, right = (key(one) for one in kids[0].kids)
             larger = (key(kids[1]), key(kids[2])) == ((left, right) if ">" in kids[0].op else (right, left))
             if {key(kids[1]), key(kids[2])} == {left, right}:
-                both = (self._value(one, thread) for one in kids[1:])
-                return self._together("max" if larger else "min", *both)
+                chosen = "max" if larger else "min"
+                return self._together(chosen, self._value(kids[1], thread), self._value(kids[2], thread))
+        raise UnknownStep
+
+    def _fitted(self, value: _Value, type_: Kind) -> _Value:
+        """A value in a variable of a type: whole numbers wrap, and elements keep theirs."""
+        if isinstance(value, int) and type_.what == "number" and type_.size:
+            bits = 8 * type_.size
+            value %= 1 << bits
+            return value - (1 << bits) if type_.least < 0 and value >> (bits - 1) else value
+        element = self.array.type.element
+        same = element is not None and (type_.what, type_.size) == (element.what, element.size)
+        if isinstance(value, _Pointer) or (isinstance(value, _Parts) and same):
+            return value
         raise UnknownStep
 
     def _together(self, op: str, left: _Value, right: _Value) -> _Value:
         if isinstance(left, int) and isinstance(right, int):
-            if (
-                op not in _WHOLE
-                or (op in "/%" and (left < 0 or right <= 0))
-                or (op in ("<<", ">>") and not 0 <= right < 32)
-            ):
+            odd = (op in "/%" and (left < 0 or right <= 0)) or (op in ("<<", ">>") and not 0 <= right < 32)
+            if op not in _WHOLE or odd:
                 raise UnknownStep
             return int(_WHOLE[op](left, right))
         if op == "+" and isinstance(left, _Pointer) and isinstance(right, int):
