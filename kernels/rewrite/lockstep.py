@@ -121,9 +121,8 @@ class Lockstep:
         for thread in threads:
             value: _Value = self._value(node.kids[1], thread) if node.what == "assign" else 1
             if node.op != "=":
-                value = self._together(
-                    node.op[0] if node.what == "count" else node.op[:-1], self._value(target, thread), value
-                )
+                op = node.op[0] if node.what == "count" else node.op[:-1]
+                value = self._together(op, self._value(target, thread), value)
             found[thread] = self._fitted(value, target.type)
         symbol = target.symbol
         if target.what == "name" and symbol is not None and symbol.what == "variable" and not symbol.shared:
@@ -171,9 +170,9 @@ class Lockstep:
             if node.op in ("&&", "||") and bool(self._number(kids[0], thread)) == (node.op == "||"):
                 return int(node.op == "||")
             both = self._value(kids[0], thread), self._value(kids[1], thread)
-            if node.op[0] in "<>=!" and any(one.type.least >= 0 and one.type.what == "number" for one in kids):
-                if any(isinstance(one, int) and one < 0 for one in both):
-                    raise UnknownStep  # a negative number becomes a large one
+            unsigned = any(one.type.least >= 0 and one.type.what == "number" for one in kids)
+            if node.op[0] in "<>=!" and unsigned and any(isinstance(one, int) and one < 0 for one in both):
+                raise UnknownStep  # a negative number becomes a large one
             return self._fitted(self._together(node.op, *both), node.type)
         elif node.what in ("index", "deref"):
             place = self._value(Node("address", 0, 0, node.type, [node]), thread)
