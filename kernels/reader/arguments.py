@@ -26,7 +26,8 @@ def refused(one: Parameter) -> str:
         element = _bare(inner.element.spelling if inner.element is not None else "float")
         array = f"`{'const ' if kind.const or (inner.const and inner.what == 'array') else ''}{element}* {one.name}`"
         if inner.what == "pointer":
-            return f"is a pointer to pointers: join the arrays into one, {array}, with another argument for where each begins"
+            joined = f"join the arrays into one, {array}, with another argument for where each begins"
+            return f"is a pointer to pointers: {joined}"
         return (
             f"is a pointer to arrays: declare it as {array}, and for {one.name}[i][j] write {one.name}[i * LENGTH + j] "
             "with the length of a row"

@@ -17,7 +17,7 @@ from tunesmith.kernels.reader.arguments import refused
 from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
 from tunesmith.kernels.reader.parse import SourceError, Unit
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS
 from tunesmith.kernels.spec.taskfile import MARK
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
@@ -90,6 +90,7 @@ def read_kernel(
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
+    facts.types = {new: C_TYPES.get(found.launched.get(name, ""), "float32") for name, new in renamed.items()}
     return Read(found.name, backend, Slice(text, part.unknown, part.types), facts)
 
 
@@ -104,7 +105,8 @@ def _with_local_memory(text: str, name: str, facts: Facts) -> str:
     kept = [one for one in given.split(",") if not re.search(r"\b(?:__)?local\b", one)]
     before, brace, after = rest.partition("{")
     lines = [
-        f"\n    __local {re.sub(r'__local |const ', '', one.kind.element.spelling)} {one.name}[{facts.local[one.name] or 1}];"
+        f"\n    __local {re.sub(r'__local |const ', '', one.kind.element.spelling)} {one.name}"
+        f"[{facts.local[one.name] or 1}];"
         for one in facts.parameters
         if one.local and one.kind.element is not None
     ]
@@ -141,7 +143,7 @@ def draft(
         *(f"    {_argument(facts, one, names)}" for one in parameters),
         "]",
         "",
-        *_types(read.slice.types),
+        *_types(facts.types),
         "# How far a result may be from the reference: |got - expected| <= atol + rtol * |expected|.",
         "# [tolerance]",
         f"# float32 = {{ rtol = {DTYPES['float32'].rtol:g}, atol = {DTYPES['float32'].atol:g} }}",
@@ -171,11 +173,11 @@ def _quoted(texts: Sequence[str]) -> str:
     return ", ".join(f'"{one}"' for one in texts)
 
 
-def _types(types: tuple[str, ...]) -> list[str]:
+def _types(types: Mapping[str, str]) -> list[str]:
     if not types:
         return []
     lines = ["# The data types that you use the template with; the first one is meant where a workload names none."]
-    return [*lines, "[types]", *(f'{name} = ["float32"]' for name in types), ""]
+    return [*lines, "[types]", *(f'{name} = ["{dtype}"]' for name, dtype in types.items()), ""]
 
 
 def _unset(read: Read) -> str:

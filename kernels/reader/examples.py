@@ -73,8 +73,8 @@ def read_signature(source: str, entry: str | None) -> Signature:
     for name, questions in read.facts.questions.items():
         if hidden := next((one for one in questions if one.startswith("the role")), ""):
             raise SourceError(
-                f"{WHERE}: what the kernel does with {name} is not known ({hidden}); make the pointer const if it is only "
-                "read, or draft a task with `tunesmith init`."
+                f"{WHERE}: what the kernel does with {name} is not known ({hidden}); make the pointer const if it "
+                "is only read, or draft a task with `tunesmith init`."
             )
     found = Signature(read)
     if not found.written:

@@ -1,7 +1,8 @@
 """What a kernel takes: its parameters, their roles and shapes, its sizes and its launch, found by running it.
 
-Owns the choice of sizes to run with and what is concluded from the runs. An array is `out` where each element of its shape
-is written for certain on all sets of sizes, and read by nobody before; a shape holds where no index leaves it on any set.
+Owns the choice of sizes to run with and what is concluded from the runs. An array is `out` where each element of its
+shape is written for certain on all sets of sizes, and read by nobody before; a shape holds where no index leaves it on
+any set.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from tunesmith.kernels.reader.tree import Kind, kind_of
 from tunesmith.kernels.spec.dtypes import C_TYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 
-_PRIMES, _TINY, _SMALL = (7, 11, 13, 17, 19, 23, 29, 31), (5, 11, 19, 29), (2, 3, 5, 7)
-_LEAST = (3, 5, 7, 4)
+_PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)
+_TINY = (5, 11, 19, 29, 3, 13, 17, 23, 9, 15, 27)
+_SMALL, _LEAST = (2, 3, 5, 7, 4, 6, 8, 9, 10, 11, 12), (3, 5, 7, 4, 6, 8, 9, 10, 11, 12, 13)
+_MANY = (67, 71, 73)
+"""Values of sizes, the smallest first; and of constant grids, which are more than any."""
 SETS = 3
 """Sets of sizes that a kernel is run with; then each size is made `LARGE` once, as it may be divided."""
 LARGE = 521
@@ -79,7 +83,7 @@ class Facts:
     """parameters: of the kernel; sizes: names; grid, block: expressions; shapes, roles: by array; questions: by
     "launch", or the name of a parameter, what is not known of it; requires: what must hold of sizes; shared: bytes of
     dynamic shared memory; static: bytes that the source declares; local: by local parameter elements; unknown: what of
-    the launch is not even guessed."""
+    the launch is not even guessed; types: of the task, with the data type that the source has."""
 
     parameters: list[Parameter]
     sizes: list[str] = field(default_factory=list)
@@ -93,6 +97,7 @@ class Facts:
     static: str = "0"
     local: dict[str, str] = field(default_factory=dict)
     unknown: str = ""
+    types: dict[str, str] = field(default_factory=dict)
 
     def ask(self, what: str, question: str) -> None:
         self.questions.setdefault(what, []).append(question)
@@ -157,10 +162,14 @@ class _Search:
 
     def _sets(self, primes: tuple[int, ...], unit: int = 1) -> Sets:
         """Values of the sizes, different ones for each, in changing order."""
-        names = [*self.whole, *self.extra, *self.fixed]
-        return [
-            {name: primes[(3 * at + 5 * turn) % len(primes)] * unit for at, name in enumerate(names)}
+        names = [*self.whole, *self.extra]
+        primes = primes[: 5 if len(names) < 5 else 8 if len(names) < 8 else 11]
+        found = [
+            {name: primes[(3 * at + 2 * turn) % len(primes)] * unit for at, name in enumerate(names)}
             for turn in range(SETS)
+        ]
+        return [
+            one | {name: _MANY[(turn + at) % 3] for at, name in enumerate(self.fixed)} for turn, one in enumerate(found)
         ]
 
     def _run(self, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int]) -> Run:
@@ -365,7 +374,21 @@ class _Search:
                 continue
             strides = frozenset[frozenset[str]]().union(*(one.strides for one in of_all))
             shapes[name] = fit(reach, self.used, strides)
+        self._verify(runs, shapes)
         return runs, shapes
+
+    def _verify(self, runs: Sequence[Run], shapes: Shapes) -> None:
+        """Drops shapes that hold on the sets that they were found on alone."""
+        unit = int(np.gcd.reduce([value for one in self.used for value in one.values()] or [1]))
+        sizes = {name: (5 + at) * unit for at, name in enumerate(self.used[0])} | dict.fromkeys(self.fixed, 61)
+        run = self._launched(sizes, sizes)
+        for name, dims in shapes.items():
+            if dims is not None:
+                exact = all(one.arrays[name].reach == _count(dims, at) for one, at in zip(runs, self.used, strict=True))
+                reach = run.arrays[name].reach if run is not None and not run.stopped and name in run.arrays else -1
+                count = _count(dims, sizes)
+                if reach < 0 or reach > count or (exact and reach != count):
+                    shapes[name] = None
 
     def _name_axes(self) -> None:
         """Blocks that nothing bounds are counted by a parameter, where only then indices do not leave an array."""
@@ -374,7 +397,11 @@ class _Search:
             best = self._unexplained(), before
             at = self.facts.grid.index(name)
             block = int([*self.facts.block, "1", "1"][at])
-            for other in (text for one in self.whole for text in (one, f"{one} // {block}")) if best[0] else ():
+            for other in (
+                (text for one in self.whole for text in (one, *([f"{one} // {block}"] if block > 1 else [])))
+                if best[0]
+                else ()
+            ):
                 self.facts.grid = tuple(other if one == name else one for one in before[0])
                 self.extra = [one for one in before[1] if one != name]
                 self.sets = self._sets(_PRIMES) if "/" not in other else self._sets(_SMALL, block)
@@ -393,7 +420,8 @@ class _Search:
         return _open(found[1]) + sum(one.written and not one.covered(one.reach) for one in left)
 
     def _require(self, unit: int, runs: Sequence[Run], shapes: Shapes) -> None:
-        """Sizes that must be a multiple of `unit`, as the kernel leaves its arrays where they are not, or elements out."""
+        """Sizes that must be a multiple of `unit`, as the kernel leaves its arrays where they are not, or elements
+        out."""
         last, at = runs[-1], self.used[-1]
         whole = [name for name, dims in shapes.items() if dims and last.arrays[name].covered(_count(dims, at))]
         for size in (*self.whole, *self.extra):

@@ -1,18 +1,19 @@
 """The launch with which host code starts a kernel, as expressions of the task's sizes.
 
 Owns reading `kernel<<<grid, block, bytes>>>(...)` (CUDA C++ Programming Guide, "Execution Configuration") and
-`cudaLaunchKernel`: locals and constants of the host are followed to what they are computed from. What the kernel takes as a
-parameter has the parameter's name, and a parameter of the host's function is a size of its own.
+`cudaLaunchKernel`: locals and constants of the host are followed to what they are computed from. What the kernel takes
+as a parameter has the parameter's name, and a parameter of the host's function is a size of its own.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tunesmith.kernels.reader.parse import FUNCTIONS, Entry, Unit, body, constant, kind, walk
-from tunesmith.kernels.reader.tree import Node, key, lower
+from tunesmith.kernels.reader.tree import Node, key, kind_of, lower
 from tunesmith.kernels.spec.expression import FUNCTIONS as TASK_FUNCTIONS
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 
@@ -23,8 +24,8 @@ MAX_DEPTH = 12
 
 @dataclass(frozen=True, slots=True)
 class HostLaunch:
-    """grid, block: by axis, None where an extent cannot be said in sizes; shared: bytes of dynamic shared memory; sizes:
-    what no parameter of the kernel says; written: as the source has it."""
+    """grid, block: by axis, None where an extent cannot be said in sizes; shared: bytes of dynamic shared memory;
+    sizes: what no parameter of the kernel says; written: as the source has it."""
 
     grid: Dims
     block: Dims
@@ -37,52 +38,31 @@ def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
     """Each different launch of the kernel in the source."""
     found: dict[tuple[Dims, Dims, str | None], HostLaunch] = {}
     for function in unit.declarations():
-        if kind(function) in FUNCTIONS or kind(function) in ("CLASS_DECL", "STRUCT_DECL", "CXX_METHOD"):
-            for call, grid, block, shared, given in _calls(function, entry):
-                host = _Host(function, entry, given)
-                one = HostLaunch(
-                    host.dims(grid),
-                    host.dims(block),
-                    "0" if shared is None else host.text(shared),
-                    (),
-                    unit.written(call),
-                )
-                written = ", ".join(unit.written(at.cursor) for at in (grid, block))
-                found.setdefault(
-                    (one.grid, one.block, one.shared),
-                    HostLaunch(one.grid, one.block, one.shared, tuple(host.sizes), " ".join(written.split())),
-                )
+        for grid, block, shared, given in _calls(function, entry):
+            host = _Host(function, entry, given)
+            one = host.dims(grid), host.dims(block), "0" if shared is None else host.text(shared)
+            written = " ".join(", ".join(unit.written(at.cursor) for at in (grid, block)).split())
+            found.setdefault(one, HostLaunch(*one, tuple(host.sizes), written))
     return list(found.values())
 
 
-def _calls(function: Any, entry: Entry) -> Iterator[tuple[Any, Node, Node, Node | None, list[Node]]]:
-    """The launches in a function: the call, grid, block, bytes of shared memory, arguments."""
-    place = entry.declared.location
+def _calls(function: Any, entry: Entry) -> Iterator[tuple[Node, Node, Node | None, list[Node]]]:
+    """The launches in a function: grid, block, bytes of shared memory where there are any, arguments."""
     for call in walk(function):
-        if kind(call) != "CALL_EXPR":
+        kids = list(call.get_children()) if kind(call) == "CALL_EXPR" else []
+        named = {one.spelling for at in kids[:2] for one in walk(at) if kind(one) != "CALL_EXPR"}
+        if entry.name not in named:
             continue
-        kids = list(call.get_children())
         if call.spelling == "cudaLaunchKernel" and len(kids) > 4:
-            if any(one.referenced is not None and one.referenced.location == place for one in walk(kids[1])):
-                shared = kids[5] if len(kids) > 5 and constant(kids[5]) != 0 else None
-                yield call, lower(kids[2]), lower(kids[3]), None if shared is None else lower(shared), _pointed(kids[4])
-        elif (
-            len(kids) > 1
-            and kind(kids[1]) == "CALL_EXPR"
-            and kids[1].spelling in ("cudaConfigureCall", "__cudaPushCallConfiguration")
-        ):
-            target = kids[0].referenced
-            named = (
-                target is not None
-                and target.spelling == entry.name
-                and (kind(target) == "OVERLOADED_DECL_REF" or target.location == place)
-            )
-            if named or call.spelling == entry.name or entry.name in {one.spelling for one in walk(kids[0])}:
-                grid, block, *more = (lower(one) for one in kids[1].get_arguments())
-                shared_ = (
-                    more[0] if more and constant(more[0].cursor) != 0 and more[0].cursor.extent.start.offset else None
-                )
-                yield call, grid, block, shared_, [lower(one) for one in kids[2:]]
+            grid, block, given, *more = kids[2:]
+            arguments = _pointed(given)
+        elif len(kids) > 1 and kids[1].spelling in ("cudaConfigureCall", "__cudaPushCallConfiguration"):
+            grid, block, *more = kids[1].get_arguments()
+            arguments = [lower(one) for one in kids[2:]]
+        else:
+            continue
+        shared = next((one for one in more[:1] if one.extent.start.offset and constant(one) != 0), None)
+        yield lower(grid), lower(block), None if shared is None else lower(shared), arguments
 
 
 def _pointed(cursor: Any) -> list[Node]:
@@ -110,22 +90,11 @@ class _Host:
         self._set: dict[str, list[Node]] = {}
         self._axes: dict[tuple[str, str], list[Node]] = {}
         self._own: dict[str, str] = {}
-        self._parameters = {key(one): one.spelling for one in function.get_arguments() or ()}
-        if kind(function) == "FUNCTION_TEMPLATE":
-            self._parameters = {key(one): one.spelling for one in function.get_children() if kind(one) == "PARM_DECL"}
+        self._parameters = {key(one) for one in function.get_children() if kind(one) == "PARM_DECL"}
         self._taken = {one.spelling for one in entry.function.get_arguments()}
         for parameter, argument in zip(entry.function.get_arguments(), given, strict=False):
             inner = _unwrapped(argument)
-            if inner.what == "DECL_REF_EXPR" and parameter.type.get_canonical().kind.name in (
-                "INT",
-                "UINT",
-                "LONG",
-                "ULONG",
-                "LONGLONG",
-                "ULONGLONG",
-                "SHORT",
-                "USHORT",
-            ):
+            if inner.what == "DECL_REF_EXPR" and kind_of(parameter.type).what == "number":
                 self._own.setdefault(inner.target, parameter.spelling)
         inside = body(function)
         for one in walk(inside) if inside is not None else ():
@@ -151,31 +120,19 @@ class _Host:
     def dims(self, node: Node, depth: int = 0) -> Dims:
         """The extents of a grid or a block."""
         node = _unwrapped(node)
-        while (
-            node.what == "CALL_EXPR"
-            and node.kind.spelling.endswith("dim3")
-            and len(node.kids) == 1
-            and _unwrapped(node.kids[0]).kind.spelling.endswith("dim3")
-        ):
-            node = _unwrapped(node.kids[0])
-        if node.what in ("CALL_EXPR", "INIT_LIST_EXPR") and node.kind.spelling.endswith("dim3"):
-            given = [one for one in node.kids if one.cursor.extent.start.offset or one.kids]
-            found = [self.text(one) for one in given]
-            while len(found) > 1 and found[-1] == "1":
-                found.pop()
-            return tuple(found) or ("1",)
-        if node.what == "DECL_REF_EXPR" and node.kind.spelling.endswith("dim3") and depth < MAX_DEPTH:
+        if not node.kind.spelling.endswith("dim3") or depth > MAX_DEPTH:
+            return (self.text(node),)
+        if node.what == "DECL_REF_EXPR":
             made = self._set.get(node.target) or self._outside(node)
-            single = self.dims(made[0], depth + 1) if len(made) == 1 else ((None,) if made else ("1",))
-            extents = [*single, "1", "1"][:3]
+            extents = [*(self.dims(made[0], depth + 1) if len(made) == 1 else ["1"]), "1", "1"][:3]
             for at, axis in enumerate("xyz"):
-                changed = self._axes.get((node.target, axis))
-                if changed:
+                if changed := self._axes.get((node.target, axis)):
                     extents[at] = self.text(changed[0]) if len(changed) == 1 else None
-            while len(extents) > 1 and extents[-1] == "1":
-                extents.pop()
-            return tuple(extents)
-        return (self.text(node),)
+            return _used(extents) if len(made) < 2 else (None,)
+        given = [one for one in node.kids if one.cursor.extent.start.offset or one.kids]
+        if len(given) == 1 and _unwrapped(given[0]).kind.spelling.endswith("dim3"):
+            return self.dims(given[0], depth + 1)
+        return _used([self.text(one) for one in given])
 
     @staticmethod
     def _outside(node: Node) -> list[Node]:
@@ -234,18 +191,17 @@ class _Host:
 
     @staticmethod
     def _operation(node: Node, left: str, right: str) -> str:
-        a, b = (f"({one})" if " " in one and not one.startswith("ceil_div") else one for one in (left, right))
-        if node.op != "/":
-            text = {"<<": f"{a} * 2**{b}", ">>": f"{a} // 2**{b}"}.get(node.op)
-            if text is None:
-                text = f"{left if node.op in '+-' else a} {node.op} {b if node.op not in '+' else right}"
-            return text
-        if node.kind.what == "float":
-            return f"{a} / {b}"
-        # (n + BLOCK - 1) / BLOCK, however it is written: for two numerators it is what `ceil_div` is.
-        for base in _bases(left, right):
-            return f"ceil_div({base}, {right})"
-        return f"{a} // {b}"
+        a, b = (f"({one})" if " " in one and not re.fullmatch(r"\w+\([^()]*\)", one) else one for one in (left, right))
+        if node.op in ("<<", ">>"):
+            return f"{a} * 2**{b}" if node.op == "<<" else f"{a} // 2**{b}"
+        if node.op == "/" and node.kind.what != "float":
+            # (n + BLOCK - 1) / BLOCK, however it is written.
+            base = _less(left, int(right) - 1 if right.isdigit() else -1, "" if right.isdigit() else right)
+            return f"ceil_div({base}, {right})" if base else f"{a} // {b}"
+        if node.op == "+" and right == "1" and (found := re.fullmatch(r"\((.+)\) // (\w+)", left)):
+            base = _less(found[1], -1, "")
+            return f"ceil_div({base}, {found[2]})" if base else f"{left} + 1"
+        return f"{left if node.op in '+-' else a} {node.op} {right if node.op == '+' else b}"
 
     def _named(self, node: Node, depth: int, names: Mapping[str, Node]) -> str | None:
         if node.target in names:
@@ -272,58 +228,49 @@ class _Host:
     def _called(self, node: Node, depth: int, names: Mapping[str, Node]) -> str | None:
         target = node.cursor.referenced
         given = [
-            one
-            for one in node.kids
-            if not (
-                (_unwrapped(one).what == "DECL_REF_EXPR"
-                and _unwrapped(one).kind.what == "void")
-                or _unwrapped(one).target == node.target
-            )
+            one for one in node.kids if _unwrapped(one).target != node.target and _unwrapped(one).kind.what != "void"
         ]
-        parts = [self.text(one, depth + 1, names) for one in given]
-        name = node.name or (target.spelling if target is not None else "")
-        if name in ("min", "max") and len(parts) == 2 and None not in parts:
-            return f"{name}({parts[0]}, {parts[1]})"
-        if name in ("ceil", "ceilf", "floor", "floorf") and len(parts) == 1 and parts[0]:
-            inner = _unwrapped(given[0])
-            if inner.op == "/":
-                a, b = (self.text(one, depth + 1, names) for one in (inner.kids[0], inner.kids[-1]))
-                b = str(int(float(b))) if b and b.replace(".", "").isdigit() and float(b) == int(float(b)) else b
-                if a and b:
-                    return f"ceil_div({a}, {b})" if name.startswith("ceil") else f"({a}) // {b}"
-            return f"{name[:4] if name.startswith('ceil') else 'floor'}({parts[0]})"
+        parts = [text for one in given if (text := self.text(one, depth + 1, names)) is not None]
+        if len(parts) < len(given):
+            return None
+        name = (node.name or (target.spelling if target is not None else "")).removesuffix("f")
+        if name in ("min", "max"):
+            return f"{name}({', '.join(parts)})"
+        if name in ("ceil", "floor") and len(parts) == 1:
+            # Of a quotient, which is one of whole numbers then.
+            numerator, _, divisor = parts[0].rpartition(" / ")
+            divisor = divisor.removesuffix(".0")
+            base = numerator[1:-1] if numerator.startswith("(") and numerator.count("(") == 1 else numerator
+            quotient = f"ceil_div({base}, {divisor})" if name == "ceil" else f"{numerator} // {divisor}"
+            return quotient if base else f"{name}({parts[0]})"
         definition = target.get_definition() if target is not None else None
         inside = body(definition) if definition is not None and kind(definition) in FUNCTIONS else None
-        statements = [] if inside is None else list(inside.get_children())
-        if len(statements) == 1 and kind(statements[0]) == "RETURN_STMT":
-            passed = {key(one): argument for one, argument in zip(definition.get_arguments(), given, strict=False)}
-            replaced = {
-                name: _Text(text, argument) for (name, argument), text in zip(passed.items(), parts, strict=False)
-            }
-            inner = lower(statements[0]).kids
-            return self.text(inner[0], depth + 1, replaced) if inner and None not in parts else None
-        return None
+        statements = [] if inside is None or definition is None else list(inside.get_children())
+        if definition is None or len(statements) != 1 or kind(statements[0]) != "RETURN_STMT":
+            return None
+        passed = dict(zip((key(one) for one in definition.get_arguments()), given, strict=False))
+        found = lower(statements[0]).kids
+        return self.text(found[0], depth + 1, passed) if found else None
 
 
-def _Text(text: str | None, argument: Node) -> Node:
-    return argument
+def _used(extents: list[str | None]) -> Dims:
+    """Without the axes at the end that are one."""
+    return tuple(extents[: max((at for at, one in enumerate(extents, 1) if one != "1"), default=1)]) or ("1",)
 
 
-def _bases(numerator: str, divisor: str) -> Iterator[str]:
-    """What `numerator` is one less than `divisor` more than."""
-    try:
-        for less in (f"{divisor} - 1", str(int(parse(divisor).evaluate({})) - 1) if divisor.isdigit() else ""):
-            for end in (f" + {less}", f" + ({less})"):
-                if less and numerator.endswith(end):
-                    yield numerator.removesuffix(end)
-        if numerator.endswith(f" + {divisor} - 1"):
-            yield numerator.removesuffix(f" + {divisor} - 1")
-        if numerator.endswith(" - 1") and divisor.isdigit() and numerator.endswith(f" + {divisor} - 1"):
-            yield numerator.removesuffix(f" + {divisor} - 1")
-        for begin in (f"{divisor} + ", f"({divisor} - 1) + ", f"{divisor} - 1 + "):
-            if numerator.startswith(begin) and (begin != f"{divisor} + " or numerator.endswith(" - 1")):
-                yield numerator.removeprefix(begin).removesuffix(" - 1" if begin == f"{divisor} + " else "")
-        if numerator.startswith("(") and numerator.endswith(") + " + divisor):
-            yield numerator[1:].removesuffix(f" - 1) + {divisor}")
-    except (ExpressionError, ValueError):
-        return
+def _less(text: str, number: int, name: str) -> str:
+    """A sum without a number and a name among its terms; empty where they are not there."""
+    terms, depth = [""], 0
+    for part in re.split(r"( [-+] )", text):
+        if depth == 0 and part in (" + ", " - "):
+            terms.append("-" if part == " - " else "")
+        else:
+            terms[-1] += part
+            depth += part.count("(") - part.count(")")
+    numbers = [one for one in terms if re.fullmatch(r"-?\d+", one)]
+    rest = [one for one in terms if one not in numbers]
+    if sum(map(int, numbers)) != number or (name and name not in rest):
+        return ""
+    if name:
+        rest.remove(name)
+    return " + ".join(rest).replace("+ -", "- ")

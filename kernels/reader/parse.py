@@ -1,8 +1,8 @@
 """A source as clang reads it: its tree, its kernels, and what of it is declared nowhere.
 
-Owns the call of libclang. A file is read whole, with its host code: headers that are not found are empty, and names that
-they would have declared get a declaration that fits anything, so that the rest of the tree is complete; `unknown` lists
-them. The values of a kernel's template are bound as a compiler binds them, by naming the instance.
+Owns the call of libclang. A file is read whole, with its host code: headers that are not found are empty, and names
+that they would have declared get a declaration that fits anything, so that the rest of the tree is complete; `unknown`
+lists them. The values of a kernel's template are bound as a compiler binds them, by naming the instance.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Unknown:
 class Entry:
     """The kernel. declared: its definition, a template or not; function: with all template parameters bound; values,
     types: the template's parameters with the text that each is bound to, types None where the task chooses; others:
-    further values with which the source launches it."""
+    further values with which the source launches it; launched: types with which it does."""
 
     name: str
     declared: Any
@@ -62,6 +62,7 @@ class Entry:
     values: Mapping[str, str] = field(default_factory=dict)
     types: Mapping[str, str | None] = field(default_factory=dict)
     others: tuple[str, ...] = ()
+    launched: Mapping[str, str] = field(default_factory=dict)
 
 
 def kind(cursor: Any) -> str:
@@ -115,7 +116,8 @@ def constant(cursor: Any) -> int | float | None:
 
 
 class Unit:
-    """A source with its headers. where: its file; language: "cuda" or "opencl"; defines: macros; folders: of headers."""
+    """A source with its headers. where: its file; language: "cuda" or "opencl"; defines: macros; folders: of
+    headers."""
 
     def __init__(
         self,
@@ -250,8 +252,8 @@ class Unit:
         marks = "`__global__ void NAME(...)`" if self.language == "cuda" else "`__kernel void NAME(...)`"
         if not names:
             raise SourceError(
-                f"{self.where}: there is no kernel, that is no function {marks} with its body; if a macro makes it, write "
-                "that out."
+                f"{self.where}: there is no kernel, that is no function {marks} with its body; if a macro makes it, "
+                "write that out."
             )
         name, _, bound = (wanted or "").partition("<")
         name = name.strip().split("::")[-1]
@@ -310,7 +312,8 @@ class Unit:
                     if made is not None and made.spelling == template.spelling and body(made) is not None:
                         declared = next(one for one in self.kernels() if one.location.offset == at)
                         others = tuple(", ".join(one) for one in instances[1:]) if not given and values else ()
-                        return Entry(template.spelling, declared, made, values, types, others)
+                        named = {one.spelling: text for one, text in zip(parameters, order, strict=True)}
+                        return Entry(template.spelling, declared, made, values, types, others, named)
         why = next((f": {one.spelling}" for one in reversed(diagnostics)), "")
         raise SourceError(f"{self.where}, line {line}: {instance} cannot be made{why}.")
 

@@ -7,6 +7,7 @@ noted with the arrays that it could touch, never passed over.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,6 @@ import numpy as np
 from tunesmith.kernels.reader.parse import body, kind
 from tunesmith.kernels.reader.spans import (
     ANY,
-    NONE,
     NOWHERE,
     Span,
     absent,
@@ -30,7 +30,7 @@ from tunesmith.kernels.reader.spans import (
     number,
     of_kind,
 )
-from tunesmith.kernels.reader.tree import Kind, Node, key, kind_of, lower
+from tunesmith.kernels.reader.tree import LONG, UINT, Kind, Node, bytes_of, key, lower, step_of
 
 MAX_WORK = 40_000_000
 """Expressions and statements of a run, each times the threads and what it costs without any."""
@@ -39,12 +39,13 @@ MAX_TURNS = 600
 """Turns of a loop, after which its variables may have any value."""
 MAX_ELEMENTS = 1 << 22
 MAX_DEPTH = 24
-_UINT, _INT, _VOID = (
-    Kind("number", 4, "unsigned int", 0, 2**32 - 1),
-    Kind("number", 4, "int", -(2**31), 2**31 - 1),
-    Kind("void", 0, "void"),
-)
-_AXES = {"x": 0, "y": 1, "z": 2}
+_VOID = Kind("void", 0, "void")
+_AXES = "xyz"
+_BUILTINS = {"threadIdx": "thread", "blockIdx": "block", "blockDim": "size", "gridDim": "grid"}
+_WORK_ITEMS = {
+    **{"get_local_id": "thread", "get_group_id": "block", "get_local_size": "size", "get_num_groups": "grid"},
+    **{"get_global_id": "global", "get_global_size": "threads", "get_global_offset": "offset"},
+}
 _READS = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu"})
 _NOTHING = ("sync", "barrier", "fence", "printf", "pipeline_commit", "pipeline_wait", "prefetch", "nanosleep", "assume")
 _SAME = frozenset({"abs", "labs", "fabs", "fabsf", "llabs"})
@@ -56,9 +57,10 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class Array:
-    """What a run did to an array. element: bytes of one; reach: elements from its begin, as far as they are known; open:
-    whether an index is not known; negative: whether one may be; read, written: at all; early: read before it was
-    written for certain; collides: whether two threads write an element; assigned: by element, whether one did; lost: why the run does not know what happens."""
+    """What a run did to an array. element: bytes of one; reach: elements from its begin, as far as they are known;
+    open: whether an index is not known; negative: whether one may be; read, written: at all; early: read before it was
+    written for certain; collides: whether two threads write an element; assigned: by element, whether one did; lost:
+    why the run does not know what happens."""
 
     element: int
     reach: int = 0
@@ -67,7 +69,6 @@ class Array:
     read: bool = False
     written: bool = False
     early: bool = False
-    atomic: bool = False
     lost: str = ""
     assigned: Any = field(default_factory=lambda: np.zeros(0, bool))
     strides: set[frozenset[str]] = field(default_factory=set)
@@ -143,7 +144,7 @@ class Run:
         parameters, statements = self._function(function)
         for one in parameters:
             if one.kind.what in ("pointer", "array"):
-                self.arrays[one.name] = Array(max(one.kind.element.size if one.kind.element else 1, 1))
+                self.arrays[one.name] = Array(step_of(one.kind))
                 self.env[one.target,] = Pointer({one.name: number(0)})
             elif one.name in arguments:
                 self.env[one.target,] = number(arguments[one.name], one.name)
@@ -238,7 +239,7 @@ class Run:
             self._loop(node)
         elif what in ("RETURN_STMT", "BREAK_STMT", "CONTINUE_STMT"):
             if node.kids:
-                self._set(("result",), self.value(node.kids[0]), True)
+                self._set(("result",), self.value(node.kids[0]))
             self._leave(what)
         elif what == "SWITCH_STMT":
             self._switch(node)
@@ -262,13 +263,7 @@ class Run:
         if unsure.any():
             frame.snapshots.append((unsure, dict(self.env)))
         frame.sure, frame.may = frame.sure | self.sure, frame.may | self.may
-        self.may = self.may & ~self.sure
-        self.sure = np.zeros(self.count, bool)
-        if not unsure.any():
-            self.may = np.zeros(self.count, bool)
-        else:
-            # Whoever comes here leaves: the others are not here.
-            self.may = np.zeros(self.count, bool)
+        self.sure = self.may = np.zeros(self.count, bool)
 
     def _declare(self, node: Node) -> None:
         if any(kind(one) == "CUDASHARED_ATTR" for one in node.cursor.get_children()) or node.kind.spelling.startswith(
@@ -404,12 +399,9 @@ class Run:
                 one = one.kids[-1]
             labels.append((one, names))
         cases = [compare("==", value, self.number(name)) for _, names in labels for name in names if name is not None]
-        none_sure = ~np.logical_or.reduce(
-            [np.broadcast_to(one[1], self.count) for one in cases] or [np.zeros(self.count, bool)]
-        )
-        none_may = ~np.logical_or.reduce(
-            [np.broadcast_to(one[0], self.count) for one in cases] or [np.zeros(self.count, bool)]
-        )
+        none_may = none_sure = np.ones(self.count, bool)
+        for true, maybe in cases:
+            none_sure, none_may = none_sure & ~maybe, none_may & ~true
 
         def run() -> None:
             self.sure = self.may = np.zeros(self.count, bool)
@@ -448,10 +440,6 @@ class Run:
             return self._list(node, wanted or node.kind)
         if len(node.kids) == 1 and (what == "UNEXPOSED_EXPR" or what.endswith("CAST_EXPR")):
             return self._cast(node)
-        if what == "UNEXPOSED_EXPR" and not node.kids:
-            return self._unknown(node.kind)
-        if what in ("FLOATING_LITERAL", "STRING_LITERAL", "CHARACTER_LITERAL", "IMAGINARY_LITERAL"):
-            return self._unknown(node.kind)
         if what == "COMPOUND_LITERAL_EXPR" and node.kids:
             return self.value(node.kids[-1], node.kind)
         found = [self.value(one) for one in node.kids]
@@ -471,8 +459,6 @@ class Run:
             return self._address(inner)
         if inner.kind.what == "record" and inner.kind.element is not None and node.kind.what != "record":
             return self._load(node)
-        if inner.what == "UNEXPOSED_EXPR" and not inner.kids and inner.name:
-            return self._unknown(node.kind)
         value = self.value(inner)
         if isinstance(value, Span):
             if node.kind.what == "pointer":
@@ -508,10 +494,8 @@ class Run:
 
     def _moved(self, value: Any, op: str, by: Span, kind_: Kind) -> Any:
         if isinstance(value, Pointer):
-            size = max(kind_.element.size if kind_.element else 1, 1)
-            distance = arithmetic("*", by, number(size), Kind("number", 8, "long", -(2**63), 2**63 - 1))
-            long = Kind("number", 8, "long", -(2**63), 2**63 - 1)
-            return Pointer({root: arithmetic(op, at, distance, long) for root, at in value.targets.items()})
+            distance = arithmetic("*", by, number(step_of(kind_)), LONG)
+            return Pointer({root: arithmetic(op, at, distance, LONG) for root, at in value.targets.items()})
         return arithmetic(op, value if isinstance(value, Span) else ANY, by, kind_)
 
     def _binary_operator(self, node: Node) -> Any:
@@ -531,9 +515,8 @@ class Run:
             distances = [one for one in a.targets if one in b.targets]
             if op != "-" or len(a.targets) != 1 or not distances:
                 return ANY
-            size = max(left.kind.element.size if left.kind.element else 1, 1)
-            apart = arithmetic("-", a.targets[distances[0]], b.targets[distances[0]], _INT)
-            return arithmetic("/", apart, number(size), node.kind)
+            apart = arithmetic("-", a.targets[distances[0]], b.targets[distances[0]], LONG)
+            return arithmetic("/", apart, number(step_of(left.kind)), node.kind)
         if isinstance(b, Pointer):
             a, b, left = b, a, right
         if isinstance(a, Pointer):
@@ -564,12 +547,6 @@ class Run:
     def truth(self, node: Node) -> tuple[Any, Any]:
         """For which threads a condition holds for certain, and for which it may hold."""
         self._step()
-        if node.what == "UNEXPOSED_EXPR" and len(node.kids) == 1 and node.kids[0].kind.what in ("number", "void"):
-            return (
-                self.truth(node.kids[0])
-                if node.kids[0].what in ("BINARY_OPERATOR", "UNARY_OPERATOR")
-                else self._nonzero(node)
-            )
         if node.what == "UNARY_OPERATOR" and node.op == "!":
             true, maybe = self.truth(node.kids[0])
             return ~np.asarray(maybe), ~np.asarray(true)
@@ -577,7 +554,8 @@ class Run:
             return self._nonzero(node)
         left, right = node.kids[0], node.kids[-1]
         if node.op in ("&&", "||"):
-            one = tuple(np.broadcast_to(np.asarray(part, bool), self.count) for part in self.truth(left))
+            first = self.truth(left)
+            one = np.broadcast_to(first[0], self.count), np.broadcast_to(first[1], self.count)
             sure, may = self.sure, self.may
             if node.op == "&&":
                 self.sure, self.may = sure & one[0], may & one[1]
@@ -624,11 +602,8 @@ class Run:
             base, index = self.value(node.kids[0]), self.value(node.kids[1])
             if isinstance(index, Pointer):
                 base, index = index, base
-            return (
-                self._moved(base, "+", index if isinstance(index, Span) else ANY, node.kids[0].kind)
-                if isinstance(base, Pointer)
-                else None
-            )
+            by = index if isinstance(index, Span) else ANY
+            return self._moved(base, "+", by, node.kids[0].kind) if isinstance(base, Pointer) else None
         if node.what == "UNARY_OPERATOR" and node.op == "*":
             found = self.value(node.kids[0])
             return found if isinstance(found, Pointer) else None
@@ -640,22 +615,17 @@ class Run:
                 return (*base, node.name)
             if isinstance(base, Pointer):
                 offset = max(node.cursor.referenced.get_field_offsetof() // 8, 0) if node.cursor.referenced else 0
-                moved = self._moved(base, "+", number(offset), Kind("pointer", 8, "", element=Kind("void", 1, "")))
-                if len(moved.targets) == 1 and isinstance(next(iter(moved.targets)), tuple):
-                    return (*next(iter(moved.targets)), node.name)
-                return moved
+                variable = _variable(base)
+                return (*variable, node.name) if variable else self._moved(base, "+", number(offset), _VOID)
             return None
         if node.what == "CXX_THIS_EXPR":
             return self.alias.get("this")
-        if node.kids and (
-            node.what in ("UNEXPOSED_EXPR", "MATERIALIZE_TEMPORARY_EXPR") or node.what.endswith("CAST_EXPR")
-        ) and node.kids[0].kind.what in ("record", "number", "float", "array", "pointer"):
+        converts = node.what in ("UNEXPOSED_EXPR", "MATERIALIZE_TEMPORARY_EXPR") or node.what.endswith("CAST_EXPR")
+        if converts and node.kids and node.kids[0].kind.what != "void":
             inner = self.place(node.kids[0])
-            vector = node.kids[0].kind.what == "record" and node.kids[0].kind.element is not None
-            return (*inner, "*") if isinstance(inner, tuple) and vector and node.kind.what != "record" else inner
-        if node.what in ("UNARY_OPERATOR", "BINARY_OPERATOR", "COMPOUND_ASSIGNMENT_OPERATOR") and (
-            node.op.endswith("=") or node.op.startswith(("++", "--"))
-        ):
+            component = node.kids[0].kind.what == "record" and node.kind.what != "record"
+            return (*inner, "*") if component and isinstance(inner, tuple) else inner
+        if node.op.endswith("=") or node.op.startswith(("++", "--")):
             self.value(node)
             return self.place(node.kids[0])
         value = self.value(node)
@@ -682,35 +652,26 @@ class Run:
         self.env[node.target,] = self._unknown(node.kind) if value is None else value
 
     def _load(self, node: Node) -> Any:
-        if node.what == "MEMBER_REF_EXPR" and node.kids and node.kids[0].what in ("DECL_REF_EXPR", "UNEXPOSED_EXPR"):
-            found = self._builtin(node.kids[0], node.name)
-            if found is not None:
-                return found
-        if node.name == "warpSize" and node.what == "DECL_REF_EXPR":
+        inner = node.kids[0] if node.what == "MEMBER_REF_EXPR" and node.kids else node
+        if inner.what == "DECL_REF_EXPR" and (inner.name, node.name) == ("warpSize", "warpSize"):
             return number(32)
+        if inner.what == "DECL_REF_EXPR" and inner.name in _BUILTINS and node.name in _AXES:
+            return self._builtin(_BUILTINS[inner.name], _AXES.index(node.name))
         place = self.place(node)
         if isinstance(place, Pointer):
-            if node.kind.what == "array":
-                return place
-            return self.access(place, node.kind, reads=True)
-        if place is None:
-            return self._unknown(node.kind)
-        return self._get(place, node.kind)
+            return place if node.kind.what == "array" else self.access(place, node.kind, reads=True)
+        return self._unknown(node.kind) if place is None else self._get(place, node.kind)
 
-    def _builtin(self, node: Node, axis: str) -> Any:
-        while node.what == "UNEXPOSED_EXPR" and len(node.kids) == 1:
-            node = node.kids[0]
-        if node.what != "DECL_REF_EXPR" or axis not in _AXES:
-            return None
-        at = _AXES[axis]
-        if node.name in ("threadIdx", "blockIdx", "gridDim"):
-            self.used.add((node.name[:-3] if node.name != "gridDim" else "grid", axis))
-        return {
-            "threadIdx": lambda: number(self.thread[at]),
-            "blockIdx": lambda: number(self.in_grid[at]),
-            "blockDim": lambda: number(self.block[at]),
-            "gridDim": lambda: number(self.grid[at], f"gridDim.{axis}"),
-        }.get(node.name, lambda: None)()
+    def _builtin(self, what: str, at: int) -> Span:
+        """An index of threads or blocks along an axis, or how many there are."""
+        axis, block, grid = _AXES[at], self.block[at], self.grid[at]
+        asked = {"global": ("block", "thread"), "threads": ("grid",)}.get(what, (what,))
+        self.used |= {(one, axis) for one in asked}
+        if what == "global":
+            return number(np.asarray(self.in_grid[at]) * block + self.thread[at])
+        if what in ("grid", "threads"):
+            return number(grid * (block if what == "threads" else 1), f"gridDim.{axis}")
+        return number({"thread": self.thread[at], "block": self.in_grid[at], "size": block}.get(what, 0))
 
     def _get(self, place: Any, kind_: Kind) -> Any:
         if place in self.env:
@@ -729,7 +690,7 @@ class Run:
         return self._unknown(kind_)
 
     def _set(self, place: Any, value: Any, fresh: bool = False) -> None:
-        """Assigns for the threads that may be here."""
+        """Assigns for the threads that may be here; fresh: a new variable, which others do not have."""
         if isinstance(value, Fields):
             for name, one in value.members.items():
                 self._set((*place, name), one)
@@ -744,7 +705,7 @@ class Run:
             for name in [one for one in self.env if one[: len(place) - 1] == place[:-1] and len(one) >= len(place)]:
                 del self.env[name]
             return
-        self.env[place] = value if before is None or self.may.all() else _chosen(self.may, value, before)
+        self.env[place] = value if fresh or before is None or self.may.all() else _chosen(self.may, value, before)
 
     def store(self, node: Node, value: Any) -> None:
         place = self.place(node)
@@ -767,7 +728,7 @@ class Run:
         *,
         reads: bool = False,
         writes: bool = False,
-        atomic: bool = False,
+        certain: bool = True,
         value: Any = None,
     ) -> Any:
         """Reads or writes what a pointer points to; the value that is read."""
@@ -778,18 +739,14 @@ class Run:
                     self._set(root, value if value is not None else self._unknown(kind_))
                 found = self._get(root, kind_)
             elif root in self.arrays:
-                self._touch(self.arrays[root], offset, max(kind_.size, 1), reads or atomic, writes, not atomic)
-                self.arrays[root].atomic |= atomic
+                self._touch(self.arrays[root], offset, max(kind_.size, 1), reads, writes, certain)
             else:
                 if root in self.shared:
-                    node = self.shared[root]
-                    made = self.arrays.setdefault(
-                        f"shared {root}", Array(max(node.kind.element.size if node.kind.element else 1, 1))
-                    )
+                    made = self.arrays.setdefault(f"shared {root}", Array(step_of(self.shared[root].kind)))
                     self._touch(made, offset, max(kind_.size, 1), reads, writes, False)
                 if writes:
                     self._keep(root, value if isinstance(value, Span) else of_kind(kind_))
-                elif root in self.contents and kind_.what == "number" and self.contents[root].bounded and not atomic:
+                elif root in self.contents and kind_.what == "number" and self.contents[root].bounded and certain:
                     found = fitted(self.contents[root], kind_)
         return self._unknown(kind_) if found is None or len(pointer.targets) > 1 else found
 
@@ -866,12 +823,7 @@ class Run:
                 if member.kids:
                     at = member.kids[0]
                     this = self.value(at) if at.kind.what == "pointer" else self.place(at)
-                    if (
-                        isinstance(this, Pointer)
-                        and len(this.targets) == 1
-                        and isinstance(next(iter(this.targets)), tuple)
-                    ):
-                        this = next(iter(this.targets))
+                    this = _variable(this) or this
             elif name == "operator=" and len(given) == 2:
                 value = self.value(given[1])
                 self.store(given[0], value)
@@ -900,8 +852,10 @@ class Run:
     def _known(self, node: Node, name: str, given: Sequence[Node]) -> Any:
         """A call of a function without a body: one of the language, or a stranger."""
         short = name.removeprefix("native_").removeprefix("half_")
-        if name.startswith("get_") and (found := self._work_item(name, given)) is not None:
-            return found
+        if name in _WORK_ITEMS and given:
+            axis = self.number(given[0])
+            fixed = axis.known and axis.uniform and 0 <= int(axis.low) < 3
+            return self._builtin(_WORK_ITEMS[name], int(axis.low)) if fixed else of_kind(UINT)
         values = [self.value(one) for one in given]
         numbers = [one if isinstance(one, Span) else ANY for one in values]
         pointers = [one for one in values if isinstance(one, Pointer)]
@@ -926,11 +880,8 @@ class Run:
         if name.startswith(("make_", "convert_", "as_")) and not pointers:
             if name.startswith("make_"):
                 return Fields(dict(zip("xyzw", values, strict=False)))
-            return (
-                fitted(numbers[0], node.kind)
-                if "convert" in name and node.kind.what == "number"
-                else self._unknown(node.kind)
-            )
+            converts = "convert" in name and node.kind.what == "number"
+            return fitted(numbers[0], node.kind) if converts else self._unknown(node.kind)
         if pointers:
             return self._with_pointers(node, name, given, values)
         return self._unknown(node.kind)
@@ -939,7 +890,7 @@ class Run:
         elements = [one.kind.element or _VOID for one in given]
         first = values[0]
         if "atom" in name and isinstance(first, Pointer):
-            self.access(first, elements[0], writes=True, atomic=True)
+            self.access(first, elements[0], reads=True, writes=True, certain=False)
             for one in values[1:]:
                 if isinstance(one, Pointer):
                     self._lose(node, f"`{name}`")
@@ -948,31 +899,16 @@ class Run:
             return self.access(first, node.kind, reads=True)
         if name.startswith("__st") and isinstance(first, Pointer):
             return self.access(first, elements[0], writes=True, value=values[1])
-        if name.startswith("vload") and len(values) == 2:
-            size = max(node.kind.element.size if node.kind.element else 2, 1) * int(
-                name.removeprefix("vload").removeprefix("_half") or 1
-            )
-            at = self._vector(values[1], values[0], elements[1], name.removeprefix("vload").removeprefix("_half"))
-            self.access(
-                at,
-                Kind(
-                    "record",
-                    size
-                    if "half" not in name
-                    else size // max(node.kind.element.size if node.kind.element else 2, 1) * 2,
-                    "",
-                ),
-                reads=True,
-            )
-            return self._unknown(node.kind)
-        if name.startswith("vstore") and len(values) == 3:
-            count = name.removeprefix("vstore").removeprefix("_half")
-            at = self._vector(values[2], values[1], elements[2], count)
-            self.access(at, Kind("record", elements[2].size * int(count or 1), ""), writes=True)
+        if (vector := re.fullmatch(r"v(load|store)(?:a?_half)?(\d*)(?:_rt\w)?", name)) is not None:
+            index, pointer = values[-2:]
+            wide = bytes_of(elements[-1].size * int(vector[2] or 1))
+            if isinstance(pointer, Pointer) and isinstance(index, Span):
+                at = self._moved(pointer, "+", index, Kind("pointer", 8, "", element=wide))
+                self.access(at, wide, reads=vector[1] == "load", writes=vector[1] == "store")
             return self._unknown(node.kind)
         if "memcpy" in name and len(values) >= 3 and isinstance(values[1], Pointer):
             size = values[2] if isinstance(values[2], Span) else ANY
-            bytes_ = Kind("record", int(size.high) if size.known and size.uniform else 1, "")
+            bytes_ = bytes_of(int(size.high) if size.known and size.uniform else 1)
             if not size.known:
                 self._lose(node, f"`{name}`")
             self.access(values[1], bytes_, reads=True)
@@ -981,18 +917,6 @@ class Run:
             return first
         return self._strange(node, name, values)
 
-    def _vector(self, pointer: Any, index: Any, element: Kind, count: str) -> Pointer:
-        wide = arithmetic(
-            "*",
-            index if isinstance(index, Span) else ANY,
-            number(int(count or 1)),
-            Kind("number", 8, "long", -(2**63), 2**63 - 1),
-        )
-        if not isinstance(pointer, Pointer):
-            return Pointer({})
-        moved: Pointer = self._moved(pointer, "+", wide, Kind("pointer", 8, "", element=element))
-        return moved
-
     def _strange(self, node: Node, name: str, values: Sequence[Any]) -> Any:
         """A function whose body is not there may do anything with what it is given a pointer to."""
         for one in values:
@@ -1000,35 +924,10 @@ class Run:
                 if root in self.arrays:
                     self.arrays[root].lost = f"`{name or 'a call'}` in line {node.cursor.location.line}"
                 elif isinstance(root, tuple):
-                    self._set(root, self._unknown(Kind("number", 8, "", -(2**63), 2**63 - 1)))
+                    self._set(root, ANY)
                 elif root in self.contents:
                     self.contents[root] = ANY
         return self._unknown(node.kind)
-
-    def _work_item(self, name: str, given: Sequence[Node]) -> Span | None:
-        at = self.number(given[0]) if given else number(0)
-        if not at.known or not at.uniform or int(at.low) > 2:
-            return of_kind(_UINT) if given else None
-        axis = int(at.low)
-        letter = "xyz"[axis]
-        if name in ("get_global_id", "get_group_id"):
-            self.used.add(("block", letter))
-        if name in ("get_global_size", "get_num_groups"):
-            self.used.add(("grid", letter))
-        if name in ("get_global_id", "get_local_id"):
-            self.used.add(("thread", letter))
-        block, grid = self.block[axis], self.grid[axis]
-        found = {
-            "get_global_id": lambda: number(np.asarray(self.in_grid[axis]) * block + self.thread[axis]),
-            "get_local_id": lambda: number(self.thread[axis]),
-            "get_group_id": lambda: number(self.in_grid[axis]),
-            "get_local_size": lambda: number(block),
-            "get_num_groups": lambda: number(grid, f"gridDim.{letter}"),
-            "get_global_size": lambda: number(block * grid, f"gridDim.{letter}"),
-            "get_global_offset": lambda: number(0),
-            "get_work_dim": lambda: Span(1.0, 3.0),
-        }.get(name)
-        return None if found is None else found()
 
 
 def _flag(true: Any, maybe: Any) -> Span:
@@ -1087,11 +986,14 @@ def _leaves(node: Node) -> Iterator[Node]:
         yield node
 
 
+def _variable(pointer: Any) -> Any:
+    """The variable that a pointer points to; None for others."""
+    roots = list(pointer.targets) if isinstance(pointer, Pointer) else []
+    return roots[0] if len(roots) == 1 and isinstance(roots[0], tuple) else None
+
+
 def _names(node: Node, target: str) -> bool:
     """Whether an argument of a call is the name of what is called."""
     while node.what == "UNEXPOSED_EXPR" and len(node.kids) == 1:
         node = node.kids[0]
     return node.what in ("DECL_REF_EXPR", "MEMBER_REF_EXPR") and node.target == target
-
-
-__all__ = ["NONE", "Array", "Run", "Stopped", "kind_of"]

@@ -1,7 +1,7 @@
 """A number that a kernel reaches on several sets of sizes, as an expression of the sizes.
 
-Owns the search: a product of sizes, of which each may be divided or be some elements longer, that is the number on every
-set; then whether it holds is a matter of evaluation and not of how the source is written.
+Owns the search: a product of sizes, of which each may be divided or be some elements longer, that is the number on
+every set; then whether it holds is a matter of evaluation and not of how the source is written.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ def values(expression: str, sets: Sets) -> tuple[int, ...]:
 
 
 def _factors(sets: Sets) -> Iterator[tuple[str, tuple[int, ...]]]:
-    names = list(sets[0])
-    shown = [(name, tuple(one[name] for one in sets)) for name in names]
-    yield from shown
+    shown = [(name, tuple(one[name] for one in sets)) for name in sets[0]]
     for name, of in shown:
         for divisor in _DIVISORS:
             yield f"ceil_div({name}, {divisor})", tuple(-(-one // divisor) for one in of)
@@ -49,8 +47,7 @@ def fit(reach: Sequence[int], sets: Sets, strides: frozenset[frozenset[str]] = f
     """The dimensions of the smallest array with at least `reach` elements on each set, and no more than what a stencil
     leaves out; None where there is none. strides: what indices are multiplied by, which comes last."""
     weight = {name: sum(name in one for one in strides) for name in sets[0]}
-    usable = [(text, of) for text, of in _factors(sets) if all(one > 0 for one in of) and any(one > 1 for one in of)]
-    exact = _exact(tuple(reach), usable, MAX_DIMS)
+    exact = _exact(tuple(reach), sets)
     for found in (exact, _loose(tuple(reach), sets, weight)):
         if found is not None:
             return _ordered(found, sets, weight)
@@ -61,18 +58,29 @@ def _constant(of: Sequence[int]) -> bool:
     return all(one == of[0] for one in of)
 
 
-def _exact(reach: tuple[int, ...], factors: list[tuple[str, tuple[int, ...]]], dims: int) -> list[str] | None:
-    """Factors whose product is the number, and a constant; plain sizes first."""
+def _exact(reach: tuple[int, ...], sets: Sets) -> list[str] | None:
+    """Sizes whose product is the number, with a constant and at most one that is divided or changed."""
+    plain = [(name, tuple(one[name] for one in sets)) for name in sets[0]]
+    found = _product(reach, plain, MAX_DIMS)
+    for text, of in () if found is not None else _factors(sets):
+        if all(one > 0 and total % one == 0 for total, one in zip(reach, of, strict=True)) and any(
+            one > 1 for one in of
+        ):
+            rest = _product(tuple(total // one for total, one in zip(reach, of, strict=True)), plain, MAX_DIMS - 1)
+            if rest is not None:
+                return [text, *(one for one in rest if one != "1" or len(rest) > 1)]
+    return found
+
+
+def _product(reach: tuple[int, ...], plain: list[tuple[str, tuple[int, ...]]], dims: int) -> list[str] | None:
+    """Plain sizes whose product is the number, and a constant."""
     if _constant(reach):
         return [str(reach[0])]
-    if not dims:
-        return None
-    for at, (text, of) in enumerate(factors):
+    for at, (name, of) in enumerate(plain if dims else ()):
         if all(total % one == 0 for total, one in zip(reach, of, strict=True)):
-            rest = tuple(total // one for total, one in zip(reach, of, strict=True))
-            found = _exact(rest, factors[at:], dims - 1)
-            if found is not None:
-                return [text, *found] if found != ["1"] else [text]
+            rest = _product(tuple(total // one for total, one in zip(reach, of, strict=True)), plain[at:], dims - 1)
+            if rest is not None:
+                return [name, *rest] if rest != ["1"] else [name]
     return None
 
 
@@ -91,9 +99,8 @@ def _loose(reach: tuple[int, ...], sets: Sets, weight: Mapping[str, int]) -> lis
         spare = [row * one - total for row, one, total in zip(rows, of, reach, strict=True)]
         if _constant(spare) and spare[0] <= MAX_SLACK and not _constant(rows):
             others = [{key: value for key, value in one.items() if key != name} for one in sets]
-            inner = _exact(rows, [(one, tuple(values_[one] for values_ in others)) for one in others[0]], 3) or _loose(
-                rows, others, weight
-            )
+            inner = _product(rows, [(one, tuple(at[one] for at in others)) for one in others[0]], 3)
+            inner = inner or _loose(rows, others, weight)
             if inner is not None:
                 return [*inner, name]
     return None
@@ -110,7 +117,7 @@ def _ordered(found: list[str], sets: Sets, weight: Mapping[str, int]) -> tuple[s
 
     dims = sorted((one for one in found if not one.isdigit()), key=place)
     if numbers and dims:
-        dims[-1] = f"{numbers[0]} * {dims[-1]}"
+        dims[-1] = f"{numbers[0]} * {dims[-1] if dims[-1].isidentifier() or '(' in dims[-1] else f'({dims[-1]})'}"
     return tuple(_bare(one) for one in dims or numbers)
 
 

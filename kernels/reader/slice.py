@@ -1,7 +1,7 @@
 """The part of a source that a kernel uses, as a source of its own.
 
-Owns which declarations and macros that is: all that the kernel names, and what these name in turn, across the file and the
-headers of its author, in the order in which a compiler meets them. The rest of the file plays no part.
+Owns which declarations and macros that is: all that the kernel names, and what these name in turn, across the file and
+the headers of its author, in the order in which a compiler meets them. The rest of the file plays no part.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MAX_LISTED = 12
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _STD = re.compile(r"(?<![\w:])(?:::)?std::(?=\w)")
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:if|elif|ifdef|ifndef)\b(.*)$", re.MULTILINE)
-_PLAIN = frozenset(
-    ["cuda_runtime.h", "device_launch_parameters.h", "vector_types.h", "vector_functions.h", "math_constants.h"]
-)
+_PLAIN = {"cuda_runtime.h", "device_launch_parameters.h", "vector_types.h", "vector_functions.h", "math_constants.h"}
 """Headers that declare what is declared without them."""
+_NAMESPACES = frozenset({"cub", "cuda", "nvcuda", "cooperative_groups"})
+"""What accepted headers declare that the builtins do not have."""
 _HERE = "stub"
 """The section of the builtins that no header of CUDA's has, so that it goes into the source."""
 
@@ -86,7 +86,9 @@ class _Reached:
         found = self._at(cursor.location.file.name, cursor.location.offset)
         if found is not None and (found.file, found.start) not in self.kept:
             self.kept[found.file, found.start] = found
-            self._follow(found.cursor)
+            for inner in self._places[found.file]:
+                if found.start <= inner.start and inner.end <= found.end:
+                    self._follow(inner.cursor)
             for other in self._named.get(found.cursor.get_usr(), ()):
                 self.add(other.cursor)
             if kind(found.cursor) == "FUNCTION_TEMPLATE" or kind(found.cursor) == "CLASS_TEMPLATE":
@@ -104,7 +106,8 @@ class _Reached:
     def _at(self, file: str, offset: int) -> _Declared | None:
         of_file = self._places.get(file, [])
         at = bisect_right([one.start for one in of_file], offset)
-        return next((one for one in reversed(of_file[max(0, at - 8) : at]) if one.start <= offset < one.end), None)
+        around = [one for one in of_file[max(0, at - 8) : at] if one.start <= offset < one.end]
+        return max(around, key=lambda one: one.end - one.start, default=None)
 
     def _follow(self, cursor: Any) -> None:
         if cursor.hash in self._seen:
@@ -150,9 +153,12 @@ class _Reached:
         for one in self.unit.tree.cursor.get_children():
             if kind(one) == "MACRO_DEFINITION" and one.location.file is not None:
                 defined.setdefault(one.spelling, []).append(one)
-            elif kind(one) == "MACRO_INSTANTIATION" and self.unit.own(one):
-                if self.keeps(one.location.file.name, one.location.offset):
-                    used.append(one.spelling)
+            elif (
+                kind(one) == "MACRO_INSTANTIATION"
+                and self.unit.own(one)
+                and self.keeps(one.location.file.name, one.location.offset)
+            ):
+                used.append(one.spelling)
         for kept in self.kept.values():
             for directive in _DIRECTIVE.findall(self.text(kept)):
                 used += _WORD.findall(directive)
@@ -207,11 +213,11 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     pieces: list[tuple[tuple[int, ...], str]] = []
     other = " ".join(reached.text(one) for one in reached.kept.values() if one is not kernel)
     types = {name: _free(name, other) for name, bound in entry.types.items() if bound is None}
-    ends = dict[tuple[str, int], int]()
+    ends: dict[str, int] = {}
     for one in sorted(reached.kept.values(), key=lambda one: (one.file, one.start, -one.end)):
-        if one is kernel or (ends.get((one.file, 0), 0) > one.start and one.end <= ends[one.file, 0]):
+        if one is kernel or (one.start < ends.get(one.file, 0) and one.end <= ends[one.file]):
             continue
-        ends[one.file, 0] = one.end
+        ends[one.file] = one.end
         if kind(one.cursor) in FUNCTIONS and one.cursor.get_usr() == entry.declared.get_usr():
             continue
         pieces.append((place(one.file, one.start), _scoped(_declaration(reached, one), one.scope)))
@@ -235,7 +241,7 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     if unknown and unit.language == "cuda":
         accepted = [one for one in unit.missing if one in HEADERS - _PLAIN or one.startswith(HEADER_FOLDERS)]
         headers += [one for one in accepted if one not in headers]
-        unknown = [] if accepted else unknown
+        unknown = [one for one in unknown if not accepted or one.name not in _NAMESPACES]
     head = [*(f"#include <{one}>" for one in headers), *reached.builtin.values()]
     if unit.language == "cuda":
         body = _STD.sub("cuda::std::", body)
@@ -255,7 +261,8 @@ class _Order:
                 self._from[one.include.name] = one.source.name, one.location.offset
 
     def __call__(self, file: str, offset: int) -> tuple[int, ...]:
-        place, seen = (offset,), {file}
+        place: tuple[int, ...] = (offset,)
+        seen = {file}
         while file != self._main and file in self._from and self._from[file][0] not in seen:
             file, above = self._from[file]
             seen.add(file)
@@ -317,7 +324,8 @@ def _kernel(reached: _Reached, kernel: _Declared, types: dict[str, str]) -> str:
     head, brace, inside = text.partition("{")
     head = re.sub(r"\b(?:static|inline)\b\s*|\bextern\s*\"C\"\s*", "", head)
     text = f'extern "C" {head}{brace}{inside}'
-    before = [f"using namespace {'::'.join(kernel.scope)};"] if any(kernel.scope) else []
+    named = "::".join(one for one in kernel.scope if one)
+    before = [f"namespace {named} {{}}\nusing namespace {named};"] if named else []
     for parameter in entry.declared.get_children():
         name = parameter.spelling
         if name in entry.values and entry.values[name] != name:

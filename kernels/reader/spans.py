@@ -208,8 +208,8 @@ def _bounds(op: str, a: Span, b: Span, kind: Kind) -> tuple[Any, Any]:
         return (np.floor(a.low / scale), np.floor(a.high / scale)) if op == ">>" else (a.low * scale, a.high * scale)
     if op in ("|", "^") and np.all(np.greater_equal(a.low, 0)) and np.all(np.greater_equal(b.low, 0)):
         return 0.0, np.add(a.high, b.high)
-    whole = of_kind(kind)
-    return whole.low, whole.high
+    anything = of_kind(kind)
+    return anything.low, anything.high
 
 
 def compare(op: str, a: Span, b: Span) -> tuple[Any, Any]:

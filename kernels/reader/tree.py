@@ -1,7 +1,7 @@
 """The statements and expressions of a function, as plain records: what `tunesmith.kernels.reader.run` walks.
 
-Owns the translation of clang's cursors, of which only those parts stay that computing needs: no parentheses, no names of
-types, operators by their spelling.
+Owns the translation of clang's cursors, of which only those parts stay that computing needs: no parentheses, no names
+of types, operators by their spelling.
 """
 
 from __future__ import annotations
@@ -12,71 +12,23 @@ from typing import Any
 
 from tunesmith.kernels.reader.parse import constant, kind, library
 
-BINARY = dict(
-    enumerate(
-        [
-            "*",
-            "/",
-            "%",
-            "+",
-            "-",
-            "<<",
-            ">>",
-            "<=>",
-            "<",
-            ">",
-            "<=",
-            ">=",
-            "==",
-            "!=",
-            "&",
-            "^",
-            "|",
-            "&&",
-            "||",
-            "=",
-            "*=",
-            "/=",
-            "%=",
-            "+=",
-            "-=",
-            "<<=",
-            ">>=",
-            "&=",
-            "^=",
-            "|=",
-            ",",
-        ],
-        start=3,
-    )
-)
-UNARY = dict(enumerate(["++", "--", "++x", "--x", "&", "*", "+", "-", "~", "!"], start=1))
+_BINARY_NAMES = "* / % + - << >> <=> < > <= >= == != & ^ | && || = *= /= %= += -= <<= >>= &= ^= |= ,"
+BINARY = dict(enumerate(_BINARY_NAMES.split(), start=3))
+_UNARY_NAMES = "++ -- ++x --x & * + - ~ !"
+UNARY = dict(enumerate(_UNARY_NAMES.split(), start=1))
 _BITS = {"BOOL": 1, "CHAR_S": 8, "CHAR_U": 8, "SCHAR": 8, "UCHAR": 8, "SHORT": 16, "USHORT": 16, "INT": 32, "UINT": 32}
 _BITS |= {"LONG": 64, "ULONG": 64, "LONGLONG": 64, "ULONGLONG": 64, "ENUM": 32}
 _UNSIGNED = frozenset({"BOOL", "CHAR_U", "UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG"})
-_SIZED = frozenset(
-    [
-        "POINTER",
-        "CONSTANTARRAY",
-        "FLOAT",
-        "DOUBLE",
-        "HALF",
-        "FLOAT16",
-        "LONGDOUBLE",
-        "BFLOAT16",
-        "RECORD",
-        "VECTOR",
-        "EXTVECTOR",
-    ]
-)
+_SIZED_NAMES = "POINTER CONSTANTARRAY FLOAT DOUBLE HALF FLOAT16 LONGDOUBLE BFLOAT16 RECORD VECTOR EXTVECTOR"
+_SIZED = frozenset(_SIZED_NAMES.split())
 _SKIPPED = ("TYPE_REF", "TEMPLATE_REF", "NAMESPACE_REF", "OVERLOADED_DECL_REF")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A canonical type. what: "number", "float", "pointer", "array", "record" or "void"; size: bytes; least, largest: of
-    a number; element: of a pointer or an array; const: of what a pointer points to; reference: to such a type; space:
-    the address space of a pointer's target, as OpenCL counts them; spelling: as written."""
+    """A canonical type. what: "number", "float", "pointer", "array", "record" or "void"; size: bytes; least, largest:
+    of a number; element: of a pointer or an array; const: of what a pointer points to; reference: to such a type;
+    space: the address space of a pointer's target, as OpenCL counts them; spelling: as written."""
 
     what: str
     size: int
@@ -87,6 +39,25 @@ class Kind:
     const: bool = False
     reference: bool = False
     space: int = 0
+
+    def like(self, other: Kind) -> bool:
+        """Whether both hold the same values."""
+        pairs = (self.what, self.size, self.least, self.largest), (other.what, other.size, other.least, other.largest)
+        inner = (0 if one.element is None else one.element.size for one in (self, other))
+        return pairs[0] == pairs[1] and len(set(inner)) == 1 and self.what != "void"
+
+
+LONG, UINT = Kind("number", 8, "long", -(2**63), 2**63 - 1), Kind("number", 4, "unsigned int", 0, 2**32 - 1)
+
+
+def bytes_of(count: int) -> Kind:
+    """As many bytes as they come."""
+    return Kind("record", count, "")
+
+
+def step_of(kind: Kind) -> int:
+    """Bytes from one element that a pointer or an array has to the next."""
+    return max(1 if kind.element is None else kind.element.size, 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -160,11 +131,16 @@ def lower(cursor: Any) -> Node:
     if what == "PAREN_EXPR" and len(kids) == 1:
         return lower(kids[0])
     made = Node(what, kind_of(cursor.type), [], cursor)
+    if what == "UNEXPOSED_EXPR" and len(kids) == 1:
+        # Mostly that a variable is read, which changes nothing.
+        inner = lower(kids[0])
+        made.kids = [inner]
+        return inner if made.kind.like(inner.kind) else made
     if what in ("BINARY_OPERATOR", "COMPOUND_ASSIGNMENT_OPERATOR"):
         made.op = BINARY.get(library().clang_getCursorBinaryOperatorKind(cursor), "")
     elif what == "UNARY_OPERATOR":
         made.op = UNARY.get(library().clang_getCursorUnaryOperatorKind(cursor), "")
-    elif what.endswith("_LITERAL") or what in ("CXXUNARY_EXPR", "CXX_BOOL_LITERAL_EXPR", "CXX_NULL_PTR_LITERAL_EXPR"):
+    elif what.endswith("_LITERAL") or what in ("CXX_UNARY_EXPR", "CXX_BOOL_LITERAL_EXPR", "CXX_NULL_PTR_LITERAL_EXPR"):
         made.value = constant(cursor) if "NULL_PTR" not in what else 0
         return made
     elif what in ("DECL_REF_EXPR", "MEMBER_REF_EXPR", "CALL_EXPR"):
@@ -192,7 +168,8 @@ def lower(cursor: Any) -> Node:
 
 
 def parts_of_for(cursor: Any, kids: list[Any]) -> list[Any]:
-    """The start, the condition, the step and the body of a loop, None for those that are missing: clang leaves them out."""
+    """The start, the condition, the step and the body of a loop, None for those that are missing: clang leaves them
+    out."""
     if len(kids) == 4:
         return kids
     parts: list[Any] = [None, None, None]

@@ -14,46 +14,39 @@ from pathlib import Path
 
 from tunesmith.kernels.rewrite.facts import AXES
 from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Span, Subject
-from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
+from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter, Template
 
+NAME = "by-rules"
+DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it is the baseline."
 KIT = {"cuda": "rules.cuh", "opencl": "rules.cl"}
 NO_GUARD = "The kernel has no guard against more threads than it came with."
 """Why a configuration fits only some shapes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Composed:
-    """source: the kernel's with all changes; names: of the passes that apply; skipped: why the others do not."""
+class Rewritten:
+    """What the rules made of a kernel. template: None where the kernel is left alone; skipped: why rules do not apply,
+    a sentence each, or why none does; rules: the names of the rules that apply, in their order."""
 
-    source: str
-    parameters: tuple[Parameter, ...]
-    constraints: tuple[Constraint, ...]
-    launch: LaunchGeometry
-    changes: tuple[Change, ...]
-    names: tuple[str, ...]
-    skipped: tuple[str, ...]
-    exact: bool
+    template: Template | None
+    skipped: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
 
 
 def compose(
-    subject: Subject, passes: Sequence[Pass], only: Collection[str] | None = None
-) -> Composed | tuple[str, ...]:
-    """The changes of the passes (all, or the named ones) that apply, in one source; why none applies where that is
-    so."""
+    plain: Template, subject: Subject, passes: Sequence[Pass], only: Collection[str] | None = None
+) -> Rewritten:
+    """The changes of the passes (all, or the named ones) that apply to the kernel of `plain`, in one template."""
     skipped, found = list[str](), dict[str, tuple[Pass, object]]()
     for one in passes:
         if subject.backend not in one.languages:
             continue
-        if only is not None and one.name not in only:
-            skipped.append(f"the rule {one.name} was withdrawn")
-            continue
-        match = one.needs(subject)
+        withdrawn = only is not None and one.name not in only
+        match = Refused(f"the rule {one.name} was withdrawn") if withdrawn else one.needs(subject)
         if isinstance(match, Refused):
             skipped.append(match.why)
         else:
             found[one.name] = one, match
-    if not found:
-        return tuple(skipped)
     plan = Plan(subject)
     for name in _ordered([one for one, _ in found.values()]):
         one, match = found[name]
@@ -63,28 +56,38 @@ def compose(
             del found[name]
         else:
             plan.add(name, made)
+    if not found:
+        return Rewritten(None, tuple(skipped))
     changes = {name: plan.changes[name] for name in found}
-    constraints = [one for change in changes.values() for one in change.constraints]
-    for one, _ in found.values():
-        for other, because in one.excludes.items():
-            if other in changes:
-                apart = f"{_off(changes[one.name])} or {_off(changes[other])}"
-                constraints.append(Constraint(expression=apart, because=because))
-    launch, exact = _launch(subject, plan, list(changes.values()))
-    edits = [edit for change in changes.values() for edit in change.edits] + _body(subject, plan)
-    blocks = kit(subject.backend, list(dict.fromkeys(name for change in changes.values() for name in change.kit)))
-    headers = [*(change.header for change in changes.values()), *blocks, _coordinates(subject, plan)]
-    whole = Span(0, len(subject.facts.syntax.code))
-    return Composed(
-        "\n".join([*(one for one in headers if one), rendered(subject.facts.syntax.code, whole, edits)]),
-        _parameters(list(changes.values())),
-        (*constraints, *exact),
-        launch,
-        tuple(changes.values()),
-        tuple(changes),
-        tuple(skipped),
-        bool(exact),
+    all_changes, code = list(changes.values()), subject.facts.syntax.code
+    constraints = [one for change in all_changes for one in change.constraints]
+    constraints += [
+        Constraint(expression=f"{_off(changes[one.name])} or {_off(changes[other])}", because=because)
+        for one, _ in found.values()
+        for other, because in one.excludes.items()
+        if other in changes
+    ]
+    launch, exact = _launch(subject, plan, all_changes)
+    edits = [edit for change in all_changes for edit in change.edits] + _body(subject, plan)
+    blocks = kit(subject.backend, list(dict.fromkeys(name for change in all_changes for name in change.kit)))
+    headers = [*(change.header for change in all_changes), *blocks, _coordinates(subject, plan)]
+    said = [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if exact else []
+    static = [one.static_shared for one in all_changes if one.static_shared]
+    template = Template(
+        name=NAME,
+        backend=plain.backend,
+        source="\n".join([*(one for one in headers if one), rendered(code, Span(0, len(code)), edits)]),
+        entry=plain.entry,
+        parameters=_parameters(all_changes),
+        constraints=(*constraints, *exact),
+        launch=launch,
+        static_shared_bytes=" + ".join([plain.static_shared_bytes, *static]),
+        max_registers=plain.max_registers,
+        fast_math=next((one.fast_math for one in all_changes if one.fast_math), plain.fast_math),
+        device_globals=plain.device_globals,
+        description=" ".join([DESCRIPTION, *said, *(f"Not applied: {why}." for why in skipped)]),
     )
+    return Rewritten(template, tuple(skipped), tuple(changes))
 
 
 def _ordered(passes: list[Pass]) -> list[str]:

@@ -27,8 +27,8 @@ _EXPRESSIONS |= {"PARM_DECL": "parameter", "INIT_LIST_EXPR": "list"}
 _ASSIGNING = frozenset(f"operator{one}=" for one in ("", *"+-*/%&|^", "<<", ">>"))
 _SKIPPED = ("TYPE_REF", "TEMPLATE_REF", "NAMESPACE_REF", "OVERLOADED_DECL_REF")
 BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
-_WORK_ITEM = {"get_local_id": "threadIdx", "get_group_id": "blockIdx", "get_local_size": "blockDim"}
-_WORK_ITEM |= {"get_num_groups": "gridDim", "get_global_id": "@", "get_global_size": "gridSize"}
+WORK_ITEM = {"get_local_id": "threadIdx", "get_group_id": "blockIdx", "get_local_size": "blockDim"}
+WORK_ITEM |= {"get_num_groups": "gridDim", "get_global_id": "@", "get_global_size": "gridSize"}
 _AXES: dict[Any, str] = {0: "x", 1: "y", 2: "z"}
 LOOPS = frozenset({"for", "while", "do", "for each"})
 STATEMENTS = LOOPS | {"block", "declaration", "if", "switch", "return", "break", "nothing", "continue", "goto", "label"}
@@ -309,7 +309,7 @@ class Syntax:
             return made
         places = {(one.extent.start.offset, one.extent.end.offset) for one in given}
         called = [one for one in kids if (one.extent.start.offset, one.extent.end.offset) not in places]
-        name = _WORK_ITEM.get(made.op, "") if self.language == "opencl" and len(given) == 1 else ""
+        name = WORK_ITEM.get(made.op, "") if self.language == "opencl" and len(given) == 1 else ""
         if name and (axis := _AXES.get(constant(given[0]))):
             made.what, made.op = "builtin", f"@{axis}" if name == "@" else f"{name}.{axis}"
             return made

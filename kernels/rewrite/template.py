@@ -1,8 +1,8 @@
 """A template from a plain kernel: what the rules contribute, put together.
 
-Owns the list of the rules. A task without templates gets one here (`with_rules`); a task that has
-some, or whose kernel is left alone, stays as it is, with the reasons. `starts` are the configurations where a search of
-such a template begins: the combinations of rewrites that suit what limits the kernel.
+Owns the list of the rules. A task without templates gets one here (`with_rules`); a task that has some, or whose kernel
+is left alone, stays as it is, with the reasons. `starts` are the configurations where a search of such a template
+begins: the combinations of rewrites that suit what limits the kernel.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
-from tunesmith.kernels.rewrite.composition import NO_GUARD, compose
+from tunesmith.kernels.rewrite.composition import NAME, Rewritten, compose
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.passes import (
     compiler,
@@ -34,19 +34,8 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BackendName, Config, Template, config_key
 
-NAME = "by-rules"
-DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it is the baseline."
+__all__ = ["NAME", "Rewritten", "left_alone", "rewrite", "starts", "with_rules"]
 _PREFIX = "TUNED_"
-
-
-@dataclass(frozen=True, slots=True)
-class Rewritten:
-    """What the rules made of a kernel. template: None where the kernel is left alone; skipped: why rules do not apply,
-    a sentence each, or why none does; rules: the names of the rules that apply, in their order."""
-
-    template: Template | None
-    skipped: tuple[str, ...] = ()
-    rules: tuple[str, ...] = ()
 
 
 def with_rules(task: Task, backend: BackendName) -> tuple[Task, tuple[str, ...]]:
@@ -94,28 +83,7 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
         return Rewritten(None, tuple(one.why for one in facts.oddities))
     if plain.parameters:
         return Rewritten(None, ("the baseline has parameters of its own",))
-    composed = compose(_subject(task, backend, facts), RULES, only)
-    if isinstance(composed, tuple):
-        return Rewritten(None, composed)
-    guard = (
-        [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if composed.exact else []
-    )
-    static = [one.static_shared for one in composed.changes if one.static_shared]
-    template = Template(
-        name=NAME,
-        backend=plain.backend,
-        source=composed.source,
-        entry=task.entry,
-        parameters=composed.parameters,
-        constraints=composed.constraints,
-        launch=composed.launch,
-        static_shared_bytes=" + ".join([plain.static_shared_bytes, *static]),
-        max_registers=plain.max_registers,
-        fast_math=next((one.fast_math for one in composed.changes if one.fast_math), plain.fast_math),
-        device_globals=plain.device_globals,
-        description=" ".join([DESCRIPTION, *guard, *(f"Not applied: {why}." for why in composed.skipped)]),
-    )
-    return Rewritten(template, composed.skipped, composed.names)
+    return compose(plain, _subject(task, backend, facts), RULES, only)
 
 
 def left_alone(code: str, backend: BackendName, entry: str) -> tuple[str, ...]:

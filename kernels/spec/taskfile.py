@@ -2,7 +2,7 @@
 
 Owns how a file becomes a `Task`, a `Template` or a configuration, and the one sentence, with file and key, that says
 what is wrong with it. Drafts have lines to be filled in, marked with a comment that begins with `# FILL:`;
-`tunesmith.kernels.rewrite.draft` writes them.
+`tunesmith.kernels.reader.draft` writes them.
 """
 
 from __future__ import annotations

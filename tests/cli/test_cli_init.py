@@ -64,7 +64,7 @@ def test_a_kernel_that_no_rule_fits_is_named_with_the_reasons(here: Any, tmp_pat
     fill_in(tmp_path / "odd")
     shown = here("space", "odd", "--target", "h200", cwd=tmp_path)
     assert shown.returncode == 2
-    assert "has no cuda template, and the rules make none (it has inline assembly)" in shown.stderr
+    assert "has no cuda template, and the rules make none (line 2: it has inline assembly)" in shown.stderr
 
 
 def test_headers_and_macros_of_a_build_are_taken_along(tmp_path: Path, here: Any) -> None:
@@ -108,7 +108,7 @@ def test_a_file_for_nvcc_becomes_a_task_that_is_right(here: Any, tmp_path: Path)
         "template __global__ void saxpy<float>(float, const float*, float*, int, int64_t);\nint main() { return 0; }\n"
     )
     (tmp_path / "saxpy.cu").write_text(head + kernel + tail, encoding="utf-8")
-    drafted = here("init", "saxpy.cu", cwd=tmp_path)
+    assert here("init", "saxpy.cu", cwd=tmp_path).returncode == 0
     source = (tmp_path / "saxpy" / "baseline.cu").read_text()
     assert "main" not in source and "<vector>" not in source and "#include <cuda/std/cstdint>" in source
     fill_in(tmp_path / "saxpy")

@@ -102,16 +102,9 @@ class _Variable:
     compared: list[Node] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Narrowing:
-    """What may have 32 bits: variables, and casts."""
-
-    variables: dict[Symbol, _Variable]
-    casts: list[Node]
-
-
 class _Search:
-    """Looks for indices of 64 bits that are sums, differences and products of numbers of 32 bits alone."""
+    """Indices of 64 bits that are sums, differences and products of numbers of 32 bits alone. variables, casts: what may
+    have 32 bits."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
@@ -126,6 +119,8 @@ class _Search:
             for builtins in [[Form.atom(f"{word}.{one}") for word in ("threadIdx", "blockIdx") for one in "xyz"]]
         }
         self.roots = self._roots()
+        self.casts = list[Node]()
+        self.narrow()
 
     def _roots(self) -> list[Node]:
         """The whole indices of pointer parameters, and the offsets added to one to make a pointer. From the beginning
@@ -170,7 +165,7 @@ class _Search:
         closed = not (left[0] or right[0] or left[1] or right[1])
         return (set(), []) if node.op in ("/", "%", ">>", "&") and closed else None
 
-    def found(self) -> _Narrowing:
+    def narrow(self) -> None:
         while True:
             good = [(node, one) for node in self.roots if (one := self.index(node)) is not None]
             inside = [node for node, _ in good] + [one.node for one in self.variables.values()]
@@ -186,7 +181,8 @@ class _Search:
             if not bad:
                 values = [self.index(one.node.kids[-1]) for one in self.variables.values()]
                 casts = [cast for one in [*(made for _, made in good), *values] if one is not None for cast in one[1]]
-                return _Narrowing(self.variables, list(dict.fromkeys(casts)))
+                self.casts = list(dict.fromkeys(casts))
+                return
             self.variables = {symbol: one for symbol, one in self.variables.items() if symbol not in bad}
 
     def _used_well(self, symbol: Symbol, variable: _Variable, inside: list[Node]) -> bool:
@@ -217,8 +213,8 @@ def _wide_type(facts: Facts, node: Node) -> tuple[int, int] | None:
     return None
 
 
-def _wide_indices(subject: Subject) -> _Narrowing | Refused:
-    found = _Search(subject.facts).found()
+def _wide_indices(subject: Subject) -> _Search | Refused:
+    found = _Search(subject.facts)
     if not found.variables and not found.casts:
         return Refused("indices stay: none has 64 bits and is a sum or product of numbers of 32 bits alone")
     if not all(subject.lengths.get(one.name) for one in subject.facts.arrays):
@@ -226,7 +222,7 @@ def _wide_indices(subject: Subject) -> _Narrowing | Refused:
     return found
 
 
-def _narrow(subject: Subject, found: _Narrowing, plan: Plan) -> Change:
+def _narrow(subject: Subject, found: _Search, plan: Plan) -> Change:
     facts, bits, compared = subject.facts, subject.name("INDEX_BITS"), subject.name("COMPARED")
     places = [_wide_type(facts, one) for one in [*(one.node for one in found.variables.values()), *found.casts]]
     spans = sorted({one for one in places if one is not None})

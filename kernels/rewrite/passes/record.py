@@ -11,16 +11,11 @@ from typing import Any
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
-from tunesmith.kernels.rewrite.syntax import Node, Symbol
+from tunesmith.kernels.rewrite.syntax import WORK_ITEM, Node, Symbol
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
 
-_WORK_ITEM = {
-    "threadIdx": "get_local_id",
-    "blockIdx": "get_group_id",
-    "blockDim": "get_local_size",
-    "gridDim": "get_num_groups",
-}
+_WORK_ITEM = {word: function for function, word in WORK_ITEM.items()}
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|__(?:global|local|constant|private))\b")
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/"}
 """Of numbers that are not negative, as sizes are."""

@@ -265,13 +265,15 @@ def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: lis
     return Edit(
         loop.node.start,
         loop.node.end,
-        ("\n".join(lines), span(loop.body, *swaps), "\n".join(after), span(loop.node), _end(loop.node), "\n#endif\n"),
+        (
+            "\n".join(lines),
+            span(loop.body, *swaps),
+            "\n".join(after),
+            span(loop.node),
+            "" if loop.body.what == "block" else ";",
+            "\n#endif\n",
+        ),
     )
-
-
-def _end(node: Node) -> str:
-    """What ends the copy of a loop whose own end, a semicolon, comes behind the edit."""
-    return "" if node.kids[3].what == "block" else ";"
 
 
 ROW_LOOPS = Pass("row_loops", _rows, _change, after=("block_size", "row_teams", "cache_hints"))

@@ -148,18 +148,15 @@ class TestLaunch:
             ("void f(float* x, int n) { dim3 block(32, 8), grid(n / 32); k<<<grid, block>>>(x, x, n); }",)
             + ('grid = ["n // 32"], block = [32, 8]',),
             ("void f(float* x, int a, int b) { int t = 8 * 32; int n = a * b; k<<<(n - 1) / t + 1, t>>>(x, x, n); }",)
-            + ('grid = ["(n - 1) // 256 + 1"], block = [256]',),
+            + ('grid = ["ceil_div(n, 256)"], block = [256]',),
             (
-                "int up(int a, int b) { return (a + b - 1) / b; }\nvoid f(float* x, int n) { k<<<up(n, 64), 64>>>(x, x, n); }",
+                "int up(int a, int b) { return (a + b - 1) / b; }\n"
+                "void f(float* x, int n) { k<<<up(n, 8), 8>>>(x, x, n); }",
             )
-            + ('grid = ["ceil_div(n, 64)"], block = [64]',),
-            (
-                "void f(float* x, int n) { void* a[] = {&x, &x, &n}; cudaLaunchKernel((void*)k, dim3(n), dim3(64), a, 0, 0); }",
-            )
+            + ('grid = ["ceil_div(n, 8)"], block = [8]',),
+            ("void f(float* x, int n) { void* a[] = {&x, &x, &n}; cudaLaunchKernel(k, dim3(n), 64, a, 0, 0); }",)
             + ('grid = ["n"], block = [64]',),
-            (
-                "void f(int n) { float* x; thrust::thing<int> v; cudaMalloc(&x, n); k<<<ceil(n / 64.0), 64>>>(x, x, n); }",
-            )
+            ("void f(int n) { float* x; thrust::v<int> v; cudaMalloc(&x, n); k<<<ceil(n / 64.0), 64>>>(x, x, n); }",)
             + ('grid = ["ceil_div(n, 64)"], block = [64]',),
         ],
     )

@@ -28,7 +28,7 @@ from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.space import compiler_rejection, feasible
 from tunesmith.kernels.spec.task import Task, Workload, geometry
-from tunesmith.kernels.spec.template import Config, Template
+from tunesmith.kernels.spec.template import Config, LaunchGeometry, Template
 from tunesmith.kernels.spec.validation import validate_template
 
 SMALL = {"n": 5, "d": 333, "h": 3, "half": 8, "w": 45, "e": 40, "k": 3, "m": 20}
@@ -138,6 +138,14 @@ class TestWithRules:
         assert ("BLOCK" in known) is free
         wanted: list[Config] = [{"BLOCK": 128}, {"ITEMS": 2}, {"VEC": 4}]
         require_equal(task, [one for one in wanted if one.keys() <= known.keys()] or [{}], tmp_path, n=70)
+
+    @pytest.mark.parametrize(("extents", "free"), [(("1", "1"), True), (("2", "1"), False)])
+    def test_the_rank_of_a_thread_counts_along_x_alone(self, extents: tuple[str, str], free: bool) -> None:
+        more = "#include <cooperative_groups.h>"
+        body = "auto i = cooperative_groups::this_grid().thread_rank(); if (i < n) y[i] = 2 * x[i];"
+        arrays = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
+        launch = LaunchGeometry(grid=("ceil_div(n, 64)", extents[0]), block=("64", extents[1]))
+        assert ("BLOCK" in template_of(kernel(body, arrays, launch, more)).default_config) is free
 
     def test_a_kernel_without_a_guard_is_covered_exactly(self) -> None:
         task = plain_task("bare")

@@ -151,11 +151,11 @@ class TestShuffles:
         [
             # A part of a value; a number that wraps; a step too few; a value twice; another operation between; an element that is used later; a scan.
             (
-                "for (int k = 64; k > 0; k >>= 1) { if (me < k) cache[me] += (int)cache[me + k]; __syncthreads(); }",
+                "for (int k = 64; k; k /= 2) { if (me < k) cache[me] += (int)cache[me + k]; __syncthreads(); }",
                 "no statements",
             ),
             (
-                "for (int k = 64; k > 0; k >>= 1) { if (me - k < 0) cache[me] += cache[me + k]; __syncthreads(); }",
+                "for (int k = 64; k; k /= 2) { if (me - k < 0) cache[me] += cache[me + k]; __syncthreads(); }",
                 "no statements",
             ),
             (
