@@ -149,7 +149,8 @@ class TestShuffles:
     @pytest.mark.parametrize(
         ("steps", "why"),
         [
-            # A part of a value; a number that wraps; a step too few; a value twice; another operation between; an element that is used later; a scan.
+            # A part of a value; a number that wraps; a step too few; a value twice; another operation between;
+            # an element that is used later; a scan.
             (
                 "for (int k = 64; k; k /= 2) { if (me < k) cache[me] += (int)cache[me + k]; __syncthreads(); }",
                 "no statements",
