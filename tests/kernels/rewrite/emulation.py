@@ -252,9 +252,9 @@ def run_kernel(
             arguments.append(copies[argument.name].ctypes.data_as(ctypes.c_void_p))
         else:
             value = task.scalar_of(argument, workload)
-            arguments.append(
-                ctypes.c_float(value) if task.dtype_of(argument, workload) == "float32" else ctypes.c_int(int(value))
-            )
+            dtype = task.dtype_of(argument, workload)
+            whole = ctypes.c_longlong if dtype.endswith("64") else ctypes.c_int
+            arguments.append(ctypes.c_float(value) if dtype == "float32" else whole(int(value)))
     ctypes.CDLL(str(library)).shim_run(*arguments)
     return {one.name: copies[one.name] for one in task.outputs}
 
