@@ -78,7 +78,8 @@ def _cells(facts: Facts) -> Cells | Fixed:
     found: dict[str, list[Node]] = {}
     others = list[Node]()
     for use in facts.builtins():
-        coordinates = _coordinates(facts, use, frozenset(), set(strided))
+        inside = facts.body.holds(use)
+        coordinates = _coordinates(facts, use, frozenset(), set(strided)) if inside else None
         if coordinates is None:
             others.append(use)
         for one in coordinates or ():

@@ -103,8 +103,8 @@ class _Variable:
 
 
 class _Search:
-    """Indices of 64 bits that are sums, differences and products of numbers of 32 bits alone. variables, casts: what may
-    have 32 bits."""
+    """Indices of 64 bits that are sums, differences and products of numbers of 32 bits alone. variables, casts: what
+    may have 32 bits."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts

@@ -201,8 +201,9 @@ class Subject:
             return self.work.why if isinstance(self.work, Fixed) else "a block already takes turns on its row"
         if self.facts.changed_parameter:
             return f"the kernel changes its parameter {self.facts.changed_parameter}"
-        if any(node.fixed for axis in self.work.axes for node in axis.nodes):
-            return "a macro computes its coordinates"
+        nodes = [node for axis in self.work.axes for node in axis.nodes]
+        if any(node.fixed or any(above.what == "lambda" for above, _ in node.above()) for node in nodes):
+            return "a macro or a lambda computes its coordinates"
         if self.backend == "opencl" and any(self.in_loop(one) for one in self.returns):
             return "the kernel returns from inside a loop"
         return ""

@@ -178,7 +178,7 @@ def _read_again(subject: Subject, rows: list[_Row]) -> tuple[Symbol, list[_Row]]
 
 
 def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
-    facts, kept = subject.facts, found.kept
+    kept = found.kept
     wide, keep = subject.name("ROW_VEC"), subject.name("KEEP")
     count = wide if found.vectors else "1"
     on = " || ".join([f"{wide} > 1"] * found.vectors + [f"{keep} > 0"] * (kept is not None))
@@ -191,15 +191,11 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
             if at == 0:
                 lines += _begin(subject, plan, concerned, units, count)
             if kept is not None and row is kept[1][0]:
-                size = f"{keep} > 0 ? {keep} : 1" if keep else "1"
-                lines.append(f"tunesmith::Elements<{kept[0].element}, {count}> {subject.name('kept')}[{size}];")
+                size = f"{subject.name('kept')}[{keep} > 0 ? {keep} : 1]"
+                lines.append(f"tunesmith::Elements<{kept[0].element}, {count}> {size};")
             edits.append(_rewritten(subject, plan, row, found, lines, units, count))
             sizes |= {subject.dtype(root) for root in row.arrays}
-    parameters, constraints, full = (
-        list[Parameter](),
-        list[Constraint](),
-        "A thread has no registers for more elements.",
-    )
+    parameters, constraints = list[Parameter](), list[Constraint]()
     if found.vectors:
         doc = "neighbouring elements of a row that a thread reads and writes together"
         parameters.append(Parameter(name=wide, values=(1, 2, 4, 8, 16), doc=doc))
@@ -212,9 +208,9 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
         doc = f"turns on a row whose elements of {kept[0].name} a thread keeps in registers; 0: none"
         parameters.append(Parameter(name=keep, values=(0, 1, 2, 4, 8, 16), doc=doc))
         if found.vectors:
-            constraints.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=full))
+            because = "A thread has no registers for more elements."
+            constraints.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
     off = " and ".join([f"{wide} == 1"] * found.vectors + [f"{keep} == 0"] * (kept is not None))
-    assert facts is not None
     return Change(
         parameters=tuple(parameters), edits=tuple(edits), kit=("rows",), constraints=tuple(constraints), off=off
     )
@@ -248,32 +244,20 @@ def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: lis
         which = 0 if not mine or kept is None else 1 if kept[1][0] is row else 2
         flags = f"{str(array.read).lower()}, {str(array.written).lower()}, {which}"
         hints = f"{plan.hint(root)}, {plan.hint(root, stored=True)}"
-        element = root.element if array.written or not root.type.const else f"{root.element}"
-        pointer = f"const_cast<{element}*>({root.name}) + {plan.written(array.rest, loop.node)}"
+        pointer = f"const_cast<{root.element}*>({root.name}) + {plan.written(array.rest, loop.node)}"
         held = subject.name("kept") if mine else "nullptr"
-        arrays.append(f"tunesmith::Along<{element}, {count}, {flags}, {hints}>{{{pointer}, {held}}}")
-    swaps += [
-        replace(one, "return") for one in loop.body.walk() if one.what == "continue" and not _in_inner(one, loop.node)
-    ]
+        arrays.append(f"tunesmith::Along<{root.element}, {count}, {flags}, {hints}>{{{pointer}, {held}}}")
+    goes_on = [one for one in loop.body.walk() if one.what == "continue" and not _in_inner(one, loop.node)]
+    swaps += [replace(one, "return") for one in goes_on]
     taken = "".join(f", auto& {subject.name(f'{root.name}_here')}" for root in row.arrays)
     first, step = plan.builtins.get("turn", "threadIdx.x"), plan.builtins.get("turns", plan.builtin("blockDim.x"))
     keep = subject.name("KEEP") if holds else "0"
     bound = plan.written(loop.bound, loop.node)
     walked = f"tunesmith::row<{count}, {keep}>(({kind})({first}), ({kind})({step}), {units}, ({kind})({bound}), {body}"
     lines += ["{", f"const auto {body} = [&](const {kind} {loop.variable.name}{taken}) {{ "]
-    after = ["; };", ", ".join([walked, *arrays]) + ");", "}", "#else", ""]
-    return Edit(
-        loop.node.start,
-        loop.node.end,
-        (
-            "\n".join(lines),
-            span(loop.body, *swaps),
-            "\n".join(after),
-            span(loop.node),
-            "" if loop.body.what == "block" else ";",
-            "\n#endif\n",
-        ),
-    )
+    after = "\n".join(["; };", ", ".join([walked, *arrays]) + ");", "}", "#else", ""])
+    ends = "\n#endif\n" if loop.body.what == "block" else ";\n#endif\n"
+    return replace(loop.node, "\n".join(lines), span(loop.body, *swaps), after, span(loop.node), ends)
 
 
 ROW_LOOPS = Pass("row_loops", _rows, _change, after=("block_size", "row_teams", "cache_hints"))

@@ -65,7 +65,8 @@ def _turned(subject: Subject) -> _Turned | Refused:
     known = all(
         one.symbol is None or one.symbol.what == "function" or facts.is_known(one.symbol, None) for one in others
     )
-    if not known or any(one.what == "builtin" for one in others) or not facts.certain(store.node, subject.bounds):
+    certain = all(facts.certain(one.node, subject.bounds) for one in (load, store))
+    if not known or not certain or any(one.what == "builtin" for one in others):
         return Refused("it is no transpose: what it writes depends on more than what it reads")
     if not subject.dtype(load.root):
         return Refused(f"the transpose stays: the size of `{load.root.element}` is not known")
@@ -212,6 +213,8 @@ def _operands(subject: Subject, loop: Loop) -> dict[str, list[Access]] | Refused
             return Refused(
                 f"{_WHY}: what the loop reads as `{shown}` does not depend on the row or on the column alone"
             )
+        if any(facts.conditions(one.node, loop.node)):
+            return Refused(f"{_WHY}: the loop does not read `{shown}` in every round")
         axes = [axis for axis in "xy" if f"@{axis}" in one.index.atoms]
         rest = one.index.without("@x", "@y", loop.atom)
         inner = one.index.times(loop.atom).without("@x", "@y") if axes else Form()

@@ -12,7 +12,19 @@ from dataclasses import dataclass
 
 from tunesmith.kernels.rewrite.facts import Access
 from tunesmith.kernels.rewrite.forms import ONE, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Edit, Layer, Pass, Plan, Refused, Span, Subject, span, wrap
+from tunesmith.kernels.rewrite.passes.record import (
+    Change,
+    Edit,
+    Layer,
+    Pass,
+    Plan,
+    Refused,
+    Span,
+    Subject,
+    replace,
+    span,
+    wrap,
+)
 from tunesmith.kernels.rewrite.syntax import Node, Symbol
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
@@ -67,7 +79,7 @@ def _hint(subject: Subject, found: _Marked, plan: Plan) -> Change:
         for one in found.stores:
             node = assignment(one)
             assert node is not None
-            edits.append(Edit(node.start, node.end, (f"{store}(&", span(one.node), ",", value_of(subject, node), ")")))
+            edits.append(replace(node, f"{store}(&", span(one.node), ",", value_of(subject, node), ")"))
         header += [f"#if {stores} > 0", f"#define {store}(to, ...) tunesmith::store<{stores}>(to, __VA_ARGS__)"]
         header += ["#else", f"#define {store}(to, ...) (*(to) = __VA_ARGS__)", "#endif"]
     return Change(
@@ -173,14 +185,8 @@ def _vectors(subject: Subject, arrays: list[_Array], plan: Plan) -> Change | Ref
         for access in one.accesses:
             node = assignment(access)
             if plan.hint(one.root, stored=True) != "0" and node is not None:
-                parts = (
-                    f"{assign}({one.root.name}, (",
-                    value_of(subject, node),
-                    "), ",
-                    Span(node.start, node.end),
-                    ")",
-                )
-                edits.append(Edit(node.start, node.end, parts))
+                value = value_of(subject, node)
+                edits.append(replace(node, f"{assign}({one.root.name}, (", value, "), ", span(node), ")"))
             else:
                 edits.append(wrap(access.node, f"{element}({one.root.name}, ", ")"))
     header = f"""#if {name} > 1

@@ -152,12 +152,14 @@ def test_how_work_is_shared(text: str, expected: object) -> None:
         f"extern __shared__ float s[]; {TURNS} p[i] = s[threadIdx.x / 32];",
         "if (threadIdx.x < 7) p[threadIdx.x] = 1;",
         "p[0] = blockDim.x;",
+        "int i = mine(); if (i < n) p[i] = 1;",
         f"{COORDINATE} if (i < n) p[i] = threadIdx.x;",
         "#define ME threadIdx.x\nconst int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) p[i] = ME;",
     ],
 )
 def test_what_may_depend_on_the_block_stays(text: str) -> None:
-    assert isinstance(sharing(body(text)), Fixed)
+    more = "__device__ int mine() { return blockIdx.x * blockDim.x + threadIdx.x; }"
+    assert isinstance(sharing(body(text, more)), Fixed)
 
 
 @settings(deadline=None)

@@ -117,6 +117,7 @@ class TestOutputTiles:
             (f"{INSIDE} const float f = 2; {SUM} s += f * a[r * n + k] * b[k * n + c]; {OUT}", "uses f, which is no"),
             (f"{INSIDE} y[r * n + c] = 1; {SUM} {ADD} {OUT}", "more than declarations"),
             (f"{AT} {SUM} {ADD} {OUT}", "no guard"),
+            (f"{INSIDE} {SUM} if (k % 2) {ADD} {OUT}", "in every round"),
         ],
     )
     def test_what_does_not_share_its_operands_stays(self, body: str, why: str) -> None:
@@ -140,6 +141,25 @@ class TestOutputTiles:
         tile = {"OUTPUT_TILE": 32, "OUTPUT_ROWS": 2, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 16}
         wide = {"OUTPUT_TILE": 64, "OUTPUT_ROWS": 8, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 8, "LOADS": 1}
         require_equal(task, [tile, wide], tmp_path, n=37)
+
+
+@pytest.mark.parametrize(
+    ("body", "turned"),
+    [
+        ("if (r < n && c < n) y[c * n + r] = 2 * a[r * n + c] + n;", True),
+        ("if (r >= n) return; if (c >= n) return; const int from = r * n + c, to = c * n + r; y[to] = a[from];", True),
+        ("if (r < n && c < n) y[c * n + r] = n > 40 ? a[r * n + c] : 0;", False),
+        ("if (r < n && c < n) y[c * n + r] = a[r * n + c] * r;", False),
+        ("if (r < n && c < n) y[r * n + c] = a[r * n + c];", False),
+    ],
+)
+def test_what_is_read_along_one_dimension_and_written_along_another_is_turned(
+    body: str, turned: bool, tmp_path: Path
+) -> None:
+    task = kernel(f"{AT} {body}", {"a": MATRICES["a"], "y": MATRICES["y"]}, SQUARE)
+    assert ("TILE" in names_of(task)) is turned
+    if turned:
+        require_equal(task, [{"TILE": 16}, {"TILE": 32, "LOADS": 1}], tmp_path, n=37)
 
 
 EACH, ROW = "int r = blockIdx.x * blockDim.x + threadIdx.x; if (r >= n) return;", "for (int k = 0; k < n; ++k)"
