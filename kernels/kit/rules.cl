@@ -12,3 +12,14 @@
     if (whole) *(__global struct name##_type*)((to) + (first)) = name; \
     else for (int i_ = 0; i_ < (count); ++i_) if ((long)(first) + i_ < (limit)) ((to) + (first))[i_] = name.at[i_]
 #define TUNESMITH_ALIGNED(count, from) ((size_t)(from) % (sizeof(*(from)) * (count)) == 0)
+//: slide
+// What a thread keeps of `array` while it goes on: HIGH rows of WIDE elements, the first from `from` on and the next `apart`
+// further, as far as the array's `length` elements go. All are read at the first step, later only the last row.
+#define TUNESMITH_SLIDE(window, WIDE, HIGH, first, array, length, from, apart) \
+    _Pragma("unroll") for (int slide_row = 0; slide_row < (HIGH); ++slide_row) { \
+        _Pragma("unroll") for (int slide_column = 0; slide_column < (WIDE); ++slide_column) { \
+            const long slide_from = (from) + slide_row * (apart) + slide_column; \
+            if (!(first) && slide_row < (HIGH) - 1) window[slide_column][slide_row] = window[slide_column][slide_row + 1]; \
+            else if (slide_from >= 0 && slide_from < (length)) window[slide_column][slide_row] = (array)[slide_from]; \
+        } \
+    }

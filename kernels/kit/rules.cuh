@@ -208,16 +208,14 @@ __device__ __forceinline__ void multiply(Part<down_, side_, depth_>& downs, Part
     }
 }
 }
-//: halo hints
-namespace tunesmith {
-// The elements around those of a block: rows of `pitch` elements from (x, y) on, as far as they lie in the array.
-template <int hint_, class type_>
-__device__ __forceinline__ void surround(type_* staged, const type_* from, int pitch, int rows, long long x, long long y,
-                                         long long wide, long long high, long long row) {
-    for (int at = threadIdx.y * blockDim.x + threadIdx.x; at < pitch * rows; at += blockDim.x * blockDim.y) {
-        const long long to_x = x + at % pitch, to_y = y + at / pitch;
-        if (to_x >= 0 && to_x < wide && to_y >= 0 && to_y < high) staged[at] = load<hint_>(from + to_y * row + to_x);
+//: slide
+// What a thread keeps of `array` while it goes on: HIGH rows of WIDE elements, the first from `from` on and the next `apart`
+// further, as far as the array's `length` elements go. All are read at the first step, later only the last row.
+#define TUNESMITH_SLIDE(window, WIDE, HIGH, first, array, length, from, apart) \
+    _Pragma("unroll") for (int slide_row = 0; slide_row < (HIGH); ++slide_row) { \
+        _Pragma("unroll") for (int slide_column = 0; slide_column < (WIDE); ++slide_column) { \
+            const long long slide_from = (from) + slide_row * (apart) + slide_column; \
+            if (!(first) && slide_row < (HIGH) - 1) window[slide_column][slide_row] = window[slide_column][slide_row + 1]; \
+            else if (slide_from >= 0 && slide_from < (length)) window[slide_column][slide_row] = (array)[slide_from]; \
+        } \
     }
-    __syncthreads();
-}
-}

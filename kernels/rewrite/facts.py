@@ -66,8 +66,8 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`for (int v = first; v < bound; v += step)`. kind: the threads of a block, or of the grid, take turns; or each
-    thread counts on its own. axis: of the grid's threads."""
+    """`for (int v = first; v < bound; v += step)`, also of a variable declared before that nothing else uses. kind: the
+    threads of a block, or of the grid, take turns; or each thread counts on its own. axis: of the grid's threads."""
 
     node: Node
     variable: Symbol
@@ -84,11 +84,11 @@ class Loop:
     @property
     def first_node(self) -> Node:
         start = self.node.kids[0]
-        return start.kids[-1] if start.what == "assign" else start.kids[0].kids[-1]
+        return (start if start.what == "assign" else start.kids[0]).kids[-1]
 
     @property
     def atom(self) -> str:
-        return _atom(self.variable)
+        return _atom_of(self.variable, self.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,11 @@ class Atom:
 
 def _atom(symbol: Symbol) -> str:
     return f"{symbol.name}#{symbol.place}"
+
+
+def _atom_of(variable: Symbol, loop: Node) -> str:
+    """The variable of a loop, which is another in each loop."""
+    return _atom(variable) if loop.kids[0].what != "assign" else f"{_atom(variable)}@{loop.start}"
 
 
 class Facts:
@@ -204,10 +209,24 @@ class Facts:
     def form(self, node: Node) -> Form:
         """What an expression is, in whole numbers."""
         if node not in self._forms:
-            self._forms[node] = self._form(node).joined()
+            self._forms[node] = self._undivided(self._form(node).joined())
             for axis in AXES:
                 self.atoms.setdefault(f"@{axis}", Atom(2))
         return self._forms[node]
+
+    def _undivided(self, form: Form) -> Form:
+        """The form with `a` for `a / b * b + a % b`, times anything."""
+        for atom in form.atoms:
+            found = self.atoms.get(atom)
+            if found is None or found.op != "%":
+                continue
+            whole, by = found.parts
+            rest = form.times(atom)
+            quotient = (rest * by * self._operation("/", whole, by)).terms
+            have = dict(form.terms)
+            if quotient and all(have.get(atoms) == factor for atoms, factor in quotient):
+                return self._undivided(form - Form(quotient) - rest * Form.atom(atom) + rest * whole)
+        return form
 
     def _form(self, node: Node) -> Form:
         what = node.what
@@ -246,6 +265,10 @@ class Facts:
         return self._once(node)
 
     def _operation(self, op: str, *parts: Form, symbol: Symbol | None = None) -> Form:
+        inner = self.atoms.get(next(iter(parts[0].atoms))) if op == "/" and len(parts[0].atoms) == 1 else None
+        if inner is not None and inner.op == "/" and parts[0] == Form.atom(next(iter(parts[0].atoms))):
+            # (a / b) / c is a / (b * c).
+            return self._operation("/", inner.parts[0], inner.parts[1] * parts[1])
         name = f"({op} {'' if symbol is None else _atom(symbol)} {', '.join(repr(one.terms) for one in parts)})"
         memory = op == "[]" or any(self.atoms[one].memory for part in parts for one in part.atoms)
         reach = 2 if op == "[]" else max((self.reach(one) for one in parts), default=0)
@@ -270,10 +293,8 @@ class Facts:
                 if not any(one.startswith("?") or self.atoms[one].memory for one in value.atoms):
                     return value
             return self._known(_atom(symbol), Atom(2, symbol))
-        loop = self._home.get(symbol)
-        return (
-            self._known(_atom(symbol), Atom(2, symbol)) if loop is not None and loop.holds(node) else self._once(node)
-        )
+        loop = next((one for one in self.homes.get(symbol, []) if one.holds(node)), None)
+        return self._once(node) if loop is None else self._known(_atom_of(symbol, loop), Atom(2, symbol))
 
     def is_once(self, symbol: Symbol) -> bool:
         """Whether a variable of the kernel has one value, from its declaration on."""
@@ -297,21 +318,38 @@ class Facts:
         return made.parent.what == "declaration" and any(above is block for above, _ in place.above())
 
     @cached_property
-    def _home(self) -> dict[Symbol, Node]:
-        """The loops that alone change their variable, and use it, by the variable."""
-        found: dict[Symbol, Node] = {}
+    def homes(self) -> dict[Symbol, list[Node]]:
+        """The loops that alone change their variable, by the variable, which nothing uses between them."""
+        found: dict[Symbol, list[Node]] = {}
         for symbol, places in self.changed.items():
-            loop = places[-1].parent
-            steps = loop is not None and loop.what == "for" and places[-1] is loop.kids[2]
-            if loop is not None and steps and all(one in (loop.kids[0], loop.kids[2]) for one in places):
-                uses = (one for one in self.body.walk() if one.what == "name" and one.symbol is symbol)
-                if len(places) == 1 or all(loop.holds(one) for one in uses):
-                    found[symbol] = loop
+            heads = [one.parent for one in places if one.parent is not None and one.parent.what == "for"]
+            if len(heads) < len(places) or any(
+                one not in loop.kids[:3:2] for one, loop in zip(places, heads, strict=True)
+            ):
+                continue
+            homes = list(dict.fromkeys(heads))
+            if len(places) == 1 and places[0] is homes[0].kids[2]:
+                found[symbol] = homes
+                continue
+            uses = [one for one in self.body.walk() if one.what == "name" and one.symbol is symbol]
+            begins = all(one.kids[0] in places and one.kids[2] in places for one in homes)
+            inside = all(sum(loop.holds(use) for loop in homes) == 1 for use in uses)
+            if begins and inside and symbol.type.what == "number" and not symbol.shared and not symbol.static:
+                found[symbol] = homes
         return found
+
+    def counts_anew(self, symbol: Symbol) -> bool:
+        """Whether a variable only counts in loops that each begin with a value of their own."""
+        loops = self.homes.get(symbol, [])
+        return bool(loops) and all(one.kids[0].what == "assign" for one in loops)
 
     def reach(self, form: Form) -> int:
         """How far a value is the same: 0 for all threads, 1 for those of a block, 2 for the thread itself."""
-        return max((self.atoms[one].reach for one in form.atoms), default=0)
+        words = {"blockIdx": 1, "blockDim": 0, "gridDim": 0}
+        return max(
+            (self.atoms[one].reach if one in self.atoms else words.get(one.split(".")[0], 2) for one in form.atoms),
+            default=0,
+        )
 
     # Memory.
 
@@ -601,15 +639,17 @@ class Facts:
         return [(loop, one) for loop, one in found if loop is not None]
 
     def loop(self, node: Node) -> Loop | None:
-        if node.what != "for" or not node.kids[0].kids:
+        if node.what != "for":
             return None
-        start, test, update = node.kids[0].kids[0], node.kids[1], node.kids[2]
-        variable = start.symbol
-        if variable is None or start.type.what != "number" or test.what != "binary":
-            return None
-        declared = node.kids[0].what == "declaration" and len(node.kids[0].kids) == 1 and start.kids
-        given = node.kids[0].what == "assign" and node.kids[0].op == "=" and self._home.get(variable) is node
-        if not declared and not given:
+        start, test, update = node.kids[:3]
+        if start.what == "declaration" and len(start.kids) == 1:
+            start = start.kids[0]
+            variable = start.symbol
+        else:
+            variable = start.kids[0].symbol if start.what == "assign" and start.op == "=" else None
+            if variable is None or node not in self.homes.get(variable, []):
+                return None
+        if variable is None or not start.kids or start.type.what != "number" or test.what != "binary":
             return None
         left, right = test.kids
         sign = test.op
@@ -622,13 +662,10 @@ class Facts:
         elif update.what == "assign" and update.op == "+=" and _is(update.kids[0], variable):
             step = self.form(update.kids[1])
         elif update.what == "assign" and update.op == "=" and _is(update.kids[0], variable):
-            step = self.form(update.kids[1]) - Form.atom(_atom(variable))
+            step = self.form(update.kids[1]) - Form.atom(_atom_of(variable, node))
         else:
             return None
-        first, bound = (
-            self.form(node.kids[0].kids[-1] if given else start.kids[-1]),
-            self.form(right) + (ONE if sign == "<=" else ZERO),
-        )
+        first, bound = self.form(start.kids[-1]), self.form(right) + (ONE if sign == "<=" else ZERO)
         kind: Literal["counting", "block", "grid", "other"] = "counting" if step == ONE else "other"
         axis = ""
         if sign != "!=" and step == Form.atom("blockDim.x") and first == Form.atom("threadIdx.x"):

@@ -36,7 +36,8 @@ class Carried:
         found: dict[Symbol, list[tuple[Node, Node]]] = {}
         for name, by in facts.changes(self.body):
             symbol = name.symbol
-            if symbol is None or symbol in own or symbol.shared or (symbol.what == "global" and symbol.pointer):
+            outer = symbol is not None and not symbol.shared and not (symbol.what == "global" and symbol.pointer)
+            if symbol is None or symbol in own or facts.counts_anew(symbol) or not outer:
                 continue
             found.setdefault(symbol, []).append((name, by))
         self.states = {symbol: those for symbol, those in found.items() if not self._made_anew(symbol)}

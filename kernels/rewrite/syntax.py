@@ -40,7 +40,8 @@ class Symbol:
     """What a name stands for, by its declaration. what: "parameter", "variable" (of the kernel or of a function),
     "global" (for all blocks), "function" or "other"; written: its type as written; shared: in the memory of a block;
     place: of its declaration in the source; references: the numbers of a function's arguments that it may change;
-    definition: a function's body; declared: the record of a variable's declaration."""
+    definition: a function's body, and arguments, where the source has it; declared: the record of a variable's
+    declaration."""
 
     name: str
     what: Literal["parameter", "variable", "global", "function", "other"]
@@ -51,6 +52,7 @@ class Symbol:
     volatile: bool = False
     static: bool = False
     references: frozenset[int] = frozenset()
+    arguments: tuple[Symbol, ...] = ()
     definition: Any = field(default=None, repr=False)
     declared: Node | None = field(default=None, repr=False)
 
@@ -234,6 +236,7 @@ class Syntax:
             defined = cursor.get_definition()
             here = defined is not None and str(defined.location.file) == self.unit.where
             made.definition = body(defined) if here else None
+            made.arguments = tuple(self._symbol(one) for one in defined.get_arguments()) if here else ()
         return made
 
     def _in_local_memory(self, cursor: Any) -> bool:

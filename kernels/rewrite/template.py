@@ -15,7 +15,18 @@ from typing import Literal
 
 from tunesmith.kernels.rewrite.composition import NAME, Rewritten, compose
 from tunesmith.kernels.rewrite.facts import AXES, Facts
-from tunesmith.kernels.rewrite.passes import compiler, launch, reductions, rows, tiles, vectors
+from tunesmith.kernels.rewrite.passes import (
+    compiler,
+    lanes,
+    launch,
+    own_bins,
+    rows,
+    shuffles,
+    teams,
+    tiles,
+    vectors,
+    walk,
+)
 from tunesmith.kernels.rewrite.passes.record import Pass, Subject
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, sharing
 from tunesmith.kernels.rewrite.syntax import SourceError, Syntax, prelude
@@ -41,15 +52,15 @@ def with_rules(task: Task, backend: BackendName) -> tuple[Task, tuple[str, ...]]
 
 RULES: tuple[Pass, ...] = (
     launch.BLOCK_SIZE,
-    reductions.OWN_BINS,
-    tiles.HALO,
+    own_bins.OWN_BINS,
+    walk.WALK,
     vectors.VECTORS,
     tiles.TRANSPOSED_TILES,
     tiles.OUTPUT_TILES,
-    reductions.ROW_LANES,
+    lanes.ROW_LANES,
     launch.WORK_PER_THREAD,
-    reductions.SHUFFLES,
-    rows.ROW_TEAMS,
+    shuffles.SHUFFLES,
+    teams.ROW_TEAMS,
     rows.ROW_LOOPS,
     vectors.CACHE_HINTS,
     compiler.NARROW_INDICES,
@@ -99,13 +110,13 @@ def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
     def name(wanted: str) -> str:
         return wanted if wanted not in used else f"{_PREFIX}{wanted}"
 
-    lengths, same, work = dict[str, str](), set[str](), sharing(facts)
+    lengths, sizes, work = dict[str, str](), dict[str, str](), sharing(facts)
     if len(task.arguments) == len(facts.parameters):
         for argument, parameter in zip(task.arguments, facts.parameters, strict=True):
-            if argument.role == "scalar" and argument.value == parameter.name in task.size_names:
-                same.add(parameter.name)
+            if argument.role == "scalar" and argument.value in task.size_names and parameter not in facts.changed:
+                sizes[argument.value] = parameter.name
             lengths[parameter.name] = " * ".join(one if one.isalnum() else f"({one})" for one in argument.shape)
-    made = Subject(facts, plain.launch, work, name, backend, frozenset(task.types), lengths, frozenset(same))
+    made = Subject(facts, plain.launch, work, name, backend, frozenset(task.types), lengths, sizes)
     if isinstance(work, Rows) and (made.block("y"), made.block("z")) != ("1", "1"):
         work = Fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
     if facts.syntax.ranks and any(one != "1" for one in (*plain.launch.grid[1:], *plain.launch.block[1:])):
@@ -123,7 +134,7 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"OUTPUT_TILE": (128,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (8,), "OUTPUT_COLUMNS": (8,)},
     {"LANES": (32,)},
     {"OWN_BINS": (1,), "ITEMS": (32, 8), "BLOCK": (256,)},
-    {"HALO": (1,)},
+    {"WALK": (8, 4, 2), "RESTRICT": (1,), "INDEX_BITS": (32,)},
 )
 """Each element is needed by several threads: it is read once for all of them."""
 _STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (

@@ -146,7 +146,7 @@ WORK_PER_THREAD = Pass(
     "work_per_thread",
     _movable,
     _work_per_thread,
-    after=("block_size", "own_bins", "halo"),
+    after=("block_size", "own_bins"),
     languages=("cuda", "opencl"),
 )
 LAUNCH_BOUNDS = Pass("launch_bounds", _threads, _launch_bounds, after=("block_size", "row_teams"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +16,9 @@ from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
 
 _WORK_ITEM = {word: function for function, word in WORK_ITEM.items()}
+_QUALIFIERS = re.compile(r"\b(?:const|volatile|__(?:global|local|constant|private))\b")
+_SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/"}
+"""Of numbers that are not negative, as sizes are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ class Refused:
 class Subject:
     """What a pass looks at. launch: as the task says it; work: how threads share it; name: gives a parameter or a
     macro a name that the source and the task do not use; types: the task's type names; lengths: elements of arrays, as
-    the task says them, by parameter; same_sizes: the task's sizes that the kernel gets by their names."""
+    the task says them, by parameter; sizes: the kernel's parameters that are sizes of the task, by these."""
 
     facts: Facts
     launch: LaunchGeometry
@@ -115,7 +120,7 @@ class Subject:
     backend: BackendName = "cuda"
     types: frozenset[str] = frozenset()
     lengths: Mapping[str, str] = field(default_factory=dict)
-    same_sizes: frozenset[str] = frozenset()
+    sizes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def index_type(self) -> str:
@@ -144,6 +149,27 @@ class Subject:
         """The threads along an axis, as the task says them."""
         return f"({self.grid(axis)}) * ({self.block(axis)})"
 
+    def in_kernel(self, text: str) -> str | None:
+        """What the task says by its sizes, in C by the kernel's parameters; None where the kernel does not know it."""
+        try:
+            return self._in_c(ast.parse(text, mode="eval").body)
+        except SyntaxError:
+            return None
+
+    def _in_c(self, node: ast.expr) -> str | None:
+        match node:
+            case ast.Constant(value=int() as number):
+                return str(number)
+            case ast.Name(id=name) if name in self.sizes:
+                return f"({self.wide}){self.sizes[name]}"
+            case ast.BinOp(left, op, right) if (sign := _SIGNS.get(type(op))) is not None:
+                parts = self._in_c(left), self._in_c(right)
+                return None if None in parts else f"({parts[0]} {sign} {parts[1]})"
+            case ast.Call(ast.Name("ceil_div"), [whole, by]):
+                parts = self._in_c(whole), self._in_c(by)
+                return None if None in parts else f"(({parts[0]} + {parts[1]} - 1) / {parts[1]})"
+        return None
+
     def builtin(self, name: str) -> str:
         """`threadIdx.x` and the like in the kernel's language."""
         word, axis = name.split(".")
@@ -154,7 +180,7 @@ class Subject:
         element = array.element
         found = element if element in self.types else C_TYPES.get(element, element)
         if found not in self.types and found not in DTYPES and array.type.element is not None:
-            found = C_TYPES.get(array.type.element.spelling.removeprefix("const "), "")
+            found = C_TYPES.get(_QUALIFIERS.sub("", array.type.element.spelling).strip(), "")
         return found if found in self.types or found in DTYPES else ""
 
     @property
@@ -231,6 +257,16 @@ class Plan:
 
     def builtin(self, name: str) -> str:
         return self.builtins.get(name) or self.subject.builtin(name)
+
+    @property
+    def thread(self) -> tuple[str, str]:
+        """The number of a thread among those of its block, and how many these are, in C."""
+        at, count = self.builtin("threadIdx.x"), self.builtin("blockDim.x")
+        for axis in "yz":
+            if self.block(axis) not in ("1", "(1)"):
+                index, width = self.builtin(f"threadIdx.{axis}"), self.builtin(f"blockDim.{axis}")
+                at, count = f"({at} + {count} * {index})", f"{count} * {width}"
+        return at, count
 
     def hint(self, array: Symbol, *, stored: bool = False) -> str:
         """The parameter that says how an array is read or written, or 0."""

@@ -1,16 +1,14 @@
-"""Tiles in shared memory: of a transpose, of results that share their operands, of what a stencil reads.
+"""Tiles in shared memory: of a transpose, and of results that share their operands.
 
 What is read along one dimension and written along another goes through a tile, so that reads and writes both follow the
 rows in memory (CUDA C++ Best Practices Guide, "Shared Memory in Matrix Transpose"). Where each result sums over
 products of what depends on its row with what depends on its column, a block reads both for its whole tile, some steps
 at a time, and a thread keeps several results in registers, so that an operand that was read serves many (V. Volkov and
-J. Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra", SC 2008); sums are taken in the order that they had. What
-neighbouring threads of a stencil read alike is read once for the block, with the margin around it.
+J. Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra", SC 2008); sums are taken in the order that they had.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Loop
@@ -18,7 +16,6 @@ from tunesmith.kernels.rewrite.forms import ONE, Form
 from tunesmith.kernels.rewrite.passes.record import (
     Change,
     Edit,
-    Layer,
     Pass,
     Plan,
     Refused,
@@ -26,7 +23,6 @@ from tunesmith.kernels.rewrite.passes.record import (
     Subject,
     replace,
     span,
-    wrap,
 )
 from tunesmith.kernels.rewrite.passes.vectors import assignment, value_of
 from tunesmith.kernels.rewrite.sharing import statements
@@ -288,11 +284,12 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     needed = [one for one in declared if facts.declared_in(one) & facts.names_in(loop.body)]
     parts += [
         f"[&](const int {i}, const int {j}, const long long {k}, const auto& {part}_of_{down}, const auto& "
-        f"{part}_of_{across}) {{ {coordinates} const {kind} {loop.variable.name} = {k};\n",
+        f"{part}_of_{across}) {{ {coordinates}\n",
         *(part_ for one in needed for part_ in (span(one, *moved), "\n")),
+        f"{{ const {kind} {loop.variable.name} = {k};\n",
         *(f"auto& {symbol.name} = {results[symbol]}[{i}][{j}]; " for symbol in found.sums),
         span(loop.body, *swaps, *moved),
-        "; });\n",
+        "; } });\n",
     ]
     back = " ".join(f"{symbol.name} = {results[symbol]}[{i}][{j}];" for symbol in found.sums)
     after = [part_ for one in found.after for part_ in (span(one, *moved), ";\n")]
@@ -350,121 +347,6 @@ OUTPUT_TILES = Pass(
     "output_tiles",
     _sum,
     _tiles,
-    excludes=dict.fromkeys(("block_size", "work_per_thread", "launch_bounds", "vectors", "halo"), ALONE),
+    excludes=dict.fromkeys(("block_size", "work_per_thread", "launch_bounds", "vectors"), ALONE),
     after=("cache_hints",),
-)
-
-
-REACH = 16
-"""Elements from its own that a thread may read at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """root: the array; pitch: what rows are apart; places: accesses, each by how far it is from the thread's own
-    place."""
-
-    root: Symbol
-    pitch: Form
-    places: list[tuple[Access, int, int]]
-
-
-def _staged(subject: Subject) -> _Staged | Refused:
-    without = "nothing is staged with a margin"
-    if subject.unmovable or subject.axes not in (["x"], ["x", "y"]):
-        return Refused(f"{without}: threads do not have one or two coordinates")
-    if not subject.bounds or subject.launch.shared_bytes != "0":
-        return Refused(f"{without}: there is no guard for each coordinate")
-    best: _Staged | None = None
-    for root in subject.facts.arrays:
-        found = _around(subject, root)
-        if found is not None and (best is None or _distances(found) > _distances(best)):
-            best = found
-    return best or Refused(f"{without}: no array is read at fixed distances from a thread's own place")
-
-
-def _distances(found: _Staged) -> int:
-    return len({place[1:] for place in found.places})
-
-
-def _around(subject: Subject, root: Symbol) -> _Staged | None:
-    facts, places = subject.facts, list[tuple[Access, int, int]]()
-    own = facts.of(root)
-    if not own or facts.is_written(root) or root in facts.escaping or not subject.dtype(root):
-        return None
-    several = "y" in subject.axes
-    pitch = own[0].index.times("@y") if several else Form()
-    if several and (pitch.constant is not None or facts.reach(pitch) > 0 or len(pitch.terms) != 1):
-        return None
-    for one in own:
-        rest, index = one.index.without("@x", "@y"), one.index
-        if one.node.what != "index" or one.node.fixed or index.times("@x") != ONE or index.times("@y") != pitch:
-            return None
-        x = dict(rest.terms).get((), 0)
-        rows = range(-REACH, REACH + 1) if several else (0,)
-        y = next((k for k in rows if rest - Form.number(x) == pitch * Form.number(k)), None)
-        if y is None or abs(x) > REACH:
-            return None
-        places.append((one, x, y))
-    found = _Staged(root, pitch, places)
-    if _distances(found) < 2:
-        return None
-    # Every element below the bounds exists: its own thread reads it, or that of a later one, or the task says so.
-    exists = any(x == y == 0 and facts.certain(one.node, subject.bounds, REACH) for one, x, y in places)
-    names = [facts.atoms[atom].symbol for bound in subject.bounds.values() for atom in bound.atoms]
-    factors = sorted(re.split(r"\s*\*\s*", subject.lengths.get(root.name, "")))
-    whole = all(bound == Form.atom(next(iter(bound.atoms), "")) for bound in subject.bounds.values())
-    said = whole and factors == sorted(one.name for one in names if one is not None)
-    return found if exists or said else None
-
-
-def _halo(subject: Subject, found: _Staged, plan: Plan) -> Change | Refused:
-    root, several = found.root, "y" in subject.axes
-    bounds = {axis: plan.written(bound) for axis, bound in subject.bounds.items()}
-    pitch = plan.written(found.pitch) if several else "0"
-    if None in bounds.values() or pitch is None:
-        return Refused("nothing is staged with a margin: the guard's bounds are not known ahead of it")
-    far = {"x": [x for _, x, _ in found.places], "y": [y for _, _, y in found.places]}
-    low = {axis: min(those) for axis, those in far.items()}
-    wide = {axis: max(those) - low[axis] for axis, those in far.items()}
-    name, macro, staged = subject.name("HALO"), subject.name("HALO_AT"), subject.name("staged")
-    x, y, width = subject.name("halo_x"), subject.name("halo_y"), subject.name("halo_pitch")
-    across, down = plan.builtin("blockDim.x"), plan.builtin("blockDim.y")
-    lines = f"(int){down} + {wide['y']}" if several else "1"
-    opens = f"""#if {name}
-extern __shared__ {root.element} {staged}[];
-const int {width} = (int){across} + {wide["x"]};
-const long long {x} = {plan.at["x"]}, {y} = {plan.at["y"] if several else "0"};
-tunesmith::surround<{plan.hint(root)}>({staged}, {root.name}, {width}, {lines},
-    {x} - threadIdx.x + {low["x"]}, {y} - threadIdx.y + {low["y"]}, {bounds["x"]}, {bounds.get("y", "1")}, {pitch});
-#endif"""
-    tests = [f"{at} + (dx) >= 0 && {at} + (dx) < {bounds['x']}" for at in (x,)]
-    tests += [f"{y} + (dy) >= 0 && {y} + (dy) < {bounds['y']}"] if several else []
-    rows = f"((int)threadIdx.y + (dy) - {low['y']}) * {width} + " if several else ""
-    place = f"{rows}(int)threadIdx.x + (dx) - {low['x']}".replace("- -", "+ ")
-    header = f"""#if {name}
-#define {macro}(dx, dy, ...) ({" && ".join(tests)} ? {staged}[{place}] : (__VA_ARGS__))
-#else
-#define {macro}(dx, dy, ...) (__VA_ARGS__)
-#endif"""
-    area = " * ".join(f"({plan.block(axis)} + {wide[axis]})" for axis in subject.axes)
-    return Change(
-        parameters=(
-            Parameter(name=name, values=(False, True), doc=f"whether a block stages what it reads of {root.name}"),
-        ),
-        edits=tuple(wrap(one.node, f"{macro}({dx}, {dy}, ", ")") for one, dx, dy in found.places),
-        layers=(Layer(name, opens, ""),),
-        header=header,
-        kit=("halo",),
-        shared=f"({area} * sizeof({subject.dtype(root)}) if {name} else 0)",
-    )
-
-
-_ALONE = "What is staged is for one element of each thread."
-HALO = Pass(
-    "halo",
-    _staged,
-    _halo,
-    excludes=dict.fromkeys(("work_per_thread", "vectors", "own_bins", "row_lanes"), _ALONE),
-    after=("block_size", "cache_hints"),
 )

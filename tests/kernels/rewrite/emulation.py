@@ -31,6 +31,7 @@ struct Extent { unsigned int x, y, z; };
 struct uint2 { unsigned int x, y; };
 struct uint4 { unsigned int x, y, z, w; };
 struct int2 { int x, y; };
+struct int4 { int x, y, z, w; };
 struct float4 { float x, y, z, w; };
 inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned int w) { return {x, y, z, w}; }
 inline int2 make_int2(int x, int y) { return {x, y}; }
@@ -67,6 +68,7 @@ template <class V> V __shfl_down_sync(unsigned int lanes, V value, unsigned int 
 template <class V> V __shfl_up_sync(unsigned int lanes, V value, unsigned int by) {
     return (V)shim::shifted((double)value, -(int)by, lanes);
 }
+inline void __syncwarp(unsigned int lanes = 0xffffffffu) { __shfl_xor_sync(lanes, 0, 0); }
 inline unsigned long long __cvta_generic_to_shared(const void* at) { return (const char*)at - shim::dynamic; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int __float2int_rn(float x) { return (int)lrintf(x); }
@@ -82,6 +84,8 @@ inline unsigned int __byte_perm(unsigned int a, unsigned int b, unsigned int whi
     return found;
 }
 inline unsigned int max(unsigned int a, unsigned int b) { return a > b ? a : b; }
+inline float max(float a, float b) { return fmaxf(a, b); }
+inline float min(float a, float b) { return fminf(a, b); }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 template <class V> V atomicAdd(V* at, V value) { V old = *at; *at += value; return old; }
@@ -248,9 +252,9 @@ def run_kernel(
             arguments.append(copies[argument.name].ctypes.data_as(ctypes.c_void_p))
         else:
             value = task.scalar_of(argument, workload)
-            arguments.append(
-                ctypes.c_float(value) if task.dtype_of(argument, workload) == "float32" else ctypes.c_int(int(value))
-            )
+            dtype = task.dtype_of(argument, workload)
+            whole = ctypes.c_longlong if dtype.endswith("64") else ctypes.c_int
+            arguments.append(ctypes.c_float(value) if dtype == "float32" else whole(int(value)))
     ctypes.CDLL(str(library)).shim_run(*arguments)
     return {one.name: copies[one.name] for one in task.outputs}
 

@@ -75,10 +75,10 @@ def test_a_changed_parameter_keeps_a_thread_to_one_element(body: str, tmp_path: 
 @pytest.mark.parametrize(
     "guard", ["if (i > 0 && i < n - 1)", "if (i >= n - 1 || i == 0) return;", "if (1 <= i && i < n - 1)"]
 )
-def test_the_inside_of_a_line_is_staged_and_not_stored_in_vectors(guard: str, tmp_path: Path) -> None:
+def test_the_inside_of_a_line_is_kept_and_not_stored_in_vectors(guard: str, tmp_path: Path) -> None:
     task = kernel(f"{AT} {guard} y[i] = x[i - 1] - 2 * x[i] + x[i + 1];", XY, LINE)
     assert "elements_of_y" not in template_of(task).source
-    require_equal(task, [{"HALO": True}], tmp_path, n=70)
+    require_equal(task, [{"WALK": 4}], tmp_path, n=70)
 
 
 SQUARES: Arrays = {one: ("in", "float32", "n * n") for one in ("x", "z")} | {"y": ("inout", "float32", "n * n")}

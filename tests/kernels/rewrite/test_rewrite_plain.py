@@ -20,7 +20,7 @@ from tunesmith.kernels.spec.validation import validate_template
 
 WANTED = {
     **{"gelu": "VEC", "add_relu": "VEC", "dequantise": "VEC", "softmax": "KEEP", "layernorm": "KEEP"},
-    **{"transpose": "TILE", "matmul": "OUTPUT_TILE", "stencil1d": "HALO", "stencil2d": "HALO", "gather": "LOADS"},
+    **{"transpose": "TILE", "matmul": "OUTPUT_TILE", "stencil1d": "WALK", "stencil2d": "WALK", "gather": "LOADS"},
     **{"row_sum": "SHUFFLES", "matvec": "LANES", "histogram": "OWN_BINS", "scale_rows": "ROW_VEC"},
 }
 """The rewrite that each of these is there for."""

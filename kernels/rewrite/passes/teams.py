@@ -1,0 +1,143 @@
+"""Rows that threads only go over, without a word to one another: several in a block, or one over several blocks.
+
+A block for each row has few threads with work where rows are short, and too few blocks where there are few rows. Where
+the threads of a block never meet, nothing but the launch ties them to one row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tunesmith.kernels.rewrite.facts import Loop
+from tunesmith.kernels.rewrite.forms import ONE
+from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Subject, insert, replace, wrap
+from tunesmith.kernels.rewrite.sharing import Fixed, Rows, reads_thread
+from tunesmith.kernels.spec.template import Constraint, Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class _Teams:
+    """loops: in which a block takes turns; axis: of the grid, along which rows may share a block, or empty; alone: why
+    one block has the whole of a row, as a clause, or empty."""
+
+    loops: list[Loop]
+    axis: str
+    alone: str
+
+
+def _teams(subject: Subject) -> _Teams | Refused:
+    facts = subject.facts
+    if not isinstance(subject.work, Rows):
+        why = subject.work.why if isinstance(subject.work, Fixed) else "its threads do not take turns on one"
+        return Refused(f"a block has one row: {why}")
+    if facts.together:
+        where = next((f", line {facts.syntax.line(one)}" for one in facts.barriers), "")
+        return Refused(f"a block has one row: its threads work together{where}")
+    asked = [one for one in facts.builtins() if one.op.startswith(("gridDim", "gridSize", "@"))]
+    if asked:
+        place = f"line {facts.syntax.line(asked[0])} has {facts.text(asked[0])}"
+        return Refused(f"a block has one row: {place}, which depends on the grid")
+    loops = [one for one in facts.loops if one.kind == "block"]
+    functions = [one for one, _ in facts.loops_of_functions if one.kind == "block"]
+    nodes = {axis: [one for one in facts.builtins() if one.op == f"blockIdx.{axis}"] for axis in "xyz"}
+    axis = next((one for one in "zyx" if nodes[one] or subject.grid(one) != "1"), "")
+    if not axis or any(one.fixed for one in nodes[axis]):
+        axis = ""
+    alone = "a loop of a function shares the row" if functions else _one_place(subject, loops)
+    if nodes["z"] or subject.grid("z") != "1":
+        alone = "its grid has three dimensions"
+    if not axis and alone:
+        return Refused(f"a block has one row, and the row one block: {alone}")
+    return _Teams(loops, axis, alone)
+
+
+def _one_place(subject: Subject, loops: list[Loop]) -> str:
+    """Why the loops cannot be shared by blocks, as a clause; empty where each round stands by itself."""
+    facts, written = subject.facts, list[str]()
+    for loop in loops:
+        line = f"line {facts.syntax.line(loop.node)}"
+        fixed = any(one.fixed for one in (loop.node, loop.first_node, loop.node.kids[2]))
+        if loop.node.parent is not facts.body or fixed:
+            return f"the loop of {line} is inside another statement, or a macro's"
+        for one in facts.changed_in(loop.body) - facts.declared_in(loop.body):
+            if not facts.counts_anew(one):
+                written.append(f"the loop of {line} changes {one.name}, which lives longer than a round")
+    for root in [*facts.arrays, *facts.escaping]:
+        own = facts.of(root)
+        if not facts.is_written(root):
+            continue
+        homes = {next((at for at, loop in enumerate(loops) if loop.body.holds(one.node)), -1) for one in own}
+        if root in facts.escaping or len(homes) != 1 or (homes == {-1} and any(one.read for one in own)):
+            written.append(f"{root.name} is written, and used at several places")
+        elif homes != {-1} and any(one.read for one in own) and not all(one.atomic for one in own):
+            atom = loops[min(homes)].atom
+            if len({one.index for one in own}) != 1 or own[0].index.times(atom) != ONE:
+                written.append(f"rounds write elements of {root.name} that others read")
+    return next(iter(written), "")
+
+
+def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
+    parameters, header, constraints = list[Parameter](), list[str](), list[Constraint]()
+    edits, grid, block, writes, extends = list[Edit](), dict[str, str](), dict[str, str](), dict[str, str](), {}
+    rows, blocks, first, off = subject.name("TEAM_ROWS"), subject.name("TEAM_BLOCKS"), plan.threads[:1], list[str]()
+    own = f"{first[0]} > 0" if first else "True"
+    if found.axis:
+        row, at = subject.name("TEAM_ROW"), f"blockIdx.{found.axis}"
+        index, line = subject.builtin(at), subject.builtin("threadIdx.y")
+        count = subject.grid(found.axis)
+        known = subject.in_kernel(count)
+        parameters.append(Parameter(name=rows, values=(1, 2, 4, 8, 16, 32), doc="rows of a block"))
+        off.append(f"{rows} == 1")
+        header.append(f"#define {row} ({index} * {rows} + ({rows} > 1 ? {line} : 0))")
+        edits += [replace(one, row) for one in subject.facts.builtins() if one.op == at]
+        if known is not None:
+            edits.append(insert(subject.facts.body.start + 1, f" if ({rows} > 1 && {row} >= {known}) return;"))
+        else:
+            because = "The kernel does not know how many rows there are."
+            constraints.append(Constraint(expression=f"({count}) % {rows} == 0", because=because))
+        grid[found.axis], block["y"], writes[at] = f"ceil_div({count}, {rows})", rows, row
+        if subject.facts.launch_bounds:
+            because = "The kernel keeps its own launch bounds with its own block."
+            constraints.append(Constraint(expression=f"{rows} == 1 or {own}", because=because))
+        if first and not _by_warps(subject):
+            # An SM holds 32 blocks (CUDA C++ Programming Guide, "Compute Capabilities"), so small ones leave some idle.
+            extends[first[0]] = (8, 16)
+            because = "Rows that have less than a warp share a block of two warps or more."
+            enough = f"{first[0]} == 0 or {first[0]} >= 32 or {first[0]} * {rows} >= 64"
+            constraints.append(Constraint(expression=enough, because=because))
+    if not found.alone:
+        turn, turns = subject.builtin("threadIdx.x"), plan.builtin("blockDim.x")
+        parameters.append(Parameter(name=blocks, values=(1, 2, 4, 8), doc="blocks that share a row"))
+        off.append(f"{blocks} == 1")
+        names = subject.name("TEAM_FIRST"), subject.name("TEAM_STEP")
+        part = f"({blocks} > 1 ? {subject.builtin('blockIdx.z')} : 0) * {turns}"
+        header.append(f"#define {names[0]}(...) ((__VA_ARGS__) + {part})")
+        header.append(f"#define {names[1]}(...) ((__VA_ARGS__) * {blocks})")
+        for loop in found.loops:
+            edits.append(wrap(loop.first_node, f"{names[0]}(", ")"))
+            name = loop.variable.name
+            edits.append(replace(loop.node.kids[2], f"{name} += {names[1]}({turns})"))
+        grid["z"] = blocks
+        writes |= {"turn": f"{names[0]}({turn})", "turns": f"{turns} * {blocks}"}
+    return Change(
+        parameters=tuple(parameters),
+        edits=tuple(edits),
+        off=" and ".join(off),
+        header="\n".join(header),
+        constraints=tuple(constraints),
+        grid=grid,
+        block=block,
+        threads=(rows,) if found.axis else (),
+        writes=writes,
+        extends=extends,
+    )
+
+
+def _by_warps(subject: Subject) -> bool:
+    """Whether the kernel asks for a thread's number in its warp, or for that of its warp."""
+    facts, asks = subject.facts, {"%": 32, "/": 32, "&": 31, ">>": 5}
+    pairs = [one for one in facts.syntax.everything() if one.what == "binary" and one.op in asks]
+    return any(facts.form(one.kids[1]).constant == asks[one.op] and reads_thread(facts, one.kids[0]) for one in pairs)
+
+
+ROW_TEAMS = Pass("row_teams", _teams, _change, after=("block_size",), languages=("cuda", "opencl"))

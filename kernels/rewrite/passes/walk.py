@@ -1,0 +1,193 @@
+"""A thread goes on from step to step along an axis and keeps what it has read: a sliding window in registers.
+
+Where neighbours along an axis read the same elements, as in a causal convolution or from row to row of a stencil, one
+thread takes several neighbours, one after the other: each asks for the elements that are new, and the others move on.
+What is asked for is there as far as the array goes, whatever the kernel's guards are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
+from tunesmith.kernels.rewrite.forms import ONE, Form
+from tunesmith.kernels.rewrite.passes.record import Change, Edit, Layer, Pass, Plan, Refused, Subject, replace, span
+from tunesmith.kernels.rewrite.sharing import Cells
+from tunesmith.kernels.rewrite.syntax import Symbol
+from tunesmith.kernels.spec.template import Constraint, Parameter
+
+REGISTERS = 32
+"""Elements that a thread keeps at most."""
+_WHY = "no thread keeps a window"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an access is in a window. at: its row and its column; rounds: what loops add, in C, from 0 to `most`."""
+
+    access: Access
+    at: tuple[int, int]
+    rounds: tuple[str, str]
+    most: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """apart: elements between rows, and from step to step; base: the element of step 0 in row 0 and column 0."""
+
+    root: Symbol
+    apart: Form
+    base: Form
+    places: tuple[_Place, ...]
+
+    @property
+    def least(self) -> tuple[int, int]:
+        return min(one.at[0] for one in self.places), min(one.at[1] for one in self.places)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Its rows and its columns."""
+        most = [max(one.at[k] + one.most[k] for one in self.places) for k in (0, 1)]
+        return most[0] - self.least[0] + 1, most[1] - self.least[1] + 1
+
+    @property
+    def saved(self) -> int:
+        """Elements that a step need not read again."""
+        rows, columns = self.size
+        return (rows - 1) * columns if rows * columns <= REGISTERS else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """axis: along which threads go on; blocks: its steps are the grid's blocks, and not threads."""
+
+    axis: str
+    blocks: bool
+    windows: list[_Window]
+
+
+def _walk(subject: Subject) -> _Walk | Refused:
+    facts, best, why = subject.facts, list[_Walk](), "neighbours along an axis read nothing alike"
+    if subject.unmovable or not isinstance(subject.work, Cells):
+        return Refused(f"{_WHY}: {subject.unmovable}")
+    for axis in (one for one in AXES if not any(own.strided and own.name == one for own in subject.work.axes)):
+        blocks, kept = axis not in subject.axes, list[_Window]()
+        asks = [one for one in facts.builtins() if one.op in (f"blockIdx.{axis}", f"gridDim.{axis}")]
+        if blocks and any(one.fixed or not facts.body.holds(one) or one.op.startswith("gridDim") for one in asks):
+            continue
+        found = [
+            one
+            for root in facts.arrays
+            for one in _windows(subject, root, f"blockIdx.{axis}" if blocks else f"@{axis}")
+        ]
+        for window in sorted(found, key=lambda one: -one.saved):
+            registers = sum(one.size[0] * one.size[1] for one in (*kept, window))
+            if subject.in_kernel(subject.lengths.get(window.root.name, "")) is None:
+                why = f"the kernel does not know how long {window.root.name} is"
+            elif registers <= REGISTERS and not any(window.places[0] in other.places for other in kept):
+                kept.append(window)
+        best += [_Walk(axis, blocks, kept)] if kept else []
+    return max(best, key=lambda one: sum(each.saved for each in one.windows), default=None) or Refused(f"{_WHY}: {why}")
+
+
+def _windows(subject: Subject, root: Symbol, step: str) -> list[_Window]:
+    facts, plan, groups = subject.facts, Plan(subject), dict[tuple[Form, Form], list[_Place]]()
+    for access in facts.of(root) if not facts.is_written(root) and subject.dtype(root) else []:
+        apart, rest = access.index.times(step), access.index.without(step)
+        if access.node.fixed or not apart.terms or facts.reach(apart) > 0 or _depends(facts, rest + apart, step[-1]):
+            continue
+        found = _place(subject, access, rest, apart)
+        if found is not None and plan.written(found[1]) is not None and plan.written(apart) is not None:
+            groups.setdefault((apart, found[1]), []).append(found[0])
+    windows = [_Window(root, apart, base, tuple(places)) for (apart, base), places in groups.items()]
+    return [one for one in windows if one.saved > 0 and root not in facts.escaping]
+
+
+def _depends(facts: Facts, form: Form, axis: str) -> bool:
+    """Whether a form changes along an axis, also inside of operations."""
+    inner = (part for one in form.atoms if one in facts.atoms for part in facts.atoms[one].parts)
+    names = {f"blockIdx.{axis}", f"threadIdx.{axis}", f"@{axis}"}
+    return bool(names & form.atoms) or any(_depends(facts, one, axis) for one in inner)
+
+
+def _place(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[_Place, Form] | None:
+    """Where an access is in a window, and what is left of its index beside distances."""
+    facts, rounds, most = subject.facts, ["0", "0"], [0, 0]
+    for loop in (one for one in facts.loops if one.atom in rest.atoms):
+        by, rest = rest.times(loop.atom), rest.without(loop.atom)
+        which = 0 if by in (apart, -apart) else 1
+        forwards, length = by == (ONE if which else apart), (loop.bound - loop.first - ONE).constant
+        begin = loop.first if forwards else loop.bound - ONE
+        first, name = Plan(subject).written(begin, loop.node), loop.variable.name
+        counts = loop.kind == "counting" and loop.body.holds(access.node) and facts.reach(begin) == 0
+        if first is None or length is None or not counts or by not in (apart, -apart, ONE, -ONE):
+            return None
+        rounds[which] += f" + ({name} - ({first}))" if forwards else f" + (({first}) - {name})"
+        most[which], rest = most[which] + length, rest + by * begin
+    (atoms, factor), terms = apart.terms[0], dict(rest.terms)
+    row = round(terms.get(atoms, 0) / factor)
+    rest -= apart * Form.number(row)
+    column = dict(rest.terms).get((), 0)
+    place = _Place(access, (row, column), (rounds[0], rounds[1]), (most[0], most[1]))
+    return place, rest - Form.number(column)
+
+
+def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
+    name, axis, facts, lines = subject.name("WALK"), found.axis, subject.facts, list[str]()
+    step, walked, macro = subject.name("walk"), subject.name(f"walk_{axis}"), subject.name(f"WALK_{axis.upper()}")
+    here = plan.builtin(f"blockIdx.{axis}") if found.blocks else plan.at[axis]
+    edits, begins, on, off = list[Edit](), list[str](), list[str](), list[str]()
+    for number, window in enumerate(found.windows):
+        (top, left), (rows, columns), root = window.least, window.size, window.root
+        own, at, apart = subject.name(f"window_{number}"), subject.name(f"WINDOW_{number}"), plan.written(window.apart)
+        length = subject.in_kernel(subject.lengths[root.name])
+        begin = plan.written(window.base + Form.number(left) + window.apart * Form.number(top))
+        begins.append(f"{root.element} {own}[{columns}][{rows}];")
+        lines.append(f"TUNESMITH_SLIDE({own}, {columns}, {rows}, {step} == 0, {root.name}, {length},")
+        lines.append(f"    {begin} + ({apart}) * ({subject.wide}){walked}, {apart});")
+        on.append(f"#define {at}(row, column, ...) {own}[column][row]")
+        off.append(f"#define {at}(row, column, ...) (__VA_ARGS__)")
+        for one in window.places:
+            row, column = (f"{one.at[k] - window.least[k]} + {one.rounds[k]}" for k in (0, 1))
+            node = one.access.node
+            edits.append(Edit(node.start, node.end, (f"{at}({row}, {column}, ", span(node), ")")))
+    stops, constraints, count = "", list[Constraint](), subject.grid(axis)
+    if found.blocks:
+        on.append(f"#define {macro} {walked}")
+        off.append(f"#define {macro} {here}")
+        edits += [replace(one, macro) for one in facts.builtins() if one.op == f"blockIdx.{axis}"]
+        if (known := subject.in_kernel(count)) is not None:
+            stops = f"if ({walked} >= {known}) break;\n"
+        else:
+            because = "The kernel does not know how many steps there are."
+            constraints.append(Constraint(expression=f"({count}) % {name} == 0", because=because))
+    begins = [f"#if {name} > 1", *begins, "#endif", '_Pragma("unroll")']
+    begins += [f"for (int {step} = 0; {step} < {name}; ++{step}) {{"]
+    begins += [
+        f"const {subject.index_type} {walked} = {here} * {name} + {step};\n{stops}#if {name} > 1",
+        *lines,
+        "#endif",
+    ]
+    doc = f"steps along {axis} that a thread takes, whose reads overlap"
+    return Change(
+        parameters=(Parameter(name=name, values=(1, 2, 4, 8, 16), doc=doc),),
+        edits=tuple(edits),
+        layers=(Layer(f"{name} > 1", "\n".join(begins), "}", "" if found.blocks else axis, walked, loops=True),),
+        header="\n".join([f"#if {name} > 1", *on, "#else", *off, "#endif"]),
+        kit=("slide",),
+        constraints=tuple(constraints),
+        grid={axis: f"ceil_div({count}, {name})"} if found.blocks else {},
+        share={} if found.blocks else {axis: name},
+        exact=tuple(one.name for one in subject.work.axes if one.name == axis and not one.guarded),
+    )
+
+
+_ALONE = "A thread that goes on keeps what one element needs."
+WALK = Pass(
+    "walk",
+    _walk,
+    _change,
+    excludes=dict.fromkeys(("work_per_thread", "vectors", "row_lanes", "output_tiles"), _ALONE),
+    after=("block_size", "work_per_thread", "own_bins"),
+    languages=("cuda", "opencl"),
+)

@@ -1,0 +1,366 @@
+"""Passes by which threads share what they read or compute, on kernels whose authors write in other ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulation import contents
+from rewrite_cases import LINE, kernel, require_equal, require_refused, task_of, template_of
+
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.rewrite.template import rewrite
+from tunesmith.kernels.spec.task import Task, geometry
+from tunesmith.kernels.spec.template import Config, LaunchGeometry
+
+SERIES = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
+PLANE = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
+SQUARE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
+
+
+def opencl(code: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry) -> Task:
+    """A task of the kernel `k`, with a size n."""
+    task = task_of("k", code, arrays, launch, {"n": "int32"})
+    sources = task.backends["cuda"]
+    plain = sources.baseline.template.model_copy(update={"backend": "opencl"})
+    sources = sources.model_copy(update={"baseline": sources.baseline.model_copy(update={"template": plain})})
+    return task.model_copy(update={"backends": {"opencl": sources}})
+
+
+def require_equal_on_device(task: Task, configs: list[Config], n: int) -> None:
+    """The template at each of `configs`, over its defaults, gives on the first OpenCL device what the kernel gave."""
+    cl = pytest.importorskip("pyopencl")
+    found, plain = rewrite(task, "opencl"), task.sources("opencl").baseline.template
+    assert found.template is not None, found.skipped
+    workload = task.workloads[0].model_copy(update={"sizes": {"n": n}})
+    context, given = cl.Context([cl.get_platforms()[0].get_devices()[0]]), contents(task, workload, 1)
+    queue, results = cl.CommandQueue(context), list[np.ndarray]()
+    for template, config in [(plain, {}), *((found.template, found.template.default_config | one) for one in configs)]:
+        assert config.keys() <= template.default_config.keys()
+        run = cl.Program(context, specialise(template, config, {}).source).build().k
+        held = {name: cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=one) for name, one in given.items()}
+        where = geometry(template, config, workload)
+        threads = tuple(grid * block for grid, block in zip(where.grid, where.block, strict=True))
+        run(queue, threads, where.block, *held.values(), np.int32(n))
+        results.append(np.empty_like(given["y"]))
+        cl.enqueue_copy(queue, results[-1], held["y"])
+    assert not np.array_equal(results[0], given["y"])
+    for one, config in zip(results[1:], configs, strict=True):
+        assert np.allclose(one, results[0], rtol=1e-5, atol=1e-5), config
+
+
+ROWS = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
+
+
+class TestRowTeams:
+    @pytest.mark.parametrize(
+        ("grid", "early", "configs"),
+        [
+            (("n // 2",), "if (n < 9) return;", [{"TEAM_ROWS": 4}, {"TEAM_ROWS": 2, "BLOCK": 32, "TEAM_BLOCKS": 2}]),
+            (("2", "n // 2"), "", [{"TEAM_ROWS": 8}, {"TEAM_BLOCKS": 4}]),
+        ],
+    )
+    def test_rows_of_any_axis_with_an_early_return(
+        self, grid: tuple[str, ...], early: str, configs: list[Config], tmp_path: Path
+    ) -> None:
+        row = "(int)blockIdx.x" if len(grid) == 1 else "(int)(blockIdx.y * 2 + blockIdx.x)"
+        body = f"""const int who = {row}, lane = threadIdx.x, width = blockDim.x; {early}
+            for (int c = lane; c < n; c = c + width) y[who * n + c] = x[who * n + c] * 2 + y[who * n + c];"""
+        require_equal(kernel(body, ROWS, LaunchGeometry(grid=grid, block=("64",))), configs, tmp_path, n=74)
+
+    def test_rows_that_the_kernel_cannot_count_are_whole_teams(self) -> None:
+        body = "for (int c = threadIdx.x; c < n; c += blockDim.x) y[blockIdx.x * 9 + c % 9] = x[c];"
+        template = template_of(kernel(body, ROWS, LaunchGeometry(grid=("n ** 2",), block=("64",))))
+        assert any("(n ** 2) % TEAM_ROWS == 0" in one.expression for one in template.constraints)
+
+    @pytest.mark.parametrize(
+        ("body", "why"),
+        [
+            ("{0} {{ y[blockIdx.x * n + c] = x[c]; }} __syncthreads();", "its threads work together, line"),
+            ("{0} y[blockIdx.x * n + c] = gridDim.y * x[c];", "which depends on the grid"),
+            ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i];", "do not take turns"),
+        ],
+    )
+    def test_rows_whose_threads_need_one_another_stay(self, body: str, why: str) -> None:
+        code = body.format("for (int c = threadIdx.x; c < n; c += blockDim.x)")
+        require_refused(
+            kernel(code, ROWS, LaunchGeometry(grid=("n",), block=("64",))), {"TEAM_ROWS", "TEAM_BLOCKS"}, why
+        )
+
+
+SUMS = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
+BLOCKS = LaunchGeometry(grid=("ceil_div(n, 128)",), block=("128",))
+OWN = """__shared__ float cache[128]; const unsigned int me = threadIdx.x, at = blockIdx.x * blockDim.x + me;
+    cache[me] = at < n ? x[at] : 0.0f; __syncthreads();"""
+FIRST = "if (me == 0) y[blockIdx.x] = cache[0];"
+LAST_WARP = """template <class V> __device__ void last_warp(V* of, int lane) {
+    of[lane] += of[lane + 32]; __syncwarp(); if (lane < 16) of[lane] += of[lane + 16]; __syncwarp();
+    for (int by = 8; by; by /= 2) { if (lane < by) of[lane] = of[lane + by] + of[lane]; __syncwarp(); } }"""
+
+
+class TestShuffles:
+    @pytest.mark.parametrize(
+        ("steps", "more"),
+        [
+            # Strides that grow; unrolled; a last warp in a function; a while loop with another spelling of a maximum.
+            (
+                "for (int gap = 1; gap < 128; gap *= 2) { int to = 2 * gap * me; "
+                "if (to < 128) cache[to] += cache[to + gap]; __syncthreads(); }",
+                "",
+            ),
+            (
+                "for (unsigned int w = 1; w < blockDim.x; w <<= 1) { "
+                "if (me % (2 * w) == 0) cache[me] += cache[me + w]; __syncthreads(); }",
+                "",
+            ),
+            (
+                "if (me < 64) cache[me] += cache[me + 64]; __syncthreads(); if (me < 32) last_warp(cache, me);",
+                LAST_WARP,
+            ),
+            (
+                "int half = 128; while (half > 1) { half /= 2; "
+                "if (me < half) { const float a = cache[me], b = cache[me + half]; cache[me] = a > b ? a : b; } "
+                "__syncthreads(); }",
+                "",
+            ),
+            (
+                "for (int k = 64; k != 0; k >>= 1) { __syncthreads(); "
+                "if (k > me) *(cache + me) = fmaxf(cache[k + me], cache[me]); }",
+                "",
+            ),
+        ],
+    )
+    def test_trees_of_any_shape_become_exchanges(self, steps: str, more: str, tmp_path: Path) -> None:
+        task = kernel(f"{OWN} {steps} {FIRST}", SUMS, BLOCKS, more)
+        require_equal(task, [{"SHUFFLES": True}], tmp_path, n=1000)
+
+    def test_barriers_of_cooperative_groups_and_a_last_warp_without_any(self) -> None:
+        body = f"""cg::thread_block all = cg::this_thread_block(); {OWN.replace("__syncthreads()", "cg::sync(all)")}
+            if (me < 64) cache[me] += cache[me + 64];
+            cg::sync(all);
+            if (me < 32) {{
+                volatile float* of = cache; of[me] += of[me + 32]; of[me] += of[me + 16]; of[me] += of[me + 8];
+                of[me] += of[me + 4]; of[me] += of[me + 2]; of[me] += of[me + 1]; }} {FIRST}"""
+        more = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;"
+        source = template_of(kernel(body, SUMS, BLOCKS, more)).source
+        assert "tunesmith::combine<128>(cache, [](auto a, auto b) { return a + b; });" in source
+
+    @pytest.mark.parametrize(
+        ("steps", "why"),
+        [
+            # A part of a value; a number that wraps; a step too few; a value twice; another operation between;
+            # an element that is used later; a scan.
+            (
+                "for (int k = 64; k; k /= 2) { if (me < k) cache[me] += (int)cache[me + k]; __syncthreads(); }",
+                "no statements",
+            ),
+            (
+                "for (int k = 64; k; k /= 2) { if (me - k < 0) cache[me] += cache[me + k]; __syncthreads(); }",
+                "no statements",
+            ),
+            (
+                "for (int k = 64; k > 1; k >>= 1) { if (me < k) cache[me] += cache[me + k]; __syncthreads(); }",
+                "no statements",
+            ),
+            (
+                "for (int k = 64; k > 0; k >>= 1) { if (me <= k) cache[me] += cache[me + k]; __syncthreads(); }",
+                "no statements",
+            ),
+            (
+                "for (int k = 64; k > 0; k >>= 1) { if (me < k) cache[me] -= cache[me + k]; __syncthreads(); }",
+                "no statements",
+            ),
+            (
+                "for (int k = 64; k > 0; k >>= 1) { if (me < k) cache[me] += cache[me + k]; __syncthreads(); } "
+                "if (me == 1) y[me] = cache[1];",
+                "needs more than its first element",
+            ),
+            (
+                "float v; for (int k = 1; k < 128; k *= 2) { v = me >= k ? cache[me - k] : 0; __syncthreads(); "
+                "cache[me] += v; __syncthreads(); }",
+                "no statements",
+            ),
+            (
+                "for (int r = 0; r < 2; ++r) { if (me > r) cache[me] = x[r]; __syncthreads(); "
+                "for (int k = 64; k > 0; k >>= 1) { if (me < k) cache[me] += cache[me + k]; __syncthreads(); } }",
+                "keeps what some threads have from before",
+            ),
+        ],
+    )
+    def test_what_is_no_whole_tree_stays(self, steps: str, why: str) -> None:
+        require_refused(kernel(f"{OWN} {steps} {FIRST}", SUMS, BLOCKS), {"SHUFFLES"}, why)
+
+
+COUNTS = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100"), "z": ("inout", "float32", "n")}
+
+
+class TestOwnBins:
+    @pytest.mark.parametrize(
+        ("body", "launch", "configs"),
+        [
+            (
+                "for (int e = blockIdx.x * blockDim.x + threadIdx.x; e < n; e += gridDim.x * blockDim.x) "
+                "{ const int v = x[e]; if (v > 3) atomicAdd(&y[v], 2); }",
+                LaunchGeometry(grid=("3",), block=("64",)),
+                [{"OWN_BINS": True}, {"OWN_BINS": True, "BLOCK": 128}],
+            ),
+            (
+                "int* to = y + 1; const int e = (blockIdx.x * 16 + threadIdx.x) * 4 + threadIdx.y; "
+                "if (e < n) { atomicAdd(to + x[e] % 99, 1); atomicAdd(z + e % n, 0.5f); }",
+                LaunchGeometry(grid=("ceil_div(n, 64)",), block=("16", "4")),
+                [{"OWN_BINS": True}],
+            ),
+        ],
+    )
+    def test_any_grid_has_bins_of_its_blocks(
+        self, body: str, launch: LaunchGeometry, configs: list[Config], tmp_path: Path
+    ) -> None:
+        require_equal(kernel(body, COUNTS, launch), configs, tmp_path, n=1000)
+
+    @pytest.mark.parametrize("early", ["if (e >= n) return;", ""])
+    def test_opencl_has_bins_of_its_own(self, early: str) -> None:
+        code = f"""__kernel void k(__global const int* x, __global int* y, int n) {{
+            const size_t e = get_global_id(0); {early}
+            if (e < n) {{ atomic_inc(&y[x[e]]); atomic_add(y + 3, 2); }} }}"""
+        arrays = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100")}
+        configs: list[Config] = [{"OWN_BINS": True}, {"OWN_BINS": True, "ITEMS": 16, "BLOCK": 128}]
+        require_equal_on_device(opencl(code, arrays, LINE), configs, 1000)
+
+    @pytest.mark.parametrize(
+        ("body", "why"),
+        [
+            ("if (i < n) y[x[i]] += 1;", "no array that threads do nothing to but add"),
+            ("if (i < n) { atomicAdd(&y[x[i]], 1); if (y[0] > 3) z[i] = 1; }", "no array"),
+            ("if (i < n && atomicAdd(&y[x[i]], 1) > 3) z[i] = 1;", "no array"),
+            ("if (i < n) tally(y, x[i]);", "no array"),
+        ],
+    )
+    def test_what_is_read_or_given_away_stays(self, body: str, why: str) -> None:
+        more = "__device__ void tally(int* of, int at) { atomicAdd(of + at, 1); }"
+        whole = f"const int i = blockIdx.x * blockDim.x + threadIdx.x; {body}"
+        require_refused(kernel(whole, COUNTS, LINE, more), {"OWN_BINS"}, why)
+
+
+class TestLanes:
+    def test_counters_that_are_declared_ahead_of_their_loops(self, tmp_path: Path) -> None:
+        body = """int who = threadIdx.x + blockIdx.x * blockDim.x, c; if (n <= who) return;
+            float dot = 0, most = x[who * n];
+            for (c = 0; c < n; c++) dot += x[c + who * n] * v[c];
+            for (c = 1; n > c; c += 1) most = fmaxf(x[who * n + c], most);
+            y[who] = dot; z[who] = most;"""
+        arrays = {**PLANE, "v": ("in", "float32", "n"), "y": ("inout", "float32", "n"), "z": ("inout", "float32", "n")}
+        task = kernel(body, arrays, LINE)
+        require_equal(task, [{"LANES": 8}, {"LANES": 32, "BLOCK": 128}], tmp_path, n=75)
+
+    def test_a_row_by_pointer_whose_result_goes_to_every_element(self, tmp_path: Path) -> None:
+        body = """const long long line = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+            if (line < n) {
+                const float* from = x + line * n; float* to = y + n * line; double total = 1;
+                for (unsigned int k = 0; k < n; ++k) { const float e = from[k]; if (e > 0) total = total + e; }
+                const float by = 1.0f / (float)total;
+                for (unsigned int k = 0; k < n; ++k) to[k] = from[k] * by;
+            }"""
+        require_equal(kernel(body, PLANE, LINE), [{"LANES": 4}, {"LANES": 16, "FAST_MATH": True}], tmp_path, n=75)
+
+    def test_a_counter_that_goes_on_keeps_its_rounds(self) -> None:
+        body = """int i = blockIdx.x * blockDim.x + threadIdx.x, k = 0; if (i >= n) return; float s = 0;
+            for (; k < n / 2; ++k) s += x[i * n + k];
+            for (; k < n; ++k) s += 2 * x[i * n + k];
+            y[i] = s;"""
+        require_refused(
+            kernel(body, {**PLANE, "y": ("inout", "float32", "n")}, LINE), {"LANES"}, "lanes do not share a row"
+        )
+
+
+SIGNAL = {"x": ("in", "float32", "n * 40"), "y": ("out", "float32", "n * 40")}
+STEPS = LaunchGeometry(grid=("1", "n"), block=("64",))
+
+
+class TestWalk:
+    def test_what_lies_beyond_a_guard_is_kept_as_far_as_the_array_goes(self, tmp_path: Path) -> None:
+        body = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) if (i > 3) y[i] = x[i] + x[i - 1] - x[i + 5];"
+        task = kernel(body, {**SERIES, "x": ("in", "float32", "n + 5")}, LINE)
+        require_equal(task, [{"WALK": 4}, {"WALK": 2, "BLOCK": 128}], tmp_path)
+
+    @pytest.mark.parametrize("at", ["pos - 4 + w", "pos - w", "w + (pos - 2)"])
+    def test_a_window_that_slides_along_a_series(self, at: str, tmp_path: Path) -> None:
+        body = f"""const int lane = threadIdx.x, pos = blockDim.x * blockIdx.x + lane;
+            if (pos >= n) return;
+            float acc = y[pos];
+            for (int w = 0; w < 5; w++) {{
+                const int from = {at}; if (from >= 0 && from < n) acc += x[from] / (w + 1); }}
+            y[pos] = acc;"""
+        require_equal(kernel(body, SERIES, LINE), [{"WALK": 8}, {"WALK": 2, "BLOCK": 128, "LOADS": 1}], tmp_path)
+
+    def test_a_plane_whose_rows_go_along_y(self, tmp_path: Path) -> None:
+        body = """const int p = blockIdx.y * blockDim.y + threadIdx.y, q = blockIdx.x * blockDim.x + threadIdx.x;
+            if (p < n - 1 && q > 0 && q < n) y[q * n + p] = x[q * n + p + 1] - x[q * n + p] + x[(q - 1) * n + p];"""
+        configs: list[Config] = [{"WALK": 4}, {"WALK": 2, "BLOCK_X": 8, "BLOCK_Y": 16}]
+        require_equal(kernel(body, PLANE, SQUARE), configs, tmp_path, n=37)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            # The window moves with the data or by other steps, the length is not known, or only one place is read.
+            "for (int w = 0; w < 5; ++w) if (i + w * 3 < n) y[i] += x[i + w * 3];",
+            "for (int w = 0; w < 5; ++w) if (i + (int)x[0] + w < n) y[i] += x[i + (int)x[0] + w];",
+            "for (int w = 0; w < 5; ++w) { if (i + w < n) y[i] += x[i + w]; w += 1; }",
+            "for (int w = 0; w < n % 5; ++w) if (i + w < n) y[i] += x[i + w];",
+            "y[i] = x[i];",
+        ],
+    )
+    def test_what_neighbours_do_not_read_alike_stays(self, body: str) -> None:
+        guarded = f"int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) {{ {body} }}"
+        require_refused(kernel(guarded, SERIES, LINE), {"WALK"}, "no thread keeps a window")
+
+    @pytest.mark.parametrize(
+        "window",
+        [
+            "for (int k = 0; k < 4; ++k) { const int from = step - 3 + k; "
+            "if (from >= 0) s += x[(long long)from * 40 + ch] / (k + 1); }",
+            "for (int back = 0; back <= 2; back++) if (step >= back) s = s * 0.5f + x[ch + 40 * (step - back)];",
+            "s = x[step * 40 + ch] - (step > 0 ? x[(step - 1) * 40 + ch] : 0); "
+            "if (step + 2 < n) s += x[(step + 2) * 40 + ch];",
+        ],
+    )
+    def test_a_causal_window_over_the_blocks_of_a_grid(self, window: str, tmp_path: Path) -> None:
+        body = f"""const int ch = blockIdx.x * blockDim.x + threadIdx.x, step = blockIdx.y; if (ch >= 40) return;
+            float s = 0; {window} y[step * 40 + ch] = s;"""
+        configs: list[Config] = [{"WALK": 2}, {"WALK": 8, "RESTRICT": True}, {"WALK": 4, "BLOCK": 128}]
+        require_equal(kernel(body, SIGNAL, STEPS), configs, tmp_path, n=37)
+
+    def test_rows_of_a_stencil_that_threads_go_down(self, tmp_path: Path) -> None:
+        body = """int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;
+            if (c < 1 || r < 1 || c >= n - 1 || r >= n - 1) return;
+            float s = 0;
+            for (int a = -1; a <= 1; ++a) for (int b = -1; b <= 1; ++b) s += x[(r + a) * n + c + b] * (a + 2 * b + 5);
+            y[r * n + c] = s;"""
+        configs: list[Config] = [{"WALK": 2}, {"WALK": 8, "BLOCK_X": 32, "BLOCK_Y": 4}]
+        require_equal(kernel(body, PLANE, SQUARE), configs, tmp_path, n=37)
+
+    def test_opencl_goes_on_from_row_to_row(self) -> None:
+        code = """__kernel void k(__global const float* x, __global float* y, int n) {
+            const int u = get_global_id(0), v = get_global_id(1);
+            if (u < n && v > 0 && v < n - 1)
+                y[v * n + u] = x[(v - 1) * n + u] - 2 * x[v * n + u] + x[(v + 1) * n + u]; }"""
+        configs: list[Config] = [{"WALK": 2}, {"WALK": 4, "BLOCK_X": 8, "BLOCK_Y": 8}]
+        require_equal_on_device(opencl(code, PLANE, SQUARE), configs, 37)
+
+    @pytest.mark.parametrize(
+        ("window", "why"),
+        [
+            ("for (int k = 0; k < 3; ++k) s += x[(step * 2 + k) * 40 % n + ch];", "nothing alike"),
+            ("for (int k = 0; k < n; ++k) s += x[k * 40 + ch];", "nothing alike"),
+            ("for (int k = 0; k < 3; ++k) if (step >= k) s += x[(step - k) * 40 + ch] + gridDim.y;", "nothing alike"),
+            ("for (int k = 0; k < 64; ++k) if (step >= k) s += x[(step - k) * 40 + ch];", "nothing alike"),
+            (
+                "ch += 0; n -= 1; if (step > 0) s = x[(step - 1) * 40 + ch] - x[step * 40 + ch];",
+                "no thread keeps a window: the kernel changes its parameter n",
+            ),
+        ],
+    )
+    def test_steps_that_share_nothing_stay(self, window: str, why: str) -> None:
+        body = f"""int ch = blockIdx.x * blockDim.x + threadIdx.x, step = blockIdx.y; if (ch >= 40) return;
+            float s = 0; {window} y[step * 40 + ch] = s;"""
+        require_refused(kernel(body, SIGNAL, STEPS), {"WALK"}, why)
