@@ -95,7 +95,9 @@ def read_kernel(
 
 def _with_local_memory(text: str, name: str, facts: Facts) -> str:
     """The source with the kernel's local memory declared inside it, as a task passes none."""
-    head, brace, inside = text.rpartition(f"{name}(")[0], "", text.rpartition(f"{name}(")[2]
+    found = re.search(rf"\b(?:__)?kernel\b[^;{{}}]*?\b{name}\s*\(", text)
+    assert found is not None
+    head, inside = text[: found.end()], text[found.end() :]
     depth, at = 1, 0
     while depth:
         depth += (inside[at] == "(") - (inside[at] == ")")
@@ -109,7 +111,7 @@ def _with_local_memory(text: str, name: str, facts: Facts) -> str:
         for one in facts.parameters
         if one.local and one.kind.element is not None
     ]
-    return f"{head}{name}({','.join(kept).strip()}){before}{brace}{''.join(lines)}{after}"
+    return f"{head}{','.join(kept).strip()}){before}{brace}{''.join(lines)}{after}"
 
 
 def draft(

@@ -30,7 +30,7 @@ _MANY = (67, 71, 73)
 """Values of sizes, the smallest first; and of constant grids, which are more than any."""
 SETS = 3
 """Sets of sizes that a kernel is run with; then each size is made `LARGE` once, as it may be divided."""
-LARGE = 521
+LARGE = 520
 MAX_THREADS = 1 << 16
 BUDGET = 300_000_000
 """Work of the runs that look for a launch, and again of those that follow, as `Run.work` counts it."""

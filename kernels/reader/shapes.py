@@ -24,6 +24,11 @@ def values(expression: str, sets: Sets) -> tuple[int, ...]:
 def _factors(sets: Sets) -> Iterator[tuple[str, tuple[int, ...]]]:
     shown = [(name, tuple(one[name] for one in sets)) for name in sets[0]]
     for name, of in shown:
+        for more in range(1, MAX_SLACK + 1):
+            yield f"({name} + {more})", tuple(one + more for one in of)
+        for less in range(1, MAX_SLACK + 1):
+            yield f"({name} - {less})", tuple(one - less for one in of)
+    for name, of in shown:
         for divisor in _DIVISORS:
             yield f"ceil_div({name}, {divisor})", tuple(-(-one // divisor) for one in of)
         for divisor in _DIVISORS:
@@ -35,10 +40,6 @@ def _factors(sets: Sets) -> Iterator[tuple[str, tuple[int, ...]]]:
                     yield f"({name} + {other})", tuple(a + b for a, b in zip(of, by, strict=True))
                     yield f"({name} + {other} - 1)", tuple(a + b - 1 for a, b in zip(of, by, strict=True))
                 yield f"({name} - {other} + 1)", tuple(a - b + 1 for a, b in zip(of, by, strict=True))
-        for more in range(1, MAX_SLACK + 1):
-            yield f"({name} + {more})", tuple(one + more for one in of)
-        for less in range(1, MAX_SLACK + 1):
-            yield f"({name} - {less})", tuple(one - less for one in of)
         for times in (2, 3, 4):
             yield f"({times} * {name} + 1)", tuple(times * one + 1 for one in of)
 
