@@ -438,8 +438,8 @@ class Shapes:
         key = (*sizes.values(), *types.values())
         if key not in self._requirements:
             workload = _resized(self.like, sizes, types, "")
-            broken = [text for text in self.task.requires if not _allows(self.task, workload, text)]
-            self._requirements[key] = broken
+            texts = (*self.task.requires, *self.task.conditions)
+            self._requirements[key] = [text for text in texts if not _allows(self.task, workload, text)]
         return self._requirements[key]
 
     def _costs_at_most(self, most: tuple[float, float], sizes: Mapping[str, int], types: Mapping[str, str]) -> bool:
@@ -460,7 +460,7 @@ def _of_kind(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
 
 
 def _allows(task: Task, workload: Workload, requirement: str | None = None) -> bool:
-    """Whether the task's `requires`, or one of them, hold for made-up sizes; not where they cannot be computed."""
+    """Whether all that a task requires, or one such text, holds for made-up sizes; not where it cannot be computed."""
     try:
         return task.allows(workload, requirement)
     except TunesmithError:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.kernels.spec.dtypes import DTYPES, DataType
-from tunesmith.kernels.spec.task import Fill, Special, Task, Workload
+from tunesmith.kernels.spec.task import ORDERED, Fill, Special, Task, Workload
 
 RANDOM_BLOCK = (1 << 22) - 3
 """Elements drawn at random; larger arrays hold further copies, each turned by an offset of its own (`spread`)."""
@@ -54,7 +54,7 @@ class _Floats:
 
     def as_declared(self, kind: str = "") -> NDArray[Any]:
         """Without special values. kind: of the fill, where it is not the declared one."""
-        match kind or self.declared.kind:
+        match kind or self.declared.shape:
             case "constant":
                 return self.constant(self.mean)
             case "normal":
@@ -163,25 +163,27 @@ def draw_variants(xp: Any, task: Task, workload: Workload, contents: Contents, c
     key = [contents.seed, list(KINDS).index(contents.kind), *workload.name.encode()]
     arrays = [argument for argument in task.arguments if argument.role in ("in", "inout")]
     shapes = {argument.name: task.shape_of(argument, workload) for argument in arrays}
+    fills = {argument.name: argument.fill.at(workload) for argument in arrays}
     drawn: list[dict[str, Any]] = []
     for variant in range(count):
         rng, inputs = np.random.default_rng([*key, variant]), {}
         for argument in arrays:
             dtype, shape = task.dtype_of(argument, workload), shapes[argument.name]
-            block = draw(contents, argument.fill, shape, dtype, rng, variant)
+            block = draw(contents, fills[argument.name], shape, dtype, rng, variant)
             inputs[argument.name] = spread(xp, xp.asarray(block.view(DTYPES[dtype].array)), math.prod(shape), rng)
         drawn.append(inputs)
     if count > 1 and contents.kind != "constant" and arrays:
         rng = np.random.default_rng([*key, count])
         change = contents.change or CHANGES[int(rng.integers(len(CHANGES)))]
         if change != "all":
-            _keep_part(xp, shapes, drawn[0], drawn[1], change, rng)
+            _keep_part(xp, shapes, fills, drawn[0], drawn[1], change, rng)
     return drawn
 
 
 def _keep_part(
     xp: Any,
     shapes: Mapping[str, tuple[int, ...]],
+    fills: Mapping[str, Fill],
     first: Mapping[str, Any],
     second: dict[str, Any],
     change: str,
@@ -192,6 +194,11 @@ def _keep_part(
     chosen = int(rng.integers(len(shapes)))
     for number, (name, shape) in enumerate(shapes.items()):
         kept = first[name].copy()
+        if fills[name].kind in ORDERED:
+            swap = fills[name].kind == "permutation"
+            _reordered(kept, second[name], shape[-1], swap, change, number == chosen, rng)
+            second[name] = kept
+            continue
         last = shape[-1] if len(shape) > 1 else 1
         last *= -(-kept.size // last // MAX_ROWS)
         rows = kept.size // last
@@ -209,18 +216,67 @@ def _keep_part(
         second[name] = kept
 
 
+def _reordered(
+    kept: Any, fresh: Any, row: int, swap: bool, change: str, chosen: bool, rng: np.random.Generator
+) -> None:
+    """Changes `kept`, rows of length `row`, within the order that they have: half of them become `fresh`; or in one of
+    the `chosen` array two neighbours change places (`swap`), or become equal, but for the first and the last."""
+    if change == "rows":
+        whole = np.flatnonzero(rng.random(kept.size // row) < 0.5)
+        kept.reshape(-1, row)[whole] = fresh.reshape(-1, row)[whole]
+    elif chosen and row > 2:
+        at = int(rng.integers(kept.size // row)) * row + int(rng.integers(1, row - 1))
+        before = kept[at - 1 : at].copy()
+        if swap:
+            kept[at - 1 : at] = kept[at : at + 1]
+        kept[at : at + 1] = before
+
+
 def draw(
     contents: Contents, declared: Fill, shape: tuple[int, ...], dtype: str, rng: np.random.Generator, variant: int = 0
 ) -> NDArray[Any]:
-    """The elements of an array of `shape` whose task declares `declared`, flat, in the storage type.
+    """The elements of an array of `shape` whose task declares `declared` (as of `Fill.at`), flat, in the storage type.
 
-    Of a larger array, `RANDOM_BLOCK` elements, which are meant for `spread`.
+    Of a larger array, `RANDOM_BLOCK` elements, which are meant for `spread`, but for those that keep an order.
     """
-    count, row = min(math.prod(shape), RANDOM_BLOCK), shape[-1] if shape else 1
-    if DTYPES[dtype].is_float:
-        values = KINDS[contents.kind](_Floats(declared, count, row, dtype, rng, variant))
-        return DTYPES[dtype].from_float(values)
-    return _integers(contents.kind, declared, count, row, DTYPES[dtype], rng, variant)
+    kind, row, count = contents.kind, shape[-1] if shape else 1, math.prod(shape)
+    count = count if declared.kind in ORDERED else min(count, RANDOM_BLOCK)
+    if declared.kind in ("permutation", "offsets"):
+        last = None if declared.kind == "permutation" else round(declared.mean + declared.scale)
+        return _indices(kind, count // row, row, last, rng, variant).astype(DTYPES[dtype].storage).reshape(-1)
+    if not DTYPES[dtype].is_float:
+        values = _integers(kind, declared, count, row, DTYPES[dtype], rng, variant)
+        return _sorted(values, row) if declared.kind == "sorted" else values
+    floats = _Floats(declared, count, row, dtype, rng, variant)
+    bounded = declared.high is not None
+    values = KINDS["task" if kind == "nans" and (bounded or declared.kind == "sorted") else kind](floats)
+    if bounded:
+        special = np.isin(values, np.array([one.value for one in declared.special], floats.precision))
+        low, high = (floats.precision(declared.mean + sign * declared.scale) for sign in (-1, 1))
+        values = np.where(special, values, np.clip(values, low, high))
+    return DTYPES[dtype].from_float(_sorted(values, row) if declared.kind == "sorted" else values)
+
+
+def _indices(kind: str, rows: int, row: int, last: int | None, rng: np.random.Generator, variant: int) -> NDArray[Any]:
+    """`rows` permutations of `row` elements, or offsets that end with `last`. Of a permutation, nothing moves under
+    "zeros", and all is in order or reversed under "sorted". Of offsets, the steps are equal under "constant", grow or
+    shrink under "sorted", and all but one, the last or one at random, are 0 under "zeros" and "heavy_tails"."""
+    steps = np.broadcast_to(np.arange(row), (rows, row))
+    match kind:
+        case "zeros" | "sorted" if last is None:
+            return steps[:, ::-1] if kind == "sorted" and variant else steps
+        case _ if last is None:
+            return rng.permuted(steps, axis=1)
+        case "constant" | "sorted":
+            share = steps / max(1, row - 1)
+            bent = share if kind == "constant" else 1 - (1 - share) ** 2 if variant else share**2
+            offsets = (last * bent).astype(np.int64)
+        case "heavy_tails" | "zeros":
+            offsets = last * (steps > (row if kind == "zeros" else rng.integers(max(1, row - 1), size=(rows, 1))))
+        case _:
+            offsets = np.sort(rng.integers(0, last, (rows, row), endpoint=True), axis=1)
+    offsets[:, 0], offsets[:, -1] = 0, last
+    return offsets
 
 
 def spread(xp: Any, block: Any, count: int, rng: np.random.Generator) -> Any:
@@ -242,7 +298,7 @@ def _integers(
     type, or of so much of it that sums of thousands are no larger than the type."""
     storage = dtype.storage
     low, high = map(int, dtype.span)
-    match declared.kind:
+    match declared.shape:
         case "uniform":
             first, last = (max(low, min(round(declared.mean + sign * declared.scale), high)) for sign in (-1, 1))
             values = rng.integers(first, last, count, np.int64 if low else np.uint64, endpoint=True)
@@ -254,11 +310,12 @@ def _integers(
     values = _with(declared.special, values.astype(storage), rng)
     if kind not in WHOLE or kind == "task" or not count:
         return values
-    if declared == Fill():
+    whole = declared in (Fill(), Fill(kind="sorted"))
+    if whole:
         # Five eighths of the bits: 20 of 32.
         most = EXACT if kind in ("uniform", "heavy_tails") else 1 << dtype.size * 5
         low, high = max(low, -most), min(high, most)
-    elif declared.kind == "uniform":
+    elif declared.shape == "uniform":
         low, high = first, last
     else:
         low, high = int(values.min()), int(values.max())
@@ -270,12 +327,12 @@ def _integers(
             return np.full(count, low + (high - low) * (3 + variant) // 5, storage)
         case "zeros":
             return np.full(count, max(low, min(0, high)), storage)
-    if kind != "sorted" or declared == Fill():
+    if kind != "sorted" or whole:
         values = rng.integers(low, high, count, np.int64 if low < 0 else np.uint64, endpoint=True).astype(storage)
     return _sorted(values, row, variant) if kind == "sorted" else values
 
 
-def _sorted(values: NDArray[Any], row: int, variant: int) -> NDArray[Any]:
+def _sorted(values: NDArray[Any], row: int, variant: int = 0) -> NDArray[Any]:
     """Whole rows sorted, upwards in the first variant."""
     whole = values.size // row * row
     rows = np.sort(values[:whole].reshape(-1, row), axis=1)

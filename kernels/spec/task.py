@@ -15,7 +15,7 @@ from pydantic import Field, StrictInt, model_validator
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.expression import MAX_INTEGER, ExpressionError, parse
 from tunesmith.kernels.spec.template import NAME_PATTERN, BackendName, Config, ExpressionText, Strict, Template
 
 Identifier = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -32,38 +32,81 @@ class Special(Strict):
     fraction: Annotated[float, Field(gt=0, le=1)]
 
 
-class Fill(Strict):
-    """How an input's elements are drawn: normal(mean, scale), uniform(mean - scale, mean + scale), or constant(mean).
-    Integer types are rounded. `low` and `high` in a file say the ends of a uniform fill, both of which occur."""
+ORDERED = ("sorted", "permutation", "offsets")
+"""The kinds of `Fill` whose elements depend on each other: they hold along the last dimension of an array."""
 
-    kind: Literal["normal", "uniform", "constant"] = "normal"
+
+class Fill(Strict):
+    """How an input's elements are drawn: normal(mean, scale), uniform(mean - scale, mean + scale) or constant(mean);
+    `sorted`, ascending, and uniform where it has ends, else normal; a `permutation` of 0 to n - 1; or `offsets`, n
+    ascending numbers of which the first is 0 and the last `high`. Integer types are rounded.
+
+    low, high: expressions of a workload's sizes, the ends of what is drawn, which both occur. Those of a uniform fill
+    that are numbers become its mean and scale; floats then have other contents in checks, with expressions they do not.
+    """
+
+    kind: Literal["normal", "uniform", "constant", "sorted", "permutation", "offsets"] = "normal"
     mean: float = 0.0
     scale: float = 1.0
+    low: ExpressionText | None = None
+    high: ExpressionText | None = None
     special: tuple[Special, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _ends(cls, given: object) -> object:
-        if not isinstance(given, dict) or not {"low", "high"} & set(given):
+        if isinstance(given, str):
+            return {"kind": given}
+        if not isinstance(given, dict) or not isinstance(kind := given.get("kind", "uniform"), str):
             return given
         low, high = given.get("low"), given.get("high")
-        odd = {"mean", "scale"} & set(given) or given.get("kind", "uniform") != "uniform"
-        if odd or not isinstance(low, int | float) or not isinstance(high, int | float):
-            raise ValueError("give `low` and `high` as numbers, both, and neither `mean`, `scale` nor another `kind`")
+        moved = given.get("mean", 0.0) != 0 or given.get("scale", 1.0) != 1
+        if kind == "permutation" and (low is not None or high is not None or moved or given.get("special")):
+            raise ValueError("a permutation is of 0 to n - 1, of n elements: leave out all but its `kind`")
+        if kind == "offsets" and (low is not None or high is None or moved or given.get("special")):
+            raise ValueError('offsets go from 0 to `high`: give that, such as high = "nnz", and nothing else')
+        if kind in ("permutation", "offsets") or (low is None and high is None):
+            return given
+        if moved or low is None or high is None or kind not in ("uniform", "sorted"):
+            raise ValueError(
+                "give `low` and `high`, as numbers or expressions of sizes, both, and neither `mean`, `scale` nor a "
+                "`kind` other than uniform and sorted"
+            )
+        if not (isinstance(low, int | float) and isinstance(high, int | float)):
+            return {**given, "kind": kind}
         if not low <= high:
             raise ValueError(f"`low` = {low} lies above `high` = {high}")
+        if kind == "sorted":
+            return given
         kept = {name: value for name, value in given.items() if name not in ("low", "high")}
         return {**kept, "kind": "uniform", "mean": (low + high) / 2, "scale": (high - low) / 2}
+
+    def at(self, workload: Workload) -> Fill:
+        """The fill whose mean and scale are those of its ends on `workload`; raises `ExpressionError`."""
+        if self.high is None:
+            return self
+        low, high = (float(parse(text).number(workload.names)) for text in (self.low or "0", self.high))
+        return self.model_copy(update={"mean": (low + high) / 2, "scale": (high - low) / 2})
+
+    @property
+    def shape(self) -> str:
+        """The kind of distribution of the elements, whatever their order."""
+        return self.kind if self.kind not in ORDERED else "normal" if self.high is None else "uniform"
 
     @property
     def described(self) -> str:
         """In words, with all digits of whole numbers."""
-        match self.kind:
+        order = "ascending, " if self.kind in ("sorted", "offsets") else ""
+        match self.shape:
+            case _ if self.kind == "permutation":
+                return "a permutation of 0 to n - 1"
+            case "uniform" if self.high is not None:
+                return f"{order}{self.low or 0} to {self.high}"
             case "uniform":
                 return f"uniform, {self.mean - self.scale:.12g} to {self.mean + self.scale:.12g}"
             case "constant":
                 return f"constant, {self.mean:.12g}"
-        return f"normal, mean {self.mean:.12g}, scale {self.scale:.12g}"
+        return f"{order}normal, mean {self.mean:.12g}, scale {self.scale:.12g}"
 
 
 class Argument(Strict):
@@ -179,7 +222,7 @@ class Task(Strict):
     called with every argument that is read (arrays in float64, scalars as numbers) by name; it returns a dict of
     float64 arrays, one for each `out` and `inout`. framework: whose arrays it takes and gives. bytes, flops:
     expressions for the least memory traffic (each input read once, each output written once) and the arithmetic.
-    requires: what holds of the sizes wherever the kernel is called; checks keep to it.
+    requires: what holds of the sizes wherever the kernel is called; checks keep to it, and to `conditions`.
     arithmetic: the data type whose measured peak bounds the flops ("float32" for plain float code); empty where another
     unit, such as tensor cores, may do them.
     """
@@ -217,6 +260,12 @@ class Task(Strict):
         for argument in self.arguments:
             if argument.dtype not in self.types:
                 _require_dtype(argument.dtype, f"argument {argument.name}: dtype", extra=tuple(self.types))
+            floats = [one for one in self.types.get(argument.dtype, (argument.dtype,)) if DTYPES[one].is_float]
+            if floats and argument.fill.kind in ("permutation", "offsets"):
+                what = "a permutation holds" if argument.fill.kind == "permutation" else "offsets are"
+                raise ValueError(
+                    f"argument {argument.name}: {what} whole numbers, not {floats[0]}: use int32, or a fill of floats"
+                )
         outputs = {argument.name: self.types.get(argument.dtype, (argument.dtype,)) for argument in self.outputs}
         of_outputs = {dtype for dtypes in outputs.values() for dtype in dtypes}
         for name in self.tolerance:
@@ -323,9 +372,34 @@ class Task(Strict):
     def flops_of(self, workload: Workload) -> float:
         return float(self._number("flops", self.flops, workload))
 
+    @property
+    def conditions(self) -> dict[str, str]:
+        """What must hold of sizes, as expressions, for arrays to have the contents that their fills declare; with each
+        the place and the mistake where it does not hold."""
+        found = {}
+        for argument in self.arguments:
+            place, fill = f"argument {argument.name}, key fill", argument.fill
+            last = argument.shape[-1] if argument.shape else ""
+            low, high = fill.low or "0", f"({last}) - 1" if fill.kind == "permutation" else fill.high
+            if high is None:
+                continue
+            found[f"({low}) <= ({high})"] = f"{place}: `{low}`, its low end, lies above `{high}`: correct one of them"
+            if fill.kind == "offsets":
+                alone = f"{place}: a single offset is both 0 and `{high}`: give the array one element more than rows"
+                found[f"({last}) > 1 or ({high}) == 0"] = alone
+            for dtype in self.types.get(argument.dtype, (argument.dtype,)):
+                least, most = (int(min(max(end, -MAX_INTEGER), MAX_INTEGER)) for end in DTYPES[dtype].span)
+                if not DTYPES[dtype].is_float:
+                    beyond = (
+                        f"{place}: {dtype} holds {least} to {most}, but its ends are `{low}` and `{high}`: widen it"
+                    )
+                    found[f"{argument.dtype} != {dtype} or {least} <= ({low}) and ({high}) <= {most}"] = beyond
+        return found
+
     def allows(self, workload: Workload, requirement: str | None = None) -> bool:
-        """Whether the kernel may be called with the workload's sizes, or whether one of `requires` allows that."""
-        texts = self.requires if requirement is None else (requirement,)
+        """Whether the kernel may be called with the workload's sizes, or whether one of `requires` or `conditions`
+        allows that."""
+        texts = (*self.requires, *self.conditions) if requirement is None else (requirement,)
         return all(bool(self._number("requires", text, workload)) for text in texts)
 
     def _number(self, what: str, text: str, workload: Workload) -> bool | int | float:
