@@ -7,6 +7,7 @@ them; the test of the rule on shapes that it was not fitted to. The exported fil
 from __future__ import annotations
 
 import math
+import operator
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
@@ -25,6 +26,7 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.tester import disqualified, examine_everywhere, finalist_results, requests_for
 from tunesmith.graph.setup import pools
 from tunesmith.kernels.build.artifact import EvaluationRequest, TypesKey, types_key
+from tunesmith.kernels.check.plan import array_bytes
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
@@ -269,7 +271,7 @@ def draw_shapes(
     found: list[Workload] = []
     while len(found) < count and models:
         model = models[len(found) // 2 % len(models)]
-        most = max(task.bytes_of(one.model_copy(update={"types": model.types})) for one in own)
+        most = [max(figures) for figures in zip(*(_cost(task, one, model.types) for one in own), strict=True)]
         for _ in range(MAX_DRAWS):
             sizes = {name: _draw(random, [one.sizes[name] for one in own]) for name in model.sizes}
             name = "-".join(["drawn", "x".join(map(str, sizes.values())), *model.types.values()])
@@ -293,12 +295,19 @@ def _draw(random: np.random.Generator, sizes: list[int]) -> int:
     return min(max(round(drawn / step) * step, math.ceil(low / step) * step), high)
 
 
-def _can_be(task: Task, shape: Workload, most: float) -> bool:
-    """Whether the task has arguments of such a shape, of at most so many bytes."""
+def _cost(task: Task, workload: Workload, types: Mapping[str, str]) -> tuple[float, float, float]:
+    """Bytes of traffic, operations, and bytes of all arrays, with other types."""
+    retyped = workload.model_copy(update={"types": types})
+    return task.bytes_of(retyped), task.flops_of(retyped), array_bytes(task, retyped)
+
+
+def _can_be(task: Task, shape: Workload, most: Sequence[float]) -> bool:
+    """Whether the task has arguments of such a shape, and it costs at most as much as some workload of the task's."""
     try:
         for argument in task.arguments:
             (task.scalar_of if argument.role == "scalar" else task.shape_of)(argument, shape)
-        return task.allows(shape) and 0 < task.bytes_of(shape) <= most
+        cost = _cost(task, shape, shape.types)
+        return task.allows(shape) and cost[0] > 0 and all(map(operator.le, cost, most))
     except TaskError:
         # Such as a dimension of one less than a size, or a scalar that its type does not hold.
         return False
@@ -347,7 +356,7 @@ def measure_further_shapes(context: Context) -> None:
     examine_everywhere(context, kernels)
     context.close()
     wider = task.model_copy(update={"workloads": (*task.workloads, *drawn)})
-    check_reference(wider, drawn, seed=settings.seed, deadline=settings.reference_deadline)
+    check_reference(task, drawn, seed=settings.seed, deadline=settings.reference_deadline)
     shapes = [(one, True) for one in (*context.tuned, *context.held_out, *drawn[::2])]
     shapes += [(one, False) for one in drawn[1::2]]
     with (

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -143,6 +144,7 @@ def tune_kernel(
     grid: Sequence[str | int] | None = None,
     block: Sequence[str | int] | None = None,
     tolerance: Mapping[str, tuple[float, float]] | None = None,
+    fills: Mapping[str, Any] = MappingProxyType({}),
     opponents: Mapping[str, Callable[..., Any]] | None = None,
     run_dir: str | Path | None = None,
     listener: Listener = silent,
@@ -156,7 +158,9 @@ def tune_kernel(
     array, a tuple of arrays in the order of the kernel's parameters, or a dict by their names; scalars that shapes do
     not tell must be among them, or be defaults of the reference. entry: the kernel's name, where there are several.
     grid, block: of the launch, as expressions of sizes, where the code does not tell. tolerance: (rtol, atol) by data
-    type or output. opponents: functions like the reference, timed beside the kernel, by name; functions of
+    type or output. fills: of arrays, as in task files, where more is known than the range of the examples, such as
+    {"index": {"low": 0, "high": "n - 1"}, "starts": "sorted"}. opponents: functions like the reference, timed beside
+    the kernel, by name; functions of
     torch.compile are compiled anew, with its default settings. run_dir, listener, settings: of `tunesmith.graph.tune`.
     Raises `TunesmithError`.
     """
@@ -179,11 +183,13 @@ def tune_kernel(
     completed = [{**_outputs(signature, reference, one), **one} for one in examples]
     on_host = [{name: _to_numpy(value) for name, value in one.items()} for one in completed]
     try:
-        task = task_from(signature, source, text, on_host, grid=grid, block=block, tolerance=tolerance)
+        task = task_from(signature, source, text, on_host, grid=grid, block=block, tolerance=tolerance, fills=fills)
         task = task.model_copy(update={"opponents": _opponents(signature, opponents, framework)})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        option = {"Tolerance": ["tolerance"], "FunctionOpponent": ["opponents"]}.get(error.title, [])
+        option = {"Tolerance": ["tolerance"], "Argument": ["fills"], "FunctionOpponent": ["opponents"]}.get(
+            error.title, []
+        )
         raise TunesmithError(": ".join([*option, *map(str, first["loc"]), f"{sentence(first)}."])) from error
     settings.setdefault("backend", signature.backend)
     result = tune(task, run_dir=run_dir, listener=listener, **settings)

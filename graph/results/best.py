@@ -310,14 +310,16 @@ def _requirements(context: Context, template: Template) -> list[str]:
 
 
 def _passed(task: Task, argument: Argument, workload: Workload) -> dict[str, Any]:
-    """An argument on a workload: its value, or its shape and tolerance."""
+    """An argument on a workload: its value, or its shape, tolerance, and fill with its ends, if it has any."""
     dtype = task.dtype_of(argument, workload)
     about = {"name": argument.name, "role": argument.role, "dtype": dtype, "numpy": DTYPES[dtype].storage.name}
     if argument.role == "scalar":
         return {**about, "value": task.scalar_of(argument, workload)}
-    tolerance = task.tolerance_of(dtype, argument.name)
+    tolerance, fill = task.tolerance_of(dtype, argument.name), argument.fill.at(workload)
+    has_ends = fill.distribution == "uniform"
     return {
         **about,
+        "fill": (fill.kind, *((fill.mean + sign * fill.scale if has_ends else None) for sign in (-1, 1))),
         "shape": task.shape_of(argument, workload),
         "tolerance": {"rtol": tolerance.rtol, "atol": tolerance.atol},
     }

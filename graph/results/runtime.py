@@ -490,6 +490,22 @@ def show_choice(folder: Path, given: Sequence[str]) -> str:
     return "{}: grid {}, block {}, {} bytes of dynamic shared memory".format(*choice)
 
 
+def drawn(one: Mapping[str, Any], random: Any) -> Any:
+    """Random elements for an array of launch.json, in the order and between the ends that its task declares."""
+    kind, low, high = one.get("fill", ("normal", None, None))
+    if kind == "permutation":
+        return random.random(one["shape"]).argsort(axis=-1)
+    if "float" in one["dtype"]:
+        array = random.standard_normal(one["shape"]) if low is None else random.uniform(low, high, one["shape"])
+    else:
+        array = random.integers(round(low or 0), round(1 if high is None else high), one["shape"], endpoint=True)
+    if kind in ("sorted", "offsets"):
+        array.sort(axis=-1)
+    if kind == "offsets":
+        array[..., 0], array[..., -1] = 0, high
+    return array
+
+
 def run_workload(folder: Path, given: Sequence[str]) -> int:
     """What `python launch.py [WORKLOAD]` does: one launch of a folder's kernel, on a measured shape, compared with the
     reference. CUDA needs CuPy. Returns the exit code."""
@@ -506,10 +522,7 @@ def run_workload(folder: Path, given: Sequence[str]) -> int:
         if one["role"] == "scalar":
             read[one["name"]] = passed[one["name"]] = one["value"]
             continue
-        drawn = random.integers(0, 2, one["shape"])
-        if "float" in one["dtype"]:
-            drawn = random.standard_normal(one["shape"], dtype=numpy.float32)
-        passed[one["name"]] = drawn.astype(numpy_type(one["dtype"]))
+        passed[one["name"]] = drawn(one, random).astype(numpy_type(one["dtype"]))
         if one["role"] != "out":
             read[one["name"]] = passed[one["name"]].astype(numpy.float64)
     expected = runpy.run_path(str(folder.parent / "reference.py"))[about["reference"]](**read)

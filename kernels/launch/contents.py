@@ -54,7 +54,7 @@ class _Floats:
 
     def as_declared(self, kind: str = "") -> NDArray[Any]:
         """Without special values. kind: of the fill, where it is not the declared one."""
-        match kind or self.declared.shape:
+        match kind or self.declared.distribution:
             case "constant":
                 return self.constant(self.mean)
             case "normal":
@@ -195,9 +195,12 @@ def _keep_part(
     for number, (name, shape) in enumerate(shapes.items()):
         kept = first[name].copy()
         if fills[name].kind in ORDERED:
-            swap = fills[name].kind == "permutation"
-            _reordered(kept, second[name], shape[-1], swap, change, number == chosen, rng)
-            second[name] = kept
+            if change == "few" and number == chosen and (row := shape[-1]) > 2:
+                # Two neighbours change places, or where an order would end with that become equal.
+                at = int(rng.integers(kept.size // row)) * row + int(rng.integers(1, row - 1))
+                pair = kept[at - 1 : at + 1].copy()
+                kept[at - 1 : at + 1] = pair[::-1] if fills[name].kind == "permutation" else pair[:1]
+            second[name] = kept if change == "few" else second[name]
             continue
         last = shape[-1] if len(shape) > 1 else 1
         last *= -(-kept.size // last // MAX_ROWS)
@@ -214,22 +217,6 @@ def _keep_part(
         at = xp.asarray(single * last + rng.integers(last, size=single.size))
         kept[at] = second[name][at]
         second[name] = kept
-
-
-def _reordered(
-    kept: Any, fresh: Any, row: int, swap: bool, change: str, chosen: bool, rng: np.random.Generator
-) -> None:
-    """Changes `kept`, rows of length `row`, within the order that they have: half of them become `fresh`; or in one of
-    the `chosen` array two neighbours change places (`swap`), or become equal, but for the first and the last."""
-    if change == "rows":
-        whole = np.flatnonzero(rng.random(kept.size // row) < 0.5)
-        kept.reshape(-1, row)[whole] = fresh.reshape(-1, row)[whole]
-    elif chosen and row > 2:
-        at = int(rng.integers(kept.size // row)) * row + int(rng.integers(1, row - 1))
-        before = kept[at - 1 : at].copy()
-        if swap:
-            kept[at - 1 : at] = kept[at : at + 1]
-        kept[at : at + 1] = before
 
 
 def draw(
@@ -251,9 +238,8 @@ def draw(
     bounded = declared.high is not None
     values = KINDS["task" if kind == "nans" and (bounded or declared.kind == "sorted") else kind](floats)
     if bounded:
-        special = np.isin(values, np.array([one.value for one in declared.special], floats.precision))
-        low, high = (floats.precision(declared.mean + sign * declared.scale) for sign in (-1, 1))
-        values = np.where(special, values, np.clip(values, low, high))
+        inside = np.clip(values, *(floats.precision(declared.mean + sign * declared.scale) for sign in (-1, 1)))
+        values = np.where(np.isin(values, [one.value for one in declared.special]), values, inside)
     return DTYPES[dtype].from_float(_sorted(values, row) if declared.kind == "sorted" else values)
 
 
@@ -298,7 +284,7 @@ def _integers(
     type, or of so much of it that sums of thousands are no larger than the type."""
     storage = dtype.storage
     low, high = map(int, dtype.span)
-    match declared.shape:
+    match declared.distribution:
         case "uniform":
             first, last = (max(low, min(round(declared.mean + sign * declared.scale), high)) for sign in (-1, 1))
             values = rng.integers(first, last, count, np.int64 if low else np.uint64, endpoint=True)
@@ -315,7 +301,7 @@ def _integers(
         # Five eighths of the bits: 20 of 32.
         most = EXACT if kind in ("uniform", "heavy_tails") else 1 << dtype.size * 5
         low, high = max(low, -most), min(high, most)
-    elif declared.shape == "uniform":
+    elif declared.distribution == "uniform":
         low, high = first, last
     else:
         low, high = int(values.min()), int(values.max())

@@ -159,8 +159,9 @@ def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any],
     try:
         return _call_reference(task, {**scalars_of(task, workload), **inputs}, errors)
     except Exception as error:  # it is the user's code: whatever it raises is named
+        remedy = "or its argument names" if workload in task.workloads else "or exclude such sizes in `requires`"
         raise TaskError(
-            f"{where_of(task, workload)} raises {type(error).__name__}: {error}; fix it or its argument names."
+            f"{where_of(task, workload)} raises {type(error).__name__}: {error}; fix it {remedy}."
         ) from error
 
 
@@ -178,8 +179,9 @@ def load_reference(task: Task) -> None:
 
 
 def where_of(task: Task, workload: Workload) -> str:
-    """The subject of sentences about the reference."""
-    return f"Task {task.name}, workload {workload.name}: the reference {task.reference_name}"
+    """The subject of sentences about the reference, which tell sizes that Tunesmith made up from those of the task."""
+    chosen = "" if workload in task.workloads else ", whose sizes Tunesmith chose to try others than the task's"
+    return f"Task {task.name}, workload {workload.name}{chosen}: the reference {task.reference_name}"
 
 
 def scalars_of(task: Task, workload: Workload, changed: Mapping[str, float] = MappingProxyType({})) -> dict[str, float]:

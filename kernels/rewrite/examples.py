@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Fill, Task, Tolerance, Workload
 from tunesmith.kernels.spec.template import BackendName, LaunchGeometry, Template
+from tunesmith.kernels.spec.validation import validate_task
 
 WHERE = "tune_kernel"
 
@@ -91,13 +93,17 @@ def task_from(
     grid: Sequence[str | int] | None = None,
     block: Sequence[str | int] | None = None,
     tolerance: Mapping[str, tuple[float, float]] | None = None,
+    fills: Mapping[str, Any] = MappingProxyType({}),
 ) -> Task:
     """The task. examples: for each workload NumPy arrays by name, outputs included, and scalars; reference: its text,
     function and framework; grid, block: of the launch, where the code does not tell; tolerance: rtol and atol by data
-    type or output. Raises `SourceError`."""
+    type or output; fills: of arrays, as `Fill` has them, instead of the examples' range. Raises `TunesmithError`."""
     sizes = _Sizes(signature, examples)
     launch = _launch(signature, sizes, grid, block)
-    arguments = tuple(_argument(signature, one.name, sizes, examples) for one in signature.kernel.parameters)
+    arguments = tuple(_argument(signature, one.name, sizes, examples, fills) for one in signature.kernel.parameters)
+    if unknown := fills.keys() - set(signature.read):
+        known = ", ".join(signature.read)
+        raise SourceError(f"{WHERE}: fills: {min(unknown)} is no array that the kernel reads; these are {known}.")
     template = Template(
         name="baseline",
         backend=signature.backend,
@@ -118,7 +124,7 @@ def task_from(
         for one in arguments
         if one.role != "scalar"
     ]
-    return Task(
+    task = Task(
         name=signature.kernel.name,
         entry=signature.kernel.name,
         arguments=arguments,
@@ -130,6 +136,9 @@ def task_from(
         workloads=tuple(workloads),
         backends={signature.backend: BackendSources(baseline=Baseline(label="as given", template=template))},
     )
+
+    validate_task(task, WHERE)
+    return task
 
 
 def _tolerances(given: Mapping[str, tuple[float, float]]) -> dict[str, Tolerance]:
@@ -297,7 +306,9 @@ def _given(name: str, given: Sequence[str | int], sizes: _Sizes) -> list[str]:
     return texts
 
 
-def _argument(signature: Signature, name: str, sizes: _Sizes, examples: Sequence[Mapping[str, Any]]) -> Argument:
+def _argument(
+    signature: Signature, name: str, sizes: _Sizes, examples: Sequence[Mapping[str, Any]], fills: Mapping[str, Any]
+) -> Argument:
     dtype = signature.dtype(name)
     if name in signature.roles:
         role = signature.roles[name]
@@ -306,7 +317,8 @@ def _argument(signature: Signature, name: str, sizes: _Sizes, examples: Sequence
             raise SourceError(
                 f"{WHERE}: {name} is an array of {given.dtype}, but the kernel takes {dtype}; convert it."
             )
-        return Argument(name=name, role=role, dtype=dtype, shape=sizes.shapes[name], fill=_fill(given, role))
+        fill = fills.get(name, _fill(given, role))
+        return Argument(name=name, role=role, dtype=dtype, shape=sizes.shapes[name], fill=fill)
     if name in sizes.derived or name in sizes.of(0):
         return Argument(name=name, role="scalar", dtype=dtype, value=sizes.derived.get(name, name))
     values: set[Any] = {one.get(name) for one in examples}

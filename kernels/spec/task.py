@@ -33,7 +33,12 @@ class Special(Strict):
 
 
 ORDERED = ("sorted", "permutation", "offsets")
-"""The kinds of `Fill` whose elements depend on each other: they hold along the last dimension of an array."""
+"""The kinds of `Fill` whose elements depend on each other, along the last dimension of an array."""
+_ALONE = {
+    "permutation": (False, "a permutation is of 0 to n - 1, of n elements: leave out all but its `kind`"),
+    "offsets": (True, 'offsets go from 0 to `high`: give that, such as high = "nnz", and nothing else'),
+}
+"""Kinds with no other key than `kind`: whether they have `high`, and the mistake where that is not so."""
 
 
 class Fill(Strict):
@@ -41,8 +46,8 @@ class Fill(Strict):
     `sorted`, ascending, and uniform where it has ends, else normal; a `permutation` of 0 to n - 1; or `offsets`, n
     ascending numbers of which the first is 0 and the last `high`. Integer types are rounded.
 
-    low, high: expressions of a workload's sizes, the ends of what is drawn, which both occur. Those of a uniform fill
-    that are numbers become its mean and scale; floats then have other contents in checks, with expressions they do not.
+    low, high: the ends of what is drawn, as expressions of sizes; numbers become mean and scale of a uniform fill. Both
+    occur. In checks floats have further contents, which keep to ends that are expressions.
     """
 
     kind: Literal["normal", "uniform", "constant", "sorted", "permutation", "offsets"] = "normal"
@@ -55,29 +60,25 @@ class Fill(Strict):
     @model_validator(mode="before")
     @classmethod
     def _ends(cls, given: object) -> object:
-        if isinstance(given, str):
-            return {"kind": given}
+        given = {"kind": given} if isinstance(given, str) else given
         if not isinstance(given, dict) or not isinstance(kind := given.get("kind", "uniform"), str):
             return given
         low, high = given.get("low"), given.get("high")
         moved = given.get("mean", 0.0) != 0 or given.get("scale", 1.0) != 1
-        if kind == "permutation" and (low is not None or high is not None or moved or given.get("special")):
-            raise ValueError("a permutation is of 0 to n - 1, of n elements: leave out all but its `kind`")
-        if kind == "offsets" and (low is not None or high is None or moved or given.get("special")):
-            raise ValueError('offsets go from 0 to `high`: give that, such as high = "nnz", and nothing else')
-        if kind in ("permutation", "offsets") or (low is None and high is None):
+        if kind in _ALONE:
+            needs_high, mistake = _ALONE[kind]
+            if moved or low is not None or needs_high != (high is not None) or given.get("special"):
+                raise ValueError(mistake)
+        if kind in _ALONE or (low is None and high is None):
             return given
         if moved or low is None or high is None or kind not in ("uniform", "sorted"):
             raise ValueError(
-                "give `low` and `high`, as numbers or expressions of sizes, both, and neither `mean`, `scale` nor a "
-                "`kind` other than uniform and sorted"
+                "give `low` and `high`, both, and neither `mean`, `scale` nor a `kind` but uniform and sorted"
             )
-        if not (isinstance(low, int | float) and isinstance(high, int | float)):
+        if kind == "sorted" or not (isinstance(low, int | float) and isinstance(high, int | float)):
             return {**given, "kind": kind}
         if not low <= high:
             raise ValueError(f"`low` = {low} lies above `high` = {high}")
-        if kind == "sorted":
-            return given
         kept = {name: value for name, value in given.items() if name not in ("low", "high")}
         return {**kept, "kind": "uniform", "mean": (low + high) / 2, "scale": (high - low) / 2}
 
@@ -89,24 +90,21 @@ class Fill(Strict):
         return self.model_copy(update={"mean": (low + high) / 2, "scale": (high - low) / 2})
 
     @property
-    def shape(self) -> str:
-        """The kind of distribution of the elements, whatever their order."""
+    def distribution(self) -> str:
+        """The kind of the elements, whatever their order."""
         return self.kind if self.kind not in ORDERED else "normal" if self.high is None else "uniform"
 
     @property
     def described(self) -> str:
         """In words, with all digits of whole numbers."""
-        order = "ascending, " if self.kind in ("sorted", "offsets") else ""
-        match self.shape:
-            case _ if self.kind == "permutation":
-                return "a permutation of 0 to n - 1"
-            case "uniform" if self.high is not None:
-                return f"{order}{self.low or 0} to {self.high}"
-            case "uniform":
-                return f"uniform, {self.mean - self.scale:.12g} to {self.mean + self.scale:.12g}"
-            case "constant":
-                return f"constant, {self.mean:.12g}"
-        return f"{order}normal, mean {self.mean:.12g}, scale {self.scale:.12g}"
+        kind = {"sorted": "ascending", "offsets": "ascending"}.get(self.kind, self.kind)
+        if self.kind == "permutation" or self.high is not None:
+            return f"{kind}, {self.low or 0} to {self.high or 'n - 1'}"
+        if self.kind == "uniform":
+            return f"uniform, {self.mean - self.scale:.12g} to {self.mean + self.scale:.12g}"
+        if self.kind == "constant":
+            return f"constant, {self.mean:.12g}"
+        return f"{kind}, mean {self.mean:.12g}, scale {self.scale:.12g}"
 
 
 class Argument(Strict):
@@ -260,11 +258,10 @@ class Task(Strict):
         for argument in self.arguments:
             if argument.dtype not in self.types:
                 _require_dtype(argument.dtype, f"argument {argument.name}: dtype", extra=tuple(self.types))
-            floats = [one for one in self.types.get(argument.dtype, (argument.dtype,)) if DTYPES[one].is_float]
-            if floats and argument.fill.kind in ("permutation", "offsets"):
-                what = "a permutation holds" if argument.fill.kind == "permutation" else "offsets are"
+            options = self.types.get(argument.dtype, (argument.dtype,))
+            if argument.fill.kind in _ALONE and any(DTYPES[one].is_float for one in options):
                 raise ValueError(
-                    f"argument {argument.name}: {what} whole numbers, not {floats[0]}: use int32, or a fill of floats"
+                    f"argument {argument.name}: {argument.fill.kind} are whole numbers: use a type as int32"
                 )
         outputs = {argument.name: self.types.get(argument.dtype, (argument.dtype,)) for argument in self.outputs}
         of_outputs = {dtype for dtypes in outputs.values() for dtype in dtypes}
@@ -374,25 +371,19 @@ class Task(Strict):
 
     @property
     def conditions(self) -> dict[str, str]:
-        """What must hold of sizes, as expressions, for arrays to have the contents that their fills declare; with each
-        the place and the mistake where it does not hold."""
+        """What must hold of sizes, as expressions, for arrays to have the contents that their fills declare; with the
+        place and the mistake where one does not hold."""
         found = {}
         for argument in self.arguments:
-            place, fill = f"argument {argument.name}, key fill", argument.fill
-            last = argument.shape[-1] if argument.shape else ""
-            low, high = fill.low or "0", f"({last}) - 1" if fill.kind == "permutation" else fill.high
-            if high is None:
+            place, fill, last = f"argument {argument.name}, key fill", argument.fill, "".join(argument.shape[-1:])
+            low, high = fill.low or "0", f"{last} - 1" if fill.kind == "permutation" else fill.high
+            if high is None or not last:
                 continue
-            found[f"({low}) <= ({high})"] = f"{place}: `{low}`, its low end, lies above `{high}`: correct one of them"
-            if fill.kind == "offsets":
-                alone = f"{place}: a single offset is both 0 and `{high}`: give the array one element more than rows"
-                found[f"({last}) > 1 or ({high}) == 0"] = alone
+            found[f"({low}) <= ({high})"] = f"{place}: the low end `{low}` lies above `{high}`: correct one of them"
             for dtype in self.types.get(argument.dtype, (argument.dtype,)):
-                least, most = (int(min(max(end, -MAX_INTEGER), MAX_INTEGER)) for end in DTYPES[dtype].span)
-                if not DTYPES[dtype].is_float:
-                    beyond = (
-                        f"{place}: {dtype} holds {least} to {most}, but its ends are `{low}` and `{high}`: widen it"
-                    )
+                if not (kind := DTYPES[dtype]).is_float:
+                    least, most = (int(max(-MAX_INTEGER, min(end, MAX_INTEGER))) for end in kind.span)
+                    beyond = f"{place}: {dtype} holds {least} to {most}, not `{low}` to `{high}`: use a wider type"
                     found[f"{argument.dtype} != {dtype} or {least} <= ({low}) and ({high}) <= {most}"] = beyond
         return found
 
