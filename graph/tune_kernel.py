@@ -160,9 +160,8 @@ def tune_kernel(
     grid, block: of the launch, as expressions of sizes, where the code does not tell. tolerance: (rtol, atol) by data
     type or output. fills: of arrays, as in task files, where more is known than the range of the examples, such as
     {"index": {"low": 0, "high": "n - 1"}, "starts": "sorted"}. opponents: functions like the reference, timed beside
-    the kernel, by name; functions of
-    torch.compile are compiled anew, with its default settings. run_dir, listener, settings: of `tunesmith.graph.tune`.
-    Raises `TunesmithError`.
+    the kernel, by name; functions of torch.compile are compiled anew, with its default settings. run_dir, listener,
+    settings: of `tunesmith.graph.tune`. Raises `TunesmithError`.
     """
     if not callable(reference) and not (isinstance(reference, str) and reference == "baseline"):
         wanted = 'give a function of the arrays that the kernel reads, or "baseline" for the kernel as it came'

@@ -159,10 +159,9 @@ def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any],
     try:
         return _call_reference(task, {**scalars_of(task, workload), **inputs}, errors)
     except Exception as error:  # it is the user's code: whatever it raises is named
-        remedy = "or its argument names" if workload in task.workloads else "or exclude such sizes in `requires`"
-        raise TaskError(
-            f"{where_of(task, workload)} raises {type(error).__name__}: {error}; fix it {remedy}."
-        ) from error
+        remedy = "or its argument names" if workload in task.workloads else "or exclude such sizes by `requires`"
+        what = f"raises {type(error).__name__}: {error}; fix it {remedy}."
+        raise TaskError(f"{where_of(task, workload)} {what}") from error
 
 
 def load_reference(task: Task) -> None:

@@ -100,10 +100,9 @@ def task_from(
     type or output; fills: of arrays, as `Fill` has them, instead of the examples' range. Raises `TunesmithError`."""
     sizes = _Sizes(signature, examples)
     launch = _launch(signature, sizes, grid, block)
+    if not isinstance(fills, Mapping) or not fills.keys() <= set(signature.read):
+        raise SourceError(f"{WHERE}: fills: give a dict by names of {', '.join(signature.read)}, not {fills!r:.80}.")
     arguments = tuple(_argument(signature, one.name, sizes, examples, fills) for one in signature.kernel.parameters)
-    if unknown := fills.keys() - set(signature.read):
-        known = ", ".join(signature.read)
-        raise SourceError(f"{WHERE}: fills: {min(unknown)} is no array that the kernel reads; these are {known}.")
     template = Template(
         name="baseline",
         backend=signature.backend,
@@ -136,8 +135,8 @@ def task_from(
         workloads=tuple(workloads),
         backends={signature.backend: BackendSources(baseline=Baseline(label="as given", template=template))},
     )
-
-    validate_task(task, WHERE)
+    if fills:
+        validate_task(task, WHERE)
     return task
 
 
@@ -317,8 +316,8 @@ def _argument(
             raise SourceError(
                 f"{WHERE}: {name} is an array of {given.dtype}, but the kernel takes {dtype}; convert it."
             )
-        fill = fills.get(name, _fill(given, role))
-        return Argument(name=name, role=role, dtype=dtype, shape=sizes.shapes[name], fill=fill)
+        shape, fill = sizes.shapes[name], fills.get(name, _fill(given, role))
+        return Argument(name=name, role=role, dtype=dtype, shape=shape, fill=fill)
     if name in sizes.derived or name in sizes.of(0):
         return Argument(name=name, role="scalar", dtype=dtype, value=sizes.derived.get(name, name))
     values: set[Any] = {one.get(name) for one in examples}

@@ -72,9 +72,7 @@ class Fill(Strict):
         if kind in _ALONE or (low is None and high is None):
             return given
         if moved or low is None or high is None or kind not in ("uniform", "sorted"):
-            raise ValueError(
-                "give `low` and `high`, both, and neither `mean`, `scale` nor a `kind` but uniform and sorted"
-            )
+            raise ValueError("give `low` and `high`, both, and no `mean`, `scale` or `kind` but uniform and sorted")
         if kind == "sorted" or not (isinstance(low, int | float) and isinstance(high, int | float)):
             return {**given, "kind": kind}
         if not low <= high:
@@ -97,14 +95,16 @@ class Fill(Strict):
     @property
     def described(self) -> str:
         """In words, with all digits of whole numbers."""
-        kind = {"sorted": "ascending", "offsets": "ascending"}.get(self.kind, self.kind)
-        if self.kind == "permutation" or self.high is not None:
-            return f"{kind}, {self.low or 0} to {self.high or 'n - 1'}"
-        if self.kind == "uniform":
-            return f"uniform, {self.mean - self.scale:.12g} to {self.mean + self.scale:.12g}"
-        if self.kind == "constant":
-            return f"constant, {self.mean:.12g}"
-        return f"{kind}, mean {self.mean:.12g}, scale {self.scale:.12g}"
+        match self.kind:
+            case "permutation":
+                return "a permutation of 0 to n - 1"
+            case "uniform" | "sorted" | "offsets" if self.high is not None:
+                return f"{self.kind}, {self.low or 0} to {self.high}"
+            case "uniform":
+                return f"uniform, {self.mean - self.scale:.12g} to {self.mean + self.scale:.12g}"
+            case "constant":
+                return f"constant, {self.mean:.12g}"
+        return f"{self.kind}, mean {self.mean:.12g}, scale {self.scale:.12g}"
 
 
 class Argument(Strict):
@@ -258,11 +258,9 @@ class Task(Strict):
         for argument in self.arguments:
             if argument.dtype not in self.types:
                 _require_dtype(argument.dtype, f"argument {argument.name}: dtype", extra=tuple(self.types))
-            options = self.types.get(argument.dtype, (argument.dtype,))
-            if argument.fill.kind in _ALONE and any(DTYPES[one].is_float for one in options):
-                raise ValueError(
-                    f"argument {argument.name}: {argument.fill.kind} are whole numbers: use a type as int32"
-                )
+            kind, options = argument.fill.kind, self.types.get(argument.dtype, (argument.dtype,))
+            if kind in _ALONE and any(DTYPES[one].is_float for one in options):
+                raise ValueError(f"argument {argument.name}: the fill `{kind}` is of whole numbers: use int32 or int64")
         outputs = {argument.name: self.types.get(argument.dtype, (argument.dtype,)) for argument in self.outputs}
         of_outputs = {dtype for dtypes in outputs.values() for dtype in dtypes}
         for name in self.tolerance:
@@ -376,7 +374,7 @@ class Task(Strict):
         found = {}
         for argument in self.arguments:
             place, fill, last = f"argument {argument.name}, key fill", argument.fill, "".join(argument.shape[-1:])
-            low, high = fill.low or "0", f"{last} - 1" if fill.kind == "permutation" else fill.high
+            low, high = fill.low or "0", f"({last}) - 1" if fill.kind == "permutation" else fill.high
             if high is None or not last:
                 continue
             found[f"({low}) <= ({high})"] = f"{place}: the low end `{low}` lies above `{high}`: correct one of them"
@@ -388,8 +386,7 @@ class Task(Strict):
         return found
 
     def allows(self, workload: Workload, requirement: str | None = None) -> bool:
-        """Whether the kernel may be called with the workload's sizes, or whether one of `requires` or `conditions`
-        allows that."""
+        """Whether the kernel may be called with the workload's sizes, or whether one `requirement` allows that."""
         texts = (*self.requires, *self.conditions) if requirement is None else (requirement,)
         return all(bool(self._number("requires", text, workload)) for text in texts)
 

@@ -86,11 +86,8 @@ def _task_mistakes(task: Task) -> Iterator[str]:
     texts = [("key bytes", task.bytes), ("key flops", task.flops)]
     texts += [(f"key requires[{number}]", text) for number, text in enumerate(task.requires, 1)]
     for argument in task.arguments:
-        ends, shown = (
-            (argument.fill.low, argument.fill.high),
-            (("value", (argument.value,)), ("values", argument.values)),
-        )
-        for key, given in (("shape", argument.shape), *shown, ("fill", ends)):
+        written = {"shape": argument.shape, "value": (argument.value,), "values": argument.values}
+        for key, given in (*written.items(), ("fill", (argument.fill.low, argument.fill.high))):
             texts += [(f"argument {argument.name}, key {key}", text) for text in given if text]
     for place, text in texts:
         yield from _name_mistakes(place, text, task.size_names | task.types.keys())
