@@ -24,7 +24,7 @@ from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import Candidate, TypesKey, types_key
 from tunesmith.kernels.check.coverage import Coverage
-from tunesmith.kernels.check.plan import Step
+from tunesmith.kernels.check.plan import UNINFORMATIVE, Step
 from tunesmith.kernels.check.verify import Edge, Passed, Skipped, excluded
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.outcome import Crashed, LaunchFailed, Outcome, TimedOut, WrongResult, describe
@@ -66,8 +66,8 @@ def for_left_out(
             if isinstance(one, Passed):
                 passed.update(scalars, sizes)
             elif one.reason in BLAMED:
-                # A size is to blame only where no scalar was changed.
-                for pair in scalars or sizes:
+                # A size is to blame only where no scalar was changed, and the contents say something.
+                for pair in scalars or (sizes if steps[one.step].contents.kind not in UNINFORMATIVE else ()):
                     blamed[one.reason, pair[0]].add(pair)
     sentences, all_sizes = [], {name for step in steps.values() for name in step.workload.sizes}
     for (reason, name), pairs in blamed.items():

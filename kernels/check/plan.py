@@ -178,7 +178,7 @@ def _by_gain(shapes: Shapes, steps: Sequence[Step]) -> list[Step]:
     gain of a step only shrinks, so that a queue with outdated gains suffices (Minoux, "Accelerated greedy algorithms
     for maximizing submodular set functions", 1978)."""
     pairs = [step.pairs for step in steps]
-    costs = [1 + FULL_STEP_COST * array_bytes(shapes.task, step.workload) / shapes.cheap[0] for step in steps]
+    costs = [1 + FULL_STEP_COST * shapes.share(step.workload) for step in steps]
     queue = [(-len(of_step) / cost, at) for at, (of_step, cost) in enumerate(zip(pairs, costs, strict=True))]
     heapq.heapify(queue)
     covered: set[tuple[object, object]] = set()
@@ -363,8 +363,7 @@ class Shapes:
         self.task, self.kind, self.like, self.seed = task, limits.kind, like, seed
         self.own = _of_kind(task, limits)
         self.extents = extents(task, self.own)
-        self._requirements: dict[tuple[object, ...], list[str]] = {}
-        self._costs: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._known: dict[tuple[object, ...], tuple[list[str], float, float]] = {}
         self._related_sizes: dict[tuple[object, ...], list[dict[str, int]]] = {}
         smallest = min(self.own, key=lambda one: array_bytes(task, one))
         operations = _number(lambda: task.flops_of(smallest))
@@ -426,6 +425,16 @@ class Shapes:
         larger = [one for one in (*reversed(STEPS_DOWN), most) if size < one <= most]
         return [*(one for one in STEPS_DOWN if one < size), *larger]
 
+    def share(self, workload: Workload) -> float:
+        """What a workload costs of what is cheap; without `flops` as if a result took all inputs that do not grow."""
+        operations = _number(lambda: self.task.flops_of(workload))
+        if not operations:
+            grown = {name for one in self.task.outputs for text in one.shape for name in parse(text).names}
+            alone = _resized(workload, {**workload.sizes, **dict.fromkeys(grown & self.extents, 1)}, workload.types, "")
+            read = [array_bytes(self.task, alone, (one,)) for one in self.task.arguments if one.role == "in"]
+            operations = array_bytes(self.task, workload, self.task.outputs) * max(read, default=1)
+        return max(array_bytes(self.task, workload) / self.cheap[0], operations / self.cheap[1])
+
     def allow_long(self, number: int) -> bool:
         """Whether some extent may be `number` and one more where the others are 1."""
         small = self.like.sizes | dict.fromkeys(self.extents, 1)
@@ -435,19 +444,20 @@ class Shapes:
 
     def _broken(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> list[str]:
         """The task's requirements that do not hold, or cannot be computed."""
-        key = (*sizes.values(), *types.values())
-        if key not in self._requirements:
-            workload = _resized(self.like, sizes, types, "")
-            texts = (*self.task.requires, *self.task.conditions)
-            self._requirements[key] = [text for text in texts if not _allows(self.task, workload, text)]
-        return self._requirements[key]
+        return self._judged(sizes, types)[0]
 
     def _costs_at_most(self, most: tuple[float, float], sizes: Mapping[str, int], types: Mapping[str, str]) -> bool:
-        key = (*sizes.values(), *types.values())
-        if key not in self._costs:
-            workload = _resized(self.like, sizes, types, "")
-            self._costs[key] = array_bytes(self.task, workload), _number(lambda: self.task.flops_of(workload))
-        return self._costs[key][0] <= most[0] and self._costs[key][1] <= most[1]
+        _, moved, done = self._judged(sizes, types)
+        return moved <= most[0] and done <= most[1]
+
+    def _judged(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> tuple[list[str], float, float]:
+        """`_broken`, bytes and operations of made-up sizes."""
+        task, key = self.task, (*sizes.values(), *types.values())
+        if key not in self._known:
+            made = _resized(self.like, sizes, types, "")
+            broken = [text for text in (*task.requires, *task.conditions) if not _allows(task, made, text)]
+            self._known[key] = broken, array_bytes(task, made), _number(lambda: task.flops_of(made))
+        return self._known[key]
 
 
 def _resized(like: Workload, sizes: Mapping[str, int], types: Mapping[str, str], origin: str) -> Workload:
@@ -461,10 +471,7 @@ def _of_kind(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
 
 def _allows(task: Task, workload: Workload, requirement: str | None = None) -> bool:
     """Whether all that a task requires, or one such text, holds for made-up sizes; not where it cannot be computed."""
-    try:
-        return task.allows(workload, requirement)
-    except TunesmithError:
-        return False
+    return _number(lambda: task.allows(workload, requirement)) is True
 
 
 def _number(compute: Callable[[], float]) -> float:

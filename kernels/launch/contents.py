@@ -190,13 +190,13 @@ def _keep_part(
     rng: np.random.Generator,
 ) -> None:
     """Has the second variant differ from the first by no more than `change` says (see `Contents`): a kernel that looks
-    at a part of its data, and leaves what is there when that part is right, is wrong elsewhere."""
+    at a part of its data, and leaves what is there when that part is right, is wrong elsewhere.
+    In an array with an order, that is the whole, or two neighbours change places, or become equal to keep to it."""
     chosen = int(rng.integers(len(shapes)))
     for number, (name, shape) in enumerate(shapes.items()):
         kept = first[name].copy()
         if fills[name].kind in ORDERED:
             if change == "few" and number == chosen and (row := shape[-1]) > 2:
-                # Two neighbours change places, or where an order would end with that become equal.
                 at = int(rng.integers(kept.size // row)) * row + int(rng.integers(1, row - 1))
                 pair = kept[at - 1 : at + 1].copy()
                 kept[at - 1 : at + 1] = pair[::-1] if fills[name].kind == "permutation" else pair[:1]
@@ -248,11 +248,10 @@ def _indices(kind: str, rows: int, row: int, last: int | None, rng: np.random.Ge
     "zeros", and all is in order or reversed under "sorted". Of offsets, the steps are equal under "constant", grow or
     shrink under "sorted", and all but one, the last or one at random, are 0 under "zeros" and "heavy_tails"."""
     steps = np.broadcast_to(np.arange(row), (rows, row))
+    if last is None:
+        ordered = steps[:, ::-1] if kind == "sorted" and variant else steps
+        return ordered if kind in ("zeros", "sorted") else rng.permuted(steps, axis=1)
     match kind:
-        case "zeros" | "sorted" if last is None:
-            return steps[:, ::-1] if kind == "sorted" and variant else steps
-        case _ if last is None:
-            return rng.permuted(steps, axis=1)
         case "constant" | "sorted":
             share = steps / max(1, row - 1)
             bent = share if kind == "constant" else 1 - (1 - share) ** 2 if variant else share**2

@@ -159,9 +159,9 @@ def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any],
     try:
         return _call_reference(task, {**scalars_of(task, workload), **inputs}, errors)
     except Exception as error:  # it is the user's code: whatever it raises is named
-        remedy = "or its argument names" if workload in task.workloads else "or exclude such sizes by `requires`"
-        what = f"raises {type(error).__name__}: {error}; fix it {remedy}."
-        raise TaskError(f"{where_of(task, workload)} {what}") from error
+        raise TaskError(
+            f"{where_of(task, workload)} raises {type(error).__name__}: {error}; fix it or its argument names."
+        ) from error
 
 
 def load_reference(task: Task) -> None:
@@ -178,8 +178,9 @@ def load_reference(task: Task) -> None:
 
 
 def where_of(task: Task, workload: Workload) -> str:
-    """The subject of sentences about the reference, which tell sizes that Tunesmith made up from those of the task."""
-    chosen = "" if workload in task.workloads else ", whose sizes Tunesmith chose to try others than the task's"
+    """The subject of sentences about the reference, which tell sizes that were made up from those of the task."""
+    own, why = workload in task.workloads, "; rule them out by `requires` if no caller has them"
+    chosen = "" if own else f" (sizes that Tunesmith chose, to try others than the task's{why})"
     return f"Task {task.name}, workload {workload.name}{chosen}: the reference {task.reference_name}"
 
 

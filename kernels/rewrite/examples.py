@@ -102,7 +102,8 @@ def task_from(
     launch = _launch(signature, sizes, grid, block)
     if not isinstance(fills, Mapping) or not fills.keys() <= set(signature.read):
         raise SourceError(f"{WHERE}: fills: give a dict by names of {', '.join(signature.read)}, not {fills!r:.80}.")
-    arguments = tuple(_argument(signature, one.name, sizes, examples, fills) for one in signature.kernel.parameters)
+    like = [_argument(signature, one.name, sizes, examples) for one in signature.kernel.parameters]
+    arguments = tuple(Argument(**{**one.model_dump(), "fill": fills.get(one.name, one.fill)}) for one in like)
     template = Template(
         name="baseline",
         backend=signature.backend,
@@ -305,9 +306,7 @@ def _given(name: str, given: Sequence[str | int], sizes: _Sizes) -> list[str]:
     return texts
 
 
-def _argument(
-    signature: Signature, name: str, sizes: _Sizes, examples: Sequence[Mapping[str, Any]], fills: Mapping[str, Any]
-) -> Argument:
+def _argument(signature: Signature, name: str, sizes: _Sizes, examples: Sequence[Mapping[str, Any]]) -> Argument:
     dtype = signature.dtype(name)
     if name in signature.roles:
         role = signature.roles[name]
@@ -316,8 +315,7 @@ def _argument(
             raise SourceError(
                 f"{WHERE}: {name} is an array of {given.dtype}, but the kernel takes {dtype}; convert it."
             )
-        shape, fill = sizes.shapes[name], fills.get(name, _fill(given, role))
-        return Argument(name=name, role=role, dtype=dtype, shape=shape, fill=fill)
+        return Argument(name=name, role=role, dtype=dtype, shape=sizes.shapes[name], fill=_fill(given, role))
     if name in sizes.derived or name in sizes.of(0):
         return Argument(name=name, role="scalar", dtype=dtype, value=sizes.derived.get(name, name))
     values: set[Any] = {one.get(name) for one in examples}

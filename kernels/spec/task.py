@@ -34,21 +34,14 @@ class Special(Strict):
 
 ORDERED = ("sorted", "permutation", "offsets")
 """The kinds of `Fill` whose elements depend on each other, along the last dimension of an array."""
-_ALONE = {
-    "permutation": (False, "a permutation is of 0 to n - 1, of n elements: leave out all but its `kind`"),
-    "offsets": (True, 'offsets go from 0 to `high`: give that, such as high = "nnz", and nothing else'),
-}
-"""Kinds with no other key than `kind`: whether they have `high`, and the mistake where that is not so."""
 
 
 class Fill(Strict):
     """How an input's elements are drawn: normal(mean, scale), uniform(mean - scale, mean + scale) or constant(mean);
     `sorted`, ascending, and uniform where it has ends, else normal; a `permutation` of 0 to n - 1; or `offsets`, n
     ascending numbers of which the first is 0 and the last `high`. Integer types are rounded.
-
-    low, high: the ends of what is drawn, as expressions of sizes; numbers become mean and scale of a uniform fill. Both
-    occur. In checks floats have further contents, which keep to ends that are expressions.
-    """
+    low, high: ends that occur, as expressions of sizes, to which further contents of floats in checks keep as well;
+    numbers become mean and scale of a uniform fill."""
 
     kind: Literal["normal", "uniform", "constant", "sorted", "permutation", "offsets"] = "normal"
     mean: float = 0.0
@@ -65,11 +58,12 @@ class Fill(Strict):
             return given
         low, high = given.get("low"), given.get("high")
         moved = given.get("mean", 0.0) != 0 or given.get("scale", 1.0) != 1
-        if kind in _ALONE:
-            needs_high, mistake = _ALONE[kind]
-            if moved or low is not None or needs_high != (high is not None) or given.get("special"):
-                raise ValueError(mistake)
-        if kind in _ALONE or (low is None and high is None):
+        if kind in ("permutation", "offsets"):
+            if moved or low is not None or (kind == "offsets") != (high is not None) or given.get("special"):
+                other = ' but `high`, its last, such as high = "nnz"' if kind == "offsets" else ""
+                raise ValueError(f"a fill of the kind {kind} has no further key{other}")
+            return given
+        if low is None and high is None:
             return given
         if moved or low is None or high is None or kind not in ("uniform", "sorted"):
             raise ValueError("give `low` and `high`, both, and no `mean`, `scale` or `kind` but uniform and sorted")
@@ -259,7 +253,7 @@ class Task(Strict):
             if argument.dtype not in self.types:
                 _require_dtype(argument.dtype, f"argument {argument.name}: dtype", extra=tuple(self.types))
             kind, options = argument.fill.kind, self.types.get(argument.dtype, (argument.dtype,))
-            if kind in _ALONE and any(DTYPES[one].is_float for one in options):
+            if kind in ("permutation", "offsets") and any(DTYPES[one].is_float for one in options):
                 raise ValueError(f"argument {argument.name}: the fill `{kind}` is of whole numbers: use int32 or int64")
         outputs = {argument.name: self.types.get(argument.dtype, (argument.dtype,)) for argument in self.outputs}
         of_outputs = {dtype for dtypes in outputs.values() for dtype in dtypes}
@@ -369,13 +363,12 @@ class Task(Strict):
 
     @property
     def conditions(self) -> dict[str, str]:
-        """What must hold of sizes, as expressions, for arrays to have the contents that their fills declare; with the
-        place and the mistake where one does not hold."""
+        """What must hold of sizes for arrays to be filled as declared: expressions, with the mistake where one fails."""
         found = {}
         for argument in self.arguments:
             place, fill, last = f"argument {argument.name}, key fill", argument.fill, "".join(argument.shape[-1:])
             low, high = fill.low or "0", f"({last}) - 1" if fill.kind == "permutation" else fill.high
-            if high is None or not last:
+            if not high or not last:
                 continue
             found[f"({low}) <= ({high})"] = f"{place}: the low end `{low}` lies above `{high}`: correct one of them"
             for dtype in self.types.get(argument.dtype, (argument.dtype,)):

@@ -79,10 +79,7 @@ def _task_mistakes(task: Task) -> Iterator[str]:
                 yield f"{place}: the dtype '{dtype}' of {name} is not known; [types] allows {options}"
         for key, size in workload.sizes.items():
             if size <= 0:
-                yield (
-                    f"{place}: the size {key} = {size} is not positive; what may be zero or negative is no size but a "
-                    f'scalar with a value of its own, such as value = "{size}"'
-                )
+                yield f'{place}: the size {key} = {size} is not positive; a scalar that is no size has value = "{size}"'
     texts = [("key bytes", task.bytes), ("key flops", task.flops)]
     texts += [(f"key requires[{number}]", text) for number, text in enumerate(task.requires, 1)]
     for argument in task.arguments:
