@@ -181,6 +181,12 @@ MISTAKES = [
     ("task.toml", '["ceil_div(n, 256)"]', "[]", "key backends.cuda.baseline.launch.grid: list at least 1, not []."),
     ("task.toml", FILL, "fill = { low = 5 }", "key arguments[x].fill: give `low` and `high`"),
     ("task.toml", FILL, "fill = { low = 5, high = 1 }", "lies above"),
+    ("task.toml", FILL, 'fill = { low = 0, high = "m - 1" }', "argument x, key fill: In the expression `m - 1`, col"),
+    ("task.toml", FILL, 'fill = { low = "n", high = "n - 1" }', "the low end `n` lies above `n - 1`: correct one of"),
+    ("task.toml", FILL, 'fill = { kind = "permutation", low = 1 }', "the kind permutation has no further key."),
+    ("task.toml", FILL, 'fill = "offsets"', 'has no further key but `high`, its last, such as high = "nnz".'),
+    ("task.toml", FILL, 'fill = "permutation"', "argument x: the fill `permutation` is of whole numbers: use int32"),
+    ("task.toml", "sizes = { n = 1000 }", "sizes = { n = 0 }", 'a scalar that is no size has value = "0"'),
     ("reference.py", "n):", "n)", "key reference: it is not valid Python (line 1 of its file)"),
     ("reference.py", "def scale", "def other", "key reference: there is no function 'scale' in its file; it has other"),
 ]
