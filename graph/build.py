@@ -28,7 +28,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import Planned, StepTaken
+from tunesmith.graph.journal.events import Planned, Searched, StepTaken
 from tunesmith.graph.journal.log import RunLog, stage_of
 from tunesmith.graph.models.recorded import NotRecorded
 from tunesmith.graph.progress import Progress
@@ -225,7 +225,7 @@ def _sent_back(name: str, goto: object, state: State, update: State, context: Co
         update["done"] = "rounds"
         return ""
     if goto == "template":
-        if context.log.searched(stage) is not None:
+        if context.log.last(Searched, stage) is not None:
             raise RoleError(
                 f"The role {name} sends round {state['round']} back to template when it was searched already; behind "
                 "tune or test, send it back to plan, which begins another round."

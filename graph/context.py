@@ -137,7 +137,7 @@ class Context:
     def note(self, role: str, sentence: str, stage: str, failure: FailureKind | Literal[""] = "") -> None:
         """Journals and shows that something did not go as planned, once for each stage and sentence. failure: the kind
         of a model's failure, where that is the reason."""
-        if all(note.sentence != sentence for note in self.log.notes(stage)):
+        if all(note.sentence != sentence for note in self.log.events(Noted, stage)):
             self.journal.append(Noted(role=role, sentence=sentence, failure=failure), stage)
             self.listener(Progress(role, sentence))
 
@@ -177,7 +177,7 @@ class Context:
 
     def seconds_left(self) -> float:
         limit = self.settings.time_limit
-        return float("inf") if limit is None else limit - self.log.seconds_spent
+        return float("inf") if limit is None else limit - self.journal.seconds_spent()
 
     def search_seconds_left(self) -> float:
         """The time that the limit leaves when the final comparison has had its share."""

@@ -263,13 +263,12 @@ def _prior_of_run(folder: Path) -> EarlierResults:
     Templates that never came into the run, or that a role took out of it, are left out."""
     with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
-        started, baseline = log.started, log.baseline
-        if started is None or baseline is None:
+        if (baseline := log.baseline) is None:
             raise JournalError(f"--prior: the run in {folder} has measured nothing yet; name another.")
         of, vetoed = log.objective, log.vetoed()
         names = {event.id: event.template.name for event in log.events(TemplateAdded)}
         base = quantities_of(baseline, of)
-        weights = {workload.name: workload.weight for workload in started.task.workloads}
+        weights = {workload.name: workload.weight for workload in log.started.task.workloads}
         found: dict[str, list[KnownResult]] = {}
         for evaluation in log.evaluations():
             whole = evaluation.failure is not None or set(base) <= set(evaluation.outcomes)
@@ -332,8 +331,8 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
     """Keeps the results of a run's final comparison: on each workload the best configuration and the general one, where
     they are shown to be faster than the baseline. A store that cannot be written is reported."""
     store = open_store() if context.settings.wisdom and verdict.objective == "time" else None
-    reached, started = context.log.entries(VerdictReached), context.log.started
-    if store is None or not reached or started is None or started.device.driver != context.device.driver:
+    reached = context.log.entries(VerdictReached)
+    if store is None or not reached or context.log.started.device.driver != context.device.driver:
         # With another driver it is not known which of the two it was measured with.
         return
     # A run that had ended may be finished again, days later.

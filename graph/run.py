@@ -73,7 +73,11 @@ def _extended(journal: Journal, settings: Settings, given: dict[str, Any]) -> Se
     changed = {name: given[name] for name in ("dispatch_shapes",) if name in given}
     if given.keys() - changed.keys():
         log, more_time = RunLog(journal), given.get("time_limit")
-        spent, had, step = log.seconds_spent, max((plan.round for plan in log.plans), default=0), log.last(StepTaken)
+        spent, had, step = (
+            journal.seconds_spent(),
+            max((plan.round for plan in log.plans), default=0),
+            log.last(StepTaken),
+        )
         limit = math.inf if settings.time_limit is None else settings.time_limit
         # A run also ends by time while its rest would only do for a comparison.
         if not more_time and (spent >= limit or (step is not None and step.done == "time")):
@@ -201,8 +205,6 @@ def resumed(
     with Journal(folder, create=False) as journal, alone(folder):
         log = RunLog(journal)
         started = log.started
-        if started is None:
-            raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
         settings = started.settings
         for extension in log.events(Extended):
             settings = settings.model_copy(update=extension.model_dump(exclude_none=True))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from tunesmith.graph.journal.records import FailureExample, Racing, Verdict, Ver
 from tunesmith.graph.journal.store import RESTORE, Entry, Journal, JournalError
 from tunesmith.graph.state import Plan
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.outcome import Evaluation, Measured, Objective, Resources, WrongResult, describe
+from tunesmith.kernels.outcome import Evaluation, Measured, Objective, WrongResult, describe
 from tunesmith.kernels.search import Observation
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
@@ -98,7 +98,7 @@ def failure_examples(found: Iterable[Evaluation]) -> list[FailureExample]:
 
 
 def racing(found: Iterable[Evaluation]) -> Racing:
-    """What dropping clear losers early saved."""
+    """The savings of ending the measurement of clear losers early."""
     measured = [one for each in found for one in each.outcomes.values() if isinstance(one, Measured)]
     early, full = ([one.sampling_seconds for one in measured if one.dropped == dropped] for dropped in (True, False))
     usual = sum(full) / len(full) if full else 0.0
@@ -170,9 +170,11 @@ class RunLog:
     # The run as a whole
 
     @property
-    def started(self) -> kinds.RunStarted | None:
-        """What the run was begun with."""
-        return self.last(kinds.RunStarted)
+    def started(self) -> kinds.RunStarted:
+        """The beginning of the run. Raises `JournalError` where the journal has none."""
+        if (event := self.last(kinds.RunStarted)) is None:
+            raise JournalError(f"The journal in {self._journal.folder} has no beginning of a run: tune again.")
+        return event
 
     def extended_after(self, entry: Entry[kinds.Event]) -> bool:
         """Whether the run was extended after an entry, which then no longer ends it."""
@@ -194,7 +196,7 @@ class RunLog:
     @property
     def objective(self) -> Objective:
         """The quantity that the run minimises."""
-        return "time" if self.started is None else self.started.settings.objective
+        return self.started.settings.objective
 
     @property
     def baseline_quantities(self) -> dict[str, float] | None:
@@ -206,11 +208,6 @@ class RunLog:
         """The device's roofs, once they are measured."""
         event = self.last(kinds.RooflineMeasured)
         return None if event is None else event.roofline
-
-    @property
-    def seconds_spent(self) -> float:
-        """Working time of all sessions so far."""
-        return self._journal.seconds_spent()
 
     # Plans
 
@@ -240,11 +237,6 @@ class RunLog:
             )
         return found
 
-    def chosen_templates(self, stage: str) -> list[str] | None:
-        """Ids of the templates that a round tunes, by its last choice; None before it is made."""
-        event = self.last(kinds.TemplatesChosen, stage)
-        return None if event is None else list(event.ids)
-
     def seeds(self, stage: str, template_id: str) -> list[Config]:
         """Configurations that a model proposes for a template of a round."""
         proposed = (event for event in self.events(kinds.SeedsProposed, stage) if event.template == template_id)
@@ -269,16 +261,6 @@ class RunLog:
         """The evaluations of one template, in the order they ended."""
         return [entry for entry in self.entries(kinds.Evaluated) if entry.event.evaluation.template == template_id]
 
-    def search_history(self, stage: str) -> list[kinds.Asked | kinds.Evaluated]:
-        """The questions and results of the searches of a round, in their order."""
-        asked, evaluated = self.entries(kinds.Asked, stage), self.entries(kinds.Evaluated, stage)
-        found: list[Entry[kinds.Asked | kinds.Evaluated]] = [*asked, *evaluated]
-        return [entry.event for entry in sorted(found, key=lambda entry: entry.sequence)]
-
-    def searched(self, stage: str) -> kinds.Searched | None:
-        """What the searches of a round did, once they have ended."""
-        return self.last(kinds.Searched, stage)
-
     # Tests
 
     def comparisons(self, stage: str) -> dict[str, kinds.Compared]:
@@ -286,9 +268,9 @@ class RunLog:
         last comparison first, to whose order its opponents refer."""
         found: dict[str, kinds.Compared] = {}
         for event in self.events(kinds.Compared, stage):
-            own = {(one.template, config_key(one.config)) for one in event.entries}
+            own = {one.key for one in event.entries}
             before = found[event.workload].entries if event.workload in found else ()
-            kept = (one for one in before if (one.template, config_key(one.config)) not in own)
+            kept = (one for one in before if one.key not in own)
             found[event.workload] = event.model_copy(update={"entries": (*event.entries, *kept)})
         return found
 
@@ -306,46 +288,35 @@ class RunLog:
     def examinations(self) -> dict[VerifiedKernel, Verification]:
         """The examinations of winners, the last one of each."""
         found = (event.examination for event in self.events(kinds.Examined))
-        return {(one.template, config_key(one.config), one.workload): one for one in found}
+        return {(*one.key, one.workload): one for one in found}
 
     def rejected(self) -> dict[tuple[str, str], str]:
         """Kernels (template id and configuration as text) that a round's last comparison or an examination found wrong,
         on contents or sizes that no search has seen, and why."""
         wrong = {
-            (one.template, config_key(one.config)): f"on {event.workload}: {describe(one.failure)}"
+            one.key: f"on {event.workload}: {describe(one.failure)}"
             for event in self.events(kinds.Compared)
             for one in event.entries
             if isinstance(one.failure, WrongResult)
         }
-        examined = (event.examination for event in self.events(kinds.Examined))
-        return wrong | {
-            (one.template, config_key(one.config)): one.detail for one in examined if one.verdict == "rejected"
-        }
+        return wrong | {one.key: one.detail for one in self.examinations().values() if one.verdict == "rejected"}
 
     def verdict(self, stage: str | None = None) -> Verdict | None:
         """The last verdict, of a round or of the run."""
         event = self.last(kinds.VerdictReached, stage)
         return None if event is None else event.verdict
 
-    # What roles and models said
-
-    def notes(self, stage: str | None = None) -> list[kinds.Noted]:
-        """What did not go as planned; in one stage, or in all."""
-        return self.events(kinds.Noted, stage)
+    # Explanations and evidence
 
     def explanations(self) -> Mapping[int, tuple[str, ...]]:
         """A model's words on each round, by its number."""
         return {round_of(entry.stage): entry.event.lines for entry in self.entries(kinds.Explained)}
 
     def evidence(self, which: str, config: Config) -> kinds.EvidenceKept | None:
-        """What is known of the machine code of a kernel ("baseline" or a template's id) at a configuration."""
+        """The evidence on the machine code of a kernel ("baseline" or a template's id) at a configuration."""
         key = config_key(config)
         found = (event for event in self.events(kinds.EvidenceKept) if (event.which, event.config) == (which, key))
         return next(found, None)
-
-    def model_calls(self) -> Iterator[Entry[kinds.ModelAsked | kinds.ModelCalled]]:
-        """What was asked of models and how it ended, in its order."""
-        return self._journal.entries(kinds.ModelAsked, kinds.ModelCalled)
 
 
 REJECTED = "wrong in the last check"
@@ -380,10 +351,6 @@ class Node(kinds.TemplateAdded):
     @property
     def best_config(self) -> Config | None:
         return self.ranked[0][1].config if self.ranked else None
-
-    @property
-    def best_resources(self) -> Resources | None:
-        return self.ranked[0][1].resources if self.ranked else None
 
     @property
     def best_seconds(self) -> dict[str, float]:
@@ -491,10 +458,6 @@ class Tree:
         """The measured nodes, the best first, without vetoed ones."""
         measured = [node for node in self.nodes if node.best is not None and not node.vetoed]
         return sorted(measured, key=lambda node: node.best or math.inf)
-
-    def best(self, count: int) -> list[Node]:
-        """The first `count` of `ranked`."""
-        return self.ranked[:count]
 
     @property
     def usable(self) -> list[Node]:

@@ -94,7 +94,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, *, create: bool, reading: bool = False) -> None:
-        path, self._folder = folder / "journal.sqlite", folder
+        path, self.folder = folder / "journal.sqlite", folder
         if create:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -146,8 +146,8 @@ class Journal:
         number of the last one. Raises `JournalError`."""
         place = self._session, time.monotonic() - self._started, time.time()
         rows = [(*place, event.kind, stage, json.dumps(event.to_json())) for event, stage in events]
-        resume = f", and go on with `tunesmith resume {self._folder}`; what was measured before is kept"
-        with _explained(f"The journal in {self._folder} cannot be written", resume):
+        resume = f", and go on with `tunesmith resume {self.folder}`; what was measured before is kept"
+        with _explained(f"The journal in {self.folder} cannot be written", resume):
             cursor = self._connection.execute(
                 "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES "
                 + ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(rows)),
@@ -162,7 +162,7 @@ class Journal:
         names = [] if Event in kinds else [kind.kind for kind in kinds]
         of_kinds = f"AND kind IN ({', '.join('?' * len(names))})" if names else ""
         query = f"SELECT sequence, at, kind, stage, data FROM events WHERE sequence > ? {of_kinds}"
-        with _explained(f"The journal in {self._folder} cannot be read"):
+        with _explained(f"The journal in {self.folder} cannot be read"):
             rows = self._connection.execute(f"{query} ORDER BY sequence", [after, *names]).fetchall()
         for row in rows:
             yield self._read(row)
@@ -184,7 +184,7 @@ class Journal:
             except (ValueError, TypeError) as error:
                 why = f"its data is not valid JSON: {error}"
         raise JournalError(
-            f"Entry {sequence} ({kind}) of the journal in {self._folder} is damaged or of another version ({why}); "
+            f"Entry {sequence} ({kind}) of the journal in {self.folder} is damaged or of another version ({why}); "
             f"{RESTORE}."
         )
 

@@ -16,7 +16,7 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from tunesmith.graph.journal.events import ModelAsked, ModelCalled, ModelMethodFound
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import ModelsUsage, RoleUsage, Tokens
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.store import Entry, Journal
 from tunesmith.graph.models.calls import (
     AGAIN,
     Completion,
@@ -101,7 +101,8 @@ class Ledger:
         self.bodies: dict[str, dict[str, Any]] = {}
         self._spent: list[tuple[ModelAsked | ModelCalled, Tokens]] = []
         self._ended: list[ModelCalled] = []
-        for entry in RunLog(journal).model_calls():
+        calls: Iterator[Entry[ModelAsked | ModelCalled]] = journal.entries(ModelAsked, ModelCalled)
+        for entry in calls:
             self.add(entry.event)
         if live:
             for request_id in list(self.under_way):

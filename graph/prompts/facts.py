@@ -249,7 +249,7 @@ def node_facts(context: Context, node: Node, *, source: bool, machine: bool = Tr
     }
     if source:
         config = node.best_config or node.template.default_config
-        facts |= kernel_facts(context, node.id, node.template, config, node.best_resources)
+        facts |= kernel_facts(context, node.id, node.template, config, ranked[0][1].resources if ranked else None)
     return facts if machine else facts | {"instructions": (), "hot_lines": (), "counters": (), "note": ""}
 
 

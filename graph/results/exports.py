@@ -332,8 +332,6 @@ def read_results(run: Path) -> dict[str, list[ConfigResult]]:
     found: dict[str, list[ConfigResult]] = {}
     with Journal(run, create=False, reading=True) as journal:
         log = RunLog(journal)
-        if log.started is None:
-            raise TunesmithError(f"{run} has a journal without a beginning; tune again.")
         task, names = log.started.task, list(log.baseline_seconds or {})
         weights = {workload.name: workload.weight for workload in task.workloads}
         for evaluation in log.evaluations():

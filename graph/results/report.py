@@ -17,7 +17,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tunesmith.graph.journal.events import Evaluated
+from tunesmith.graph.journal.events import Evaluated, TemplatesChosen
 from tunesmith.graph.journal.log import RunLog, objective, read_tree, stage_of
 from tunesmith.graph.journal.records import Figures, WorkloadRow
 from tunesmith.graph.results.best import source_name
@@ -231,7 +231,7 @@ def _us(log: RunLog, evaluation: Evaluation, workloads: Sequence[str]) -> float 
 
 
 def _weights(log: RunLog) -> dict[str, float]:
-    return {} if log.started is None else {one.name: one.weight for one in log.started.task.workloads}
+    return {one.name: one.weight for one in log.started.task.workloads}
 
 
 def _tuned(log: RunLog, summary: Summary) -> tuple[str, ...]:
@@ -319,11 +319,11 @@ def rounds(log: RunLog) -> list[dict[str, Any]]:
     found = []
     for plan in log.plans:
         stage = stage_of(plan.round)
-        verdict = log.verdict(stage)
+        verdict, chosen = log.verdict(stage), log.last(TemplatesChosen, stage)
         found.append(
             {
                 "plan": plan,
-                "templates": [log.template(one).name for one in log.chosen_templates(stage) or []],
+                "templates": [log.template(one).name for one in (chosen.ids if chosen else ())],
                 "ratio": None if verdict is None else verdict.ratio,
                 "explanation": log.explanations().get(plan.round, ()),
             }

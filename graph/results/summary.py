@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import Dispatching, dispatching
-from tunesmith.graph.journal.events import Compared, Evaluated, Explained, RunStarted, Searched
+from tunesmith.graph.journal.events import Compared, Evaluated, Explained, Noted, RunStarted, Searched
 from tunesmith.graph.journal.log import RunLog, failure_examples, failures_by_kind
 from tunesmith.graph.journal.records import (
     ExaminationRow,
@@ -142,7 +142,7 @@ def summarise(context: Context, done: str) -> Summary:
         baseline_label=context.sources.baseline.label,
         settings=context.settings.model_dump(mode="json"),
         ended_by=done,
-        seconds=round(log.seconds_spent, 3),
+        seconds=round(context.journal.seconds_spent(), 3),
         evaluations=len(found),
         from_cache=sum(evaluation.cached for evaluation in found),
         failures=failures_by_kind(found),
@@ -161,7 +161,7 @@ def summarise(context: Context, done: str) -> Summary:
             if node.round
         ),
         explanations=tuple(Explanation(stage=entry.stage, lines=entry.event.lines) for entry in log.entries(Explained)),
-        notes=(*unsteady(verdict), *(note.sentence for note in log.notes()), *context.task.caveats),
+        notes=(*unsteady(verdict), *(note.sentence for note in log.events(Noted)), *context.task.caveats),
         dispatching=dispatching(context, verdict),
         roofline=context.roofline(),
         versions=versions(),
@@ -240,8 +240,7 @@ def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
     """
     with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
-        if log.started is None:
-            raise JournalError(f"{folder} has a journal without a beginning, so there is nothing to write as a table.")
+        _ = log.started  # a table is of a run, which has a beginning
         rows = list(_rows(log))
     parameters = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)
     require_writable_file(out, "--csv", begins=",".join((*FIRST, *COMPARED)).encode(), force=force)

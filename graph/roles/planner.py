@@ -169,7 +169,7 @@ def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
     """The plan of round `number`, of branches of the kinds that the run's arm has. Measures the baseline and the
     device's roofs where the journal has none."""
     kinds, wanted = KINDS_OF_ARM[context.settings.arm], context.settings.branches
-    known = next((node.best_seconds for node in tree.best(1)), {})
+    known = next((node.best_seconds for node in tree.ranked[:1]), {})
     seconds = {name: known.get(name, baseline) for name, baseline in baseline_seconds(context).items()}
     if (calls := calls_left(context)) is not None:
         wanted = min(wanted, calls)
@@ -200,7 +200,7 @@ _ANEW = "organise the work in another way than was tried, for what bounds it, an
 def options_of(tree: Tree) -> list[Branch]:
     """What the tree allows to be written next, one branch of each kind: the kinds with the fewest answers since the
     first round come first, and of several the one that has gained most a call on the kernels that we measured."""
-    if not (best := tree.best(2)):
+    if not (best := tree.ranked[:2]):
         return [_branch(BASELINE, "template"), _branch(BASELINE, "rewrite")]
     made: list[Node | FailedBranch] = [*tree.nodes, *tree.attempts]
     children, answers = {(one.parent, one.made_by) for one in made}, Counter[BranchKind]()
@@ -285,7 +285,7 @@ class Planner:
         # The machine code of the baseline and of the best, where the most is to be gained.
         workload, stage = _most_to_gain(context, context.tuned, baseline), stage_of(number)
         examine(context, "baseline", context.sources.baseline.template, {}, workload, stage)
-        for node in tree.best(1):
+        for node in tree.ranked[:1]:
             assert node.best_config is not None
             examine(context, node.id, node.template, node.best_config, workload, stage)
         if by_rules:
@@ -320,7 +320,7 @@ def _ask(context: Context, models: Models, number: int, tree: Tree, objections: 
 
 def plan_messages(context: Context, number: int, tree: Tree, objections: list[str]) -> tuple[Message, ...]:
     """The planner's prompt for a round. What it says depends on the journal alone."""
-    full = tree.best(TEMPLATES_WITH_SOURCE)
+    full = tree.ranked[:TEMPLATES_WITH_SOURCE]
     # What was not measured yet has no rank, but a planner can only judge it by its source.
     full += [node for node in tree.usable if node.best is None][: max(0, TEMPLATES_WITH_SOURCE - len(full))]
     settings, device = context.settings, device_facts(context)

@@ -13,7 +13,7 @@ from typing import Any
 
 from tunesmith.actors.judging import judge
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
-from tunesmith.graph.journal.events import Compared, Examined, VerdictReached
+from tunesmith.graph.journal.events import Compared, Examined, Noted, Searched, VerdictReached
 from tunesmith.graph.journal.log import RunLog, VerifiedKernel, objective, quantities_of, repair_stage, stage_of
 from tunesmith.graph.journal.records import ExaminationRow, FinalistResult, Verdict, Verification, Winner
 from tunesmith.graph.models.calls import HOPELESS
@@ -61,7 +61,7 @@ class Tester:
         if not test.general and not any(test.per_shape.values()):
             nothing_left = context.models is None and not context.tree().untried
             return {"done": done or ("nothing valid" if nothing_left else "")}
-        searched = context.log.searched(test.stage)
+        searched = context.log.last(Searched, test.stage)
         nothing_new = context.models is None and searched is not None and searched.asked == 0
         if nothing_new and context.log.verdict() is not None and not done:
             # All configurations of the search had been measured already, and the earlier verdict holds.
@@ -362,7 +362,7 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
     """Why the run ends with this round; empty where another follows."""
     settings, stage = context.settings, stage_of(number)
     if number >= settings.rounds:
-        searched, plan = context.log.searched(stage), context.log.plan(stage)
+        searched, plan = context.log.last(Searched, stage), context.log.plan(stage)
         # With a model, a further round might have brought another template.
         if context.models is not None or searched is None or plan is None or searched.asked >= plan.evaluations:
             return "rounds"
@@ -382,7 +382,7 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
         return "exhausted"
     # Without a search a run cannot go on when no model will answer. After an answer that cannot be used, or after a
     # failure of the server, the next round asks again.
-    hopeless = any(note.failure in HOPELESS for note in context.log.notes(stage))
+    hopeless = any(note.failure in HOPELESS for note in context.log.events(Noted, stage))
     return "no model" if hopeless and not searches(settings) else ""
 
 
@@ -393,7 +393,7 @@ def _exhausted(context: Context, number: int) -> bool:
         return True
     wanted = {branch.parent for branch in ahead.branches}
     for plan in context.log.plans:
-        searched = context.log.searched(stage_of(plan.round))
+        searched = context.log.last(Searched, stage_of(plan.round))
         if plan.workloads == ahead.workloads and searched is not None:
             wanted -= {search.template for search in searched.templates if search.exhausted}
     return not wanted

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
@@ -20,6 +20,7 @@ from tunesmith.graph.history import prior_of, suggestions_of
 from tunesmith.graph.journal.events import Asked, Evaluated, Searched, SearchStarted, SeedsRefused
 from tunesmith.graph.journal.log import failures_by_kind, observation, racing, stage_of, weighted_geomean
 from tunesmith.graph.journal.records import TemplateAccount
+from tunesmith.graph.journal.store import Entry
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.templater import recorded
 from tunesmith.graph.roles.verdict import defects, has
@@ -194,7 +195,8 @@ class _Round:
     def _replay(self) -> None:
         """Gives the searches what the journal holds of this round, in order."""
         by_id = {search.template.id: search for search in self.searches}
-        for event in self.context.log.search_history(self.stage):
+        entries: Iterator[Entry[Asked | Evaluated]] = self.context.journal.entries(Asked, Evaluated)
+        for event in (entry.event for entry in entries if entry.stage == self.stage):
             if isinstance(event, Asked):
                 search = by_id[event.template]
                 self.asked[event.number] = (search, event.config)

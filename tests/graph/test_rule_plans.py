@@ -15,7 +15,7 @@ from model_runs import RAW, ModelPool, plans_of, run, simulation
 from simulated_pool import add_templates, add_workload, changed
 
 from tunesmith.graph import resume
-from tunesmith.graph.journal.events import TemplateAdded
+from tunesmith.graph.journal.events import Noted, TemplateAdded
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Waiting
@@ -219,7 +219,7 @@ def test_rules_that_break_a_kernel_are_withdrawn(
     with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
         [searched] = [one.template for one in log.events(TemplateAdded)]
-        notes = " ".join(one.sentence for one in log.notes("round-1"))
+        notes = " ".join(one.sentence for one in log.events(Noted, "round-1"))
     assert {one.name for one in searched.parameters} == left
     for name in withdrawn:
         assert f"The rule {name} is withdrawn" in notes
