@@ -3,6 +3,7 @@ baseline, which the first role that needs it measures once."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -176,18 +177,15 @@ class Context:
         return self.log.template(template_id)
 
     def seconds_left(self) -> float:
-        limit = self.settings.time_limit
-        return float("inf") if limit is None else limit - self.journal.seconds_spent()
+        return (self.settings.time_limit or math.inf) - self.journal.seconds_spent()
 
     def search_seconds_left(self) -> float:
         """The time that the limit leaves when the final comparison has had its share."""
-        limit = self.settings.time_limit
-        if limit is None:
-            return float("inf")
         kernels = (len(self.tuned) + len(self.held_out)) * (1 + self.settings.finalists)
         energy = self.settings.energy_seconds
         each = KERNEL_SECONDS + (energy + COUNTER_SECONDS if energy else 0.0)
-        return self.seconds_left() - min(limit / 2, COMPARISON_SECONDS + EXAMINATION_SECONDS + kernels * each)
+        needed = COMPARISON_SECONDS + EXAMINATION_SECONDS + kernels * each
+        return self.seconds_left() - min((self.settings.time_limit or math.inf) / 2, needed)
 
     def evaluations_left(self) -> int:
         return self.settings.evaluations - self.log.evaluation_count

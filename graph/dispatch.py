@@ -22,7 +22,7 @@ from tunesmith.graph.context import Context, baseline_request
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.records import Disqualified, Figures, ResultRecord, Verdict, Winner
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.tester import disqualified, examine_everywhere, finalist_results, requests_for
+from tunesmith.graph.roles.tester import disqualified, examine, finalist_results, requests_for
 from tunesmith.graph.setup import pools
 from tunesmith.kernels.build.artifact import EvaluationRequest, TypesKey, types_key
 from tunesmith.kernels.check.verify import infeasible_on
@@ -344,7 +344,8 @@ def measure_further_shapes(context: Context) -> None:
     drawn = draw_shapes(task, kind, count, seed=settings.seed, fits=launchable)
     if len(drawn) < count:
         context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
-    examine_everywhere(context, kernels)
+    # On everything: the rule uses also the winners of single workloads for further shapes.
+    examine(context, {(*kernel.key, ""): kernel for kernel in kernels})
     context.close()
     wider = task.model_copy(update={"workloads": (*task.workloads, *drawn)})
     check_reference(wider, drawn, seed=settings.seed, deadline=settings.reference_deadline)

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from tunesmith import __version__
 from tunesmith.graph.context import Context
@@ -87,10 +87,8 @@ class StoredResult(Strict):
     tunesmith: str = ""
 
 
-class _Exported(BaseModel):
+class _Exported(Strict):
     """A file of entries."""
-
-    model_config = ConfigDict(extra="forbid")
 
     wisdom: Literal[1]
     entries: list[StoredResult]
@@ -296,11 +294,6 @@ def _require_common(earlier: EarlierResults, templates: Sequence[Template]) -> N
 
 
 # What a search takes from it
-
-
-def suggestions_of(log: RunLog) -> list[Config]:
-    """The configurations that earlier runs found good, in the order in which they are to be tried."""
-    return [one.config for one in (log.last(EarlierResults) or EarlierResults()).suggestions]
 
 
 def prior_of(log: RunLog, template: Template, space: Space) -> Prior | None:

@@ -72,12 +72,8 @@ def _extended(journal: Journal, settings: Settings, given: dict[str, Any]) -> Se
     is written."""
     changed = {name: given[name] for name in ("dispatch_shapes",) if name in given}
     if given.keys() - changed.keys():
-        log, more_time = RunLog(journal), given.get("time_limit")
-        spent, had, step = (
-            journal.seconds_spent(),
-            max((plan.round for plan in log.plans), default=0),
-            log.last(StepTaken),
-        )
+        log, spent, more_time = RunLog(journal), journal.seconds_spent(), given.get("time_limit")
+        had, step = max((plan.round for plan in log.plans), default=0), log.last(StepTaken)
         limit = math.inf if settings.time_limit is None else settings.time_limit
         # A run also ends by time while its rest would only do for a comparison.
         if not more_time and (spent >= limit or (step is not None and step.done == "time")):
@@ -205,10 +201,9 @@ def resumed(
     with Journal(folder, create=False) as journal, alone(folder):
         log = RunLog(journal)
         started = log.started
-        settings = started.settings
+        settings, task, old = started.settings, started.task, started.device
         for extension in log.events(Extended):
             settings = settings.model_copy(update=extension.model_dump(exclude_none=True))
-        task, old = started.task, started.device
         changed = "" if as_recorded or started.origin.in_memory else changed_files(task, settings.task, old.backend)
         if changed:
             raise SettingsError(

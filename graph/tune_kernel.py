@@ -239,8 +239,9 @@ def _by_name(signature: Signature, example: Example, scalars: Mapping[str, Any])
     if missing := [one for one in signature.read if one not in given]:
         raise TunesmithError(f"inputs: an example lacks the array {missing[0]}, which {name} reads.")
     for key, value in given.items():
-        is_array = _is_array(value) and math.prod(value.shape) > 0
-        if not (is_array if key in signature.read else _is_number(value)):
+        elements = math.prod(value.shape) if _is_array(value) else 0
+        is_number = elements == 1 or isinstance(value, int | float | np.number | np.bool_)
+        if not (elements if key in signature.read else is_number):
             wanted = "an array of NumPy, CuPy or PyTorch with elements" if key in signature.read else "a number"
             raise TunesmithError(f"inputs: {key} is {' '.join(repr(value).split()):.80}; give {wanted}.")
     return given
@@ -342,10 +343,6 @@ def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number | np.bool_) or (_is_array(value) and math.prod(value.shape) == 1)
 
 
 def _framework_of(value: Any) -> Framework:

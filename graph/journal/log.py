@@ -45,7 +45,7 @@ def weighted_geomean(ratios: Mapping[str, float], weights: Mapping[str, float]) 
 
 def objective(
     evaluation: Evaluation,
-    workloads: Iterable[str],
+    workloads: Sequence[str],
     baseline: Mapping[str, float],
     weights: Mapping[str, float],
     of: Objective = "time",
@@ -53,10 +53,9 @@ def objective(
     """Weighted geometric mean over `workloads` of time (or energy, or their product) over the baseline's; None unless
     all were measured and nothing failed, on other workloads neither."""
     quantities = quantities_of(evaluation, of)
-    names = list(workloads)
-    if evaluation.failure is not None or not all(name in quantities for name in names):
+    if evaluation.failure is not None or not quantities.keys() >= set(workloads):
         return None
-    return weighted_geomean({name: quantities[name] / baseline[name] for name in names}, weights)
+    return weighted_geomean({name: quantities[name] / baseline[name] for name in workloads}, weights)
 
 
 def observation(

@@ -44,8 +44,6 @@ CREATE TRIGGER IF NOT EXISTS events_stay BEFORE UPDATE ON events
 CREATE TRIGGER IF NOT EXISTS events_remain BEFORE DELETE ON events
     BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 """
-_FOREIGN = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('events', 'sqlite_sequence')"
-"""Tables that no journal has."""
 
 E = TypeVar("E", bound=Event, covariant=True)
 T = TypeVar("T", bound=Event)
@@ -112,8 +110,9 @@ class Journal:
                     f"({__version__}) reads format {FORMAT} only: use the version that began the run, or tune again in "
                     "another folder."
                 )
-            if not version and (others := self._connection.execute(_FOREIGN).fetchall()):
-                raise JournalError(f"{path} is not a journal of Tunesmith: it has a table {others[0][0]}; {RESTORE}.")
+            tables = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            if not version and (others := {name for (name,) in tables} - {"events", "sqlite_sequence"}):
+                raise JournalError(f"{path} is not a journal of Tunesmith: it has a table {min(others)}; {RESTORE}.")
             if reading and not version:
                 # No journal was begun in it yet.
                 self._connection.close()

@@ -205,8 +205,8 @@ UNTRIED = "the budget was spent before it could be tried"
 @dataclass(slots=True)
 class TemplateDraft:
     """The template that a model writes for one branch. number: of the branch, from 1; question: the first one; answers:
-    how many there were; text, answer, template, seeds, problem: of the last one, where template is set if it may be
-    tried; history: all problems; taken: the id of the template that works."""
+    how many there were; answer, text, template, problem: of the last one, where template is set if it may be tried;
+    history: all problems; taken: the id of the template that works."""
 
     number: int
     branch: Branch
@@ -215,7 +215,6 @@ class TemplateDraft:
     text: str = ""
     answer: RewriteAnswer | None = None
     template: Template | None = None
-    seeds: tuple[Config, ...] = ()
     problem: Problem | None = None
     history: list[str] = field(default_factory=list)
     taken: str = ""
@@ -333,7 +332,6 @@ def _ask(context: Context, models: Models, drafts: Sequence[TemplateDraft], stag
         answer = reply.value
         assert isinstance(answer, RewriteAnswer)
         draft.answers, draft.text, draft.answer = draft.answers + 1, reply.text, answer
-        draft.seeds = tuple(map(config_of, answer.seeds)) if isinstance(answer, TemplateAnswer) else ()
         read = read_answer(answer, context)
         draft.template, draft.problem = (None, read) if isinstance(read, Problem) else (read, None)
         answered.append(draft)
@@ -354,7 +352,8 @@ def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evalua
                 # Another branch of the run has come to the very same template.
                 return _give_up(context, draft, f"the answer is {template.id} again", stage)
             _register(context, template, branch, stage, draft.answers)
-            _register_seeds(context, template.id, draft.seeds, stage)
+            proposed = draft.answer.seeds if isinstance(draft.answer, TemplateAnswer) else ()
+            _register_seeds(context, template.id, list(map(config_of, proposed)), stage)
             context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
             draft.taken = template.id
             return True

@@ -102,9 +102,8 @@ class _Test:
         context, attempted = self.context, set[VerifiedKernel]()
         while True:
             verdict = self.verdict(attempted)
-            waiting = _unexamined(context, {key: one for key, one in _winners(verdict).items() if key not in attempted})
-            if waiting:
-                _examine(context, waiting)
+            if waiting := {key: one for key, one in _winners(verdict).items() if key not in attempted}:
+                examine(context, waiting)
                 attempted.update(waiting)
             elif verdict.general is None and context.seconds_left() > 0 and (others := self._replacements()):
                 self.general += others
@@ -287,27 +286,17 @@ def disqualified(context: Context, attempted: Collection[VerifiedKernel] = ()) -
     return found
 
 
-def examine_everywhere(context: Context, kernels: Sequence[Winner]) -> None:
-    """Examines on everything the kernels that were examined for single workloads alone: a dispatch rule uses them for
-    further shapes. A kernel that is rejected then is `disqualified` for all workloads."""
-    if waiting := _unexamined(context, {(*kernel.key, ""): kernel for kernel in kernels}):
-        _examine(context, waiting)
-
-
-def _unexamined(context: Context, kernels: Mapping[VerifiedKernel, Winner]) -> dict[VerifiedKernel, Winner]:
-    """The kernels without an examination. An earlier session of the run may have had no time for it."""
-    done = {key for key, kernel in context.log.examinations().items() if kernel.verdict != "not examined"}
-    return {key: kernel for key, kernel in kernels.items() if key not in done}
-
-
 def _winners(verdict: Verdict) -> dict[VerifiedKernel, Winner]:
     """The general configuration, for all workloads, and other kernels for single ones."""
     general = {} if verdict.general is None else {(*verdict.general.key, ""): verdict.general}
     return general | {(*row.key, row.workload): row for row in verdict.special}
 
 
-def _examine(context: Context, waiting: Mapping[VerifiedKernel, Winner]) -> None:
-    """Journals the full verdict on these kernels."""
+def examine(context: Context, kernels: Mapping[VerifiedKernel, Winner]) -> None:
+    """Journals the full verdict on the kernels that have none; an earlier session may have had no time for it."""
+    done = {key for key, kernel in context.log.examinations().items() if kernel.verdict != "not examined"}
+    if not (waiting := {key: kernel for key, kernel in kernels.items() if key not in done}):
+        return
     context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
     settings, left, begun = context.settings, context.seconds_left(), time.monotonic()
     results: list[dict[str, Any]] = []

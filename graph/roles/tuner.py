@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
-from tunesmith.graph.history import prior_of, suggestions_of
-from tunesmith.graph.journal.events import Asked, Evaluated, Searched, SearchStarted, SeedsRefused
+from tunesmith.graph.history import prior_of
+from tunesmith.graph.journal.events import Asked, EarlierResults, Evaluated, Searched, SearchStarted, SeedsRefused
 from tunesmith.graph.journal.log import failures_by_kind, observation, racing, stage_of, weighted_geomean
 from tunesmith.graph.journal.records import TemplateAccount
 from tunesmith.graph.journal.store import Entry
@@ -169,8 +169,8 @@ class _Round:
         if refused:
             event = SeedsRefused(template=template.id, refused=refused)
             self.context.once(SeedsRefused, self.stage, lambda: event, template=template.id)
-        # What earlier runs found good is measured like everything else.
-        seeds = [*given, *suggestions_of(log), template.default_config]
+        earlier = log.last(EarlierResults) or EarlierResults()
+        seeds = [*given, *(one.config for one in earlier.suggestions), template.default_config]
         return [config for config in seeds if space.index(config) is not None]
 
     def run(self) -> Searched:
