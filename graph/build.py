@@ -52,14 +52,12 @@ BEFORE_SEARCH = ("plan", "approve", "template")
 
 @cache
 def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """The roles of other packages on `path`, where Python looks for them: reading what all packages say of themselves
-    takes a tenth of a second."""
+    """The roles of other packages on `path` (sys.path): reading the entry points of all packages takes 0.1 s."""
     return tuple(entry_points(group="tunesmith.roles"))
 
 
 def load_roles() -> dict[str, Role]:
-    """One role for each name: a registered one goes before a role of another package, and that before a built-in
-    one."""
+    """One role for each name. A registered role replaces one of another package, and that a built-in one."""
     roles = {name: make() for name, make in BUILT_IN.items()}
     for point in _installed(tuple(sys.path)):
         try:
@@ -88,8 +86,7 @@ def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
 
 
 def build_graph(
-    roles: Mapping[str, Role] | None = None,
-    placements: Mapping[str, Placement] | None = None,
+    roles: Mapping[str, Role] | None = None, placements: Mapping[str, Placement] | None = None
 ) -> StateGraph[State, Any]:
     """The graph, not yet compiled. roles: by name, the registered ones if left out; a built-in role that is missing
     there is left out of the graph. placements: of further roles. Raises `RoleError`."""
@@ -152,20 +149,14 @@ def start_of(log: RunLog) -> State:
 
 
 def ended_by(log: RunLog) -> str:
-    """What ended the run, as the journal has it; empty while it has not ended, or after it was extended."""
+    """The reason for the end of the run by the journal; empty while it goes on, or after it was extended."""
     steps = log.entries(StepTaken)
     if not steps or steps[-1].event.goto != END or log.extended_after(steps[-1]):
         return ""
     return steps[-1].event.done
 
 
-def _take_step(
-    role: Role,
-    following: str,
-    may_end: bool,
-    state: State,
-    runtime: Runtime[Context],
-) -> Command[Any]:
+def _take_step(role: Role, following: str, may_end: bool, state: State, runtime: Runtime[Context]) -> Command[Any]:
     """A node of the graph: the role, unless the journal has that it finished."""
     context = runtime.context
     # A plan begins a round; it is not part of the turns of the round before.

@@ -1,5 +1,4 @@
-"""What the roles of a run share: task, device, pool, journal, settings, the listener that shows progress, and the
-baseline, which the first role that needs it measures once."""
+"""The values that all roles of a run share, and the baseline, which the first role that needs it measures once."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ T = TypeVar("T", bound=Event)
 
 @dataclass(slots=True)
 class Context:
-    """`make_pool` starts the pool when a role first needs it: a run with nothing left to do needs no device. Roles
-    append to `journal` and read `log`."""
+    """`make_pool` is called when a role first needs the pool. Roles append to `journal` and read `log`."""
 
     task: Task
     device: DeviceInfo
@@ -118,8 +116,7 @@ class Context:
         return self.log.roofline or roofline
 
     def drop_beaten_roofs(self, kernel: str, seconds: Mapping[str, float]) -> bool:
-        """Leaves out the roofs that `kernel` beats, given its seconds by workload, and reports them. True where there
-        was one: floors have changed then."""
+        """Leaves out and reports the roofs that `kernel` beats, by its seconds on workloads; True if floors changed."""
         roofline, task = self.roofline(), self.task
         runs = [(f"{kernel} on {name}", taken, task.workload(name)) for name, taken in seconds.items()]
         timed = [Timed(what, taken, task.bytes_of(at), task.flops_of(at), task.arithmetic) for what, taken, at in runs]

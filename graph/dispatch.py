@@ -51,13 +51,12 @@ THRESHOLDS = sorted(step << bits for step in (1, 3) for bits in range(62))
 
 Array = NDArray[np.float64]
 Sorts = Mapping[str, Mapping[str, Any]]
-"""The sorts of shapes to tell apart: the test of each, with examples (arrays) of the names in it."""
+"""For each sort of shapes its test, with examples (arrays) of the names in it."""
 
 
 class DispatchRule(ResultRecord):
-    """A node of the tree. test: an expression over sizes and types (docs/tasks.md), with the rules for where it holds
-    and where it does not; empty in a leaf, where `use` is the number of a kernel, or -1 for the baseline. shapes:
-    number of fitted shapes that reach it."""
+    """A node of the tree. test: an expression over sizes and types, which selects the rule `yes` or `no`; empty in a
+    leaf, where `use` is the number of a kernel, -1 for the baseline. shapes: fitted shapes that reach it."""
 
     test: str = ""
     yes: DispatchRule | None = None
@@ -315,8 +314,7 @@ CONTENTS_SEED = 13_000_007
 
 
 def kernels_of(verdict: Verdict) -> list[tuple[str, Winner]]:
-    """The kernels for a rule with their names: the general configuration, then the best for single workloads, the
-    largest gain first."""
+    """The named kernels for a rule: the general one, then those for single workloads, the largest gain first."""
     named = [] if verdict.general is None else [("general", verdict.general)]
     rows = sorted(verdict.dispatch, key=lambda row: row.ratio)
     named += [(row.workload, Winner(template=row.template, config=row.config)) for row in rows]
@@ -333,8 +331,7 @@ def can_launch(context: Context, template: Template, workload: Workload, winner:
 
 
 def measure_further_shapes(context: Context) -> None:
-    """Measures the winners of the run on `dispatch_shapes` shapes drawn from the task's ranges, with a pool whose task
-    has them. Ends the pool of `context`."""
+    """Measures the winners on `dispatch_shapes` drawn shapes, by a pool that has them; ends the pool of `context`."""
     task, settings = context.task, context.settings
     verdict = context.log.verdict()
     if verdict is None or not (kernels := [winner for _, winner in kernels_of(verdict)]):
@@ -359,8 +356,7 @@ def measure_further_shapes(context: Context) -> None:
 
 
 def _measure(context: Context, kernels: Sequence[Winner], shapes: Sequence[tuple[Workload, bool]]) -> None:
-    """Compares `kernels` with the baseline on `shapes`, unless the journal has it. With each shape: whether a rule is
-    fitted to it, or tried on it."""
+    """Compares `kernels` with the baseline on `shapes` (each with: the rule is fitted to it), unless journalled."""
     known = {event.workload.name: event.entries for event in context.log.events(ShapeCompared)}
     for number, (workload, fitted) in enumerate(shapes, 1):
         entrants = [one for one in kernels if can_launch(context, context.template(one.template), workload, one)]
@@ -479,8 +475,7 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
 
 
 def row_sizes(task: Task, workloads: Sequence[Workload]) -> tuple[str, ...]:
-    """The sizes along which the large arrays of a task lie in memory, of at least half of the largest one's bytes on
-    some workload."""
+    """The sizes along which arrays lie that have at least half of the largest one's bytes on some workload."""
     found: dict[str, None] = {}
     arrays = [argument for argument in task.arguments if argument.role != "scalar" and argument.shape]
     for workload in workloads:

@@ -42,7 +42,7 @@ from tunesmith.kernels.spec.template import Config, Strict, Template, config_key
 
 VARIABLE = "TUNESMITH_WISDOM"
 FORMAT: Literal[1] = 1
-"""Of the store, and of its exported files."""
+"""Version of the store and of its exported files."""
 MAX_SUGGESTIONS = 6
 """Configurations that a run takes from the store: each costs an evaluation."""
 ROOF_REPORT_RATIO = 0.8
@@ -101,8 +101,7 @@ class ResultsStore:
         self.path = path
 
     def keep(self, entries: Iterable[StoredResult]) -> int:
-        """Writes entries; of two on the same configuration, device, driver and shape the newer stays. Gives how many
-        were written."""
+        """Writes entries and returns their number; of two for one configuration, device and shape the newer stays."""
         rows = [
             (
                 *(one.task, one.template, config_key(one.config), one.backend, one.device, one.driver),
@@ -130,8 +129,7 @@ class ResultsStore:
             raise self._damaged(error) from error
 
     def write_file(self, path: Path, *, force: bool = False) -> int:
-        """All entries as JSON, for another machine; force: also over a file of others. Gives their number. Raises also
-        `OutputError`."""
+        """Writes all entries as JSON and returns their number. force: replace any file. Raises `OutputError`, too."""
         require_writable_file(path, "wisdom export", begins=b'{\n "wisdom": ', force=force)
         entries = self.entries()
         text = _Exported(wisdom=FORMAT, entries=entries).model_dump_json(indent=1)
@@ -142,7 +140,7 @@ class ResultsStore:
         return len(entries)
 
     def read_file(self, path: Path) -> int:
-        """Keeps the entries of a file that `write_file` wrote. Gives how many were new."""
+        """Keeps the entries of a file that `write_file` wrote, and returns the number of new ones."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             return self.keep(_Exported.model_validate(data).entries)
@@ -156,7 +154,7 @@ class ResultsStore:
 
     @contextmanager
     def connected(self, *, create: bool = True) -> Iterator[sqlite3.Connection]:
-        """The database. What the block writes is kept if it ends without an exception."""
+        """The database; its transaction is committed if the block ends without an exception."""
         try:
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -245,8 +243,7 @@ def suggest(
 
 
 def read_prior(path: Path) -> EarlierResults:
-    """The results in `path` (a run's folder, or a table in Kernel Tuner's format), as a journal keeps them. Raises
-    `TunesmithError`."""
+    """The results of a run's folder, or of a table in Kernel Tuner's format. Raises `TunesmithError`."""
     if path.is_dir():
         return _prior_of_run(path)
     if not path.is_file():
@@ -358,9 +355,8 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
 
 
 def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
-    """The best value ever measured of each roof of `device`, `measured` included, which is kept: a measurement on a
-    busy machine is not a limit. Also a sentence for each kind of roof that is now far below its best value, or on why
-    the store cannot be used."""
+    """The best value ever measured of each roof of `device`, after `measured` was kept, as a busy machine measures
+    less; and a sentence for each roof that is now far below its best value, or on why the store cannot be used."""
     # A GPU has an identity of its own; a CPU is its machine's.
     name = device.uuid or f"{device.name} of {platform.node()}"
     now = datetime.now(UTC).isoformat(timespec="seconds")

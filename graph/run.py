@@ -67,9 +67,8 @@ if TYPE_CHECKING:
 
 
 def _extended(journal: Journal, settings: Settings, given: dict[str, Any]) -> Settings:
-    """Writes down the extension of a run by the settings `given`, whose evaluations, rounds and time come on top; the
-    settings that hold from now on. dispatch_shapes alone lets no search go on. Raises `SettingsError`, and then nothing
-    is written."""
+    """Journals the extension of a run by the settings `given`, whose evaluations, rounds and time come on top, and
+    returns all settings. dispatch_shapes alone continues no search. On `SettingsError` nothing is written."""
     changed = {name: given[name] for name in ("dispatch_shapes",) if name in given}
     if given.keys() - changed.keys():
         log, spent, more_time = RunLog(journal), journal.seconds_spent(), given.get("time_limit")
@@ -269,8 +268,7 @@ def _commit(folder: Path) -> str:
 
 
 def changed_files(begun: Task, name: str, backend: Backend) -> str:
-    """The differences of the task `name` from the one of a run that was `begun`, as a clause; empty without any, and
-    where its files are gone."""
+    """How the task `name` differs from a run's that was `begun`, as a clause; empty if not, or without files."""
     path = find_task(name)
     if path is None:
         return ""
@@ -287,8 +285,7 @@ def changed_files(begun: Task, name: str, backend: Backend) -> str:
 
 
 def _clear(folder: Path) -> None:
-    """Makes room for a new run in the folder of a run that had measured nothing, as after a mistake in the task. Raises
-    `SettingsError` when it has measurements."""
+    """Empties the folder of a run without measurements, as after a mistake in the task; else raises `SettingsError`."""
     with Journal(folder, create=False) as journal, alone(folder):
         for event in [entry.event for entry in journal.entries(Event)]:
             failed = isinstance(event, BaselineMeasured) and event.evaluation.failure is not None
@@ -328,8 +325,7 @@ def _carry_on(context: Context, folder: Path, ask: Ask | None) -> RunResult:
 
 
 def finish(context: Context, folder: Path, done: str = "") -> RunResult:
-    """Writes the results so far: summary, report and the winners' files. done: the reason for the end, where the
-    journal does not have it yet."""
+    """Writes summary, report and best/. done: why the run ends, where the journal does not have it yet."""
     from tunesmith.graph.build import ended_by
     from tunesmith.graph.results.best import export_best
     from tunesmith.graph.results.report import render_report

@@ -26,7 +26,7 @@ from pydantic import (
 
 from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.kernels.outcome import Objective
-from tunesmith.kernels.spec.taskfile import sentence
+from tunesmith.kernels.spec.taskfile import explain, sentence
 from tunesmith.kernels.spec.template import unknown_key
 
 NO_MODEL = "none"
@@ -250,13 +250,14 @@ def make_settings(**values: object) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        key, message = _first(error)
-        if error.errors(include_url=False)[0]["type"] == "extra_forbidden" and "." not in key:
+        first = error.errors(include_url=False)[0]
+        key, message = ".".join(map(str, first["loc"])), sentence(first)
+        if first["type"] == "extra_forbidden" and "." not in key:
             close = get_close_matches(key.replace("-", "_"), list(Settings.model_fields), 1)
             near = f"did you mean --{close[0].replace('_', '-')}?" if close else "`tunesmith tune --help` lists them."
             message = f"there is no such option; {near}"
         option = f"--{key.partition('.')[0].replace('_', '-')}: " if key else ""
-        raise SettingsError(option + message) from error
+        raise SettingsError(_ended(option + message)) from error
 
 
 def as_path(given: object, option: str) -> Path:
@@ -288,21 +289,16 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise SettingsError(f"--settings: {path} is not {what}.") from error
     keys = [name for name in Settings.model_fields if name != "task"]
     if unknown := sorted(set(data) - set(keys)):
-        why = unknown_key(unknown[0], keys)
-        raise SettingsError(f"--settings: {path}: {why}{'' if why.endswith('?') else '.'}")
+        raise SettingsError(_ended(f"--settings: {path}: {unknown_key(unknown[0], keys)}"))
     try:
         Settings.model_validate({"task": "any", **data})
     except ValidationError as error:
-        key, message = _first(error)
-        raise SettingsError(f"--settings: {path}, key {key}: {message}") from error
+        raise SettingsError(_ended(f"--settings: {path}, {explain(error, data)}")) from error
     return data
 
 
-def _first(error: ValidationError) -> tuple[str, str]:
-    """Key and sentence of the first mistake."""
-    first = error.errors(include_url=False)[0]
-    key, message = ".".join(map(str, first["loc"])), sentence(first)
-    return key, f"{message}{'' if message.endswith(('.', '?')) else '.'}"
+def _ended(message: str) -> str:
+    return message if message.endswith((".", "?")) else f"{message}."
 
 
 def new_run_dir(task: str, base: Path) -> Path:

@@ -1,5 +1,4 @@
-"""A kernel tuned from Python, without a file: source, reference and example arrays (of NumPy, CuPy or PyTorch) go in, a
-callable kernel comes out."""
+"""Tunes a kernel from Python, without a file: source, reference and examples in, a callable kernel out."""
 
 from __future__ import annotations
 
@@ -54,8 +53,8 @@ class TunedWorkload:
 
 
 class TunedKernel:
-    """What `tune_kernel` found. result: the run; source: of the kernel to use; call it with the arrays that the kernel
-    reads, in the order of its parameters, and scalars by name."""
+    """The result of `tune_kernel`. result: the run; source: of the kernel to use; call it with the arrays that the
+    kernel reads, in the order of its parameters, and scalars by name."""
 
     def __init__(self, result: RunResult, task: Task, signature: Signature) -> None:
         self.result, self.task, self._signature = result, task, signature
@@ -63,7 +62,7 @@ class TunedKernel:
 
     @property
     def rows(self) -> tuple[TunedWorkload, ...]:
-        """One for each workload for which something right was found."""
+        """A row for each workload for which something right was found."""
         rows = []
         for one in self.result.summary.tuned:
             best = one.general or one.best
@@ -206,8 +205,7 @@ def _opponents(signature: Signature, opponents: Any, framework: Framework) -> tu
 
 
 def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:
-    """The examples. A plain list of arrays is one example for a kernel that reads several, and several examples
-    for a kernel that reads one."""
+    """The examples. A plain list of arrays is one example for a kernel of several arrays, else one example each."""
     if isinstance(inputs, Mapping) or _is_array(inputs):
         return [inputs]
     given = list(inputs) if isinstance(inputs, Iterable) else []
@@ -266,8 +264,7 @@ def _names_taken(signature: Signature, function: Callable[..., Any]) -> list[str
 def _outputs(
     signature: Signature, reference: Callable[..., Any] | Literal["baseline"], example: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The reference's results, whose shapes are the outputs'; with the kernel as the reference, that of its first array
-    is."""
+    """The reference's results, for the shapes of the outputs; "baseline" takes the shape of the first array."""
     kernel, read, written = signature.kernel.name, ", ".join(signature.read), ", ".join(signature.written)
     if reference == "baseline":
         shape = example[signature.read[0]].shape if signature.read else (1,)
@@ -336,8 +333,8 @@ def _text(signature: Signature, function: Callable[..., Any], framework: Framewo
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that torch.compile was given, or the function itself. What it made holds locks and machine code,
-    which cannot go to another process: that one compiles for itself, with torch.compile's own settings."""
+    """The function that torch.compile was given, or the function itself: compiled code cannot go to another process,
+    which compiles for itself, with torch.compile's own settings."""
     return getattr(function, "_torchdynamo_orig_callable", function)
 
 

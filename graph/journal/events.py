@@ -136,8 +136,7 @@ class SeedsProposed(Event, kind="seeds"):
 
 
 class SeedsRefused(Event, kind="refused_seeds"):
-    """Proposed configurations that are not feasible, each as {"config": ..., "why": ...}, for readers of the
-    journal."""
+    """The infeasible ones of the proposed configurations, each as {"config": ..., "why": ...}, kept for people."""
 
     template: str
     refused: tuple[dict[str, Any], ...]
@@ -163,9 +162,8 @@ class TemplateVetoed(Event, kind="vetoed"):
 
 
 class StepTaken(Event, kind="step"):
-    """A role has finished. turn: how often the round was sent back for other templates before; goto: the next role, or
-    the graph's end; done: the reason for the end of the run, where it ended; update: of the state. A graph that is
-    started again takes the step from here."""
+    """A role has finished. turn: how often the round was sent back before; goto: the next role, or the graph's end;
+    done: why the run ended, if it did; update: of the state. A graph that starts again continues here."""
 
     role: str
     turn: int
@@ -175,8 +173,7 @@ class StepTaken(Event, kind="step"):
 
 
 class Noted(Event, kind="note"):
-    """A sentence of a role that the summary shows: something did not go as planned. failure: the kind of a model's
-    failure, where that is the reason."""
+    """A sentence for the summary: something did not go as planned. failure: the kind of a model's failure, if any."""
 
     role: str
     sentence: str
@@ -206,8 +203,7 @@ class Asked(Event, kind="asked"):
 
 
 class Evaluated(Event, kind="evaluation"):
-    """A configuration was evaluated. number: of the entry `Asked`, of the trial, or the point of a table; key: the
-    configuration as text."""
+    """An evaluation. number: of `Asked`, of the trial, or the point of a table; key: the configuration as text."""
 
     number: int
     key: str = ""
@@ -219,9 +215,8 @@ class Searched(RoundAccount, Event, kind="searched"):
 
 
 class Compared(Event, kind="comparison"):
-    """Finalists against the baseline on one workload. baseline_code: the digest of the baseline's machine code;
-    compiler: with its version; opponents: their results, `against` in the order of the entries; baseline_energy: None
-    where energy was not measured."""
+    """Finalists against the baseline on one workload. baseline_code: the digest of its machine code; opponents: their
+    `against` is in the order of entries; baseline_energy: None where it was not measured."""
 
     workload: str
     entries: tuple[FinalistResult, ...]
@@ -238,8 +233,7 @@ class Examined(Event, kind="examined"):
 
 
 class ShapeCompared(Event, kind="shape"):
-    """A run's winners against the baseline on a further shape, for the dispatch rule. fitted: the rule is fitted to it,
-    else tried on it."""
+    """The winners against the baseline on a further shape. fitted: the rule is fitted to it, else tried on it."""
 
     workload: Workload
     fitted: bool
@@ -274,8 +268,7 @@ class EvidenceKept(Event, kind="evidence"):
 
 
 class _ModelEvent(Event):
-    """id: the request's custom_id; custom_id: the call's; digest: of the whole prompt; attempt: its number for this
-    request."""
+    """id: the request's custom_id; custom_id: the call's; digest: of the whole prompt; attempt: counts from 1."""
 
     id: str
     custom_id: str
@@ -287,8 +280,7 @@ class _ModelEvent(Event):
 
 
 class ModelAsked(_ModelEvent, kind="model_asked"):
-    """A request to a model is about to be made. worst: the upper bound of its tokens; body: of the first attempt in a
-    form."""
+    """A request to a model is about to be made. worst: upper bound of its tokens; body: only where it is new."""
 
     worst: Tokens
 

@@ -9,6 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tunesmith.graph.journal import events as kinds
@@ -139,14 +140,19 @@ def round_of(stage: str) -> int:
     return int(stage.split("-")[1]) if stage.startswith("round-") else 0
 
 
+def begun(folder: Path) -> Entry[kinds.RunStarted]:
+    """The beginning of the run in `folder`. Raises `JournalError`."""
+    with Journal(folder, create=False, reading=True) as journal:
+        return RunLog(journal).begun
+
+
 class RunLog:
-    """The run in `journal`, or as it was ahead of the entry `before`. All methods raise `JournalError` where an entry
-    that they need cannot be read."""
+    """The run in `journal`, up to its entry `before`. Raises `JournalError` for an entry that cannot be read."""
 
     def __init__(self, journal: Journal, before: float = math.inf) -> None:
         self._journal, self._before = journal, before
         self._entries: dict[tuple[type[kinds.Event], str | None], list[Entry[Any]]] = defaultdict(list)
-        """As far as they were read: by kind and stage, and by kind alone (stage None)."""
+        """The entries read so far, by kind and stage, and by kind alone (stage None)."""
 
     def entries(self, kind: type[T], stage: str | None = None) -> Sequence[Entry[T]]:
         """The entries of a kind in their order; of one stage, or of all."""
@@ -169,11 +175,15 @@ class RunLog:
     # The run as a whole
 
     @property
-    def started(self) -> kinds.RunStarted:
+    def begun(self) -> Entry[kinds.RunStarted]:
         """The beginning of the run. Raises `JournalError` where the journal has none."""
-        if (event := self.last(kinds.RunStarted)) is None:
+        if not (found := self.entries(kinds.RunStarted)):
             raise JournalError(f"The journal in {self._journal.folder} has no beginning of a run: tune again.")
-        return event
+        return found[-1]
+
+    @property
+    def started(self) -> kinds.RunStarted:
+        return self.begun.event
 
     def extended_after(self, entry: Entry[kinds.Event]) -> bool:
         """Whether the run was extended after an entry, which then no longer ends it."""
@@ -274,8 +284,7 @@ class RunLog:
         return found
 
     def slower_than_baseline(self, template: str) -> list[str]:
-        """Workloads, held-out ones too, on which every compared configuration of a template was slower than the
-        baseline when it was last compared there."""
+        """Workloads, held-out ones too, where all configurations of a template were slower when last compared."""
         last: dict[str, dict[str, str]] = {}
         for event in self.events(kinds.Compared):
             # An event has the finalists of one comparison only.
@@ -375,9 +384,8 @@ class Node(kinds.TemplateAdded):
 
     @property
     def at_edge(self) -> dict[str, object]:
-        """Parameter -> value, where the best configuration has the least or the greatest of at least three sizes and a
-        further one could exist: below 1 there is none, and whole numbers from 0 on name alternatives rather than
-        sizes."""
+        """Parameters at the end of their range in the best configuration, with the value, where the range has at least
+        three sizes and could go on: sizes start at 1, and whole numbers from 0 on stand for alternatives, not sizes."""
         found: dict[str, object] = {}
         for parameter in self.template.parameters:
             sizes = [one for one in parameter.values if isinstance(one, int | float) and not isinstance(one, bool)]
@@ -392,9 +400,8 @@ class Node(kinds.TemplateAdded):
 
     @property
     def faster_by_workload(self) -> dict[str, tuple[float, Config]]:
-        """Workload -> time of another configuration there, as a share of the best configuration's, and that
-        configuration, where the share is below `NOTABLE_TIME_RATIO`: the cost of one configuration for all
-        workloads."""
+        """Workloads on which another configuration takes at most `NOTABLE_TIME_RATIO` of the best one's time, with that
+        ratio and the configuration: the price of one configuration for all workloads."""
         if not self.ranked:
             return {}
         of_best = seconds_of(self.ranked[0][1])

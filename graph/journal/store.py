@@ -23,7 +23,7 @@ from pydantic_core import from_json
 from tunesmith import __version__
 from tunesmith.graph.journal.events import KINDS, Event
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.taskfile import sentence
+from tunesmith.kernels.spec.taskfile import explain
 
 FORMAT = 3
 """Version of the table and of all events in it; no other is read. A file in which no journal was begun yet has 0."""
@@ -178,8 +178,7 @@ class Journal:
             try:
                 return Entry(sequence, at, stage, model.model_validate(from_json(data)))
             except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                why = f"{'.'.join(map(str, first['loc'])) or 'its data'}: {sentence(first)}"
+                why = explain(error, None)
             except (ValueError, TypeError) as error:
                 why = f"its data is not valid JSON: {error}"
         raise JournalError(

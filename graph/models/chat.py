@@ -31,12 +31,11 @@ CONNECT_SECONDS = 15.0
 GRACE_SECONDS = 10.0
 """After the timeout, until a server that keeps a connection alive without answering is given up."""
 MAX_TIMEOUTS = 2
-"""Attempts of a question that may time out: each costs the whole timeout, and perhaps an answer that is paid and never
-seen."""
+"""Attempts of a question that may time out: each takes the whole timeout, and may have to be paid."""
 MIN_SECRET_LENGTH = 8
 """Characters: a shorter key ("EMPTY", "ollama") is not a secret, and may be a word of the answer."""
 NO_KEY = "none"
-"""Sent where there is no key: the client insists on one, servers without authentication ignore it."""
+"""Sent without a key: the client requires one, and servers without authentication ignore it."""
 
 
 class ChatModels(openai.DefaultAsyncHttpxClient):
@@ -101,8 +100,7 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
             question.end(found)
 
     async def send(self, request: Any, **options: Any) -> Any:
-        """One attempt: journalled before; its completion, without the key, or its failure noted after. An `OpenAIError`
-        has OpenAI's client make no further one."""
+        """An attempt, journalled before it and after it. An `OpenAIError` keeps OpenAI's client from making another."""
         question = _QUESTION.get()
         if not await question.begin(json.loads(request.content)) or self._files is not None:
             raise openai.OpenAIError

@@ -1,9 +1,7 @@
 """The models of a run over any source of answers: the caps, the journal of calls, a second try for an unusable answer.
 
-Each attempt of a question is allowed here by the caps and the time limit, and journalled, before it is made, and
-journalled after it. Counted are the calls that a server answered, and those that it may have worked on although no
-answer came (timeouts, calls under way when the process was killed): these at their upper bound.
-"""
+Each attempt is allowed by the caps and the time limit, and journalled, before it is made, and journalled after it.
+Calls without an answer that a server may have worked on (timeouts, a killed process) count at their upper bound."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ def price_of(prices: Prices, model: str) -> Price | None:
 
 
 def load_prices(path: str | None) -> Prices:
-    """The packaged prices, under those of the file `path`."""
+    """The packaged prices, which the prices in the file `path` replace."""
     return _read_prices(PACKAGED) | ({} if path is None else _read_prices(Path(path)))
 
 
@@ -87,11 +85,9 @@ def _read_prices(path: Path) -> Prices:
 
 
 class Ledger:
-    """The model calls of a run in the journal's order, and their cost. live: the source is a server, and calls without
-    an end were cut off with their process.
-
-    attempts: of each request, by its id; under_way: requests without an end; ends: the last one of each request;
-    bodies: of the requests."""
+    """The model calls of a run in the journal's order, and their cost. live: the source is a server, so that calls
+    without an end were cut off. By request id: attempts; under_way: requests without an end; ends: the last ones;
+    bodies."""
 
     def __init__(self, journal: Journal, *, live: bool) -> None:
         self._live = live
@@ -131,8 +127,7 @@ class Ledger:
             self._spent.append((asked, asked.worst.model_copy(update={"estimated": True})))
 
     def known(self, request_id: str) -> ModelCalled | None:
-        """The end of a request that need not be made again: a live server's failures may have passed by the next
-        session, those from files hold for good."""
+        """The end of a request that is not to be made again; a server's failure may have passed by the next session."""
         end = self.ends.get(request_id)
         return None if end is None or (end.answer is None and self._live) else end
 
@@ -141,8 +136,7 @@ class Ledger:
         return len(self._spent) + len(self.under_way)
 
     def cap_reached(self, settings: Settings, bound: Tokens) -> str | None:
-        """The cap that does not allow a call of at most `bound`, in a sentence; None if all do. The calls under way
-        take their upper bound."""
+        """The cap that forbids a call of at most `bound`, in a sentence, or None; open calls count in full."""
         spent = [*(usage for _, usage in self._spent), *(event.worst for event in self.under_way.values())]
         tokens, cost = map(_tokens, spent), (usage.cost or 0.0 for usage in spent)
         for name, cap, taken, needed in (
@@ -163,7 +157,7 @@ class Ledger:
         failed = [one for name, one in last.items() if one.status != "ok" and name + AGAIN not in last]
 
         def totals(*about: str) -> dict[str, Any]:
-            """Of a role and a model, or of all."""
+            """The totals of a role and a model, or of all."""
 
             def own(event: ModelAsked | ModelCalled) -> bool:
                 return not about or (event.role, event.model) == about
@@ -191,19 +185,18 @@ def _tokens(usage: Tokens) -> int:
 
 
 BYTES_PER_TOKEN = 2
-"""Fewer than tokenizers need for source code and English (3 to 4), so that an estimate by it is high."""
+"""Tokenizers need 3 to 4 bytes for a token of source code or English, so that an estimate by this is high."""
 PROMPT_OVERHEAD_TOKENS = 64
-"""Of chat templates around the messages."""
+"""Tokens that chat templates add around the messages."""
 
 
 class Question:
-    """One request of a run for an answer to `call`, in the form of one `method`, over all its attempts. A source has it
-    answered, and reports each attempt by `begin` and `end`.
+    """A request for an answer to `call` in the form of one `method`. A source has it answered, and reports each attempt
+    by `begin` and `end`.
 
-    retries: at most; note: to the user, on the answer's origin; timeouts: attempts without an answer in time;
-    under_way: an attempt has begun and not ended. Of the last attempt: outcome; seconds: its duration; served: the
-    server may have worked on it, and may count it; rejected: the server does not take a request of this form, so that
-    another form may help."""
+    retries: at most; note: to the user, on the answer's origin; timeouts: attempts that timed out; under_way: an
+    attempt has begun and not ended. Of the last attempt: outcome; seconds; served: the server may have worked on it;
+    rejected: the server takes no request of this form, and may take another form."""
 
     def __init__(self, client: ModelClient, call: ModelCall, model: str, method: Method, retries: int) -> None:
         self._client = client
@@ -260,7 +253,7 @@ class Question:
         return event
 
     def _about(self) -> dict[str, Any]:
-        """Of each event; the body only where it is new."""
+        """The fields that all events share; the body only where it is new."""
         call, known = self.call, self._client.ledger.bodies.get(self.call.request_id)
         about = {"id": call.request_id, "custom_id": call.custom_id, "digest": call.digest, "role": call.role}
         return {**about, "model": self.model, "body": None if self.body == known else self.body}
@@ -271,8 +264,8 @@ def _failure_of(event: ModelCalled) -> ModelFailed:
 
 
 class ModelClient:
-    """The `Models` of a run. source: has a question answered; one that it leaves without an outcome is pending. files:
-    those with the answers; None for a server. folder: of the recording; seconds_left: until the run's time limit."""
+    """The `Models` of a run. source: has a question answered; without an outcome it stays pending. files: with the
+    answers; None for a server. folder: of the recording; seconds_left: until the run's time limit."""
 
     def __init__(
         self,
@@ -397,8 +390,7 @@ class ModelClient:
         return found
 
     async def _settle(self, call: ModelCall) -> ModelCalled | None:
-        """The final entry of a call in the journal, after as many attempts as it takes; None where the answer comes
-        later."""
+        """The final entry of a call in the journal, after all its attempts; None where the answer comes later."""
         if (known := self.ledger.known(call.request_id)) is not None:
             return known
         model = self._model_for(call)

@@ -82,11 +82,7 @@ def _mistakes_of_url(url: str) -> Iterator[str]:
 
 
 def open_models(
-    settings: Settings,
-    journal: Journal,
-    folder: Path,
-    listener: Listener,
-    seconds_left: Callable[[], float],
+    settings: Settings, journal: Journal, folder: Path, listener: Listener, seconds_left: Callable[[], float]
 ) -> Models | None:
     """The models of the run in `folder`; None for "none". seconds_left: until the run's time limit."""
     prices = check_models(settings)
@@ -122,7 +118,7 @@ def destination(settings: Settings) -> str | None:
 
 
 def models_summary(settings: Settings, journal: Journal) -> ModelsUsage | None:
-    """What the models of a run cost and where they were, for its summary; None for no model."""
+    """The cost and the place of a run's models, for its summary; None without a model."""
     if settings.transport == "none":
         return None
     live = settings.transport == "live"

@@ -40,8 +40,7 @@ MAX_SOURCE = 40_000
 
 
 def examine(context: Context, which: str, template: Template, config: Config, workload: Workload, stage: str) -> None:
-    """Journals instruction counts and hardware counters of a kernel on one workload, as far as the device has them.
-    which: "baseline" or a template's id."""
+    """Journals a kernel's instruction counts and hardware counters. which: "baseline" or a template's id."""
     if context.log.evidence(which, config) is not None:
         return
     limits, index = context.device.limits, context.device.index

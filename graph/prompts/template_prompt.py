@@ -33,8 +33,7 @@ _TRAITS = (
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
 MAX_EXAMPLE = 12_000
-"""Characters of a template that stands as the example, some 4,000 tokens: longer ones are tricks more than patterns,
-and the example is most of a prompt."""
+"""Most characters of a template that serves as the example, some 4,000 tokens: the example is most of a prompt."""
 
 
 def features(task: Task, backend: BackendName) -> tuple[float, ...]:

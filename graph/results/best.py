@@ -129,8 +129,7 @@ class _Writer:
         self._measured: dict[tuple[str, str, TypesKey], tuple[str, str]] = {}
         """By template, configuration and types: the digest of the code that was timed last, and its compiler."""
         self._seconds: dict[tuple[str, str], dict[str, float]] = {}
-        """By template and configuration: cold seconds in the last comparison on each workload, as the verdict gives
-        them, which are to be met again."""
+        """By template and configuration: cold seconds on each workload in the last comparison."""
         baseline = context.sources.baseline.template
         own = baseline.id, config_key(baseline.default_config)
         for shape in context.log.events(ShapeCompared):
@@ -153,8 +152,7 @@ class _Writer:
             self._compiler[0].end()
 
     def write_kernel(self, name: str, template: Template, config: Config, served: Sequence[Workload]) -> None:
-        """The folder `name`: sources for the types of the workloads that it serves, machine code, launch.json and
-        launch.py."""
+        """Writes the folder `name`: sources for the types of `served`, machine code, launch.json, launch.py."""
         context, folder, key = self.context, self.folder / name, (template.id, config_key(config))
         folder.mkdir()
         launches: dict[str, Any] = {}
@@ -243,7 +241,7 @@ class _Writer:
 
 
 def _digest(code: bytes) -> str:
-    """As `Artifact.code_digest`."""
+    """The same as `Artifact.code_digest`."""
     return hashlib.sha256(code).hexdigest()[:16]
 
 
@@ -278,11 +276,7 @@ def _rule(rule: DispatchRule, kernels: Sequence[Winner], folders: Mapping[tuple[
     """The rule as dispatch.json has it: a test with the rules for both answers, or a folder."""
     if rule.yes is None or rule.no is None:
         return {"folder": BASELINE if rule.use == BY_BASELINE else folders[kernels[rule.use].key]}
-    return {
-        "test": rule.test,
-        "yes": _rule(rule.yes, kernels, folders),
-        "no": _rule(rule.no, kernels, folders),
-    }
+    return {"test": rule.test, "yes": _rule(rule.yes, kernels, folders), "no": _rule(rule.no, kernels, folders)}
 
 
 def _free_name(workload: str, taken: set[str]) -> str:
@@ -298,8 +292,7 @@ def source_name(template: Template, types: Mapping[str, str]) -> str:
 
 
 def _requirements(context: Context, template: Template) -> list[str]:
-    """What must hold on a shape so that the kernel can be launched there: expressions over sizes, types and the
-    configuration."""
+    """The conditions of a launch on a shape: expressions over sizes, types and the configuration."""
     limits, launch = context.device.limits, template.launch
     device = device_names(limits)
     found = [folded(constraint.expression, device) for constraint in template.constraints]

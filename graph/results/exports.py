@@ -23,8 +23,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tunesmith import __version__
-from tunesmith.graph.journal.events import RunStarted
-from tunesmith.graph.journal.log import RunLog, objective, seconds_of
+from tunesmith.graph.journal.log import RunLog, begun, objective, seconds_of
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.results.best import RUNTIME, call_signature
@@ -59,8 +58,7 @@ class Package:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.best = folder, folder / "best"
-        with Journal(folder, create=False, reading=True) as journal:
-            begun = next(journal.entries(RunStarted), None)
+        run = begun(folder)
         try:
             kernels = Kernels(self.best)
         except OSError as error:
@@ -71,9 +69,9 @@ class Package:
             ) from error
         except (KeyError, TypeError, ValueError) as error:
             raise self._damaged(f"{type(error).__name__}: {error}") from error
-        if begun is None or kernels.about["signature"] != call_signature(begun.event.task):
+        if kernels.about["signature"] != call_signature(run.event.task):
             raise self._damaged("the signature in dispatch.json is not that of the task")
-        self.about, self.task, self.name = kernels.about, begun.event.task, begun.event.task.name
+        self.about, self.task, self.name = kernels.about, run.event.task, run.event.task.name
         self.launches = dict(sorted(kernels.launches.items(), key=lambda one: one[0] != "baseline"))
         self.sizes, self.explicit_sizes = kernels.sizes, kernels.explicit
         self.combinations = [dict(zip(kernels.types, types, strict=True)) for types in kernels.combinations]
@@ -90,15 +88,14 @@ class Package:
         codes = [source["machine_code"] for _, source in self.sources if "machine_code" in source]
         codes = [code for code in codes if code["file"] is not None]
         self.architectures = sorted({code["architecture"] for code in codes})
-        origin = begun.event.origin
         self.provenance = {
             **{key: value for key, value in self.about.items() if key != "signature"},
             "summary": self.task.summary,
             "tunesmith": __version__,
             # An ISO date, and the commit of the task's files, empty where there is none.
-            "tuned_at": datetime.fromtimestamp(begun.at, UTC).isoformat(timespec="seconds"),
-            "commit": origin.commit,
-            "command": origin.command,
+            "tuned_at": datetime.fromtimestamp(run.at, UTC).isoformat(timespec="seconds"),
+            "commit": run.event.origin.commit,
+            "command": run.event.origin.command,
             "machine_code_is_what_was_measured": bool(codes) and all(code["measured"] for code in codes),
             "kernels": [
                 {"kernel": name, "template": one["template"], "config": one["config"]}

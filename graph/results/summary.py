@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import Dispatching, dispatching
-from tunesmith.graph.journal.events import Compared, Evaluated, Explained, Noted, RunStarted, Searched
+from tunesmith.graph.journal.events import Compared, Evaluated, Explained, Noted, Searched
 from tunesmith.graph.journal.log import RunLog, failure_examples, failures_by_kind
 from tunesmith.graph.journal.records import (
     ExaminationRow,
@@ -41,7 +41,7 @@ from tunesmith.graph.state import Plan
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Measured, describe
-from tunesmith.kernels.spec.taskfile import sentence
+from tunesmith.kernels.spec.taskfile import explain
 from tunesmith.kernels.spec.template import Config, config_key
 
 MAX_INTERVAL_RATIO = 1.5
@@ -53,15 +53,14 @@ PACKAGES = (
 
 
 class StageAccount(RoundAccount):
-    """What the searches of a round did."""
+    """The searches of a round."""
 
     stage: str
 
 
 class TemplateRow(ResultRecord):
-    """A template of the run, in short. parent: the template that it was made from, "baseline", or "library" for one of
-    the task; ratio: the least time over baseline that a search saw; vetoed: why a role took it out, empty if
-    none did."""
+    """A template of the run. parent: a template's id, "baseline", or "library" for one of the task; ratio: the least
+    time over baseline in a search; vetoed: why a role took it out, empty if none did."""
 
     id: str
     parent: str
@@ -80,11 +79,11 @@ class Explanation(ResultRecord):
 
 
 class Summary(Verdict):
-    """What a run found, and how. Besides the last verdict: settings: by name, as in a settings file; ended_by: why the
-    run ended, empty where it has not; seconds: working time of all sessions; from_cache: evaluations for which
-    nothing had to be compiled; failures: evaluations that failed, by kind; examined: the winners' full verdicts;
-    dispatching: the kernel for each shape beside the workloads, and its cost; None where nothing was right;
-    models: None where none was used; versions: of the packages that took part; started_at: seconds since the epoch."""
+    """The results of a run. Besides the last verdict: settings: by name, as in a settings file; ended_by: why the run
+    ended, empty where it has not; seconds: working time of all sessions; from_cache: evaluations without a compilation;
+    failures: evaluations that failed, by kind; examined: the winners' full verdicts; dispatching: the kernel for
+    further shapes; None where nothing was right; models: None where none was used; versions: of packages; started_at:
+    seconds since the epoch."""
 
     task: str
     summary: str
@@ -131,7 +130,7 @@ class Summary(Verdict):
 def summarise(context: Context, done: str) -> Summary:
     """Everything a reader of results needs, from the run's log. done: why the run ended."""
     log = context.log
-    begun, found = log.entries(RunStarted)[-1], log.evaluations()
+    begun, found = log.begun, log.evaluations()
     nothing = "no valid configuration was found." if found else "no configuration was measured."
     verdict = log.verdict() or Verdict(sentence=no_template(context) if done == "no template" else nothing)
     return Summary(
@@ -183,10 +182,8 @@ def read_summary(folder: Path) -> Summary:
         if has_journal:
             # Refuses a run of another version, which `resume` cannot write anew.
             Journal(folder, create=False, reading=True).close()
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
         again = f"`tunesmith resume {folder}` writes it anew"
-        raise JournalError(f"{path} is damaged ({where}: {sentence(first)}); {again}.") from error
+        raise JournalError(f"{path} is damaged ({explain(error, None)}); {again}.") from error
     except OSError as error:
         raise JournalError(f"{path} cannot be read: {error.strerror}.") from error
 
@@ -214,7 +211,7 @@ def unsteady(verdict: Verdict) -> list[str]:
 
 @cache
 def versions(*others: str) -> dict[str, str]:
-    """Of Tunesmith, and of `PACKAGES` and `others`, as far as they are installed here."""
+    """The versions of Tunesmith, `PACKAGES` and `others`, as far as they are installed here."""
     found = {"tunesmith": __version__}
     for package in (*PACKAGES, *others):
         with suppress(metadata.PackageNotFoundError):

@@ -135,13 +135,13 @@ def _most_to_gain(context: Context, workloads: Sequence[Workload], seconds: Mapp
 
 
 def _headroom(context: Context, workload: Workload, seconds: Mapping[str, float]) -> float:
-    """Logarithm of time over floor: what a perfect kernel would still gain. Zero where no floor is known."""
+    """Logarithm of time over floor, the gain of a perfect kernel; zero where no floor is known."""
     floor = context.floor(workload)
     return math.log(seconds[workload.name] / floor) if floor else 0.0
 
 
 def _bottleneck(context: Context, workload: Workload, seconds: Mapping[str, float]) -> Bottleneck:
-    """What limits a kernel that takes these seconds, by workload."""
+    """The limit of a kernel that takes these seconds, by workload."""
     if context.device.limits.kind == "gpu" and seconds[workload.name] < LATENCY_SECONDS:
         return "latency"
     task = context.task
@@ -198,8 +198,8 @@ _ANEW = "organise the work in another way than was tried, for what bounds it, an
 
 
 def options_of(tree: Tree) -> list[Branch]:
-    """What the tree allows to be written next, one branch of each kind: the kinds with the fewest answers since the
-    first round come first, and of several the one that has gained most a call on the kernels that we measured."""
+    """The branches that the tree allows to be written next, one of each kind; kinds with the fewest answers since the
+    first round come first, and among equals the kind that gained most per call on the kernels that we measured."""
     if not (best := tree.ranked[:2]):
         return [_branch(BASELINE, "template"), _branch(BASELINE, "rewrite")]
     made: list[Node | FailedBranch] = [*tree.nodes, *tree.attempts]
@@ -233,9 +233,8 @@ KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
     "template": ("template",),
     "rewrite": ("rewrite",),
 }
-"""What the model may plan in each arm of an ablation (docs/agents.md); a user's run is of the arm "tree". "template"
-measures default configurations only; "rewrite" has no model's plan and no repairs. Arms without a search test once, at
-the end of their last round."""
+"""The kinds of branches in each arm of an ablation (docs/agents.md); a user's run has the arm "tree". "template"
+measures default configurations only; "rewrite" has no plan of a model, and no repairs."""
 
 
 def searches(settings: Settings) -> bool:
@@ -245,8 +244,6 @@ def searches(settings: Settings) -> bool:
 
 TEMPLATES_WITH_SOURCE = 3
 """The best templates that a prompt shows with their source. Others are a line each, and may be branched from too."""
-PLAN_RETRIES = 1
-"""Retries after a plan that cannot be carried out."""
 
 
 class Planner:
@@ -262,8 +259,7 @@ class Planner:
         return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}, Planned(plan=plan)
 
     def _decide(self, context: Context, number: int, objections: list[str]) -> Plan | None:
-        """The plan of the model or of the rules; None without a template. Raises `TaskError` where the task cannot get
-        one."""
+        """The plan of the model or of the rules; None without a template. Raises `TaskError`."""
         if (models := context.models) is None:
             if not context.sources.templates:
                 backend = context.device.backend
@@ -301,9 +297,9 @@ class Planner:
 
 
 def _ask(context: Context, models: Models, number: int, tree: Tree, objections: list[str]) -> Plan | ModelFailed:
-    """The model's plan; one that cannot be carried out goes back to it."""
+    """The model's plan, after another try where the first cannot be carried out."""
     messages, problem = plan_messages(context, number, tree, objections), ""
-    for name in ("plan", *(f"plan-repair-{attempt}" for attempt in range(1, PLAN_RETRIES + 1))):
+    for name in ("plan", "plan-repair-1"):
         (reply,) = models.ask_all([ModelCall("plan", stage_of(number), name, messages, PlanAnswer)])
         if isinstance(reply, ModelFailed):
             return reply
@@ -319,7 +315,7 @@ def _ask(context: Context, models: Models, number: int, tree: Tree, objections: 
 
 
 def plan_messages(context: Context, number: int, tree: Tree, objections: list[str]) -> tuple[Message, ...]:
-    """The planner's prompt for a round. What it says depends on the journal alone."""
+    """The planner's prompt for a round, a function of the journal alone."""
     full = tree.ranked[:TEMPLATES_WITH_SOURCE]
     # What was not measured yet has no rank, but a planner can only judge it by its source.
     full += [node for node in tree.usable if node.best is None][: max(0, TEMPLATES_WITH_SOURCE - len(full))]
@@ -380,7 +376,7 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
 
 
 def branch_problems(branches: list[Branch], tree: Tree) -> list[str]:
-    """What of `branches` does not fit the tree, a sentence each."""
+    """The misfits of `branches` and the tree, a sentence each."""
     problems = []
     for branch in branches:
         node, parent = tree.node(branch.parent), branch.parent[:80]

@@ -148,8 +148,7 @@ def recorded(context: Context, stage: str) -> dict[str, Evaluation]:
 def try_templates(
     context: Context, templates: Sequence[Template], stage: str, workloads: Sequence[Workload] = ()
 ) -> dict[str, Evaluation]:
-    """Evaluations of the default configurations by template id, measured now or found in the journal; on `workloads`,
-    or all of them."""
+    """Evaluations of default configurations by template id, measured now or journalled; on `workloads`, or on all."""
     known = recorded(context, stage)
     names = tuple(workload.name for workload in workloads or (*context.tuned, *context.held_out))
     wanted = [template for template in templates if template.id not in known]
@@ -162,8 +161,7 @@ WITHDRAWN = "Rules of it were withdrawn; another template, of fewer, has its pla
 
 
 def holding(context: Context, template: Template, stage: str) -> Template:
-    """`template`, made by rules, or one of fewer rules whose default configuration holds on all tuned workloads. Notes
-    say why each of the others was withdrawn."""
+    """The rules' template, or one of fewer rules, with a default that is right on the tuned workloads."""
     task, backend, withdrawn = context.task, context.device.limits.backend, dict[str, str]()
 
     def problem_with(tried: Template) -> Problem | None:
@@ -270,8 +268,7 @@ def _search_further(context: Context, plan: Plan) -> list[str]:
 
 
 def _fallback_templates(context: Context, plan: Plan) -> list[str]:
-    """The template of a round whose planned ones cannot be used: the task's next unused one, else the best known one;
-    none in an arm without a search."""
+    """The template of a round whose planned ones cannot be used: the task's next unused one, else the best known."""
     tree, stage = context.tree(), stage_of(plan.round)
     known = tree.untried or [node for node in tree.ranked if node.template.has_choices]
     node = known[0] if known else None
@@ -367,7 +364,7 @@ def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evalua
 
 
 def _register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
-    """Puts the template of a branch into the tree, once. answers: of the model, until it worked."""
+    """Adds the template of a branch to the tree, once. answers: of the model, until it worked."""
     if template.id not in context.log.templates:
         event = TemplateAdded(
             template=template, parent=branch.parent, moves=branch.moves, answers=answers, made_by=branch.kind
@@ -376,8 +373,7 @@ def _register(context: Context, template: Template, branch: Branch, stage: str, 
 
 
 def _register_seeds(context: Context, template: str, seeds: Sequence[Config], stage: str) -> None:
-    """Journals configurations that the search of this round is to try first, unless they are journalled already, as for
-    another branch of the same template."""
+    """Journals configurations to try first in this round's search, unless another branch of the template has them."""
     known = {config_key(config) for config in context.log.seeds(stage, template)}
     new = {key: config for config in seeds if (key := config_key(config)) not in known}
     if new:
@@ -387,7 +383,7 @@ def _register_seeds(context: Context, template: str, seeds: Sequence[Config], st
 def _give_up(
     context: Context, draft: TemplateDraft, why: str, stage: str, failure: FailureKind | Literal[""] = ""
 ) -> bool:
-    """Journals that no template comes of a branch, and why; True. failure: the model's, where that is the reason."""
+    """Journals that a branch gets no template, and why; True. failure: the model's, where that is the reason."""
     branch = draft.branch
     event = BranchAbandoned(
         branch=draft.number,

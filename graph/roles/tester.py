@@ -33,7 +33,7 @@ from tunesmith.kernels.spec.task import AnyOpponent, Workload
 from tunesmith.kernels.spec.template import assignments, config_key
 
 MIN_EXAMINATION_SECONDS = 2.0
-"""Seconds of the time limit that must be left for an examination to begin."""
+"""Least time left, in seconds, for an examination to begin."""
 NO_TIME = (
     "the time limit left no time to examine it on odd sizes and other contents; `tunesmith check` does, and so does "
     "`tunesmith resume` with more time"
@@ -95,10 +95,9 @@ class _Test:
         return build_verdict(self.context, compared, self.general, disqualified(self.context, attempted))
 
     def examined(self) -> Verdict:
-        """The verdict whose winners are all examined: the general configuration on everything, the others on the
-        workload they won. Where one is rejected, or cannot be examined, the next best is a winner and is examined in
-        turn. As long as none serves all workloads and time is left, other configurations are compared in place of the
-        rejected ones."""
+        """The verdict after the examination of its winners: the general configuration on everything, others on the
+        workload they won. In place of a rejected winner the next best is examined; while none serves all workloads and
+        time is left, other configurations are compared."""
         context, attempted = self.context, set[VerifiedKernel]()
         while True:
             verdict = self.verdict(attempted)
@@ -121,8 +120,7 @@ class _Test:
         return verdict.model_copy(update={"sentence": f"{verdict.sentence} {more}"})
 
     def compare(self, beside: Sequence[AnyOpponent]) -> None:
-        """Journals the finalists on every workload, beside these opponents, as far as the journal has not compared
-        them."""
+        """Journals the comparisons of finalists and these opponents that the journal lacks."""
         context, wanted = self.context, list[tuple[Workload, list[Winner]]]()
         known, opponents = context.log.comparisons(self.stage), {opponent.name for opponent in beside}
         for workload in (*context.tuned, *context.held_out):

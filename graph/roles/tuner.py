@@ -34,12 +34,12 @@ from tunesmith.kernels.spec.template import Config, Template, assignments, confi
 
 
 def rungs(count: int) -> int:
-    """How many rungs, of equal budget, the halving of `count` templates has."""
+    """The number of rungs, of equal budget, in the halving of `count` templates."""
     return 1 if count < 2 else (count - 1).bit_length() + 1
 
 
 def survivors(count: int, rung: int) -> int:
-    """How many of `count` templates take part in a rung, counted from 0."""
+    """The number of templates, of `count`, in a rung, counted from 0."""
     return max(1, (count + (1 << rung) - 1) >> rung)
 
 
@@ -81,7 +81,7 @@ class TemplateSearch:
 
 
 SHOW_SECONDS = 0.1
-"""Between two showings of progress."""
+"""Seconds between two showings of progress."""
 
 
 class Tuner:
@@ -127,7 +127,7 @@ class _Round:
         points = sum(len(search.space) - len(search.known) for search in self.searches)
         last = plan.round >= context.settings.rounds
         self.most = context.settings.evaluations - (max(0, self.total - points) if last else 0)
-        """Evaluations that the run can come to: the last round's space may have fewer new points than its share."""
+        """The most evaluations of the run: the last round's space may have fewer new points than its share."""
 
     def _search(self, template: Template, budget: int, workers: int) -> TemplateSearch:
         """budget: evaluations that the search may come to; workers: configurations in flight."""
@@ -206,8 +206,7 @@ class _Round:
                 self._learn(event.number, event.evaluation)
 
     def _ask(self) -> bool:
-        """One more configuration in flight, of the template whose turn it is; False when the budget is spent, or no
-        template has any."""
+        """Submits one more configuration, of the template whose turn it is; False without budget, or without any."""
         if len(self.asked) >= self.total or self.context.search_seconds_left() <= 0:
             return False
         counts, best = [one.asked for one in self.searches], [one.best for one in self.searches]
@@ -275,7 +274,7 @@ class _Round:
         self.context.listener(progress)
 
     def _account(self) -> Searched:
-        """What the searches did: their sum and each of them."""
+        """The account of the searches: their sum and each of them."""
         found, each = list(self.results.values()), list[TemplateAccount]()
         for search in self.searches:
             own = [one for one in found if one.template == search.template.id]

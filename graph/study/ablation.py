@@ -15,9 +15,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, get_args
 
-from tunesmith.graph.journal.events import RunStarted
-from tunesmith.graph.journal.log import weighted_geomean
-from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.journal.log import begun, weighted_geomean
+from tunesmith.graph.journal.store import JournalError
 from tunesmith.graph.models.calls import Models, Waiting
 from tunesmith.graph.models.recorded import ANSWERS
 from tunesmith.graph.outputs import require_new_folder
@@ -54,9 +53,8 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class ArmResult:
-    """mean: geometric mean of the speed-ups; by_shape: of those with the best for each workload; spread: their standard
-    deviation as a factor; low, high: Student's t interval of the mean logarithm, as speed-ups. The last three are None
-    for a single repeat."""
+    """mean, by_shape: geometric means of the repeats' speed-ups; spread: their standard deviation as a factor; low,
+    high: Student's t interval of the mean logarithm, as speed-ups; None for a single repeat."""
 
     arm: str
     repeats: tuple[Repeat, ...]
@@ -159,12 +157,10 @@ def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings:
 
 
 def _repeat_of(result: RunResult) -> Repeat:
-    """What counts of a run."""
+    """The figures of a run that the ablation compares."""
     summary, usage = result.summary, result.summary.models
     ratio = summary.ratio if summary.general is not None else None
-    with Journal(result.folder, create=False, reading=True) as journal:
-        task = next(journal.entries(RunStarted)).event.task
-    weights = {workload.name: workload.weight for workload in task.workloads}
+    weights = {workload.name: workload.weight for workload in begun(result.folder).event.task.workloads}
     ratios = {row.workload: 1.0 if row.best is None else min(1.0, row.best.ratio) for row in summary.tuned}
     return Repeat(
         name=result.folder.name,
@@ -217,12 +213,12 @@ def _agree(folder: Path, wanted: Mapping[str, Any]) -> None:
         require_new_folder(folder, "--out")
     else:
         try:
-            begun, ours = json.loads(file.read_text(encoding="utf-8")), json.loads(text)
-            key = next((key for key in ("task", "calls", "settings") if begun[key] != ours[key]), None)
+            before, ours = json.loads(file.read_text(encoding="utf-8")), json.loads(text)
+            key = next((key for key in ("task", "calls", "settings") if before[key] != ours[key]), None)
         except (ValueError, KeyError, TypeError) as error:
             raise TunesmithError(f"--out: {file} was not written by `tunesmith ablate`; choose another.") from error
         if key is not None:
-            other = f"an ablation with another {key} ({begun[key]})"
+            other = f"an ablation with another {key} ({before[key]})"
             raise TunesmithError(f"{folder} holds {other}: give the same, or choose another --out.")
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tunesmith.graph.journal.events import RunStarted
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import begun
 from tunesmith.graph.results.summary import Summary, read_summary
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.task import Task
@@ -37,7 +36,7 @@ def compare_runs(folders: Sequence[Path]) -> dict[str, Any]:
     if len({summary.task for summary in summaries}) > 1:
         of = ", ".join(f"{folder} of {summary.task}" for folder, summary in zip(folders, summaries, strict=True))
         raise TunesmithError(f"compare: the runs are of different tasks ({of}); name runs of one task.")
-    tasks = [_task(folder) for folder in folders]
+    tasks = [begun(folder).event.task for folder in folders]
     facts = [_facts(*one) for one in zip(summaries, tasks, strict=True)]
     told = {name: [one.get(name, "") for one in facts] for one in facts for name in one}
     return {
@@ -48,13 +47,6 @@ def compare_runs(folders: Sequence[Path]) -> dict[str, Any]:
         "differences": {name: texts for name, texts in told.items() if len(set(texts)) > 1},
         "same": {name: texts[0] for name, texts in told.items() if len(set(texts)) == 1 and texts[0]},
     }
-
-
-def _task(folder: Path) -> Task:
-    """The task as the journal of a run has it."""
-    with Journal(folder, create=False, reading=True) as journal:
-        (started,) = journal.entries(RunStarted)
-    return started.event.task
 
 
 def _shapes(summaries: Sequence[Summary], tasks: Sequence[Task]) -> list[dict[str, Any]]:

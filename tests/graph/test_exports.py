@@ -289,7 +289,7 @@ def test_mistakes_are_told_in_a_sentence(package: Package, tmp_path: Path) -> No
         export_run(package.folder, "torch", package.folder.parent)
     with pytest.raises(TunesmithError, match="is not the folder of a run"):
         export_run(tmp_path, "torch")
-    (tmp_path / "journal.sqlite").touch()
+    shutil.copyfile(package.folder / "journal.sqlite", tmp_path / "journal.sqlite")
     with pytest.raises(TunesmithError, match="has no winners to export"):
         export_run(tmp_path, "torch")
     best = shutil.copytree(package.folder, tmp_path / "run") / "best"
