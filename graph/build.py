@@ -76,7 +76,7 @@ def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
     roles = load_roles()
     if settings.approve == "none" and isinstance(roles["approve"], Approver):
         del roles["approve"]
-    # Rules do not read what a model says of a round.
+    # Rules do not read explanations.
     explained = with_model and settings.explain and settings.planner == "model" and settings.arm != "rewrite"
     if not explained and isinstance(roles["explain"], Explainer):
         del roles["explain"]
@@ -99,7 +99,7 @@ def build_graph(
         may_end = position < searching or position + 1 == len(chain)
         back = () if name in BUILT_IN else BACK
         targets = dict.fromkeys([following, *back, *([END] if may_end else ())])
-        # Of a function LangGraph reads the bytecode, in search of subgraphs: 5 ms at each start, none for a partial.
+        # LangGraph searches the bytecode of a function for subgraphs: 5 ms at each start, none for a partial.
         step = partial(_take_step, roles[name], following, may_end)
         graph.add_node(name, step, destinations=tuple(targets))
     graph.add_edge(START, chain[0])
@@ -126,7 +126,7 @@ def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> lis
                 f'[roles.{name}]: after = "{placement.after}" leads to no role that has a place: name one of '
                 f"{', '.join(chain)}."
             )
-        # Of several behind the same role, the first that is listed comes first.
+        # Roles behind the same one keep the order of the list.
         for name in reversed(ready):
             chain.insert(chain.index(left.pop(name).after) + 1, name)
     return chain

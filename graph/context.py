@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 
 COMPARISON_SECONDS, KERNEL_SECONDS, EXAMINATION_SECONDS = 5.0, 0.75, 10.0
-"""About what a final comparison takes: for its process, for each kernel on each workload, and for the examination of
-the winners, which ends with the time limit. Part of that limit."""
+"""Seconds of a final comparison: for its process, for each kernel on a workload, for the examination of winners."""
 COUNTER_SECONDS = 0.2
 """Extra seconds of an energy window, which begins and ends where the counter moves."""
 T = TypeVar("T", bound=Event)
@@ -133,8 +132,7 @@ class Context:
         return read_tree(log, self.sources.templates, self.tuned_names, self.weights)
 
     def note(self, role: str, sentence: str, stage: str, failure: FailureKind | Literal[""] = "") -> None:
-        """Journals and shows that something did not go as planned, once for each stage and sentence. failure: the kind
-        of a model's failure, where that is the reason."""
+        """Journals and shows that something did not go as planned, once in a stage. failure: a model's, if any."""
         if all(note.sentence != sentence for note in self.log.events(Noted, stage)):
             self.journal.append(Noted(role=role, sentence=sentence, failure=failure), stage)
             self.listener(Progress(role, sentence))
@@ -177,7 +175,7 @@ class Context:
         return (self.settings.time_limit or math.inf) - self.journal.seconds_spent()
 
     def search_seconds_left(self) -> float:
-        """The time that the limit leaves when the final comparison has had its share."""
+        """The time left for searching, without the share of the final comparison."""
         kernels = (len(self.tuned) + len(self.held_out)) * (1 + self.settings.finalists)
         energy = self.settings.energy_seconds
         each = KERNEL_SECONDS + (energy + COUNTER_SECONDS if energy else 0.0)

@@ -39,11 +39,10 @@ from tunesmith.kernels.spec.template import Template
 BASELINE = -1
 """Stands for the baseline where kernels are numbered."""
 MIN_SHAPES = 2
-"""Minimum number of shapes for a kernel to be chosen by them: one alone says little."""
+"""Minimum number of shapes to choose a kernel by: a single shape says little."""
 MIN_GAIN = 0.02
-"""Minimum saving of a test, as a share of the time of the shapes that reach it. With 0.005, 57 of 4200 choices on
-recorded shapes (docs/results/h200-exports.json, cross-validated) were slower than the baseline by 2 %; with 0.02, 46
-are, and all together take 0.7 % less time."""
+"""Minimum saving of a test, as a share of the time of its shapes. With 0.005, 57 of 4200 choices on recorded shapes
+(docs/results/h200-exports.json, cross-validated) were 2 % slower than the baseline; with 0.02, 46."""
 VECTOR = 8
 """Elements of the widest vector of templates. Rows that it does not divide take another path through a kernel."""
 DIVISORS = (2, 4, VECTOR)
@@ -278,7 +277,7 @@ def draw_shapes(
                 found.append(shape)
                 break
         else:
-            # Nothing is left of these types.
+            # No further shape fits these types.
             models.remove(model)
     return tuple(found)
 
@@ -299,7 +298,7 @@ def _can_be(task: Task, shape: Workload, most: float) -> bool:
             (task.scalar_of if argument.role == "scalar" else task.shape_of)(argument, shape)
         return task.allows(shape) and 0 < task.bytes_of(shape) <= most
     except TaskError:
-        # Such as a dimension of one less than a size, or a scalar that its type does not hold.
+        # Such as a dimension below 1, or a scalar beyond the range of its type.
         return False
 
 
@@ -371,10 +370,10 @@ def _measure(context: Context, kernels: Sequence[Winner], shapes: Sequence[tuple
         found = _compare(context, workload, requests_for(context, entrants, workload))
         entries = finalist_results(entrants, found)
         if not any(isinstance(result, Comparison) for result in found.results):
-            # Either all are wrong here, or the baseline or the shape is at fault: the baseline against itself tells.
+            # If the baseline fails against itself, it or the shape is at fault, not the kernels.
             control = EvaluationRequest(1, context.sources.baseline.template, {}, (workload.name,))
             if not isinstance(_compare(context, workload, [control]).results[0], Comparison):
-                sentence = f"The baseline could not be measured on {workload.name}, which tells nothing on dispatch."
+                sentence = f"The baseline could not be measured on {workload.name}, so the shape is left out."
                 context.note("dispatch", sentence, "")
                 entries = ()
         event = ShapeCompared(workload=workload, fitted=fitted, entries=entries, compiler=found.compiler)
@@ -427,7 +426,7 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
         return None
     names = dict(enumerate(name for name, _ in named)) | {BASELINE: "baseline"}
     kernels = {winner.key: winner for _, winner in named}
-    # Of several comparisons on a shape the last counts.
+    # The last comparison on a shape counts.
     events = {event.workload.name: event for event in context.log.events(ShapeCompared)}.values()
     excluded = _excluded(context, events, kernels)
     out = {one.key for one in excluded}

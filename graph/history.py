@@ -1,7 +1,7 @@
 """Results of earlier runs, with which a run begins: from the user's results store, and from `tune --prior`.
 
-The store is one SQLite file, which several runs may use at once. What a run takes from it and from a prior is kept in
-the run's own journal (`EarlierResults`), so that a resumed run has the same even where the sources are gone. How a
+The store is one SQLite file, which several runs may use at once. A run keeps the results that it takes from store
+and prior in its own journal (`EarlierResults`), so that a resumed run has them even where the sources are gone. How a
 search uses a prior is in `tunesmith.kernels.search.base`.
 """
 
@@ -180,8 +180,7 @@ class ResultsStore:
 
 
 def open_store(environment: Mapping[str, str] = os.environ) -> ResultsStore | None:
-    """The results store of this user, in XDG_DATA_HOME, else in ~/.local/share, unless TUNESMITH_WISDOM names a file;
-    None where that is off, or the user has no home directory."""
+    """This user's results store: TUNESMITH_WISDOM, or in XDG_DATA_HOME or ~/.local/share; None if off, or no home."""
     where = environment.get(VARIABLE, "")
     if where.lower() == "off":
         return None
@@ -198,19 +197,18 @@ def open_store(environment: Mapping[str, str] = os.environ) -> ResultsStore | No
     return ResultsStore(data / "tunesmith" / "wisdom.sqlite")
 
 
-# What a run begins with
+# At the beginning of a run
 
 
 def suggest(
     task: Task, device: DeviceInfo, settings: Settings, limits: Sequence[DeviceLimits], *, written: bool
 ) -> EarlierResults | None:
-    """The history of a new run of `task` on `device`: the results of `settings.prior`, and the configurations of the
-    results store to measure first; None where there is neither. Raises `TunesmithError`.
+    """The history of a new run of `task` on `device`: the results of `settings.prior`, and configurations of the
+    results store to measure first; None without either. Raises `TunesmithError`.
 
-    Results of the same model of device come first, among them those on the shapes of this run; of equals the largest
-    gain. Configurations that no template of the task can have under `limits` are left out; where a model writes further
-    templates (`written`), they come last.
-    """
+    Results of the same model of device come first, among them results on this run's shapes; among equals the largest
+    gain. Configurations that no template can have under `limits` are left out, or last if a model writes templates
+    (`written`)."""
     templates = task.sources(device.backend).templates
     tuned = task.workloads_for(device.limits.kind, held_out=False)
     prior = None if settings.prior is None else read_prior(named_path("--prior", settings.prior))
@@ -262,8 +260,7 @@ def _prior_of_run(folder: Path) -> EarlierResults:
             raise JournalError(f"--prior: the run in {folder} has measured nothing yet; name another.")
         of, vetoed = log.objective, log.vetoed()
         names = {event.id: event.template.name for event in log.events(TemplateAdded)}
-        base = quantities_of(baseline, of)
-        weights = {workload.name: workload.weight for workload in log.started.task.workloads}
+        base, weights = quantities_of(baseline, of), log.weights
         found: dict[str, list[KnownResult]] = {}
         for evaluation in log.evaluations():
             whole = evaluation.failure is not None or set(base) <= set(evaluation.outcomes)
@@ -290,15 +287,12 @@ def _require_common(earlier: EarlierResults, templates: Sequence[Template]) -> N
         )
 
 
-# What a search takes from it
+# In a search
 
 
 def prior_of(log: RunLog, template: Template, space: Space) -> Prior | None:
-    """The prior of a run for the search of `template`; None when it has none.
-
-    The results of that template in the other run by its id, else by its name; where they cover no point of `space`,
-    those without a template and, as far as `space` has the configuration, of other templates.
-    """
+    """The prior of a run for the search of `template`; None without one: results of the same template, by id, else by
+    name; if these have no point of `space`, all results in `space`, and the results of a table."""
     kept = log.last(EarlierResults) or EarlierResults()
     for rows in (
         [row for one in kept.results if one.template == template.id for row in one.results],
@@ -314,7 +308,7 @@ def _prior(rows: Iterable[KnownResult], name: str) -> Prior:
     return Prior(((config, Observation(value, failure=failure)) for config, value, failure in rows), name)
 
 
-# What a run adds to the store, and takes from it at its end
+# At the end of a run
 
 
 def learn(context: Context, verdict: Verdict, run: str) -> None:
@@ -323,7 +317,7 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
     store = open_store() if context.settings.wisdom and verdict.objective == "time" else None
     reached = context.log.entries(VerdictReached)
     if store is None or not reached or context.log.started.device.driver != context.device.driver:
-        # With another driver it is not known which of the two it was measured with.
+        # The measurements may be from either of two drivers.
         return
     # A run that had ended may be finished again, days later.
     at = datetime.fromtimestamp(reached[-1].at, UTC).isoformat(timespec="seconds")
@@ -357,7 +351,7 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
 def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
     """The best value ever measured of each roof of `device`, after `measured` was kept, as a busy machine measures
     less; and a sentence for each roof that is now far below its best value, or on why the store cannot be used."""
-    # A GPU has an identity of its own; a CPU is its machine's.
+    # A GPU has its own identity; a CPU has that of its machine.
     name = device.uuid or f"{device.name} of {platform.node()}"
     now = datetime.now(UTC).isoformat(timespec="seconds")
     rates = {f"{COPY}{size}": rate for size, rate in measured.bandwidth} | dict(measured.peak_flops)
@@ -381,10 +375,10 @@ def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[
     pairs = [("copy bandwidth", measured.peak_bandwidth or 0.0, *max(copies.values(), default=(0.0, "")), "GB/s")]
     pairs += [(f"{roof} peak", rate, *best[roof], "GFLOP/s") for roof, rate in measured.peak_flops.items()]
     return roofs, tuple(
-        f"The {what} measured now, {rate / 1e9:.3g} {unit}, is far below the {highest / 1e9:.3g} {unit} measured "
+        f"The {kind} measured now, {rate / 1e9:.3g} {unit}, is far below the {highest / 1e9:.3g} {unit} measured "
         f"on {at[:10]}, from which floors are computed: something else probably uses the device, so times may be "
         "too long."
-        for what, rate, highest, at, unit in pairs
+        for kind, rate, highest, at, unit in pairs
         if 0.0 < rate < ROOF_REPORT_RATIO * highest
     )
 

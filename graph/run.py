@@ -74,14 +74,14 @@ def _extended(journal: Journal, settings: Settings, given: dict[str, Any]) -> Se
         log, spent, more_time = RunLog(journal), journal.seconds_spent(), given.get("time_limit")
         had, step = max((plan.round for plan in log.plans), default=0), log.last(StepTaken)
         limit = math.inf if settings.time_limit is None else settings.time_limit
-        # A run also ends by time while its rest would only do for a comparison.
+        # A run also ends by time when the rest is only enough for a comparison.
         if not more_time and (spent >= limit or (step is not None and step.done == "time")):
             raise SettingsError(
                 f"The run's time limit of {limit:.0f} s is spent; say with --time-limit how much longer it may take."
             )
         if "evaluations" not in given and settings.evaluations <= log.evaluation_count:
             raise SettingsError("The run has measured all that it may; say with --more how many configurations to add.")
-        # Evaluations that a limit on time or an early end left over are made as well.
+        # Evaluations that were left over at an earlier end are made as well.
         changed["evaluations"] = settings.evaluations + given.get("evaluations", 0)
         changed["rounds"] = had + given["rounds"] if "rounds" in given else max(settings.rounds, had + 1)
         if more_time:
@@ -93,8 +93,7 @@ def _extended(journal: Journal, settings: Settings, given: dict[str, Any]) -> Se
 
 
 class RunResult(BaseModel, frozen=True):
-    """The result of a run. summary: the content of summary.json, as attributes or by key; folder: of the run; valid:
-    whether a configuration is right on every workload."""
+    """The result of a run. summary: as in summary.json; valid: some configuration is right on all workloads."""
 
     folder: Path
     summary: Summary
@@ -148,11 +147,11 @@ def tune(
         require_new_folder(folder, "--run-dir")
     require_work(loaded, loaded.sources(device.backend).templates, limits)
     earlier = suggest(loaded, device, chosen, limits, written=written)
-    # Before there is a run, so that resuming need not check the reference again.
+    # Before the run begins, so that a resume need not check the reference again.
     check_reference(loaded, meant_for(loaded, device.limits), seed=chosen.seed, deadline=chosen.reference_deadline)
     with Journal(folder, create=True) as journal, alone(folder):
         if earlier is not None:
-            # Before the run itself: a run that was begun has all that it needs.
+            # Before `RunStarted`: a run that was begun has everything it needs.
             journal.append(earlier)
         origin = origin_of(None if isinstance(task, Task) else chosen.task)
         journal.append(RunStarted(settings=chosen, task=loaded, device=device, origin=origin))
@@ -181,7 +180,7 @@ def resume(
     """
     folder = as_path(run_dir, "run_dir")
     asked = {"evaluations": more, "rounds": rounds, "time_limit": time_limit, "dispatch_shapes": dispatch_shapes}
-    # The settings of these names have the same bounds.
+    # Settings of these names have the same bounds.
     given = make_settings(task="", **{name: value for name, value in asked.items() if value})
     with resumed(folder, given, listener, models, as_recorded=as_recorded) as context:
         return _carry_on(context, folder, ask)
@@ -254,8 +253,7 @@ def origin_of(task: str | None) -> Origin:
 
 
 def _commit(folder: Path) -> str:
-    """The commit of the git repository that has the files of `folder`, with "-dirty" where files differ from it; empty
-    without such a repository, or without git."""
+    """The commit of the git repository with the files of `folder`, with "-dirty" where they differ; or empty."""
 
     def git(*command: str) -> str:
         return subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, timeout=10).stdout
@@ -277,7 +275,7 @@ def changed_files(begun: Task, name: str, backend: Backend) -> str:
     except TunesmithError as error:
         return str(error).rstrip(".")
     old, new = begun.model_dump(mode="json"), present.model_dump(mode="json")
-    # Where a run works by rules, its task also has what the rules made.
+    # The task of a run by rules also has the template that the rules made.
     if old == new or old == with_rules(present, backend)[0].model_dump(mode="json"):
         return ""
     keys = ", ".join(key for key in new if new[key] != old.get(key))
@@ -316,7 +314,7 @@ def _carry_on(context: Context, folder: Path, ask: Ask | None) -> RunResult:
         try:
             graph.invoke(start_of(context.log), {"recursion_limit": steps_at_most(settings)}, context=context)
         except TunesmithError as error:
-            # LangGraph notes the task in which it was raised, which says nothing to a user.
+            # LangGraph adds a note on its own task, which does not help a user.
             vars(error).pop("__notes__", None)
             raise
     if context.settings.dispatch_shapes:

@@ -110,9 +110,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     evaluations: int = _option(100, "Number of configurations to measure.", ge=1, le=10_000_000)
     time_limit: Seconds | None = _option(
         None,
-        "End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). All counts in: starting, "
-        "the search, the final comparison, for which the search ends early enough, and what is left out where no time "
-        "is left: held-out workloads, the winners' examination, shapes for a dispatch rule (default: no limit).",
+        "End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). It includes the start, "
+        "the search, and the final comparison, for which the search ends early enough; without time, held-out "
+        "workloads, the winners' examination and the shapes for a dispatch rule are left out (default: no limit).",
         metavar="DURATION",
         gt=0,
     )
@@ -278,8 +278,7 @@ def as_path(given: object, option: str) -> Path:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file, for `make_settings`; raises `SettingsError`. Keys are the fields of `Settings`;
-    `[roles.NAME]` with `after` places a role."""
+    """The settings of a TOML file, by the fields of `Settings`, for `make_settings`; raises `SettingsError`."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:

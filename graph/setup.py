@@ -54,7 +54,7 @@ def choose_device(task: Task, backend: str, inventory: Inventory, model: str | N
         task.sources(backend)
         known = cast(BackendName, backend)
         found = inventory.of(known)
-        # Without a device, `device` names the missing parts.
+        # Without a device, `device` raises an error that names the missing parts.
         return _most_common(found) if found else inventory.device(known)
     candidates = [device for device in inventory.devices if device.backend in task.backends]
     if not candidates:
@@ -105,7 +105,7 @@ def require_energy(device: DeviceInfo, settings: Settings) -> None:
     else:
         with open_telemetry(device.uuid or "") as telemetry:
             absent = telemetry.reason.rstrip(".") if isinstance(telemetry, NoTelemetry) else ""
-            # The GPUs of a cluster need not be in this machine; their lanes tell.
+            # The GPUs of a cluster need not be in this machine; their lanes find out.
             if telemetry.joules() is not None or (absent and "RAY_ADDRESS" in os.environ):
                 return
             why = absent or f"{device.name} has no energy counter that this user may read"

@@ -35,9 +35,8 @@ class Branch(Strict):
 
 
 class Plan(Strict):
-    """The work of a round. bottleneck: the limit of the best known kernel; workloads: to tune on; evaluations: this
-    round's share; branches: the round's templates, of which several are tuned side by side; expected: the possible
-    gain; analysis: the reasons, in a few sentences."""
+    """The work of a round. bottleneck: of the best known kernel; workloads: to tune on; evaluations: this round's
+    share; branches: tuned side by side; expected: the possible gain; analysis: the reasons, in a few sentences."""
 
     round: int
     bottleneck: Bottleneck

@@ -53,8 +53,7 @@ class TunedWorkload:
 
 
 class TunedKernel:
-    """The result of `tune_kernel`. result: the run; source: of the kernel to use; call it with the arrays that the
-    kernel reads, in the order of its parameters, and scalars by name."""
+    """The result of `tune_kernel`. source: of the best kernel; a call takes arrays in order, and scalars by name."""
 
     def __init__(self, result: RunResult, task: Task, signature: Signature) -> None:
         self.result, self.task, self._signature = result, task, signature
@@ -273,7 +272,7 @@ def _outputs(
     given = {name: _copied(example[name]) for name in names or signature.read if name in example}
     try:
         results = reference(*given.values()) if names is None else reference(**given)
-    except Exception as error:  # it is the user's code: whatever it raises is named
+    except Exception as error:  # the user's code may raise anything
         raise TunesmithError(f"reference: called with {read} it raises {type(error).__name__}: {error}.") from error
     if not isinstance(results, Mapping):
         values = list(results) if isinstance(results, tuple | list) else [results]
@@ -290,7 +289,7 @@ def _outputs(
 
 
 def _text(signature: Signature, function: Callable[..., Any], framework: Framework, name: str = "reference") -> str:
-    """The source of a module whose function `reference` calls `function`; name: what messages call it."""
+    """The source of a module whose `reference` calls `function`; name: for messages."""
     from ray import cloudpickle
 
     plain, names = _uncompiled(function), _names_taken(signature, function)
@@ -308,7 +307,7 @@ def _text(signature: Signature, function: Callable[..., Any], framework: Framewo
         def reference(**given: Any) -> dict[str, Any]:
             on_host = all(not hasattr(value, "get") for value in given.values())
             if takes_cupy:
-                # A function of CuPy arrays gets them also where the task's own are on the host.
+                # A function of CuPy arrays gets CuPy arrays, even where the task's own are on the host.
                 import cupy
 
                 given = {key: cupy.asarray(one) if getattr(one, "ndim", 0) else one for key, one in given.items()}
@@ -333,8 +332,7 @@ def _text(signature: Signature, function: Callable[..., Any], framework: Framewo
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that torch.compile was given, or the function itself: compiled code cannot go to another process,
-    which compiles for itself, with torch.compile's own settings."""
+    """The function that torch.compile was given, or the function itself: compiled code cannot go to another process."""
     return getattr(function, "_torchdynamo_orig_callable", function)
 
 

@@ -101,7 +101,7 @@ class PlanApproved(Event, kind="approved"):
 
 
 class WritingStarted(Event, kind="writing"):
-    """A turn of writing templates begins: its prompts depend on earlier entries only. turn: as of `StepTaken`."""
+    """A turn of writing templates begins: its prompts depend on earlier entries only. turn: as in `StepTaken`."""
 
     turn: int
 
@@ -122,7 +122,7 @@ class TemplateAdded(Event, kind="template"):
 
 
 class TemplatesChosen(Event, kind="templates"):
-    """The ids of the templates that a round tunes. turn: as of `StepTaken`."""
+    """The ids of the templates that a round tunes. turn: as in `StepTaken`."""
 
     turn: int
     ids: tuple[str, ...]
@@ -143,8 +143,7 @@ class SeedsRefused(Event, kind="refused_seeds"):
 
 
 class BranchAbandoned(Event, kind="given_up"):
-    """A branch of the plan without a working template at the end of all repairs. branch: its number; problem: the last
-    failures; answers and made_by: as of `TemplateAdded`."""
+    """A branch of the plan that got no working template. branch: its number; problem: the last failures."""
 
     branch: int
     parent: str
@@ -188,8 +187,7 @@ class RoleKept(Event, kind="kept"):
 
 
 class SearchStarted(Event, kind="search_started"):
-    """The searches of a round begin. workers: the configurations in flight that they are made for, so that a resume
-    with another number of GPUs asks the same."""
+    """The searches of a round begin. workers: configurations in flight; a resume keeps them, whatever its GPUs."""
 
     workers: int
 
@@ -286,8 +284,8 @@ class ModelAsked(_ModelEvent, kind="model_asked"):
 
 
 class ModelCalled(_ModelEvent, kind="model_call"):
-    """The end of an attempt. status: "ok" or the kind of failure; final: no other attempt follows; answer: the chat
-    completion, and `text` its text; served: the server may count it."""
+    """The end of an attempt. status: "ok" or the kind of failure; final: of all attempts; answer: the chat completion,
+    and `text` its text; served: the server may count it."""
 
     status: str
     detail: str

@@ -22,6 +22,8 @@ from tunesmith.kernels.search import Observation
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
 MAX_FAILURE_EXAMPLES = 12
+ByWorkload = Mapping[str, float]
+"""Numbers by the names of workloads."""
 
 
 def seconds_of(evaluation: Evaluation) -> dict[str, float]:
@@ -38,21 +40,16 @@ def quantities_of(evaluation: Evaluation, of: Objective) -> dict[str, float]:
     }
 
 
-def weighted_geomean(ratios: Mapping[str, float], weights: Mapping[str, float]) -> float:
+def weighted_geomean(ratios: ByWorkload, weights: ByWorkload) -> float:
     """The weighted geometric mean of `ratios` by name: the objective of a general configuration."""
     total = sum(weights[name] for name in ratios)
     return math.exp(sum(weights[name] * math.log(ratio) for name, ratio in ratios.items()) / total)
 
 
 def objective(
-    evaluation: Evaluation,
-    workloads: Sequence[str],
-    baseline: Mapping[str, float],
-    weights: Mapping[str, float],
-    of: Objective = "time",
+    evaluation: Evaluation, workloads: Sequence[str], baseline: ByWorkload, weights: ByWorkload, of: Objective = "time"
 ) -> float | None:
-    """Weighted geometric mean over `workloads` of time (or energy, or their product) over the baseline's; None unless
-    all were measured and nothing failed, on other workloads neither."""
+    """Weighted geometric mean of the objective over the baseline's on `workloads`; None unless all are measured."""
     quantities = quantities_of(evaluation, of)
     if evaluation.failure is not None or not quantities.keys() >= set(workloads):
         return None
@@ -60,14 +57,10 @@ def objective(
 
 
 def observation(
-    evaluation: Evaluation,
-    workloads: Sequence[str],
-    baseline: Mapping[str, float],
-    weights: Mapping[str, float],
-    of: Objective = "time",
+    evaluation: Evaluation, workloads: Sequence[str], baseline: ByWorkload, weights: ByWorkload, of: Objective = "time"
 ) -> Observation:
-    """The result for the search: the objective with its interval, or the kind of failure. The interval takes the
-    workloads' errors as independent: half-widths add in quadrature in the logarithm."""
+    """The result for the search: the objective with its interval, or the kind of failure. The errors of workloads are
+    taken as independent: half-widths add in quadrature in the logarithm."""
     value = objective(evaluation, workloads, baseline, weights, of)
     if value is None:
         failure = evaluation.failure
@@ -192,6 +185,10 @@ class RunLog:
         return any(extension.rounds is not None for extension in later)
 
     @property
+    def weights(self) -> dict[str, float]:
+        return {workload.name: workload.weight for workload in self.started.task.workloads}
+
+    @property
     def baseline(self) -> Evaluation | None:
         """The evaluation of the baseline, once it is measured."""
         event = self.last(kinds.BaselineMeasured)
@@ -273,8 +270,7 @@ class RunLog:
     # Tests
 
     def comparisons(self, stage: str) -> dict[str, kinds.Compared]:
-        """The comparisons of a round's finalists with the baseline, by workload: of each finalist the last one, the
-        last comparison first, to whose order its opponents refer."""
+        """The last comparisons of a round's finalists, by workload; opponents follow the order of the newest."""
         found: dict[str, kinds.Compared] = {}
         for event in self.events(kinds.Compared, stage):
             own = {one.key for one in event.entries}
@@ -299,8 +295,7 @@ class RunLog:
         return {(*one.key, one.workload): one for one in found}
 
     def rejected(self) -> dict[tuple[str, str], str]:
-        """Kernels (template id and configuration as text) that a round's last comparison or an examination found wrong,
-        on contents or sizes that no search has seen, and why."""
+        """Kernels (template id, configuration as text) that a comparison or an examination found wrong, and why."""
         wrong = {
             one.key: f"on {event.workload}: {describe(one.failure)}"
             for event in self.events(kinds.Compared)
@@ -415,9 +410,8 @@ class Node(kinds.TemplateAdded):
 
     @property
     def effects(self) -> list[tuple[str, dict[object, float]]]:
-        """For each parameter the least objective seen with each of its values, as a multiple of the best of all; the
-        parameter whose values differ most comes first. It uses measurements only, no model of the space: a value that
-        was tried seldom may look worse than it is."""
+        """For each parameter the least objective measured with each value, as a multiple of the best; the parameter
+        whose values differ most comes first. A value that was tried seldom may look worse than it is."""
         found: list[tuple[str, dict[object, float]]] = []
         if self.best is None:
             return found
@@ -470,7 +464,7 @@ class Tree:
         return [node for node in self.nodes if not node.vetoed]
 
 
-def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str], weights: Mapping[str, float]) -> Tree:
+def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str], weights: ByWorkload) -> Tree:
     """The tree as `log` has it, with templates of `library` that were not used yet. Objectives are over `workloads`."""
     baseline, wrong, vetoed = log.baseline_quantities, log.rejected(), log.vetoed()
     evaluations: dict[str, list[Evaluation]] = defaultdict(list)

@@ -1,6 +1,6 @@
-"""The results of a run as typed values: the parts of journal events that summary, report and roles read, too. Owns
-their fields and JSON form. A record is immutable; `record["key"]` gives the JSON value of one field, as in
-summary.json."""
+"""The results of a run as typed values: parts of journal events that summary, report and roles read, too.
+
+A record is immutable; `record["key"]` gives the JSON value of one field, as in summary.json."""
 
 from __future__ import annotations
 

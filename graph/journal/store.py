@@ -56,7 +56,7 @@ _REMEDIES = {
     sqlite3.SQLITE_IOERR: "make room on the disk, or copy the run to another disk",
     sqlite3.SQLITE_BUSY: "end the program that has the file open, or wait for it",
 }
-"""What to do about an error of SQLite's; any other means that the file itself is damaged."""
+"""Remedies by SQLite's codes; other errors mean that the file itself is damaged."""
 
 
 class JournalError(TunesmithError):
@@ -69,7 +69,7 @@ def _explained(failed: str, then: str = "") -> Iterator[None]:
     try:
         yield
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        # The lowest byte says what kind of error it is.
+        # The lowest byte is the kind of error.
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         why = " ".join(str(error).split())
         raise JournalError(f"{failed} ({why}): {_REMEDIES.get(code, RESTORE)}{then}.") from error
@@ -113,8 +113,7 @@ class Journal:
             tables = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             if not version and (others := {name for (name,) in tables} - {"events", "sqlite_sequence"}):
                 raise JournalError(f"{path} is not a journal of Tunesmith: it has a table {min(others)}; {RESTORE}.")
-            if reading and not version:
-                # No journal was begun in it yet.
+            if reading and not version:  # an empty file
                 self._connection.close()
                 self._connection = _open(":memory:")
             if not version:
@@ -141,11 +140,10 @@ class Journal:
         return self.append_all([(event, stage)])
 
     def append_all(self, events: Sequence[tuple[Event, str]]) -> int:
-        """Writes events with their stages in one transaction: a kill leaves all of them or none. Returns the sequence
-        number of the last one. Raises `JournalError`."""
+        """Writes events with their stages in one transaction, which a kill leaves whole or out; else as `append`."""
         place = self._session, time.monotonic() - self._started, time.time()
         rows = [(*place, event.kind, stage, json.dumps(event.to_json())) for event, stage in events]
-        resume = f", and go on with `tunesmith resume {self.folder}`; what was measured before is kept"
+        resume = f", and go on with `tunesmith resume {self.folder}`; its measurements are kept"
         with _explained(f"The journal in {self.folder} cannot be written", resume):
             cursor = self._connection.execute(
                 "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES "
@@ -156,8 +154,7 @@ class Journal:
         return cursor.lastrowid
 
     def entries(self, *kinds: type[T], after: int = 0) -> Iterator[Entry[T]]:
-        """Entries of `kinds`, of all with `Event`, in the order they were written; after the sequence number `after`.
-        Raises `JournalError` for an unreadable entry."""
+        """Entries of `kinds` (all with `Event`) after the number `after`, in order. Raises `JournalError`."""
         names = [] if Event in kinds else [kind.kind for kind in kinds]
         of_kinds = f"AND kind IN ({', '.join('?' * len(names))})" if names else ""
         query = f"SELECT sequence, at, kind, stage, data FROM events WHERE sequence > ? {of_kinds}"
@@ -188,7 +185,7 @@ class Journal:
 
 
 def run_around(path: Path) -> str:
-    """The end of a sentence about `path`, which is not a run's folder: a question where it lies in one."""
+    """The end of an error about a `path` that is not a run's folder: a suggestion where it lies inside one."""
     run = next((one for one in path.absolute().parents if (one / "journal.sqlite").is_file()), None)
     return "." if run is None else f"; did you mean {run}?"
 
@@ -205,7 +202,7 @@ _open = partial(sqlite3.connect, isolation_level=None, check_same_thread=False, 
 def _connected(path: Path, *, reading: bool) -> sqlite3.Connection:
     """A connection to the file. One for reading makes no file beside it where it can do without."""
     if reading:
-        # Without a write-ahead log no process has the journal open, and the file is all that there is.
+        # Without a write-ahead log no process has the journal open, and the file is complete.
         log = path.with_name(f"{path.name}-wal")
         how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
         return _open(f"{path.absolute().as_uri()}?{how}", uri=True)

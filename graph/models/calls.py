@@ -105,8 +105,7 @@ class Models(Protocol):
     """The models of a run. An answer that is in the journal is never asked for, or paid, again."""
 
     def ask_all(self, calls: Sequence[ModelCall]) -> list[Reply | ModelFailed]:
-        """Answers in the order of `calls`. Where answers come later, by hand or by a batch service, it raises
-        `Waiting` after all requests have been written down."""
+        """Answers in the order of `calls`. Raises `Waiting`, with all requests written, if answers come later."""
         ...
 
 
@@ -138,7 +137,7 @@ class Completion(BaseModel):
                 text = json.dumps(json.loads(self.arguments, strict=False), ensure_ascii=False)
         if isinstance(text, list):
             text = "".join(str(part.get("text", "")) for part in text)
-        # Half of a surrogate pair, as JSON may carry it, cannot be written to a file.
+        # JSON may have half of a surrogate pair, which cannot be written to a file.
         return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -178,7 +177,7 @@ def read_answer(body: Mapping[str, Any], schema: type[BaseModel]) -> BaseModel |
             return schema.model_validate_json(candidate)
         except ValidationError as error:
             misfits.append(error.errors(include_url=False))
-    # Of several readings, the first that is JSON at all says most.
+    # Among several readings, the errors of the first JSON object help most.
     errors = next((each for each in misfits if each[0]["type"] != "json_invalid"), None)
     if errors is None:
         return ModelFailed("unstructured", "it is not a JSON object." if misfits else "it is empty.", text)

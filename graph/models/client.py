@@ -85,9 +85,8 @@ def _read_prices(path: Path) -> Prices:
 
 
 class Ledger:
-    """The model calls of a run in the journal's order, and their cost. live: the source is a server, so that calls
-    without an end were cut off. By request id: attempts; under_way: requests without an end; ends: the last ones;
-    bodies."""
+    """The model calls of a run in order, and their cost. live: from a server, so that calls without an end were cut
+    off. By request id: attempts; under_way: requests without an end; ends: the last ones; bodies."""
 
     def __init__(self, journal: Journal, *, live: bool) -> None:
         self._live = live
@@ -153,7 +152,7 @@ class Ledger:
     def summary(self, transport: str, where: str) -> ModelsUsage:
         """The account of a run, with totals."""
         last = {event.custom_id: event for event in self._ended}
-        # A call with a second try ended as that one did.
+        # A call with a second try ended as its second try did.
         failed = [one for name, one in last.items() if one.status != "ok" and name + AGAIN not in last]
 
         def totals(*about: str) -> dict[str, Any]:
@@ -287,7 +286,7 @@ class ModelClient:
         found = RunLog(journal).events(ModelMethodFound)
         self._methods: dict[str, Method] = {event.model: event.method for event in found}
         self._closed: ModelFailed | None = None
-        """Why the server takes no call at all, such as a wrong key."""
+        """Why the server refuses all calls, such as a wrong key."""
         # Answers from files come in the order of the calls.
         self._slots = asyncio.Semaphore(settings.model_concurrency if self._live else 1)
         self._written = asyncio.Event()
@@ -309,7 +308,7 @@ class ModelClient:
 
     def usage(self, question: Question, answer: Completion) -> Tokens:
         """Tokens as the server counts them; each of the two counts is estimated where it does not."""
-        # Neither a prompt nor a text has no tokens: a count of 0 is missing.
+        # Prompts and texts have at least one token: a count of 0 means that the server did not count.
         prompt = answer.prompt_tokens or self.bound(question.body).prompt_tokens
         written = answer.completion_tokens or math.ceil(len(answer.text.encode()) / BYTES_PER_TOKEN)
         cached, price = answer.cached_tokens or 0, price_of(self._prices, question.model)
@@ -322,8 +321,8 @@ class ModelClient:
         )
 
     async def refusal(self, bound: Tokens) -> ModelFailed | None:
-        """Why an attempt must not be made; None if it may. The one place where caps are checked: a call that they do
-        not allow waits for those under way, which may turn out cheaper."""
+        """Why an attempt must not be made; None if it may. Caps are checked here only: a call that they forbid waits
+        for open calls, which may turn out cheaper."""
         while self._live and self.ledger.under_way and self.ledger.cap_reached(self._settings, bound) is not None:
             self._written.clear()
             await self._written.wait()
@@ -344,7 +343,7 @@ class ModelClient:
 
     def say(self, message: str) -> None:
         """Tells the user."""
-        # Servers and models write part of it, which must not move the cursor or begin a line.
+        # Text of servers and models must not move the cursor or begin a line.
         shown = "".join(sign if sign.isprintable() else " " for sign in message)
         self._listener(Progress("model", " ".join(shown.split())))
 

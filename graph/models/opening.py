@@ -42,8 +42,8 @@ def _mistakes(settings: Settings, prices: Prices) -> Iterator[str]:
     if find_spec("langchain_openai") is None:
         yield "--model: the package langchain-openai is not installed: pip install 'tunesmith[models]'."
     if taken := ", ".join(sorted(settings.model_option.keys() & _TAKEN_FIELDS)):
-        # What a call may take at most, by which caps are kept, is reckoned with --answer-tokens.
-        yield f"--model-option: {taken} cannot be set; the length of an answer is said with --answer-tokens."
+        # The upper bound of a call, for the caps, is computed from --answer-tokens.
+        yield f"--model-option: {taken} cannot be set; the length of an answer is set by --answer-tokens."
     if settings.transport == "live":
         yield from _mistakes_of_url(settings.base_url or OPENAI_URL)
         if not _key(settings) and (settings.base_url is None or settings.key_env != "OPENAI_API_KEY"):

@@ -151,7 +151,7 @@ class BatchModels:
         """Adds `pending` to the file, and takes answered requests out of it, while no other run changes it."""
         try:
             self._requests.parent.mkdir(parents=True, exist_ok=True)
-            # The lock is of a file beside it: the file itself is another one each time it is replaced.
+            # The lock is on a file beside it, as the file itself is replaced.
             with FileLock(self._requests.with_name(f".{self._requests.name}.lock")):
                 wanted = {**read_requests(self._requests), **pending}
                 unanswered = {name: body for name, body in wanted.items() if name not in self._answers}
@@ -163,8 +163,7 @@ class BatchModels:
 
 
 class ReplayModels:
-    """A recording that is repeated. folder: with requests.jsonl and answers.jsonl, or a run's with its transcripts/;
-    exact: an answer to another prompt is an error, not a note."""
+    """A recording to repeat. folder: a run's, or of the two files; exact: an answer to another prompt is an error."""
 
     def __init__(self, folder: Path, *, exact: bool) -> None:
         places = [place for place in (folder, folder / "transcripts") if (place / ANSWERS).exists()]
@@ -175,7 +174,7 @@ class ReplayModels:
             )
         self._folder, self._exact = places[0], exact
         self._answers, self._requests = read_answers(places[0] / ANSWERS), read_requests(places[0] / REQUESTS)
-        # Of several answers under one name (a batch folder may hold those of several runs) the last counts.
+        # A batch folder may hold the answers of several runs: the last one under a name counts.
         self._by_name = {_call_name(request_id): request_id for request_id in self._answers}
 
     def model_of(self, request_id: str) -> str | None:

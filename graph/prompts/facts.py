@@ -214,8 +214,7 @@ def baseline_facts(context: Context) -> dict[str, Any]:
 
 
 def node_facts(context: Context, node: Node, *, source: bool, machine: bool = True) -> dict[str, Any]:
-    """A template of the tree, in short or with its source and its resources at the best configuration. machine: also
-    the facts about its machine code and a launch."""
+    """A template of the tree. source: also its source and resources; machine: also its machine code and launch."""
     names, best, ranked = context.tuned_names, node.best_config or {}, node.ranked
     # The next best and the worst, with their values in the order of the best one's names.
     shown = ranked[1:] if len(ranked) <= 2 * EXTREMES else (*ranked[1:EXTREMES], *ranked[-EXTREMES:])

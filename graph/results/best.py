@@ -62,7 +62,7 @@ def _write_all(writer: _Writer, verdict: Verdict) -> None:
     if verdict.general is not None:
         folders[verdict.general.key] = GENERAL
         writer.write_kernel(GENERAL, context.template(verdict.general.template), verdict.general.config, workloads)
-    # What the rule names serves all types; a winner that only its own shape uses is made for the types of that one.
+    # Kernels of the rule serve all types; a winner that only its own shape uses serves the types of that shape.
     by_rule = {found.kernels[number].key for number in found.rule.used() - {BY_BASELINE}}
     for best in verdict.dispatch:
         if (key := best.key) not in folders:
@@ -114,7 +114,7 @@ def _shape(row: WorkloadRow, verdict: Verdict, folders: Mapping[tuple[str, str],
         "types": row.types,
         "folder": folder,
         **figures,
-        # They say why the general configuration is not used.
+        # The figures show why the general configuration is not used.
         "general": general,
     }
 
@@ -213,7 +213,7 @@ class _Writer:
                 return {"file": None, "measured": False, "note": note}
             code, compiler = made
         measured = _digest(code) == wanted
-        other = "It was compiled for this export, and is not known to be what was measured: times may differ."
+        other = "It was compiled for this export, and may differ from the measured code: times may differ."
         file.write_bytes(code)
         return {
             "file": file.name,
@@ -246,9 +246,9 @@ def _digest(code: bytes) -> str:
 
 
 def call_signature(task: Task) -> dict[str, Any]:
-    """How a call of the kernel is read, for dispatch.json: its arguments in their order, with expressions over sizes
-    and types; for each size the array whose shape tells it (`shape[dimension] // factor`), and for each type the array
-    that has it: None where no array that a caller passes does."""
+    """The signature of the kernel's calls, for dispatch.json: its arguments, with expressions over sizes and types; for
+    each size the array whose shape has it (`shape[dimension] // factor`), and for each type the array of that type,
+    None where the caller passes no such array."""
     given = [one for one in task.arguments if one.role in ("in", "inout")]
     extents = []
     for one in given:
@@ -256,7 +256,7 @@ def call_signature(task: Task) -> dict[str, Any]:
             if found := re.fullmatch(r"(?:(\d+)\*)?([A-Za-z_]\w*)(?:\*(\d+))?", text.replace(" ", "")):
                 factor = int(found[1] or 1) * int(found[3] or 1)
                 extents.append((found[2], {"argument": one.name, "dimension": dimension, "factor": factor}))
-    # An extent `n` tells the size rather than `2 * n`, and the first of several does.
+    # A size is read from an extent `n` rather than from `2 * n`, and from the first of several.
     sources = dict(reversed(sorted(extents, key=lambda extent: extent[1]["factor"] != 1)))
     return {
         "sizes": [{"name": size, **sources.get(size, {"argument": None})} for size in task.workloads[0].sizes],

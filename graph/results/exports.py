@@ -92,7 +92,7 @@ class Package:
             **{key: value for key, value in self.about.items() if key != "signature"},
             "summary": self.task.summary,
             "tunesmith": __version__,
-            # An ISO date, and the commit of the task's files, empty where there is none.
+            # An ISO date, and the commit of the task's files, or empty.
             "tuned_at": datetime.fromtimestamp(run.at, UTC).isoformat(timespec="seconds"),
             "commit": run.event.origin.commit,
             "command": run.event.origin.command,
@@ -123,7 +123,7 @@ def _argument(task: Task, position: int, one: Argument) -> dict[str, Any]:
     default, types = None, one.dtype
     if one.dtype in task.types:
         types = f"{one.dtype} of {', '.join(task.types[one.dtype])}"
-    # A caller may choose the scalars that follow from no size.
+    # A caller may choose scalars that do not depend on sizes.
     if one.value is not None and one.dtype in SCALARS and not parse(one.value).names:
         number = parse(one.value).number({})
         default = float(number) if DTYPES[one.dtype].is_float else int(number)
@@ -323,14 +323,13 @@ def read_results(run: Path) -> dict[str, list[ConfigResult]]:
     """The results of the run in the folder `run` for `<task>-<template>.json`, of each template that was evaluated.
 
     `time` is that of a launch in milliseconds, `times` has one for each tuned workload; of several, `time` is the
-    weighted geometric mean, which the search minimises up to a constant factor. What was measured on some workloads
-    only is left out. Raises `TunesmithError`.
+    weighted geometric mean, which the search minimises up to a constant factor. Evaluations on some workloads
+    only are left out. Raises `TunesmithError`.
     """
     found: dict[str, list[ConfigResult]] = {}
     with Journal(run, create=False, reading=True) as journal:
         log = RunLog(journal)
-        task, names = log.started.task, list(log.baseline_seconds or {})
-        weights = {workload.name: workload.weight for workload in task.workloads}
+        task, names, weights = log.started.task, list(log.baseline_seconds or {}), log.weights
         for evaluation in log.evaluations():
             value = objective(evaluation, names, dict.fromkeys(names, 1e-3), weights)
             if value is None and evaluation.failure is None:

@@ -80,10 +80,9 @@ class Explanation(ResultRecord):
 
 class Summary(Verdict):
     """The results of a run. Besides the last verdict: settings: by name, as in a settings file; ended_by: why the run
-    ended, empty where it has not; seconds: working time of all sessions; from_cache: evaluations without a compilation;
-    failures: evaluations that failed, by kind; examined: the winners' full verdicts; dispatching: the kernel for
-    further shapes; None where nothing was right; models: None where none was used; versions: of packages; started_at:
-    seconds since the epoch."""
+    ended, empty while it goes on; seconds: working time of all sessions; from_cache: evaluations without a compilation;
+    failures: evaluations by kind of failure; examined: the winners' full verdicts; dispatching: the kernel for further
+    shapes; models: None without models; versions: of packages; started_at: seconds since the epoch."""
 
     task: str
     summary: str
@@ -120,7 +119,7 @@ class Summary(Verdict):
             "floor": "finished: the floor by the measured roofs is reached",
             "exhausted": "finished: every feasible configuration was measured",
             "nothing valid": "ended: no configuration is valid",
-            "no template": "ended: there is no template to tune",
+            "no template": "ended: the run has no template to tune",
             "no model": "ended: the model gave nothing to go on with",
             "recording": "ended: the recording has no further answers",
             "": "not ended yet; `tunesmith resume` goes on",
@@ -175,7 +174,7 @@ def read_summary(folder: Path) -> Summary:
     if not path.is_file():
         if has_journal:
             raise JournalError(f"{folder} has not ended; go on with `tunesmith resume`: it has no summary.json yet.")
-        raise JournalError(f"{folder} is not a run: there is no summary.json in it{run_around(folder)}")
+        raise JournalError(f"{folder} is not a run: it has no summary.json{run_around(folder)}")
     try:
         return Summary.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -195,8 +194,7 @@ def summary_schema() -> str:
 
 
 def unsteady(verdict: Verdict) -> list[str]:
-    """Warnings about figures: intervals too wide to say much, and times below the floor. (Where they are far below it,
-    the roof has been left out, and no share is known.)"""
+    """Warnings: wide intervals, and times just below the floor; far below it, the roof was left out."""
     rows = [(row, row.general) for row in verdict.rows if row.general is not None]
     wide = [row.workload for row, general in rows if general.high > MAX_INTERVAL_RATIO * general.low]
     below = [row.workload for row, _ in rows if (row.share_of_floor or 0.0) > 1]

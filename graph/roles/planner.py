@@ -75,12 +75,11 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
 
 
 def _due(context: Context, seconds: Mapping[str, float]) -> Workload | None:
-    """The workload whose turn it is, None for all together: after a round of all, each gets one of its own, the one
-    with the most to gain first, and then all are tuned together again."""
+    """The workload whose turn it is: after a round of all together (None) each alone, the largest gain first."""
     if len(context.tuned) == 1:
         return context.tuned[0]
     plans = context.log.plans
-    # What is mostly launch and ramp-up is far from its limit without being able to come nearer.
+    # A kernel that is mostly launch and ramp-up cannot come nearer to its limit.
     worth = [workload for workload in context.tuned if _bottleneck(context, workload, seconds) != "latency"]
     last = max((at for at, plan in enumerate(plans) if plan.scope == "general"), default=-1)
     own = {name for plan in plans[last + 1 :] for name in plan.workloads}
@@ -166,15 +165,14 @@ MAX_EXPOSED_TIME_RATIO = 1.1
 
 
 def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
-    """The plan of round `number`, of branches of the kinds that the run's arm has. Measures the baseline and the
-    device's roofs where the journal has none."""
+    """The rules' plan of round `number` for a model that writes; measures baseline and roofs where needed."""
     kinds, wanted = KINDS_OF_ARM[context.settings.arm], context.settings.branches
     known = next((node.best_seconds for node in tree.ranked[:1]), {})
     seconds = {name: known.get(name, baseline) for name, baseline in baseline_seconds(context).items()}
     if (calls := calls_left(context)) is not None:
         wanted = min(wanted, calls)
     written = [branch for branch in options_of(tree) if branch.kind in kinds]
-    # What is searched further beside them costs no call: the task's next template, or the best one.
+    # A further search costs no call: of the task's next template, or the best one.
     searched = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[: "search" in kinds]
     branches = [*(Branch(parent=node.id, kind="search") for node in searched), *written[:wanted]]
     analysis = f"The most is left on {_most_to_gain(context, context.tuned, seconds).name}."
@@ -184,7 +182,7 @@ def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
 def calls_left(context: Context) -> int | None:
     """Model calls that the cap leaves; None without a cap."""
     cap = context.settings.max_calls
-    # Open calls count as they do for the cap: a live run's were under way when it was killed, a batch's are to come.
+    # Open calls count as they do for the cap.
     return None if cap is None else max(0, cap - Ledger(context.journal, live=False).calls())
 
 
@@ -213,7 +211,7 @@ def options_of(tree: Tree) -> list[Branch]:
         found.append(_branch(node.id, "expose"))
     wider = (node for node in best if node.template.has_choices and (node.id, "extend") not in children)
     if node := next(wider, None):
-        # Where its search came to an end stands first.
+        # The limits of its search come first.
         edges = ", ".join(f"{name} beyond {value}" for name, value in node.at_edge.items())
         dead = ", ".join(node.without_effect)
         stuck = [f"more values of {edges}"] if edges else []
@@ -271,7 +269,7 @@ class Planner:
                 )
             context.listener(Progress("plan", f"round {number}"))
             return plan_by_rules(context, number, context.tree())
-        # An agent that rewrites directly makes the best kernel faster, and needs no plan of a model's for that.
+        # An agent that rewrites directly makes the best kernel faster, without a plan of a model.
         by_rules = context.settings.planner == "rules" or context.settings.arm == "rewrite"
         context.listener(Progress("plan", f"round {number}{'' if by_rules else ': asking the model'}"))
         # Everything is compared with the baseline, so it must run before anything is decided.
@@ -292,7 +290,7 @@ class Planner:
         sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
         context.note("plan", sentence, stage, plan.kind)
         ruled = plan_by_rules(context, number, tree)
-        # Where there is no template yet, the model may well write one though it did not plan it.
+        # Without a template, the model may write one although it did not plan it.
         return plan_on_tree(context, number, tree) if ruled is None and plan.kind not in HOPELESS else ruled
 
 
@@ -317,7 +315,7 @@ def _ask(context: Context, models: Models, number: int, tree: Tree, objections: 
 def plan_messages(context: Context, number: int, tree: Tree, objections: list[str]) -> tuple[Message, ...]:
     """The planner's prompt for a round, a function of the journal alone."""
     full = tree.ranked[:TEMPLATES_WITH_SOURCE]
-    # What was not measured yet has no rank, but a planner can only judge it by its source.
+    # A template without measurements has no rank, and can only be judged by its source.
     full += [node for node in tree.usable if node.best is None][: max(0, TEMPLATES_WITH_SOURCE - len(full))]
     settings, device = context.settings, device_facts(context)
     system = render("plan_system", device=device, branches=settings.branches, kinds=KINDS_OF_ARM[settings.arm])

@@ -68,8 +68,7 @@ _PROBLEMS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a template does not work. log: the compiler's or checker's output; where: the workload; first: the most
-    telling line of the log, where that is not its first."""
+    """Why a template does not work. log: of the compiler or checker; first: its most telling line, or empty."""
 
     kind: str
     log: str
@@ -171,14 +170,14 @@ def holding(context: Context, template: Template, stage: str) -> Template:
         if context.evaluations_left() <= 0 or context.seconds_left() <= 0:
             return None
         evaluation = try_templates(context, [tried], stage, context.tuned)[tried.id]
-        # An impossible time says nothing of the code.
+        # An impossible time does not mean that the code is wrong.
         return None if isinstance(evaluation.failure, Implausible) else problem_of(evaluation)
 
     if (problem := problem_with(template)) is None:
         return template
     rules = rewrite(task, backend).rules
     while problem is not None and rules:
-        # A beginning of the list that holds, and the next longer one, which does not: its last rule is at fault.
+        # The first `holds` rules are right, the first `fails` are not: the rule between them is at fault.
         holds, fails = 0, len(rules)
         while fails - holds > 1:
             middle = (holds + fails) // 2
@@ -202,9 +201,8 @@ UNTRIED = "the budget was spent before it could be tried"
 
 @dataclass(slots=True)
 class TemplateDraft:
-    """The template that a model writes for one branch. number: of the branch, from 1; question: the first one; answers:
-    how many there were; answer, text, template, problem: of the last one, where template is set if it may be tried;
-    history: all problems; taken: the id of the template that works."""
+    """The template that a model writes for one branch. number: of the branch, from 1; answers: how many; answer, text,
+    template, problem: of the last one (no template if it cannot be tried); history: all problems; taken: the id."""
 
     number: int
     branch: Branch
@@ -287,7 +285,7 @@ def _written(context: Context, plan: Plan, turn: int, objections: list[str]) -> 
     stage, again = stage_of(plan.round), f"-turn-{turn + 1}" if turn else ""
     if context.models is None:
         raise RoleError(f"The plan of round {plan.round} wants new templates, and the run has no model.")
-    # What this very turn adds to the tree must not change its questions when it is begun again.
+    # Entries of this turn must not change its questions when it is begun again.
     begun = (entry.sequence for entry in context.log.entries(WritingStarted, stage) if entry.event.turn == turn)
     tree = context.tree(before=next(begun, 0) or context.journal.append(WritingStarted(turn=turn), stage))
     drafts = []
@@ -315,7 +313,7 @@ def _ask(context: Context, models: Models, drafts: Sequence[TemplateDraft], stag
     known = {event.custom_id for event in context.log.events(ModelAsked)}
     asked: list[tuple[TemplateDraft, ModelCall]] = []
     for draft in drafts:
-        # What was paid for is read, even if its own trial took the last of the budget.
+        # An answer that was paid for is read, even if its own trial took the last of the budget.
         may_be_tried = context.evaluations_left() > 0 and context.seconds_left() > 0
         if (call := draft.next_question).custom_id in known or may_be_tried:
             asked.append((draft, call))
@@ -346,7 +344,7 @@ def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evalua
             added = [entry for entry in context.log.entries(TemplateAdded) if entry.event.id == template.id]
             mine = (stage, branch.parent, branch.kind)
             if added and (added[0].stage, added[0].event.parent, added[0].event.made_by) != mine:
-                # Another branch of the run has come to the very same template.
+                # Another branch of the run led to the same template.
                 return _give_up(context, draft, f"the answer is {template.id} again", stage)
             _register(context, template, branch, stage, draft.answers)
             proposed = draft.answer.seeds if isinstance(draft.answer, TemplateAnswer) else ()
@@ -388,7 +386,7 @@ def _give_up(
     event = BranchAbandoned(
         branch=draft.number,
         parent=branch.parent,
-        # Of a whole kernel its author says better than the plan what was tried.
+        # The author of a whole kernel describes the attempt better than the plan.
         moves=(draft.answer.description[:400],) if draft.answer and branch.kind == "rewrite" else branch.moves,
         problem="\n".join(draft.history) or why,
         answers=draft.answers,

@@ -66,17 +66,17 @@ class Tester:
         if nothing_new and context.log.verdict() is not None and not done:
             # All configurations of the search had been measured already, and the earlier verdict holds.
             return {"done": ""}
-        # Opponents cost time, and only what the run ends with is put beside them.
+        # Opponents cost time: only the last test compares with them.
         test.compare(context.opponents if done else ())
         verdict, was_last = test.verdict(), bool(done)
         if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
             verdict = test.verdict()
         done = _done(context, number, verdict)
         if done and not was_last and context.seconds_left() > 0:
-            # That it is the last could not be known before, as where the limit of the device is reached.
+            # Only now is it known that this is the last test, as where the floor is reached.
             test.compare(context.opponents)
         if done:
-            # What the run ends with is what gets exported: only that is worth an examination.
+            # Only the winners of the last test are exported, and need an examination.
             verdict = test.examined()
         context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
         return {"done": done}, VerdictReached(verdict=verdict)
@@ -90,7 +90,7 @@ class _Test:
         self.general, self.per_shape = finalists(context, self.stage)
 
     def verdict(self, attempted: Collection[VerifiedKernel] = ()) -> Verdict:
-        """The verdict of the comparisons so far. attempted: as of `disqualified`."""
+        """The verdict of the comparisons so far. attempted: as in `disqualified`."""
         compared = self.context.log.comparisons(self.stage).values()
         return build_verdict(self.context, compared, self.general, disqualified(self.context, attempted))
 
@@ -132,7 +132,7 @@ class _Test:
             if entrants:
                 wanted.append((workload, entrants))
         for position, (workload, entrants) in enumerate(wanted):
-            # A verdict needs the tuned workloads; the held-out ones come after all of them.
+            # A verdict needs the tuned workloads, so held-out ones come last.
             if workload.held_out and context.seconds_left() <= 0:
                 if left := ", ".join(later.name for later, _ in wanted[position:] if later.name not in known):
                     sentence = f"The time limit left no time for the held-out workloads {left}."
@@ -162,9 +162,8 @@ class _Test:
             context.journal.append(event, self.stage)
 
     def _replacements(self) -> list[Winner]:
-        """The next configurations after all finalists were rejected: the fastest rejected of each template with one
-        value changed, and the templates' defaults, as far as they are right, measured now where they were not; else the
-        next best measured ones without a known defect."""
+        """The next configurations after all finalists were rejected: variations of the fastest rejected ones, and the
+        templates' defaults, if right, measured now; else the next best measured ones without a known defect."""
         context = self.context
         rejected = {kernel.template for kernel in context.log.examinations().values() if kernel.verdict == "rejected"}
         common, wanted, fastest = defects(context.log), list[Winner](), dict[str, Winner]()
@@ -244,7 +243,7 @@ def finalists(
         reason = _broken(context, in_order[0], context.held_out)
         sentence = (
             "Of the configurations that are right on all tuned workloads none is feasible on the held-out ones too, so "
-            f"there is no general one. Of the best: {reason} Relax the constraint, or measure more configurations."
+            f"no general one was found. The best one: {reason} Relax the constraint, or measure more configurations."
         )
         context.note("test", sentence, "")
     return general, {name: found[:FINALISTS_PER_SHAPE] for name, found in single.items()}
@@ -264,9 +263,8 @@ def _distinct(entrants: Iterable[Winner]) -> list[Winner]:
 
 
 def disqualified(context: Context, attempted: Collection[VerifiedKernel] = ()) -> dict[VerifiedKernel, str]:
-    """The finalists that may not win, and why: rejected by examinations of this run, with the common defect of rejected
-    ones, or, unless the settings allow it, with lines that never ran, or not examined although this session `attempted`
-    it (for all workloads together: `FOR_ALL`)."""
+    """The finalists that may not win, and why: rejected, or with the common defect of rejected ones; unless the
+    settings allow it, also with lines that never ran, or with an examination `attempted` in vain."""
     settings, found = context.settings, dict[VerifiedKernel, str]()
     known = context.log.examinations()
     for key, kernel in known.items():
@@ -314,7 +312,7 @@ def examine(context: Context, kernels: Mapping[VerifiedKernel, Winner]) -> None:
             elif not isinstance(found, TimedOut) or context.seconds_left() >= MIN_EXAMINATION_SECONDS:
                 failure = describe(found)
         except TunesmithError as error:
-            # The task is at fault: its baseline is wrong somewhere, which is no reason to end the run here.
+            # The task's baseline is wrong somewhere, which need not end the run.
             failure = str(error)
     share = round((time.monotonic() - begun) / len(waiting), 3)
     results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
@@ -355,7 +353,7 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
             return "rounds"
         # Its time or its space ended the last round's search, where it did not spend all its evaluations.
         return "exhausted" if searched.exhausted else "time" if settings.time_limit is not None else "rounds"
-    # What is left may only do for a comparison: a further round would have nothing to compare.
+    # The rest may be only enough for a comparison, without anything new to compare.
     if context.search_seconds_left() <= 0:
         return "time"
     if context.evaluations_left() <= 0:

@@ -65,8 +65,7 @@ def max_evaluations(count: int, total: int) -> int:
 
 @dataclass(slots=True)
 class TemplateSearch:
-    """The search of one template in one round. known: points of the space that earlier rounds, or the template's trial,
-    measured on the round's workloads; asked: configurations so far."""
+    """The search of one template in one round. known: points measured before it; asked: number of configurations."""
 
     template: Template
     space: Space
@@ -106,7 +105,7 @@ class _Round:
         self.stage = stage_of(plan.round)
         # After an interruption the pool is new, and the roofs are in the journal.
         context.pool.roofline = context.roofline()
-        # What the trials of this round's templates took is part of its share.
+        # The trials of this round's templates are part of its share.
         self.total = max(0, plan.evaluations - len(recorded(context, self.stage)))
         self.workloads = [context.task.workload(name) for name in plan.workloads]
         self.baseline, self.defects = baseline_quantities(context), defects(context.log)
@@ -239,7 +238,7 @@ class _Round:
         event = Evaluated(number=number, key=config_key(evaluation.config), evaluation=evaluation)
         self.context.journal.append(event, self.stage)
         self._learn(number, evaluation)
-        # Counting what the journal holds takes longer than an evaluation may, when there are hundreds a second.
+        # Counting the evaluations in the journal may take longer than an evaluation.
         if time.monotonic() - self._shown > SHOW_SECONDS:
             self._show("")
 

@@ -35,9 +35,8 @@ ModelsOf = Callable[[str], Models]
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """One run. speedup: the baseline's time over that of the general configuration, as measured at the end; at least
-    1.0, as the user keeps the baseline where nothing faster came out. by_shape: the same with the best for each tuned
-    workload. calls, tokens: None where nobody counted them."""
+    """A run. speedup: of the general configuration over the baseline at the end, at least 1.0, as the user may keep the
+    baseline; by_shape: the same with the best for each tuned workload; calls, tokens: None without a count."""
 
     name: str
     speedup: float
@@ -67,9 +66,8 @@ class ArmResult:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How many times faster `better` is than `than`: the ratio of their geometric means, with Student's t interval of
-    the mean difference of logarithms, over repeats of the same number, which have one seed. by_shape: whether it
-    compares the best for each workload, or one configuration for all."""
+    """How many times faster `better` is than `than`: the ratio of geometric means, with Student's t interval of the
+    mean difference of logarithms over repeats of one seed. by_shape: compares the best for each workload."""
 
     by_shape: bool
     better: str
@@ -136,15 +134,14 @@ def ablate(
 def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the run `name`, which begins with its arm."""
     arm = name.rpartition("-")[0]
-    # Without what earlier runs on this machine found: repeats would learn from each other, and so would arms.
+    # Without earlier results: repeats and arms would learn from each other.
     values = {**settings, "wisdom": False, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
     if arm == "rewrite":
         values["repairs"] = 0
     if arm != "template+search" and (arm != "tree" or values.get("planner") == "rules"):
         known = {name: value for name, value in values.items() if name not in UNCHECKED}
         chosen = make_settings(task=task, **known)
-        # Rules pay for `branches` answers a round, and the first has two kinds to choose from: rounds without any would
-        # only test what the last one had.
+        # Rules ask for `branches` answers a round, two kinds in the first: rounds without any would repeat a test.
         a_round = min(chosen.branches, 2) if arm == "tree" else 1
         cap = chosen.max_calls if calls is None else calls
         most = chosen.evaluations if cap is None else cap

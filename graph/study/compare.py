@@ -20,14 +20,12 @@ from tunesmith.kernels.spec.template import assignments, described
 
 
 def compare_runs(folders: Sequence[Path]) -> dict[str, Any]:
-    """Reads the runs and puts them beside each other, as JSON types: task; runs; sentences; shapes, each with the row
-    of each run, None where it did not measure the workload; differences: facts that are not the same in all runs, by
-    name, with a text for each run, empty where a run lacks the fact; same: facts that all runs share.
+    """Compares runs, as JSON types: task; runs; sentences; shapes, with a row of each run (None without a measurement);
+    differences: facts that differ, by name, with a text for each run; same: facts that all runs share.
 
-    Raises `TunesmithError` for fewer than two, for a run named twice and for runs of different tasks, and
-    `JournalError` for a folder without results."""
+    Raises `TunesmithError` for fewer than two runs, a run named twice or different tasks, or without results."""
     if len(folders) < 2:
-        raise TunesmithError("compare: there is one run only; name at least two, as in `tunesmith compare RUN RUN`.")
+        raise TunesmithError("compare: give at least two runs, as in `tunesmith compare RUN RUN`.")
     resolved = [folder.resolve() for folder in folders]
     for place, folder in enumerate(resolved):
         if folder in resolved[:place]:
@@ -85,7 +83,7 @@ def _facts(summary: Summary, task: Task) -> dict[str, str]:
         "commit": summary.origin.commit,
         "host": summary.origin.host,
         **{f"version of {name}": version for name, version in summary.versions.items()},
-        # A task may be named by its name or by its path.
+        # The same task may be given by name or by path.
         **{f"setting {name}": value for name, value in summary.settings.items() if name != "task"},
     }
     parts = {name: data[name] for name in ("arguments", "types", "bytes", "reference", "tolerance")}

@@ -23,7 +23,7 @@ def compare(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as for a pull request.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put runs of one task beside each other: what each found on each shape, and in what they differ."""
+    """Compare runs of one task: their results on each shape, and their differences."""
     found = compare_runs(runs)
     if as_json:
         print_json(found)

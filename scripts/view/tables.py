@@ -170,7 +170,7 @@ def _print_tables(summary: Summary) -> None:
 
 
 def _print_dispatching(summary: Summary) -> None:
-    """Prints what each way to choose a kernel costs on shapes that neither tuning nor fitting saw, and the rule."""
+    """Prints the dispatch rule, and the costs of it and of other choices on shapes that tuning and fitting left out."""
     found = summary.dispatching
     if found is None or not found.tested:
         return
@@ -179,11 +179,11 @@ def _print_dispatching(summary: Summary) -> None:
         for one in found.policies
     )
     headings = ("kernel by", "median regret", "worst regret", "speed-up", "shapes slower than baseline")
-    print_rows(headings, policies, f"Dispatch on {found.tested} unseen shapes")
+    print_rows(headings, policies, f"Dispatch on {found.tested} test shapes")
     rule, exported = ("\n    ".join(lines) for lines in (found.lost or found.lines, found.lines))
     echo(f"Dispatch rule, fitted to {found.fitted} shapes:\n    {rule}")
     if found.lost:
-        echo(f"It lost to general on the unseen shapes and is not exported; exported is:\n    {exported}")
+        echo(f"It lost to the general configuration on the test shapes. The exported rule is:\n    {exported}")
     for item in found.excluded:
         where = "is not right on all shapes" if item.workload == "all" else f"fails on {item.workload}"
         echo(f"Not in the rule: {described(item.template, item.config)}, which {where}: {item.why}")

@@ -142,4 +142,4 @@ def test_a_rule_is_fitted_on_the_device(finished_run: Any, command: Any, tmp_pat
     shutil.copytree(finished_run.folder, folder)
     done = command("resume", folder, "--dispatch-shapes", 4)
     assert done.returncode == 0, done.stderr
-    assert "Dispatch on 2 unseen shapes" in done.stdout and "Dispatch rule, fitted to 4 shapes" in done.stdout
+    assert "Dispatch on 2 test shapes" in done.stdout and "Dispatch rule, fitted to 4 shapes" in done.stdout
