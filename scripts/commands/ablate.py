@@ -1,4 +1,4 @@
-"""`tunesmith ablate`: runs the arms and prints how they compare."""
+"""`tunesmith ablate`: runs the arms and prints their comparison."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def ablate(
 
 
 def _tokens(repeat: Repeat) -> str:
-    """In and out, in thousands."""
+    """Prompt and completion tokens, in thousands."""
     counts = (repeat.prompt_tokens, repeat.completion_tokens)
     return "/".join(f"{one / 1000:.0f}k" for one in counts if one is not None) or "-"
 

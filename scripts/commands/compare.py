@@ -32,7 +32,7 @@ def compare(
     shapes = [[_workload(shape), *map(_result, shape["results"])] for shape in found["shapes"]]
     told = [[what, *(text or "not said" for text in texts)] for what, texts in found["differences"].items()]
     tables = [("Microseconds per launch, and speed-up over the run's own baseline", "workload", shapes)]
-    tables += [("What differs", "", told)] if told else []
+    tables += [("Differences", "", told)] if told else []
     if markdown:
         typer.echo(f"## {found['task']}: {len(runs)} runs\n")
     for name, run, sentence in zip(names, found["runs"], found["sentences"], strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +65,17 @@ def test_a_shape_is_one_whatever_its_name_and_may_be_of_one_run_only(run: Any, t
     assert shapes[1]["results"][0] is None and shapes[1]["held_out"] == [None, True]
 
 
-def test_other_data_types_are_other_shapes_and_are_told(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = compare._task
+def test_other_data_types_are_other_shapes(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = compare.begun
 
     def halves(folder: Path) -> Any:
-        task = read(folder)
-        arguments = tuple(one.model_copy(update={"dtype": "float16"}) for one in task.arguments)
-        halved = task.model_copy(update={"arguments": arguments, "bytes": "6 * n"})
-        return halved if folder.name == "halves" else task
+        entry = read(folder)
+        arguments = tuple(one.model_copy(update={"dtype": "float16"}) for one in entry.event.task.arguments)
+        task = entry.event.task.model_copy(update={"arguments": arguments, "bytes": "6 * n"})
+        halved = replace(entry, event=entry.event.model_copy(update={"task": task}))
+        return halved if folder.name == "halves" else entry
 
-    monkeypatch.setattr(compare, "_task", halves)
+    monkeypatch.setattr(compare, "begun", halves)
     found = compare_runs([run.folder, changed(run, tmp_path / "halves")])
     assert {"arguments", "bytes"} <= set(found["differences"]) and "types" in found["same"]
     shapes = {shape["workload"]: shape["results"] for shape in found["shapes"]}
@@ -106,4 +106,4 @@ def test_what_cannot_be_compared_is_refused(run: Any, tmp_path: Path, here: Any)
     with pytest.raises(JournalError, match="is not a run"):
         compare_runs([run.folder, tmp_path])
     one = here("compare", run.folder)
-    assert one.returncode == 2 and one.stderr.count("\n") == 1 and "name at least two" in one.stderr
+    assert one.returncode == 2 and one.stderr.count("\n") == 1 and "give at least two" in one.stderr

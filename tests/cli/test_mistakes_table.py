@@ -164,7 +164,7 @@ ANSWERS = (
     *(
         (command, edited("template.toml", "values = [16, 64]", "values = [16, 512], default = 512"), code, named)
         for command, code, named in (
-            (SPACE, 0, "The default, GROUP=512, ITEMS=1, is none"),
+            (SPACE, 0, "The default, GROUP=512, ITEMS=1, is not feasible"),
             (("check", "{task}"), 0, "is not feasible: `GROUP"),
             (BENCH, 2, "name another with --config"),
         )
