@@ -46,7 +46,7 @@ BUILT_IN: dict[str, Callable[[], Role]] = {
 }
 """Our own roles by name, in the order of their work. Without a model they work by rules, or not at all."""
 BACK = ("plan", "template")
-"""Where a further role may send the state back to."""
+"""The roles to which a further role may send the state back."""
 BEFORE_SEARCH = ("plan", "approve", "template")
 
 
@@ -206,8 +206,8 @@ def _finished_step(context: Context, role: str, turn: int, stage: str, following
 
 
 def _sent_back(name: str, goto: object, state: State, update: State, context: Context) -> str:
-    """Where a role's wish to send the state back leads, empty where no round or repair is left for it. Rounds bound
-    the wish for another plan, repairs that for other templates. Changes `update`."""
+    """The role that gets the state back at another's wish; empty where no round (for a plan) or repair (for templates)
+    is left. Changes `update`."""
     if name in BUILT_IN or goto not in BACK:
         raise RoleError(f"The role {name} sends the state to '{goto}'; it may be sent back to {' or '.join(BACK)}.")
     stage, turn = stage_of(state["round"]), state.get("turn", 0)

@@ -22,7 +22,7 @@ from tunesmith.graph.context import Context, baseline_request
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.records import Disqualified, Figures, ResultRecord, Verdict, Winner
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.tester import disqualified, examine, finalist_results, requests_for
+from tunesmith.graph.roles.tester import disqualified, examine_winners, finalist_results, requests_for
 from tunesmith.graph.setup import pools
 from tunesmith.kernels.build.artifact import EvaluationRequest, TypesKey, types_key
 from tunesmith.kernels.check.verify import infeasible_on
@@ -272,7 +272,7 @@ def draw_shapes(
             sizes = {name: _draw(random, [one.sizes[name] for one in own]) for name in model.sizes}
             name = "-".join(["drawn", "x".join(map(str, sizes.values())), *model.types.values()])
             shape = Workload(name=name, sizes=sizes, types=model.types, held_out=True, devices=model.devices)
-            if _shape_key(shape) not in known and _can_be(task, shape, most) and fits(shape):
+            if _shape_key(shape) not in known and _is_shape_of(task, shape, most) and fits(shape):
                 known.add(_shape_key(shape))
                 found.append(shape)
                 break
@@ -291,7 +291,7 @@ def _draw(random: np.random.Generator, sizes: list[int]) -> int:
     return min(max(round(drawn / step) * step, math.ceil(low / step) * step), high)
 
 
-def _can_be(task: Task, shape: Workload, most: float) -> bool:
+def _is_shape_of(task: Task, shape: Workload, most: float) -> bool:
     """Whether the task has arguments of such a shape, of at most so many bytes."""
     try:
         for argument in task.arguments:
@@ -341,7 +341,7 @@ def measure_further_shapes(context: Context) -> None:
     if len(drawn) < count:
         context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
     # On everything: the rule uses also the winners of single workloads for further shapes.
-    examine(context, {(*kernel.key, ""): kernel for kernel in kernels})
+    examine_winners(context, {(*kernel.key, ""): kernel for kernel in kernels})
     context.close()
     wider = task.model_copy(update={"workloads": (*task.workloads, *drawn)})
     check_reference(wider, drawn, seed=settings.seed, deadline=settings.reference_deadline)

@@ -48,7 +48,7 @@ MAX_SUGGESTIONS = 6
 ROOF_REPORT_RATIO = 0.8
 """Share of a roof's best value below which a new measurement is reported."""
 COPY = "copy of "
-"""With the bytes moved, the name of a bandwidth among roofs; the others are arithmetic, named by data type."""
+"""Begins the name of a bandwidth among roofs, before the bytes moved; other roofs are named by data type."""
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS results (
     task TEXT NOT NULL, template TEXT NOT NULL, config TEXT NOT NULL, backend TEXT NOT NULL, device TEXT NOT NULL,

@@ -149,7 +149,7 @@ def tune(
     earlier = suggest(loaded, device, chosen, limits, written=written)
     # Before the run begins, so that a resume need not check the reference again.
     check_reference(loaded, meant_for(loaded, device.limits), seed=chosen.seed, deadline=chosen.reference_deadline)
-    with Journal(folder, create=True) as journal, alone(folder):
+    with Journal(folder, create=True) as journal, hold_run(folder):
         if earlier is not None:
             # Before `RunStarted`: a run that was begun has everything it needs.
             journal.append(earlier)
@@ -196,7 +196,7 @@ def resumed(
     as_recorded: bool = True,
 ) -> Iterator[Context]:
     """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
-    with Journal(folder, create=False) as journal, alone(folder):
+    with Journal(folder, create=False) as journal, hold_run(folder):
         log = RunLog(journal)
         started = log.started
         settings, task, old = started.settings, started.task, started.device
@@ -284,7 +284,7 @@ def changed_files(begun: Task, name: str, backend: Backend) -> str:
 
 def _clear(folder: Path) -> None:
     """Empties the folder of a run without measurements, as after a mistake in the task; else raises `SettingsError`."""
-    with Journal(folder, create=False) as journal, alone(folder):
+    with Journal(folder, create=False) as journal, hold_run(folder):
         for event in [entry.event for entry in journal.entries(Event)]:
             failed = isinstance(event, BaselineMeasured) and event.evaluation.failure is not None
             if not failed and not isinstance(event, EarlierResults | RunStarted | RooflineMeasured):
@@ -345,7 +345,7 @@ def finish(context: Context, folder: Path, done: str = "") -> RunResult:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def hold_run(folder: Path) -> Iterator[None]:
     """Holds the run in `folder` for this process, so that no two work on it; the hold ends with the process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -93,7 +93,7 @@ def _option(
 
 
 class Placement(BaseModel, frozen=True, extra="forbid"):
-    """Where a further role stands: right behind the role `after`."""
+    """The place of a further role: right behind the role `after`."""
 
     after: str
 

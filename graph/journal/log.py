@@ -103,7 +103,7 @@ def racing(found: Iterable[Evaluation]) -> Racing:
 
 
 def failures_by_kind(found: Iterable[Evaluation]) -> dict[str, int]:
-    """How many evaluations failed, by the kind of their first failure."""
+    """The number of failed evaluations, by the kind of their first failure."""
     return dict(Counter(failure.kind for evaluation in found if (failure := evaluation.failure) is not None))
 
 
@@ -256,7 +256,7 @@ class RunLog:
 
     @property
     def evaluation_count(self) -> int:
-        """How many configurations were evaluated."""
+        """The number of evaluated configurations."""
         return len(self.entries(kinds.Evaluated))
 
     def evaluations(self, stage: str | None = None) -> list[Evaluation]:

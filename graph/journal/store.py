@@ -100,7 +100,7 @@ class Journal:
                 why = error.strerror
                 raise JournalError(f"The folder {folder} cannot be made ({why}); choose another --run-dir.") from error
         elif not path.is_file():
-            raise JournalError(f"{folder} is not the folder of a run: it holds no journal.sqlite{run_around(folder)}")
+            raise JournalError(f"{folder} is not the folder of a run: it holds no journal.sqlite{hint_at_run(folder)}")
         with _explained(f"{path} cannot be used as a journal"):
             self._connection = _connected(path, reading=reading)
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
@@ -184,7 +184,7 @@ class Journal:
         )
 
 
-def run_around(path: Path) -> str:
+def hint_at_run(path: Path) -> str:
     """The end of an error about a `path` that is not a run's folder: a suggestion where it lies inside one."""
     run = next((one for one in path.absolute().parents if (one / "journal.sqlite").is_file()), None)
     return "." if run is None else f"; did you mean {run}?"

@@ -59,7 +59,7 @@ class Price(BaseModel, frozen=True, extra="forbid"):
 
 
 Prices = dict[str, Price]
-"""By the names of models."""
+"""The prices by the names of models."""
 
 
 def price_of(prices: Prices, model: str) -> Price | None:
@@ -101,26 +101,26 @@ class Ledger:
             self.add(entry.event)
         if live:
             for request_id in list(self.under_way):
-                self._take_cut_off(request_id)
+                self._count_cut_off(request_id)
 
     def add(self, event: ModelAsked | ModelCalled) -> None:
         """The event was written."""
         if event.body:
             self.bodies[event.id] = event.body
         if isinstance(event, ModelAsked):
-            self._take_cut_off(event.id)
+            self._count_cut_off(event.id)
             self.attempts[event.id], self.under_way[event.id] = event.attempt, event
             return
         self._ended.append(event)
         if event.usage is not None:
             self._spent.append((event, event.usage))
         elif event.served:
-            self._take_cut_off(event.id)
+            self._count_cut_off(event.id)
         self.under_way.pop(event.id, None)
         if event.final:
             self.ends[event.id] = event
 
-    def _take_cut_off(self, request_id: str) -> None:
+    def _count_cut_off(self, request_id: str) -> None:
         """The attempt under way, if there is one, ended without an answer that tells its cost."""
         if (asked := self.under_way.pop(request_id, None)) is not None:
             self._spent.append((asked, asked.worst.model_copy(update={"estimated": True})))

@@ -102,7 +102,7 @@ def open_models(
 
 
 def destination(settings: Settings) -> str | None:
-    """Where sources go, in one sentence; None for no model."""
+    """The place where sources are sent, in one sentence; None without a model."""
     facts = "kernel sources, compiler messages and measurements"
     if settings.transport == "none":
         return None

@@ -32,7 +32,7 @@ from tunesmith.graph.journal.records import (
     RoundAccount,
     Verdict,
 )
-from tunesmith.graph.journal.store import Journal, JournalError, run_around
+from tunesmith.graph.journal.store import Journal, JournalError, hint_at_run
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.roles.planner import no_template
@@ -110,7 +110,7 @@ class Summary(Verdict):
 
     @property
     def ending(self) -> str:
-        """Why the run is at its end, as far as it is."""
+        """Why the run ended, in words."""
         rounds = self.settings.get("rounds")
         return {
             "rounds": f"finished: {rounds} of {rounds} rounds",
@@ -174,7 +174,7 @@ def read_summary(folder: Path) -> Summary:
     if not path.is_file():
         if has_journal:
             raise JournalError(f"{folder} has not ended; go on with `tunesmith resume`: it has no summary.json yet.")
-        raise JournalError(f"{folder} is not a run: it has no summary.json{run_around(folder)}")
+        raise JournalError(f"{folder} is not a run: it has no summary.json{hint_at_run(folder)}")
     try:
         return Summary.model_validate_json(path.read_bytes())
     except ValidationError as error:

@@ -51,7 +51,7 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
         measured = ((value, config) for value, config in values if value is not None)
         return min(measured, key=lambda pair: pair[0], default=(math.inf, None))
 
-    due = None if tree.untried else _due(context, seconds)
+    due = None if tree.untried else _workload_in_turn(context, seconds)
     workloads = context.tuned if due is None else (due,)
     names = [workload.name for workload in workloads]
     node = tree.untried[0] if tree.untried else min(tunable, key=lambda one: best_of(one, names)[0])
@@ -74,7 +74,7 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
     return plan.model_copy(update={"evaluations": max(plan.evaluations, first)})
 
 
-def _due(context: Context, seconds: Mapping[str, float]) -> Workload | None:
+def _workload_in_turn(context: Context, seconds: Mapping[str, float]) -> Workload | None:
     """The workload whose turn it is: after a round of all together (None) each alone, the largest gain first."""
     if len(context.tuned) == 1:
         return context.tuned[0]

@@ -139,7 +139,7 @@ def measured(context: Context, requests: Sequence[EvaluationRequest], stage: str
     return found
 
 
-def recorded(context: Context, stage: str) -> dict[str, Evaluation]:
+def trials_of(context: Context, stage: str) -> dict[str, Evaluation]:
     """The trials of a round that are in the journal, by template id."""
     return {evaluation.template: evaluation for evaluation in context.log.evaluations(trial_stage(stage))}
 
@@ -148,7 +148,7 @@ def try_templates(
     context: Context, templates: Sequence[Template], stage: str, workloads: Sequence[Workload] = ()
 ) -> dict[str, Evaluation]:
     """Evaluations of default configurations by template id, measured now or journalled; on `workloads`, or on all."""
-    known = recorded(context, stage)
+    known = trials_of(context, stage)
     names = tuple(workload.name for workload in workloads or (*context.tuned, *context.held_out))
     wanted = [template for template in templates if template.id not in known]
     requests = [EvaluationRequest(at, one, one.default_config, names) for at, one in enumerate(wanted, len(known))]
@@ -156,10 +156,10 @@ def try_templates(
 
 
 WITHDRAWN = "Rules of it were withdrawn; another template, of fewer, has its place."
-"""Why the tree leaves out the template that did not hold."""
+"""Why the tree leaves out a template with a wrong rule."""
 
 
-def holding(context: Context, template: Template, stage: str) -> Template:
+def without_wrong_rules(context: Context, template: Template, stage: str) -> Template:
     """The rules' template, or one of fewer rules, with a default that is right on the tuned workloads."""
     task, backend, withdrawn = context.task, context.device.limits.backend, dict[str, str]()
 
@@ -196,7 +196,7 @@ def holding(context: Context, template: Template, stage: str) -> Template:
 
 
 UNTRIED = "the budget was spent before it could be tried"
-"""Why a branch is given up whose template was not measured."""
+"""Why a branch without a measured template is given up."""
 
 
 @dataclass(slots=True)
@@ -250,7 +250,7 @@ def _search_further(context: Context, plan: Plan) -> list[str]:
             raise RoleError(f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}.")
         template, seeds, vetoed = node.template, branch.seeds, context.log.vetoed()
         if node.round == 0 and template.name == NAME and vetoed.get(template.id, WITHDRAWN) == WITHDRAWN:
-            template = holding(context, template, stage)
+            template = without_wrong_rules(context, template, stage)
         if template.id in vetoed:
             continue
         if node.round == 0:
@@ -299,7 +299,7 @@ def _written(context: Context, plan: Plan, turn: int, objections: list[str]) -> 
     while waiting:
         answered = _ask(context, context.models, waiting, stage)
         # The defaults are measured together, as far as the budget allows.
-        known, left = recorded(context, stage), context.evaluations_left() if context.seconds_left() > 0 else 0
+        known, left = trials_of(context, stage), context.evaluations_left() if context.seconds_left() > 0 else 0
         read = {draft.template.id: draft.template for draft in answered if draft.template is not None}
         wanted = [template for name, template in read.items() if name not in known][: max(0, left)]
         trials = try_templates(context, wanted, stage)

@@ -102,7 +102,7 @@ class _Test:
         while True:
             verdict = self.verdict(attempted)
             if waiting := {key: one for key, one in _winners(verdict).items() if key not in attempted}:
-                examine(context, waiting)
+                examine_winners(context, waiting)
                 attempted.update(waiting)
             elif verdict.general is None and context.seconds_left() > 0 and (others := self._replacements()):
                 self.general += others
@@ -139,7 +139,7 @@ class _Test:
                     context.note("test", sentence, self.stage)
                 break
             context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
-            # Of the time that is left for this comparison, half goes into samples.
+            # Half of the time for this comparison goes into samples.
             share = max(0.0, context.seconds_left()) / (len(wanted) - position)
             each = share / (2 * (1 + len(entrants) + len(beside)))
             found = context.pool.compare(
@@ -288,7 +288,7 @@ def _winners(verdict: Verdict) -> dict[VerifiedKernel, Winner]:
     return general | {(*row.key, row.workload): row for row in verdict.special}
 
 
-def examine(context: Context, kernels: Mapping[VerifiedKernel, Winner]) -> None:
+def examine_winners(context: Context, kernels: Mapping[VerifiedKernel, Winner]) -> None:
     """Journals the full verdict on the kernels that have none; an earlier session may have had no time for it."""
     done = {key for key, kernel in context.log.examinations().items() if kernel.verdict != "not examined"}
     if not (waiting := {key: kernel for key, kernel in kernels.items() if key not in done}):

@@ -22,7 +22,7 @@ from tunesmith.graph.journal.log import failures_by_kind, observation, racing, s
 from tunesmith.graph.journal.records import TemplateAccount
 from tunesmith.graph.journal.store import Entry
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.templater import recorded
+from tunesmith.graph.roles.templater import trials_of
 from tunesmith.graph.roles.verdict import defects, has
 from tunesmith.graph.state import Plan, State
 from tunesmith.kernels.build.artifact import EvaluationRequest
@@ -106,7 +106,7 @@ class _Round:
         # After an interruption the pool is new, and the roofs are in the journal.
         context.pool.roofline = context.roofline()
         # The trials of this round's templates are part of its share.
-        self.total = max(0, plan.evaluations - len(recorded(context, self.stage)))
+        self.total = max(0, plan.evaluations - len(trials_of(context, self.stage)))
         self.workloads = [context.task.workload(name) for name in plan.workloads]
         self.baseline, self.defects = baseline_quantities(context), defects(context.log)
         budget = max(1, max_evaluations(len(templates), self.total))

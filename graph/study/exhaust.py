@@ -18,7 +18,7 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
 from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.progress import Listener, Progress, silent
-from tunesmith.graph.run import alone
+from tunesmith.graph.run import hold_run
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup import choose_device, inventory_for, pools
 from tunesmith.kernels.build.artifact import EvaluationRequest
@@ -80,7 +80,7 @@ def exhaust(
         raise SettingsError(f"--out: {out} cannot be written ({error.strerror}); choose another place.") from error
     with (
         Journal(folder, create=True) as journal,
-        alone(folder),
+        hold_run(folder),
         pools(loaded, device, settings, [chosen.name], listener) as make_pool,
     ):
         log = RunLog(journal)
