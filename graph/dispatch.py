@@ -39,7 +39,7 @@ from tunesmith.kernels.spec.template import Template
 BASELINE = -1
 """Stands for the baseline where kernels are numbered."""
 MIN_SHAPES = 2
-"""Minimum number of shapes to choose a kernel by: a single shape says little."""
+"""Minimum number of shapes for the choice of a kernel."""
 MIN_GAIN = 0.02
 """Minimum saving of a test, as a share of the time of its shapes. With 0.005, 57 of 4200 choices on recorded shapes
 (docs/results/h200-exports.json, cross-validated) were 2 % slower than the baseline; with 0.02, 46."""
@@ -82,7 +82,7 @@ class DispatchRule(ResultRecord):
 
 
 def _node(test: str, yes: DispatchRule, no: DispatchRule) -> DispatchRule:
-    """The rule that tells two rules apart; a leaf where both are the same kernel, and `yes` without a test."""
+    """The rule with a test and its two branches; a leaf where both are the same kernel, and `yes` without a test."""
     if not test:
         return yes
     shapes = yes.shapes + no.shapes
@@ -148,9 +148,9 @@ def _by_types(types: Sequence[Workload]) -> Sorts:
 
 
 class _Fitting:
-    """The search. table: a row for each shape, which says for each kernel, with 1, whether it is slower there, then
-    whether it is faster, then the logarithms of times, then 1; tests: for each text a row, 1 where it holds, of which
-    the first holds everywhere. Subsets of the shapes (`here`) are rows of 0 and 1 as well."""
+    """The search for a rule. table: a row for each shape, with 1 for each kernel that is slower there, then for each
+    that is faster, then the logarithms of times, then 1; tests: a row for each text, 1 where it holds; the first holds
+    everywhere. Subsets of the shapes (`here`) are rows of 0 and 1 as well."""
 
     def __init__(self, seen: Sequence[Seen], kernels: int) -> None:
         self.kernels, numbers, workloads = kernels, range(kernels), [one.workload for one in seen]
@@ -217,13 +217,13 @@ class _Fitting:
 
 
 def _can_reach(examples: Mapping[str, Any], test: str, side: bool) -> bool:
-    """Whether shapes of a sort come to a side of a test. A threshold says nothing of the sorts."""
+    """Whether shapes of a sort may reach a side of a test; a threshold excludes no sort."""
     known = {**{dtype: dtype for dtype in DTYPES}, **examples}
     return "<=" in test or not parse(test).names <= known.keys() or side in parse(test).evaluate(known)
 
 
 def _tests(workloads: Sequence[Workload]) -> list[str]:
-    """Tests that separate some of the shapes from others, simple ones first."""
+    """Tests that separate some of the shapes from others, simple tests first."""
     columns = {name: [one.sizes[name] for one in workloads] for name in workloads[0].sizes}
     columns = {name: column for name, column in columns.items() if min(column) < max(column)}
     products = {" * ".join(columns): [math.prod(row) for row in zip(*columns.values(), strict=True)]}

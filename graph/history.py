@@ -252,8 +252,8 @@ def read_prior(path: Path) -> EarlierResults:
 
 
 def _prior_of_run(folder: Path) -> EarlierResults:
-    """The evaluations that a run made on all its tuned workloads at once; on single ones the scale is another.
-    Templates that never came into the run, or that a role took out of it, are left out."""
+    """The evaluations of a run on all its tuned workloads at once; single workloads have another scale. Templates that
+    never entered the run, or that a role took out of it, are left out."""
     with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
         if (baseline := log.baseline) is None:

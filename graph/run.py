@@ -294,7 +294,7 @@ def _clear(folder: Path) -> None:
 
 
 def _carry_on(context: Context, folder: Path, ask: Ask | None) -> RunResult:
-    """Runs the graph to its end, from where the journal says that the run is."""
+    """Runs the graph from the state in the journal to its end."""
     from tunesmith.graph.build import build_graph, ended_by, roles_of, start_of, steps_at_most
     from tunesmith.graph.roles.approval import decide
 

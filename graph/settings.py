@@ -154,8 +154,8 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     allow_unexamined: bool = _option(False, "Also export a winner that could not be examined; every export says so.")
     effort: Literal["quick", "balanced", "max"] = _option(
         "balanced",
-        "quick, balanced or max: sets evaluations, rounds, branches, max-calls and time-limit together; an option of "
-        "its own goes before it.",
+        "quick, balanced or max: sets evaluations, rounds, branches, max-calls and time-limit together; each can still "
+        "be set by its own option.",
     )
     branches: int = _option(2, "With a model: maximum number of templates tuned side by side in a round.", ge=1, le=8)
     planner: Literal["model", "rules"] = _option(
@@ -190,7 +190,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     @field_validator("model")
     @classmethod
     def _absolute(cls, value: str) -> str:
-        # A run may be resumed from another folder than the one it was begun in.
+        # A run may be resumed from another working directory.
         kind, colon, folder = value.partition(":")
         if colon and kind in ("batch", "replay"):
             if not folder:
@@ -270,7 +270,7 @@ def as_path(given: object, option: str) -> Path:
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        pass  # it is about to be made, or its user says that it is missing
+        pass  # the path need not exist
     except (OSError, ValueError) as error:
         why = (isinstance(error, OSError) and error.strerror) or str(error)
         raise SettingsError(f"{option}: {str(given)!r:.80} cannot be used ({why}); name another.") from error

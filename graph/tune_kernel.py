@@ -114,7 +114,7 @@ class TunedKernel:
         kernels = self._kernels
         for size in kernels.explicit:
             if size not in given:
-                raise TunesmithError(f"The size {size} cannot be told from the arrays; give it by name: {size}=...")
+                raise TunesmithError(f"The size {size} does not follow from the arrays; give it by name: {size}=...")
         read = [given[one["name"]] for one in kernels.given]
         shapes, dtypes = [one.shape for one in read], [str(one.dtype) for one in read]
         sizes, types = kernels.read(

@@ -472,15 +472,11 @@ def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str]
         evaluations[evaluation.template].append(evaluation)
     nodes: dict[str, Node] = {}
     for entry in log.entries(kinds.TemplateAdded):
-        added, found, rejected = entry.event, list[Evaluation](), dict[str, tuple[Config, str]]()
+        added, tried = entry.event, evaluations[entry.event.id]
         if added.id in nodes:
             continue
-        for one in evaluations[added.id]:
-            key = config_key(one.config)
-            if (added.id, key) in wrong:
-                rejected[key] = one.config, wrong[added.id, key]
-            else:
-                found.append(one)
+        found = [one for one in tried if (one.template, config_key(one.config)) not in wrong]
+        rejected = {key: one.config for one in tried if (key := (one.template, config_key(one.config))) in wrong}
         values = [(objective(one, workloads, baseline, weights, log.objective), one) for one in found if baseline]
         ranked = sorted(((value, one) for value, one in values if value is not None), key=lambda item: item[0])
         nodes[added.id] = Node(
@@ -489,7 +485,7 @@ def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str]
             found=tuple(found),
             ranked=tuple(ranked),
             vetoed=vetoed.get(added.id, ""),
-            rejected=tuple(rejected.values()),
+            rejected=tuple((config, wrong[key]) for key, config in rejected.items()),
         )
     for template in library:
         nodes.setdefault(template.id, Node(template=template, vetoed=vetoed.get(template.id, "")))

@@ -93,8 +93,8 @@ Outcome = dict[str, Any] | ModelFailed
 
 
 class Waiting(TunesmithError):
-    """The run waits for input from outside, until `tunesmith resume` (exit code 4); the message says for what, where to
-    put it and how to continue. requests: the file of requests to answer, if answers are awaited."""
+    """The run waits for input from outside, until `tunesmith resume` (exit code 4); the message names the input, its
+    place and the command. requests: the file of requests to answer, if answers are awaited."""
 
     def __init__(self, message: str, requests: Path | None = None) -> None:
         super().__init__(message)

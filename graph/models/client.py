@@ -121,7 +121,7 @@ class Ledger:
             self.ends[event.id] = event
 
     def _count_cut_off(self, request_id: str) -> None:
-        """The attempt under way, if there is one, ended without an answer that tells its cost."""
+        """Counts the attempt under way, if there is one, which ended without a known cost."""
         if (asked := self.under_way.pop(request_id, None)) is not None:
             self._spent.append((asked, asked.worst.model_copy(update={"estimated": True})))
 

@@ -64,7 +64,7 @@ class Package:
         except OSError as error:
             raise TunesmithError(
                 f"{folder} has no winners to export ({error.strerror}: {error.filename}): it found nothing right, or "
-                f"has not ended, as `tunesmith report` says; or best/ was removed, and `tunesmith resume {folder}` "
+                f"has not ended (see `tunesmith report`); or best/ was removed, and `tunesmith resume {folder}` "
                 "writes it anew."
             ) from error
         except (KeyError, TypeError, ValueError) as error:

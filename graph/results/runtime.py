@@ -58,7 +58,7 @@ Given = Mapping[str, Any]
 
 
 class KernelError(RuntimeError):
-    """The CUDA driver refuses a call, machine code is damaged, or a source does not compile; the message says which."""
+    """The CUDA driver refuses a call, machine code is damaged, or a source does not compile."""
 
 
 class KernelChoice(NamedTuple):

@@ -45,7 +45,7 @@ from tunesmith.kernels.spec.taskfile import explain
 from tunesmith.kernels.spec.template import Config, config_key
 
 MAX_INTERVAL_RATIO = 1.5
-"""An interval's high over its low, above which it says little: a comparison aims at 1.01."""
+"""Largest high over low of a useful interval; a comparison aims at 1.01."""
 PACKAGES = (
     *("ray", "langgraph", "langchain-openai", "numpy", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings"),
     *("nvidia-cuda-nvrtc", "pyopencl"),

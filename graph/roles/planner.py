@@ -32,7 +32,7 @@ from tunesmith.kernels.spec.template import Config, Template, config_key
 FIRST_SHARE = 0.6
 """Share of the evaluations for the first round, which tunes all workloads together, when more rounds follow."""
 LATENCY_SECONDS = 5e-6
-"""A GPU kernel shorter than this is mostly launch and ramp-up, whatever its roofline says."""
+"""A GPU kernel shorter than this is mostly launch and ramp-up."""
 
 
 def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
@@ -65,7 +65,7 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
         of_each = (best_of(node, [name])[1] for name in names)
         seeds = tuple({config_key(config): config for config in of_each if config is not None}.values())
     else:
-        # A search of one workload is told the measurements there, and so knows the best already.
+        # A search of one workload starts with the measurements there, among them the best.
         analysis = f"Tune {due.name} on its own, from its best known configurations."
     plan = _plan(context, number, workloads, seconds, [Branch(parent=node.id, kind="search", seeds=seeds)], analysis)
     if number > 1:
@@ -95,7 +95,7 @@ def _plan(
     branches: Sequence[Branch],
     analysis: str,
 ) -> Plan:
-    """A plan of rules. seconds: the best ones known, by workload."""
+    """A plan by rules. seconds: the least known time, by workload."""
     target = _most_to_gain(context, workloads, seconds)
     floor, taken = context.floor(target), seconds[target.name]
     if not floor:

@@ -217,7 +217,7 @@ class TemplateDraft:
 
     @property
     def next_question(self) -> ModelCall:
-        """After a problem with the last answer only: earlier ones are superseded."""
+        """The first question, or the next after the problem with the last answer."""
         if (problem := self.problem) is None:
             return self.question
         about = {"what": problem.what, "problem": problem.log, "advice": _PROBLEMS[problem.kind][1]}
@@ -239,7 +239,7 @@ class Templater:
 
 
 def _search_further(context: Context, plan: Plan) -> list[str]:
-    """The known templates that the plan searches as they are, without excluded ones."""
+    """The known templates that the plan searches as they are, without excluded templates."""
     tree, chosen, stage = context.tree(), list[str](), stage_of(plan.round)
     for branch in plan.branches:
         if branch.written:

@@ -242,7 +242,7 @@ def finalists(
     if in_order and not general and not after:
         reason = _broken(context, in_order[0], context.held_out)
         sentence = (
-            "Of the configurations that are right on all tuned workloads none is feasible on the held-out ones too, so "
+            "No configuration that is right on all tuned workloads is also feasible on the held-out workloads, so "
             f"no general one was found. The best one: {reason} Relax the constraint, or measure more configurations."
         )
         context.note("test", sentence, "")

@@ -129,7 +129,7 @@ class _Round:
         """The most evaluations of the run: the last round's space may have fewer new points than its share."""
 
     def _search(self, template: Template, budget: int, workers: int) -> TemplateSearch:
-        """budget: evaluations that the search may come to; workers: configurations in flight."""
+        """The search of a template. budget: its maximum number of evaluations; workers: configurations in flight."""
         context, workloads = self.context, self.workloads
         conditions = [rule for limits in context.limits for rule in rules(template, workloads, limits)]
         space = Space.build(template.parameters, conditions)

@@ -103,10 +103,9 @@ def build_verdict(
 ) -> Verdict:
     """The verdict of the comparisons.
 
-    The general configuration is the one of `general` with the least weighted geometric mean of time over baseline on
-    the tuned workloads, among those that are right on every workload, also held-out ones. Where the objective is
-    energy, or its product with time, that stands for time. disqualified: with reasons; such a finalist wins nothing.
-    """
+    The general configuration is the finalist of `general` with the least weighted geometric mean of time over baseline
+    on the tuned workloads that is right on every workload, also on held-out ones. With another objective, energy or its
+    product with time replaces time. disqualified: finalists that win nothing, with reasons."""
     of, met = context.settings.objective, {compared.workload: compared for compared in comparisons}
     measured = {name: _figures(compared) for name, compared in met.items()}
     kinds: tuple[Objective, ...] = ("time", "energy", of)

@@ -36,14 +36,14 @@ def compare_runs(folders: Sequence[Path]) -> dict[str, Any]:
         raise TunesmithError(f"compare: the runs are of different tasks ({of}); name runs of one task.")
     tasks = [begun(folder).event.task for folder in folders]
     facts = [_facts(*one) for one in zip(summaries, tasks, strict=True)]
-    told = {name: [one.get(name, "") for one in facts] for one in facts for name in one}
+    texts_of = {name: [one.get(name, "") for one in facts] for one in facts for name in one}
     return {
         "task": summaries[0].task,
         "runs": [str(folder) for folder in folders],
         "sentences": [summary.sentence for summary in summaries],
         "shapes": _shapes(summaries, tasks),
-        "differences": {name: texts for name, texts in told.items() if len(set(texts)) > 1},
-        "same": {name: texts[0] for name, texts in told.items() if len(set(texts)) == 1 and texts[0]},
+        "differences": {name: texts for name, texts in texts_of.items() if len(set(texts)) > 1},
+        "same": {name: texts[0] for name, texts in texts_of.items() if len(set(texts)) == 1 and texts[0]},
     }
 
 
@@ -67,7 +67,7 @@ def _shapes(summaries: Sequence[Summary], tasks: Sequence[Task]) -> list[dict[st
 
 
 def _facts(summary: Summary, task: Task) -> dict[str, str]:
-    """Facts that may differ between runs, as text, by name: of long ones a digest."""
+    """Facts that may differ between runs, as text, by name; a digest of long facts."""
     device, general, data = summary.device, summary.general, task.model_dump(mode="json")
     facts = {
         "device": device.name,

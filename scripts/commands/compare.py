@@ -30,9 +30,9 @@ def compare(
         return
     names = [f"run {number}" for number in range(1, len(runs) + 1)]
     shapes = [[_workload(shape), *map(_result, shape["results"])] for shape in found["shapes"]]
-    told = [[what, *(text or "not said" for text in texts)] for what, texts in found["differences"].items()]
+    facts = [[name, *(text or "unknown" for text in texts)] for name, texts in found["differences"].items()]
     tables = [("Microseconds per launch, and speed-up over the run's own baseline", "workload", shapes)]
-    tables += [("Differences", "", told)] if told else []
+    tables += [("Differences", "", facts)] if facts else []
     if markdown:
         typer.echo(f"## {found['task']}: {len(runs)} runs\n")
     for name, run, sentence in zip(names, found["runs"], found["sentences"], strict=True):
