@@ -99,8 +99,8 @@ class Placement(BaseModel, frozen=True, extra="forbid"):
 
 
 class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
-    """All settings of a run, those of its models last. `task`, `roles` and `arm` are not options of the command line:
-    the task is its argument, roles are placed in a settings file, and `ablate` chooses the arm."""
+    """All settings of a run; the models' settings come last. `task`, `roles` and `arm` are not options of the command
+    line: the task is its argument, roles are placed in a settings file, and `ablate` chooses the arm."""
 
     task: str
     roles: dict[str, Placement] = {}

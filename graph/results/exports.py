@@ -366,11 +366,10 @@ FORMS: Mapping[str, Callable[[Any, Path], None]] = {
 
 
 def export_run(run: str | Path, form: str, out: str | Path | None = None) -> Path:
-    """Writes the winners of the run in the folder `run` in the form of a name, and gives the folder.
+    """Writes the winners of the run in the folder `run` in the form of this name, and returns the folder.
 
-    out: a folder that does not exist yet or is empty; left out, `exports/<form>` in the run's own, which is replaced.
-    Raises `TunesmithError`; then nothing is left behind.
-    """
+    out: a new or empty folder; left out, `exports/<form>` in the run's own, which is replaced. Raises `TunesmithError`,
+    and leaves nothing behind then."""
     if form not in FORMS:
         raise TunesmithError(f"--as: there is no form '{form}'; choose one of {', '.join(FORMS)}.")
     run = as_path(run, "run")

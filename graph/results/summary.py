@@ -224,15 +224,14 @@ COLUMNS = frozenset((*FIRST, *COMPARED, *LAST))
 
 
 def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
-    """Writes the table of the run in `folder` to `out`, and gives the number of rows. force: also over another's file.
+    """Writes the table of the run in `folder` to `out`, and returns the number of rows. force: replace any file.
 
     evaluation counts from 1 in the order in which they ended; the baseline is 0. Then the measurement: seconds of a
     launch with their 95 % interval, empty where it failed. A column for each parameter of any template follows (named
     "parameter samples" where it shares its name with another); then the compiler's figures, wall-clock seconds of the
-    evaluation, and why it failed. Rows whose outcome is "compared" come last: ratio is the finalist's time over the
-    baseline's, both timed in turn, with its 99 % interval and what that shows; seconds is the baseline's median times
-    the ratio. Raises `JournalError`, and `OutputError` where `out` must not be written.
-    """
+    evaluation, and why it failed. Rows with the outcome "compared" come last: ratio is the finalist's time over the
+    baseline's, both timed in turn, with its 99 % interval and verdict; seconds is the baseline's median times the
+    ratio. Raises `JournalError`, and `OutputError` where `out` must not be written."""
     with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
         _ = log.started  # a table is of a run, which has a beginning

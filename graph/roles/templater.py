@@ -334,7 +334,7 @@ def _ask(context: Context, models: Models, drafts: Sequence[TemplateDraft], stag
 
 
 def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evaluation], stage: str) -> bool:
-    """Whether a draft whose answer was read needs no further one: it works, and enters the tree, or is given up."""
+    """Whether a draft is settled after its answer was read: it works and enters the tree, or is given up."""
     template, branch = draft.template, draft.branch
     if template is not None:
         if template.id not in trials:
