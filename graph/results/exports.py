@@ -14,13 +14,14 @@ import keyword
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from tunesmith import __version__
 from tunesmith.graph.journal.events import RunStarted
@@ -35,7 +36,8 @@ from tunesmith.kernels.search.tables import ConfigResult, write_t4
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task
-from tunesmith.kernels.spec.template import BACKENDS
+from tunesmith.kernels.spec.taskfile import explain
+from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config
 from tunesmith.kernels.spec.translate import C_FUNCTIONS, folded, to_c
 
 SCALARS = frozenset(name for name in DTYPES if name in ("float64", "float32") or not DTYPES[name].is_float)
@@ -46,6 +48,52 @@ _C_WORDS = frozenset(
     + ["int", "long", "new", "private", "public", "register", "short", "signed", "sizeof", "static", "struct", "switch"]
     + ["template", "this", "typedef", "typename", "union", "unsigned", "using", "virtual", "void", "volatile"]
 )
+
+FileName = Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]
+"""A file beside launch.json, and not one elsewhere."""
+Texts = Annotated[list[str], Field(min_length=1)]
+
+
+class _Source(BaseModel):
+    """A kernel for one combination of data types, as launch.json has it."""
+
+    source: FileName
+    max_registers: int | None
+    fast_math: bool
+    file: FileName | None = Field(validation_alias=AliasPath("machine_code", "file"))
+    measured: bool = Field(validation_alias=AliasPath("machine_code", "measured"))
+    architecture: str = Field("", pattern=r"^sm_\d+$", validation_alias=AliasPath("machine_code", "architecture"))
+    sha256: str = Field("", validation_alias=AliasPath("machine_code", "sha256"))
+
+
+class _Launch(BaseModel):
+    """What the forms read of launch.json."""
+
+    template: str
+    config: Config
+    grid: Texts = Field(max_length=3, validation_alias=AliasPath("launch", "grid"))
+    block: Texts = Field(max_length=3, validation_alias=AliasPath("launch", "block"))
+    shared_bytes: str = Field(validation_alias=AliasPath("launch", "shared_bytes"))
+    requires: list[str]
+    sources: list[_Source]
+
+
+class _Dispatch(BaseModel):
+    """What the forms read of dispatch.json beside what `Kernels` does."""
+
+    backend: BackendName
+    device: str
+    driver: str
+    verdict: str
+    shapes: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
+def _folders(rule: Any) -> Iterator[Any]:
+    """The folders that a rule of dispatch.json names, and None for each branch that is malformed."""
+    if isinstance(rule, dict) and isinstance(rule.get("test"), str):
+        yield from (*_folders(rule.get("yes")), *_folders(rule.get("no")))
+    else:
+        yield rule.get("folder") if isinstance(rule, dict) else None
 
 
 class Package:
@@ -78,10 +126,7 @@ class Package:
         self.sizes, self.explicit_sizes = kernels.sizes, kernels.explicit
         self.combinations = [dict(zip(kernels.types, types, strict=True)) for types in kernels.combinations]
         self.sources = [(name, source) for name, one in self.launches.items() for source in one["sources"]]
-        files = {self.best / row["folder"] / "launch.json" for row in self.about["shapes"]}
-        files |= {self.best / name / source["source"] for name, source in self.sources}
-        if missing := sorted(str(path) for path in files if not path.is_file()):
-            raise self._damaged(f"there is no {missing[0]}")
+        self._check()
         self.arguments = [_argument(self.task, at, one) for at, one in enumerate(self.task.arguments)]
         self.arrays = [one for one in self.arguments if one["role"] != "scalar"]
         self.given = [one for one in self.arrays if one["role"] != "out"]
@@ -105,6 +150,38 @@ class Package:
                 for name, one in self.launches.items()
             ],
         }
+
+    def _check(self) -> None:
+        """Raises `TunesmithError` where best/ is not as `export_best` writes it for CUDA."""
+        content, file = self.about, "dispatch.json"
+        try:
+            _Dispatch.model_validate(content)
+            if not BACKENDS[backend := content["backend"]].makes_cubins:
+                raise TunesmithError(
+                    f"The run in {self.folder} was tuned with {backend}, and this form holds CUDA kernels: use the "
+                    "files of its best/, or tune with --backend cuda."
+                )
+            for folder, content in self.launches.items():
+                file = f"{folder}/launch.json"
+                _Launch.model_validate(content)
+        except ValidationError as error:
+            raise self._damaged(f"{file}, {explain(error, content)}") from error
+        rows, workloads = self.about["shapes"], [workload.name for workload in self.task.workloads]
+        for row in rows:
+            if row.get("workload") not in workloads:
+                raise self._damaged(f"dispatch.json names the workload {row.get('workload')!r}, which the task lacks")
+        for folder in (*(row["folder"] for row in rows), *_folders(self.about["rule"])):
+            if folder not in list(self.launches):
+                raise self._damaged(f"dispatch.json names {folder!r}, which is not a folder with a launch.json")
+        for folder, source in self.sources:
+            types, code, place = source["types"], source["machine_code"], self.best / folder
+            if types not in self.combinations or any(one not in self.task.types[name] for name, one in types.items()):
+                raise self._damaged(f"{folder}/launch.json has a source for the types {types}")
+            if code["file"] is not None and not {"architecture", "sha256"} <= code.keys():
+                raise self._damaged(f"{folder}/launch.json: {code['file']} has no architecture or no sha256")
+            for name in {source["source"], code["file"] or source["source"]}:
+                if not (place / name).is_file():
+                    raise self._damaged(f"there is no {place / name}")
 
     def _damaged(self, why: str) -> TunesmithError:
         again = f"`tunesmith resume {self.folder}` writes it anew"
@@ -384,11 +461,6 @@ def export_run(run: str | Path, form: str, out: str | Path | None = None) -> Pat
     if out is not None:
         require_new_folder(folder, "--out")
     content = read_results(run) if form == "t4" else Package(run)
-    if isinstance(content, Package) and not BACKENDS[backend := content.about["backend"]].makes_cubins:
-        raise TunesmithError(
-            f"The run in {run} was tuned with {backend}, and this form holds CUDA kernels: use the files of its best/, "
-            "or tune with --backend cuda."
-        )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as made:

@@ -25,6 +25,7 @@ import pytest
 from cuda_runs import ORIGIN, StubDriver, write_cuda_run
 
 from tunesmith import __version__
+from tunesmith.cli.app import EXIT_MISTAKE
 from tunesmith.graph.dispatch import draw_shapes
 from tunesmith.graph.results.exports import Package, export_run
 from tunesmith.graph.results.runtime import (
@@ -292,18 +293,47 @@ def test_mistakes_are_told_in_a_sentence(package: Package, tmp_path: Path) -> No
     (tmp_path / "journal.sqlite").touch()
     with pytest.raises(TunesmithError, match="has no winners to export"):
         export_run(tmp_path, "torch")
+
+
+@pytest.mark.parametrize(
+    ("file", "at", "value", "words"),
+    [
+        ("dispatch", "shapes.0", 3, "TypeError"),
+        ("dispatch", "shapes.0.sizes", {"n": 16, "x": 4096}, "KeyError: 'd'"),
+        ("dispatch", "shapes.0.folder", "gone", "dispatch.json names 'gone'"),
+        ("dispatch", "shapes.0.workload", "gone", "dispatch.json names the workload 'gone'"),
+        ("dispatch", "rule.no", None, "dispatch.json names None"),
+        ("dispatch", "device", None, "dispatch.json, key device"),
+        ("dispatch", "signature.arguments", [], "the signature"),
+        ("general/launch", "launch.grid", 3, "general/launch.json, key launch.grid"),
+        ("general/launch", "sources.0.types", {"T": "int8"}, "general/launch.json"),
+        ("general/launch", "sources.0.machine_code.sha256", None, "general/launch.json"),
+        ("general/launch", "sources.0.source", "gone.cu", "general/gone.cu"),
+        # Files and a folder elsewhere, which are there.
+        ("dispatch", "shapes.0.folder", "../outside", "dispatch.json names '../outside'"),
+        ("general/launch", "sources.0.source", "../outside.cu", "key sources[1].source"),
+        ("general/launch", "sources.0.machine_code.file", "../outside.cu", "key sources[1].machine_code.file"),
+    ],
+)
+def test_winners_edited_by_hand_are_a_sentence(
+    package: Package, tmp_path: Path, here: Any, file: str, at: str, value: Any, words: str
+) -> None:
+    """at: the key that gets `value`, or is removed where that is None."""
     best = shutil.copytree(package.folder, tmp_path / "run") / "best"
-    about = json.loads((best / "dispatch.json").read_text())
-    shape = about["shapes"][0]
-    for wrong, words in (
-        (about | {"shapes": [shape | {"sizes": {"n": 16, "x": 4096}}]}, "KeyError: 'd'"),
-        (about | {"shapes": [shape | {"folder": "gone"}]}, "there is no .*gone/launch.json"),
-        (about | {"signature": about["signature"] | {"arguments": []}}, "the signature .* is not that of the task"),
-        (3, "TypeError"),
-    ):
-        (best / "dispatch.json").write_text(json.dumps(wrong))
-        with pytest.raises(TunesmithError, match=f"is damaged .*{words}.* writes it anew"):
-            export_run(tmp_path / "run", "torch")
+    shutil.copytree(best / "general", best.parent / "outside")
+    (best / "outside.cu").touch()
+    path, keys = best / f"{file}.json", [int(key) if key.isdigit() else key for key in at.split(".")]
+    content = node = json.loads(path.read_text())
+    for key in keys[:-1]:
+        node = node[key]
+    node[keys[-1]] = value
+    if value is None:
+        del node[keys[-1]]
+    path.write_text(json.dumps(content))
+    done = here("export", best.parent, "--as", "header")
+    assert done.returncode == EXIT_MISTAKE and words in done.stderr, done.stderr
+    assert f"{best} is damaged" in done.stderr and done.stderr.endswith("writes it anew.\n")
+    assert not [*(best.parent / "exports").rglob("*.hpp")]
 
 
 @pytest.mark.gpu
