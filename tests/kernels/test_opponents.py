@@ -156,7 +156,7 @@ def test_kernels_are_checked_and_timed_as_candidates(tmp_path: Path, device: Any
 
 def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> None:
     [one] = compared(task(tmp_path, "right", framework="cupy"), device).opponents
-    assert one.why == "functions of cupy do not run on this device, only those of numpy, torch"
+    assert one.why == "functions of cupy do not run on this device; functions of numpy, torch do"
 
 
 KERNEL = '\n[[backends.opencl.opponents]]\nname = "one"\nlabel = "production"\nsource_file = "baseline.cl"\n'

@@ -103,7 +103,7 @@ class TestOriginal:
     def test_a_verdict_says_what_it_is_worth(self, tmp_path: Path) -> None:
         task = scale_add(tmp_path, "", 'reference = "baseline"')
         assert task.original_is_reference and task.caveats == (ORIGINAL_IS_REFERENCE,)
-        assert "no proof" in ORIGINAL_IS_REFERENCE
+        assert "does not prove" in ORIGINAL_IS_REFERENCE
         with pytest.raises(SystemExit, match="nothing on the host to compare with"):
             exec(runnable_reference(task) + "\nbaseline(x=1)\n", {})
 
