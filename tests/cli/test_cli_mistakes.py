@@ -50,11 +50,7 @@ def test_standard_streams_may_be_closed(environment: dict[str, str], closed: str
 @pytest.mark.parametrize(
     ("limit", "code", "words"),
     [
-        (
-            "1h",
-            EXIT_NOTHING,
-            ("no valid configuration was found", "wrong_result 3", "out[0] is 1, not 2"),
-        ),
+        ("1h", EXIT_NOTHING, ("no valid configuration was found", "wrong_result 3", "out[0] is 1, not 2")),
         ("0.001s", EXIT_UNMEASURED, ("no configuration was measured", "0 of 3 evaluations", "ended by the time limit")),
     ],
 )

@@ -123,8 +123,5 @@ def _nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-EXPRESSIONS = st.one_of(
-    st.recursive(st.sampled_from(_NAMES + _LITERALS), _nested, max_leaves=12),
-    st.text(max_size=30),
-)
+EXPRESSIONS = st.one_of(st.recursive(st.sampled_from(_NAMES + _LITERALS), _nested, max_leaves=12), st.text(max_size=30))
 """Expressions by a grammar, and arbitrary texts."""

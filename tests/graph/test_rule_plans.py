@@ -207,11 +207,7 @@ DOES_NOT_COMPILE, IS_WRONG = planted("unreadable", "DOES_NOT_COMPILE"), planted(
     ],
 )
 def test_rules_that_break_a_kernel_are_withdrawn(
-    rules: tuple[Rule, ...],
-    withdrawn: list[str],
-    left: set[str],
-    monkeypatch: pytest.MonkeyPatch,
-    folder: Path,
+    rules: tuple[Rule, ...], withdrawn: list[str], left: set[str], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.setattr(template, "OPENCL_RULES", rules)
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)

@@ -134,11 +134,7 @@ extern "C" __global__ void second(float* x, int n) {
 
 
 @pytest.mark.parametrize(
-    ("entry", "reached", "not_reached"),
-    [
-        ("first", {2, 3, 8}, {4, 5, 10}),
-        ("second", {4, 5, 10}, {2, 8}),
-    ],
+    ("entry", "reached", "not_reached"), [("first", {2, 3, 8}, {4, 5, 10}), ("second", {4, 5, 10}, {2, 8})]
 )
 def test_blocks_that_the_entry_cannot_reach_do_not_count(
     entry: str, reached: set[int], not_reached: set[int], mark: Callable[[Specialised], MarkedArtifact]

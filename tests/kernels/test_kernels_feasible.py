@@ -63,13 +63,7 @@ LIMITS: list[tuple[dict[str, Any], dict[str, Any], DeviceLimits, tuple[int, int]
     (SHARED, {"static_shared_bytes": "Y * 400"}, H200, (32, 128), "shared_per_block"),
     (SHARED, {}, H200, (32, 128), ""),  # opting in allows 227 KiB
     (SHARED, {}, H200, (512, 128), "shared memory is 2097152; it must be a whole number within 0 to 232448."),
-    (
-        {"shared_bytes": "X - 100"},
-        {},
-        H200,
-        (32, 1),
-        "dynamic shared memory is -68; it must be a whole number at",
-    ),
+    ({"shared_bytes": "X - 100"}, {}, H200, (32, 1), "dynamic shared memory is -68; it must be a whole number at"),
     ({"block": ["X"], "grid": ["d", "n // Y"]}, {}, H200, (16, 1), "grid_dim"),
     # OpenCL states no largest grid, but an empty one launches nothing, and drivers break on astronomic ones.
     ({"block": ["X"], "grid": ["1000 // X"]}, {}, OPENCL, (2048, 1), NO_WHOLE),

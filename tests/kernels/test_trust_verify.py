@@ -37,16 +37,7 @@ from tunesmith.kernels.check.verify import (
     infeasible_on,
     less_accurate,
 )
-from tunesmith.kernels.launch.contents import (
-    EDGE_SHARE,
-    KINDS,
-    RANDOM_BLOCK,
-    WHOLE,
-    Contents,
-    draw,
-    kinds_of,
-    spread,
-)
+from tunesmith.kernels.launch.contents import EDGE_SHARE, KINDS, RANDOM_BLOCK, WHOLE, Contents, draw, kinds_of, spread
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Fill, Special, Task
 from tunesmith.kernels.spec.taskfile import load_task
