@@ -47,6 +47,10 @@ def written(file: str, text: str) -> Change:
     return lambda task, run: ((run if file == "summary.json" else task) / file).write_text(text)
 
 
+def in_bytes(file: str, data: bytes) -> Change:
+    return lambda task, run: (task / file).write_bytes(data)
+
+
 def journal(change: Callable[[bytes], bytes]) -> Change:
     return lambda task, run: (run / "journal.sqlite").write_bytes(change((run / "journal.sqlite").read_bytes()))
 
@@ -194,6 +198,15 @@ ANSWERS = (
     (("tune", "{task}", "--settings", "{task}/own.toml"), written("own.toml", "evaluation = 3\n"), 2, "'evaluations'?"),
     (("prompts", "gemm", "--role", "x"), nothing, 2, "Invalid value for '--role'"),
     (("init", "{task}/reference.py"), nothing, 2, "reference.py is no CUDA source: give a .cu file or a T1 file"),
+    *(
+        (
+            ("init", "{task}/k.cu", "--out", "{task}/new"),
+            in_bytes("k.cu", data),
+            2,
+            "k.cu is not UTF-8 text: save it as",
+        )
+        for data in (b"// caf\xe9", "__global__".encode("utf-16"))
+    ),
     (("init", "{task}/t1.json"), written("t1.json", "[1]"), 2, "a value has another type than the format"),
     (
         ("init", "{task}/k.cu", "--out", "{task}"),

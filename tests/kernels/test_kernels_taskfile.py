@@ -21,7 +21,7 @@ from tunesmith.kernels.launch.contents import Contents, draw
 from tunesmith.kernels.launch.reference import expected_results, reference_results
 from tunesmith.kernels.rewrite.signature import require_signature
 from tunesmith.kernels.spec.task import Fill, Task, TaskError
-from tunesmith.kernels.spec.taskfile import library_tasks, load_task, read_task
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task, parse_config, read_task
 from tunesmith.kernels.spec.template import config_key
 
 TASK = """
@@ -220,12 +220,13 @@ def test_there_is_no_such_task(tmp_path: Path) -> None:
             load_task(text)
 
 
-def test_asking_a_task_for_what_it_lacks(folder: Path) -> None:
-    task = read_task(folder / "task.toml")
-    with pytest.raises(TaskError, match=r"The task scale has no workload 'big'; it has 1024, 1000-float16\."):
-        task.workload("big")
-    with pytest.raises(TaskError, match=r"The task scale has no opencl sources; it has cuda: add \[backends\.opencl\]"):
-        task.sources("opencl")
+def test_a_configuration_that_a_user_writes_has_values_of_the_template(folder: Path) -> None:
+    [template] = read_task(folder / "task.toml").sources("cuda").templates
+    for text in ('{"VEC": 1}', '{"VEC": 1.0}'):
+        assert repr(parse_config(text, template)) == "{'BLOCK': 64, 'VEC': 1}"
+    for text in ('{"VEC": [4]}', '{"VECS": 4}'):
+        with pytest.raises(TunesmithError, match=r"--config: VECS? = \[?4\]? is none of template, which takes BLOCK"):
+            parse_config(text, template)
 
 
 REFERENCES = [
