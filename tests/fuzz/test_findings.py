@@ -15,7 +15,6 @@ from simulated_pool import simulate_device
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.store import Journal, JournalError
-from tunesmith.kernels.search.tables import CacheFileError, read_cache
 
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"
 
@@ -59,15 +58,6 @@ def test_a_journal_whose_numbers_are_none(ended: Path, column: str) -> None:
     connection.close()
     with pytest.raises(JournalError, match="no session or no time"):
         Journal(ended, create=False)
-
-
-@pytest.mark.parametrize("value", [[], None, {"a": 1}, [[1]]])
-def test_a_record_whose_value_is_no_number_and_no_text(tmp_path: Path, value: Any) -> None:
-    path = tmp_path / "table.json"
-    record = {"GROUP": value, "time": 1.0}
-    path.write_text(json.dumps({"tune_params": {"GROUP": [1, 16]}, "cache": {"1": record}}))
-    with pytest.raises(CacheFileError, match="the configuration 1"):
-        read_cache(path)
 
 
 def test_a_path_of_bytes_that_are_no_text(here: Any, tmp_path: Path, ended: Path) -> None:
