@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiling import compiled_candidate
+from compiling import compiled_candidate, write_task
 
 from tunesmith.actors.judging import judge
 from tunesmith.actors.judging.task_check import examine_reference
@@ -126,7 +126,7 @@ def test_the_original_as_reference_end_to_end(
 
 ROW_SUM = """
 #define ELEMENT(at) x[get_global_id(0) * (size_t)n + (at)]
-__kernel void row_sum(__global const float* x, __global float* out, int n) {
+__kernel void run(__global const float* x, __global float* out, int n) {
     float sum = 0.0f;
     LOOP
     out[get_global_id(0)] = sum;
@@ -139,29 +139,12 @@ LOOPS = {
 }
 
 
-ROW_SUM_TASK = """
-name = "row_sum"
-entry = "row_sum"
-reference = "baseline"
-bytes = "4 * rows * n"
-arguments = [
-    { name = "x", role = "in", dtype = "float32", shape = ["rows", "n"], fill = { kind = "normal", scale = 1.0 } },
-    { name = "out", role = "out", dtype = "float32", shape = ["rows"] },
-    { name = "n", role = "scalar", dtype = "int32", value = "n" },
-]
-[[workloads]]
-sizes = { rows = 64, n = 4096 }
-[backends.opencl]
-baseline = { source_file = "k.cl", launch = { grid = ["rows"], block = [1] } }
-"""
-
-
 @pytest.mark.parametrize("loop", ["backwards", "without the last"])
 def test_a_sum_in_another_order_agrees_with_the_original(tmp_path: Path, device: Any, loop: str) -> None:
     """With the kernel that adds forwards as the reference; a sum that leaves something out does not agree."""
-    (tmp_path / "task.toml").write_text(ROW_SUM_TASK)
-    (tmp_path / "k.cl").write_text(ROW_SUM.replace("LOOP", LOOPS["forwards"]))
-    task = read_task(tmp_path / "task.toml")
+    arguments = 'x in float32 rows n | kind = "normal", scale = 1.0; out out float32 rows; n scalar int32 n'
+    source, launch = ROW_SUM.replace("LOOP", LOOPS["forwards"]), 'grid = ["rows"], block = [1]'
+    task = write_task(tmp_path, arguments, "rows = 64, n = 4096", source=source, reference="", launch=launch)
     opened = open_device(device.limits, device.index)
     data = WorkloadData(opened, task, task.workloads[0], seed=1, max_bytes=1 << 28)
     launches = bind(changed(task, device, ROW_SUM.replace("LOOP", LOOPS[loop])), data, {})
@@ -182,36 +165,23 @@ def changed(task: Task, device: Any, source: str) -> Candidate:
 
 
 QUANTISED = """
-__kernel void quantised(__global const float* x, __global char* out, float factor, int n) {
+__kernel void run(__global const float* x, __global char* out, float factor, int n) {
     for (int i = get_global_id(0); i < n; i += get_global_size(0)) out[i] = STORED;
 }
-"""
-QUANTISED_TASK = """
-name = "quantised"
-summary = "out[i] = x[i] * factor, rounded"
-entry = "quantised"
-reference = "reference.py:quantised"
-bytes = "5 * n"
-arguments = [
-    { name = "x", role = "in", dtype = "float32", shape = ["n"], fill = { kind = "uniform", mean = 0.0, scale = 1.0 } },
-    { name = "out", role = "out", dtype = "int8", shape = ["n"] },
-    { name = "factor", role = "scalar", dtype = "float32", value = "100" },
-    { name = "n", role = "scalar", dtype = "int32", value = "n" },
-]
-tolerance = { int8 = { rtol = 0, atol = 0.51 } }
-[[workloads]]
-sizes = { n = 500 }
-[backends.opencl]
-baseline = { source_file = "k.cl", launch = { grid = ["4"], block = [16] } }
 """
 
 
 def test_a_result_that_its_type_cannot_hold_is_not_asked_for(tmp_path: Path, device: Any) -> None:
     """One kernel wraps around, another stores the nearest: both are right where the result fits."""
-    (tmp_path / "task.toml").write_text(QUANTISED_TASK)
-    (tmp_path / "reference.py").write_text('def quantised(x, factor, n):\n    return {"out": x * factor}\n')
-    (tmp_path / "k.cl").write_text(QUANTISED.replace("STORED", "(char)(int)rint(x[i] * factor)"))
-    task = read_task(tmp_path / "task.toml")
+    task = write_task(
+        tmp_path,
+        'x in float32 n | kind = "uniform", scale = 1.0; out out int8 n; factor scalar float32 100; n scalar int32 n',
+        "n = 500",
+        source=QUANTISED.replace("STORED", "(char)(int)rint(x[i] * factor)"),
+        reference="return {'out': inputs['x'] * inputs['factor']}",
+        launch='grid = ["4"], block = [16]',
+        tables="[tolerance]\nint8 = { rtol = 0, atol = 0.51 }",
+    )
     opened, baseline = open_device(device.limits, device.index), compiled_candidate(task, device)
     nearest = changed(task, device, QUANTISED.replace("STORED", "convert_char_sat_rte(x[i] * factor)"))
     for factor, judged in ((100.0, True), (127.0, True), (100000.0, False)):
