@@ -25,15 +25,13 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from journal_rows import alter
 from mutations import EXPRESSIONS, VALUES, json_texts, toml_texts
-from simulated_pool import simulate_device
+from simulated_pool import SCALE_ADD, ended_run, simulate_device
 
-from tunesmith.graph import tune
 from tunesmith.graph.settings import make_settings, read_settings
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.taskfile import load_task, parse_config
 
-DATA = Path(__file__).resolve().parent.parent / "data" / "scale_add"
 TIMES = int(os.environ.get("TUNESMITH_FUZZ", "1"))
 """How many times as many examples each test tries."""
 HANG_SECONDS = 30
@@ -101,7 +99,7 @@ def test_expressions() -> None:
 
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
-    return shutil.copytree(DATA, tmp_path / "task")
+    return shutil.copytree(SCALE_ADD.parent, tmp_path / "task")
 
 
 @pytest.mark.parametrize(("name", "options"), [("task.toml", ()), ("template.toml", ("--json",))])
@@ -116,7 +114,7 @@ def test_task_files(task: Path, device: Any, said: Callable[..., int], name: str
 
 
 def test_configurations() -> None:
-    (template,) = load_task(str(DATA / "task.toml")).sources("opencl").templates
+    (template,) = load_task(SCALE_ADD).sources("opencl").templates
 
     def check(text: str) -> None:
         try:
@@ -174,11 +172,9 @@ def test_tables(tmp_path: Path, said: Callable[..., int]) -> None:
 
 @pytest.fixture
 def ended(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run on a device that is a formula, which has ended."""
-    simulate_device(monkeypatch)
-    folder = tmp_path / "run"
-    tune(str(DATA / "task.toml"), run_dir=folder, backend="opencl", strategy="random", evaluations=3, rounds=1, seed=1)
-    return folder
+    ended_run(tmp_path / "run")
+    simulate_device(monkeypatch)  # for runs that go on
+    return tmp_path / "run"
 
 
 def test_summaries(ended: Path, said: Callable[..., int]) -> None:

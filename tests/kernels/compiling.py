@@ -11,6 +11,8 @@ from typing import Any
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
 from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.taskfile import read_task
@@ -24,6 +26,12 @@ def compiled_candidate(task: Task, device: Any, template: Template | None = None
     artifact = open_compiler(device.limits, device.index).compile(source)
     assert isinstance(artifact, Artifact), artifact
     return Candidate(template, template.default_config, {types_key(task.workloads[0]): artifact})
+
+
+def visit(bench: Bench, candidate: Candidate, **precision: Any) -> Any:
+    """A short visit to the task's first workload."""
+    name, quick = bench.task.workloads[0].name, {"target": 0.5, "min_samples": 3, "budget_seconds": 0.05}
+    return bench.visit(candidate, [name], Precision(**quick | precision))[name]
 
 
 def write_task(

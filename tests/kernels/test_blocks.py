@@ -87,17 +87,9 @@ def test_what_is_no_ptx_is_said_to_be_none(text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def mark() -> Callable[[Specialised], MarkedArtifact]:
-    pytest.importorskip("cuda.bindings")
-    from tunesmith.kernels.backends.nvrtc import CudaUnavailable, NvrtcCompiler
-
-    try:
-        compiler = NvrtcCompiler("sm_90")
-    except CudaUnavailable as error:
-        pytest.skip(str(error))
-
+def mark(nvrtc: Any) -> Callable[[Specialised], MarkedArtifact]:
     def marked(source: Specialised) -> MarkedArtifact:
-        found = compiler.mark(source)
+        found = nvrtc.mark(source)
         if isinstance(found, NotMarked) and "nvJitLink" in found.why:
             pytest.skip(found.why)
         assert isinstance(found, MarkedArtifact), found

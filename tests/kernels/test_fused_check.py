@@ -161,17 +161,10 @@ def test_elements_just_within_and_just_beyond_the_tolerance(opened: Any) -> None
         assert isinstance(both_ways(data, 0), dict) == right
 
 
-def test_the_texts_compile_for_an_nvidia_gpu() -> None:
-    pytest.importorskip("cuda.bindings.nvrtc")
-    from tunesmith.kernels.backends.nvrtc import CudaUnavailable, NvrtcCompiler
-
-    try:
-        compiler = NvrtcCompiler("sm_90")
-    except CudaUnavailable as error:
-        pytest.skip(str(error))
+def test_the_texts_compile_for_an_nvidia_gpu(nvrtc: Any) -> None:
     texts = {("unchanged", _UNCHANGED), *(("compare", _compare_source("cuda", dtype)) for dtype in DTYPES)}
     for entry, text in texts:
-        made = compiler.compile(Specialised("cuda", entry, _HEADS["cuda"] + text))
+        made = nvrtc.compile(Specialised("cuda", entry, _HEADS["cuda"] + text))
         assert isinstance(made, Artifact) and made.resources.spills == 0 and not made.globals, made
 
 

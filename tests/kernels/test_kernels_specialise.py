@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import BoundLaunch, Compiler, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import literal, specialise
@@ -37,16 +36,10 @@ def template(backend: str, source: str, **fields: Any) -> Template:
     return Template.model_validate(named | {"launch": {"grid": [1], "block": [1]}, **fields})
 
 
-@pytest.fixture(scope="module")
-def cuda() -> tuple[str, Compiler]:
-    pytest.importorskip("cuda.bindings")
-    return "cuda", open_compiler(resolve_target("sm_90"))
-
-
 @pytest.fixture(scope="module", params=["cuda", "opencl"])
 def compiler(request: pytest.FixtureRequest) -> tuple[str, Compiler]:
     if request.param == "cuda":
-        return request.getfixturevalue("cuda")
+        return "cuda", request.getfixturevalue("nvrtc")
     device = request.getfixturevalue("device")
     return "opencl", open_compiler(device.limits, device.index)
 
@@ -146,10 +139,10 @@ def test_what_decides_the_machine_code_decides_the_digest() -> None:
     assert specialise(base.model_copy(update={"max_registers": "0"}), CONFIG, {}).max_registers is None
 
 
-def test_fast_math_is_passed_on(cuda: tuple[str, Compiler]) -> None:
+def test_fast_math_is_passed_on(nvrtc: Any) -> None:
     source = HEADS["cuda"] + "{ out[threadIdx.x] = expf(out[threadIdx.x]) / out[7]; }"
-    exact = compile_text(cuda, source, {"T": "float32"})
-    fast = compile_text(cuda, source, {"T": "float32"}, fast_math="FLAG")
+    exact = compile_text(("cuda", nvrtc), source, {"T": "float32"})
+    fast = compile_text(("cuda", nvrtc), source, {"T": "float32"}, fast_math="FLAG")
     assert exact.code != fast.code and len(fast.code) < len(exact.code)
 
 

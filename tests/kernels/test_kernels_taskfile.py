@@ -8,13 +8,12 @@ import pickle
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.launch.contents import Contents, draw
@@ -303,12 +302,10 @@ def test_a_range_of_whole_numbers_has_both_ends() -> None:
 
 
 @pytest.mark.parametrize("name", ["__half", "half", "__nv_bfloat16", "__nv_fp8_e4m3"])
-def test_a_literal_type_gets_its_header(folder: Path, name: str) -> None:
-    pytest.importorskip("cuda.bindings")
+def test_a_literal_type_gets_its_header(folder: Path, nvrtc: Any, name: str) -> None:
     edit(folder, "kernel.cu", "const T* x", f"const {name}* x")
     template = read_task(folder / "task.toml").sources("cuda").baseline.template
-    source = specialise(template, {}, {"T": "float32"})
-    assert isinstance(open_compiler(resolve_target("sm_90"), 0).compile(source), Artifact)
+    assert isinstance(nvrtc.compile(specialise(template, {}, {"T": "float32"})), Artifact)
 
 
 class TestSignature:

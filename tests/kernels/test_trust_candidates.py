@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tunesmith.hw.errors import NoDevice
-from tunesmith.hw.probe import DeviceInfo, probe
+from tunesmith.hw.probe import DeviceInfo, probe_cuda
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.machine_code import global_variables, used_variables
 from tunesmith.kernels.check.compare import REASONS
@@ -45,14 +44,6 @@ def parameters(backend: str, judges: set[str]) -> list[object]:
     return [
         pytest.param(one, id=one.file, marks=[] if Path(one.file).stem in QUICK else pytest.mark.slow) for one in chosen
     ]
-
-
-@pytest.fixture(scope="module")
-def cuda() -> DeviceInfo:
-    try:
-        return probe().device("cuda")
-    except NoDevice as error:
-        pytest.skip(str(error))
 
 
 def test_the_index_names_every_file_and_known_reasons() -> None:
@@ -97,9 +88,10 @@ def test_verdicts_of_the_cuda_compiler(fixture: Fixture) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fixture", [pytest.param(one, id=one.file) for one in ALL if one.backend == "cuda"])
-def test_verdicts_on_a_gpu(fixture: Fixture, cuda: DeviceInfo) -> None:
+def test_verdicts_on_a_gpu(fixture: Fixture) -> None:
     if fixture.judge == "sanitizer" and find_tool("compute-sanitizer") is None:
         pytest.skip("compute-sanitizer is not installed")
+    cuda = probe_cuda().devices[0]
     verdict = verdict_of(fixture, cuda.limits, cuda.index, Limits(compile=20.0, run=30.0))
     assert fixture.agrees(verdict), f"{verdict.reason}: {verdict.detail}"
 
