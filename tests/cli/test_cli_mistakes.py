@@ -147,13 +147,8 @@ def test_what_a_reference_prints_does_not_disturb_json(folder: Path, capfd: pyte
 
 def test_a_full_standard_output_is_a_sentence(environment: dict[str, str]) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "tunesmith.cli.main", "tasks"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        line = [sys.executable, "-m", "tunesmith.cli.main", "tasks"]
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
     said = "tunesmith: Standard output cannot be used: No space left on device; name another.\n"
     assert (done.returncode, done.stderr) == (2, said)
 

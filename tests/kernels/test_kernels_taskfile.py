@@ -138,6 +138,7 @@ def test_json_and_back(name: str) -> None:
     assert Task.model_validate(json.loads(json.dumps(task.model_dump(mode="json")))) == task
 
 
+OPPONENT, FILE = 'name = "one"\nlabel = "eager"\n', 'source_file = "kernel.cu"\n'
 FILL = "fill = { special = [{ value = inf, fraction = 0.1 }] }"
 MISTAKES = [
     # file, old, new, part of the sentence
@@ -180,6 +181,10 @@ MISTAKES = [
     ("task.toml", '["ceil_div(n, 256)"]', "[]", "key backends.cuda.baseline.launch.grid: list at least 1, not []."),
     ("task.toml", FILL, "fill = { low = 5 }", "key arguments[x].fill: give `low` and `high`"),
     ("task.toml", FILL, "fill = { low = 5, high = 1 }", "lies above"),
+    ("task.toml", "[types]", f"[[opponents]]\n{OPPONENT}[types]", "key opponents[one].call: give the function as"),
+    ("task.toml", "[[wor", f"[[backends.cuda.opponents]]\n{OPPONENT}{FILE}[[wor", "opponents[one].launch: it is miss"),
+    ("task.toml", "bytes = ", 'framework = "jax"\nbytes = ', "key framework: choose 'numpy' or 'torch'"),
+    ("task.toml", '"reference.py:scale"', '"baseline"\nframework = "torch"', "key framework: the original kernel is"),
     ("reference.py", "n):", "n)", "key reference: it is not valid Python (line 1 of its file)"),
     ("reference.py", "def scale", "def other", "key reference: there is no function 'scale' in its file; it has other"),
 ]
@@ -233,6 +238,8 @@ REFERENCES = [
     ("return {'y': x[:5]}", r"returns y with the shape \(5,\), not \(1024,\)"),
     ("return missing", "raises NameError"),
     ("return {'y': [[1.0], [1.0, 2.0]]}", "returns y, which is not an array of numbers"),
+    # Running the file does not make the function.
+    ("return x\ndel scale", "there is no function scale in it"),
 ]
 
 
@@ -241,13 +248,6 @@ def test_a_reference_that_does_not_do_its_work(folder: Path, body: str, wanted: 
     (folder / "reference.py").write_text(f"def scale(x, a, n):\n    {body}\n")
     task = read_task(folder / "task.toml")
     with pytest.raises(TaskError, match=wanted):
-        expected_results(np, task, task.workload("1024"), {"x": np.zeros(1024)})
-
-
-def test_a_function_that_running_the_file_does_not_make_is_missed_at_the_call(folder: Path) -> None:
-    edit(folder, "reference.py", "def scale", "if n := 0:\n    scale = 1\ndef scaled")
-    task = read_task(folder / "task.toml")
-    with pytest.raises(TaskError, match="there is no function scale in it"):
         expected_results(np, task, task.workload("1024"), {"x": np.zeros(1024)})
 
 
