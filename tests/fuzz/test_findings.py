@@ -34,7 +34,7 @@ def test_half_a_character_in_a_journal(ended: Path) -> None:
 
 
 def test_a_journal_whose_texts_are_bytes(ended: Path, tmp_path: Path) -> None:
-    """SQLite cites what it cannot read; the sentence is one line all the same."""
+    """SQLite's message quotes the bytes that it cannot read; the sentence is one line all the same."""
     whole = (ended / "journal.sqlite").read_bytes()
     at = whole.index(b"CREATE TABLE events")
     for number, there in enumerate((b"CREATE\n\nTA\xff", b"\xff\xfe\x80", b"CREATE TABLE \n(\n")):

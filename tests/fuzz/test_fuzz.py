@@ -72,7 +72,7 @@ def fuzz(examples: int, strategy: st.SearchStrategy[Any], check: Callable[[Any],
 
 @pytest.fixture
 def said(here: Any) -> Callable[..., int]:
-    """Runs a command line here; it must be done, or say in one sentence what is to be fixed. Gives the exit code."""
+    """Runs a command line here; it must succeed, or tell the mistake in one sentence. Gives the exit code."""
 
     def run(*arguments: object) -> int:
         done = here(*arguments)

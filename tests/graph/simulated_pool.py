@@ -1,4 +1,4 @@
-"""A pool whose device is a formula: for what the roles decide, as against what a device measures."""
+"""A pool whose device is a formula: for tests of the roles' decisions, as against a device's measurements."""
 
 from __future__ import annotations
 

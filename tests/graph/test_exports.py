@@ -1,5 +1,5 @@
 """Exports of CUDA kernels, as far as a machine without a GPU can run them: the host code launches on a driver that
-keeps what it is asked. With a GPU each export's own test compares it with the reference."""
+records its launches. With a GPU each export's own test compares it with the reference."""
 
 from __future__ import annotations
 

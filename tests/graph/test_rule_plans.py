@@ -1,4 +1,4 @@
-"""Rounds that rules plan: what they tune and in which order, how the budget is spent, and rules that are withdrawn."""
+"""Rounds that rules plan: the workloads and their order, how the budget is spent, and rules that are withdrawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task on the OpenCL CPU, and its template compiled, for tests of what is measured."""
+"""Fixtures of several tests: a task on the OpenCL CPU with its template compiled, and NVRTC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The expression language: what it means, on scalars and on arrays, and what it refuses."""
+"""The expression language: its meaning on scalars and on arrays, and the texts that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The feasible space against the driver of whatever GPU is here: what it keeps launches, what it refuses cannot."""
+"""The feasible space against the driver of the GPU here: its points launch, and points that it refuses cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks that ship: they load, say what is true of them, compile, and compute what their references say."""
+"""The tasks that ship: they load, describe themselves truly, compile, and compute what their references say."""
 
 from __future__ import annotations
 

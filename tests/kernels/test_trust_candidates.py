@@ -29,8 +29,8 @@ FILES = fixtures()
 ALL = FILES + edited()
 QUICK = {"residual_not_written", "writes_past_end", "skips_when_written", "include_by_macro"}
 QUICK |= {"silu_probes_sixteen", "softmax_reads_before"}
-"""One of each kind of judging, without which no test run should be: those of which the verdict comes early. Right
-ones go through all steps, and are judged with the slow tests."""
+"""One candidate of each kind of judging, for every test run: the verdict on these comes early. Right candidates go
+through all steps, and are judged with the slow tests."""
 
 
 def parameters(backend: str, judges: set[str]) -> list[object]:
@@ -74,7 +74,7 @@ def test_verdicts_of_the_cuda_compiler(fixture: Fixture) -> None:
     if fixture.judge == "compiler":
         assert verdict is not None and fixture.agrees(verdict), verdict
     else:
-        # What a device must judge may be refused before, but only what is wrong.
+        # A candidate that a device must judge may be refused before, if it is wrong.
         assert verdict is None or (fixture.reasons and fixture.agrees(verdict)), verdict
 
 
