@@ -39,6 +39,7 @@ COMPILE_SECONDS = 120.0  # timeout of one compilation
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE / "runtime.py"
 BASELINE, GENERAL = "baseline", "general"  # names of folders
+CHECKSUMS = "SHA256SUMS"  # of the other files, as `sha256sum --check` takes it
 MAX_GRID = (MAX_BLOCKS, MAX_BLOCKS, MAX_BLOCKS)  # blocks in a grid on a device that does not say
 
 
@@ -49,6 +50,17 @@ def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
         if verdict.general is not None or verdict.tuned:
             folder.mkdir(parents=True)
             _write_all(writer, verdict)
+            names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+            sums = "".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names)
+            (folder / CHECKSUMS).write_text(sums, encoding="utf-8")
+
+
+def altered_files(folder: Path) -> list[str]:
+    """The files of best/ that are gone or are not as `export_best` wrote them."""
+    lines = [line.split("  ", 1) for line in (folder / CHECKSUMS).read_text(encoding="utf-8").splitlines()]
+    paths = {name: folder / name for _, name in lines}
+    found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items() if path.is_file()}
+    return [name for digest, name in lines if found.get(name) != digest]
 
 
 def _write_all(writer: _Writer, verdict: Verdict) -> None:

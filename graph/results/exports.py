@@ -26,7 +26,7 @@ from tunesmith import __version__
 from tunesmith.graph.journal.log import RunLog, begun, objective, seconds_of
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.outputs import require_new_folder
-from tunesmith.graph.results.best import RUNTIME, call_signature
+from tunesmith.graph.results.best import CHECKSUMS, RUNTIME, altered_files
 from tunesmith.graph.results.runtime import STORAGE_TYPES, Kernels
 from tunesmith.graph.settings import as_path
 from tunesmith.hw.errors import TunesmithError
@@ -59,27 +59,22 @@ class Package:
     def __init__(self, folder: Path) -> None:
         self.folder, self.best = folder, folder / "best"
         run = begun(folder)
-        try:
-            kernels = Kernels(self.best)
-        except OSError as error:
+        if not (self.best / CHECKSUMS).is_file():
             raise TunesmithError(
-                f"{folder} has no winners to export ({error.strerror}: {error.filename}): it found nothing right, or "
-                f"has not ended (see `tunesmith report`); or best/ was removed, and `tunesmith resume {folder}` "
-                "writes it anew."
-            ) from error
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._damaged(f"{type(error).__name__}: {error}") from error
-        if kernels.about["signature"] != call_signature(run.event.task):
-            raise self._damaged("the signature in dispatch.json is not that of the task")
+                f"{folder} has no winners to export: it found nothing right, or has not ended (`tunesmith report`), "
+                f"or best/ was removed, which `tunesmith resume {folder}` writes anew."
+            )
+        if changed := altered_files(self.best):
+            raise TunesmithError(
+                f"{self.best} holds other files than the run wrote ({', '.join(changed[:3])}), and an export holds "
+                f"what was measured: `tunesmith resume {folder}` writes them anew."
+            )
+        kernels = Kernels(self.best)
         self.about, self.task, self.name = kernels.about, run.event.task, run.event.task.name
         self.launches = dict(sorted(kernels.launches.items(), key=lambda one: one[0] != "baseline"))
         self.sizes, self.explicit_sizes = kernels.sizes, kernels.explicit
         self.combinations = [dict(zip(kernels.types, types, strict=True)) for types in kernels.combinations]
         self.sources = [(name, source) for name, one in self.launches.items() for source in one["sources"]]
-        files = {self.best / row["folder"] / "launch.json" for row in self.about["shapes"]}
-        files |= {self.best / name / source["source"] for name, source in self.sources}
-        if missing := sorted(str(path) for path in files if not path.is_file()):
-            raise self._damaged(f"there is no {missing[0]}")
         self.arguments = [_argument(self.task, at, one) for at, one in enumerate(self.task.arguments)]
         self.arrays = [one for one in self.arguments if one["role"] != "scalar"]
         self.given = [one for one in self.arrays if one["role"] != "out"]
@@ -102,10 +97,6 @@ class Package:
                 for name, one in self.launches.items()
             ],
         }
-
-    def _damaged(self, why: str) -> TunesmithError:
-        again = f"`tunesmith resume {self.folder}` writes it anew"
-        return TunesmithError(f"{self.best} is damaged or of another version ({why}); {again}.")
 
     def rule(self, types: Mapping[str, str], node: dict[str, Any] | None = None) -> dict[str, Any]:
         """The rule of dispatch.json for one combination of types, over sizes alone."""

@@ -9,23 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_pool import simulate_device
+from simulated_pool import ended_run
 
-from tunesmith.graph import tune
 from tunesmith.graph.journal.store import JournalError
 from tunesmith.graph.study import compare
 from tunesmith.graph.study.compare import compare_runs
 from tunesmith.hw.errors import TunesmithError
 
-TASK = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
-
 
 @pytest.fixture(scope="module")
 def run(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A finished run on a simulated device."""
-    with pytest.MonkeyPatch.context() as patch:
-        simulate_device(patch)
-        return tune(TASK, run_dir=tmp_path_factory.mktemp("compared") / "run", evaluations=3, rounds=1, seed=7)
+    return ended_run(tmp_path_factory.mktemp("compared") / "run", seed=7)
 
 
 def changed(run: Any, folder: Path, **values: Any) -> Path:

@@ -78,7 +78,7 @@ def test_a_kernel_that_is_shown_slower_on_a_shape_is_not_used_there_and_only_the
     found = [seen(workload(*size), {0: 0.3}) for size in sizes] + [seen(workload(65536, 256), {0: 1.3})]
     rule = fit_rule(found, 1)
     assert [rule.kernel(one.workload) for one in found] == [0] * 7 + [BASELINE]
-    # One shape alone is no reason to use a kernel.
+    # One shape alone does not justify a kernel.
     few = [seen(workload(n), {0: ratio}) for n, ratio in [(16, 0.3), (4096, 1.3), (8192, 1.3)]]
     assert fit_rule(few, 1).used() == {BASELINE}
 
@@ -139,7 +139,7 @@ def test_a_type_on_which_a_kernel_was_not_shown_faster_gets_the_baseline() -> No
     for rule in (fit_rule(found, 1, types=every), for_types(0, found, every)):
         assert [rule.kernel(one) for one in every] == [0, BASELINE, BASELINE]
     assert [for_types(0, found, [single, brain]).kernel(one) for one in every] == [BASELINE] * 3
-    # A test that tells types apart stays, and those that it keeps away are not told apart again.
+    # A test that tells types apart stays, and a type that it keeps away is not tested again.
     apart = [seen(workload(n, 512, one), {0: 0.3}) for n, one in [(16, "float16"), (64, "float16")]]
     apart += [seen(workload(n, 512, one), {0: 1.5}) for n, one in [(16, "float32"), (64, "float32")]]
     assert len(fit_rule(apart, 1, types=[half, single]).lines({0: "general", BASELINE: "baseline"})) == 4

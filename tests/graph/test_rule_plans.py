@@ -1,4 +1,4 @@
-"""Rounds that rules plan: what they tune and in which order, how the budget is spent, and rules that are withdrawn."""
+"""Rounds that rules plan: the workloads and their order, how the budget is spent, and rules that are withdrawn."""
 
 from __future__ import annotations
 
@@ -207,11 +207,7 @@ DOES_NOT_COMPILE, IS_WRONG = planted("unreadable", "DOES_NOT_COMPILE"), planted(
     ],
 )
 def test_rules_that_break_a_kernel_are_withdrawn(
-    rules: tuple[Rule, ...],
-    withdrawn: list[str],
-    left: set[str],
-    monkeypatch: pytest.MonkeyPatch,
-    folder: Path,
+    rules: tuple[Rule, ...], withdrawn: list[str], left: set[str], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.setattr(template, "OPENCL_RULES", rules)
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
