@@ -39,6 +39,9 @@ from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS
 
 T = TypeVar("T")
+MIN_STEP_SECONDS, STEP_SHARE = 2.0, 0.1
+"""Deadline of the reference, or of the plain kernel, on a made-up workload: at least so many seconds, or this share of
+the budget."""
 MAX_COMPILER_BYTES = 8 << 30
 """Limit of the address space that a compiler may take beyond that of its process before the first compilation."""
 HEAP_RESERVE_BYTES = 256 << 20
@@ -52,6 +55,25 @@ COMPILER_PACKAGES = tuple(
 )
 """Packages whose exact version decides the machine code that NVRTC gives for a source: the compiler, and the headers of
 `HEADER_PACKAGES` (before CUDA 13 the headers of crt came with nvcc)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds: to compile one source; to check and time one workload, or to run one step of a verdict, once its data is
+    there; to make that data, which is mostly the reference's time. check: for all steps of a verdict on workloads that
+    were made up; by the kind of device if left out. start: to start an actor or get hold of the device (others may be
+    using both); grace: added for a lane that keeps its own deadline, before it is itself taken to hang."""
+
+    compile: float = 60.0
+    run: float = 20.0
+    prepare: float = 60.0
+    check: float | None = None
+    start: float = 3600.0
+    grace: float = 5.0
+
+    def made_up_step(self, budget: float) -> float:
+        """For the reference, or the plain kernel, on one workload that was made up. budget: of all such."""
+        return min(self.run, max(MIN_STEP_SECONDS, STEP_SHARE * budget))
 
 
 @dataclass(frozen=True, slots=True)

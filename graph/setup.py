@@ -158,8 +158,9 @@ def pools(
 
         def make() -> Pool:
             from tunesmith.actors.pool.pool import Pool
-            from tunesmith.actors.pool.workers import Deadlines, WorkerSet
+            from tunesmith.actors.pool.workers import WorkerSet
             from tunesmith.actors.ray_cluster import cluster, wait_for
+            from tunesmith.actors.workers import Deadlines
 
             offer = stack.enter_context(cluster())
             gpu = BACKENDS[device.backend].pinned_by_ray
@@ -177,7 +178,7 @@ def pools(
                 compilers=compilers if BACKENDS[device.backend].makes_cubins else 1,
                 seed=settings.seed,
                 workloads=workloads,
-                deadlines=Deadlines(prepare=settings.reference_deadline * (1 + len(workloads))),
+                deadlines=Deadlines(prepare=settings.reference_deadline, check=settings.check_time),
                 say=lambda sentence: listener(Progress("pool", sentence)),
                 seconds_left=seconds_left,
             )

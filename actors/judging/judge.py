@@ -20,7 +20,6 @@ from typing import Literal
 from tunesmith.actors.judging.preparation import ContentsHost, Preparation, require_prepared
 from tunesmith.actors.judging.steps import (
     MAX_SETS,
-    PREPARE_SECONDS,
     BuiltKernels,
     Findings,
     HeldDevice,
@@ -30,9 +29,8 @@ from tunesmith.actors.judging.steps import (
     process_count,
     run_steps,
 )
-from tunesmith.actors.judging.steps import Limits as Limits
 from tunesmith.actors.process import Isolated, preload
-from tunesmith.actors.workers import CompileWorker, DeviceWorker
+from tunesmith.actors.workers import CompileWorker, Deadlines, DeviceWorker
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
@@ -91,7 +89,7 @@ class JudgeOptions:
     is released at the end; listener: called with the step at hand; processes: that go through steps at once."""
 
     seed: int = 0
-    deadlines: Limits = field(default_factory=Limits)
+    deadlines: Deadlines = field(default_factory=Deadlines)
     largest_bytes: float = math.inf
     roofline: Roofline | None = None
     lock: DeviceLock | None = None
@@ -122,7 +120,7 @@ class CandidateVerdict:
 
 def lock_of(examiner: Isolated) -> DeviceLock:
     """The lock of an examiner's device. Raises `TunesmithError` where the device cannot be opened."""
-    uuid = examiner.call("uuid", PREPARE_SECONDS)
+    uuid = examiner.call("uuid", Deadlines().prepare)
     if not isinstance(uuid, str):
         raise TunesmithError(f"The device cannot be used: {describe(uuid)}.")
     return DeviceLock(uuid)

@@ -20,6 +20,7 @@ from typing import Any
 
 from tunesmith.actors.judging.preparation import Preparation, require_prepared
 from tunesmith.actors.process import Isolated
+from tunesmith.actors.workers import Deadlines
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import Candidate, TypesKey, types_key
@@ -40,11 +41,6 @@ there."""
 MAX_PROCESSES = 4
 CORES_PER_PROCESS = 2
 """NumPy and the driver have threads of their own."""
-PREPARE_SECONDS = 60.0
-"""Deadline for the buffers and the reference results of one workload, unless the user says otherwise."""
-MIN_STEP_SECONDS, STEP_SHARE = 2.0, 0.1
-"""Deadline of the reference, or of the plain kernel, on a made-up workload: at least so many seconds, or this share of
-the budget."""
 MAX_LAUNCHES = 20
 """Launches in one step, which share its deadline."""
 MAX_SETS = 8
@@ -101,21 +97,6 @@ def process_count(limits: DeviceLimits) -> int:
     if limits.kind == "cpu":
         return 1
     return max(1, min(MAX_PROCESSES, len(os.sched_getaffinity(0)) // CORES_PER_PROCESS))
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Seconds: to compile one source; to run one step once its data is there; to make that data, which is mostly the
-    reference's time. check: for all steps on workloads that were made up; by the kind of device if left out."""
-
-    compile: float = 60.0
-    run: float = 20.0
-    prepare: float = PREPARE_SECONDS
-    check: float | None = None
-
-    def made_up_step(self, budget: float) -> float:
-        """For the reference, or the plain kernel, on one workload that was made up. budget: of all such."""
-        return min(self.run, max(MIN_STEP_SECONDS, STEP_SHARE * budget))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +219,7 @@ class StepRunner:
 
     task: Task
     limits: DeviceLimits
-    deadlines: Limits
+    deadlines: Deadlines
     examiner: Isolated
     device: HeldDevice
     listener: Callable[[str], None]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tunesmith.actors.process import Isolated, preload
-from tunesmith.actors.workers import CompileWorker
+from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends.nvrtc import CudaUnavailable
 from tunesmith.kernels.build.artifact import Artifact, TypesKey, types_key, undeclared_state
@@ -28,9 +28,8 @@ from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS
 
-COMPILE_SECONDS = 60.0
-REFERENCE_SECONDS = 60.0
-"""Deadline of the reference on one workload, unless the user says otherwise."""
+DEADLINES = Deadlines()
+"""Unless the user says otherwise."""
 MAX_HOST_BYTES = 16 << 20
 """Workloads that move more are left to the device, which computes their results faster; where all do, the reference is
 called on the smallest."""
@@ -92,7 +91,7 @@ class _Host:
 
 
 def check_reference(
-    task: Task, workloads: Sequence[Workload], *, seed: int, deadline: float = REFERENCE_SECONDS
+    task: Task, workloads: Sequence[Workload], *, seed: int, deadline: float = DEADLINES.prepare
 ) -> None:
     """Calls the task's reference on `workloads`, the smallest first, and that one twice. deadline: seconds for one
     workload, from when its process is ready. Raises `TaskError`, which names the reference and says what to fix."""
@@ -119,7 +118,7 @@ def meant_for(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
 
 
 def check_task(
-    task: Task, limits: DeviceLimits, index: int = 0, *, reference_deadline: float = REFERENCE_SECONDS
+    task: Task, limits: DeviceLimits, index: int = 0, *, reference_deadline: float = DEADLINES.prepare
 ) -> tuple[list[str], list[str]]:
     """Clauses on the parts that are right, and on the parts that could not be checked. Raises `TaskError` for the first
     mistake. limits: of the task's device, which need not be here for CUDA; index: of a present OpenCL device, whose
@@ -157,7 +156,7 @@ def _check_baseline(
         for types, alike in combinations.items():
             named = f" with {', '.join(f'{name} = {dtype}' for name, dtype in types)}" if types else ""
             try:
-                artifact = compiler.call("compile", COMPILE_SECONDS, specialise(template, {}, dict(types)))
+                artifact = compiler.call("compile", DEADLINES.compile, specialise(template, {}, dict(types)))
             except CudaUnavailable as error:
                 unchecked.append(f"baseline: not compiled. {error}".rstrip("."))
                 return

@@ -1,18 +1,21 @@
-"""The workers of a pool as it sees them: Ray actors that may die, be ended, excluded, and replaced.
+"""The workers of a pool: Ray actors that compile, or that keep a device's place while processes that may die use it.
 
-Owns how lanes and compile workers start, their deadlines and calls under way, and how a call can end without a
-result. Which call comes next is the pool's business.
+Owns how lanes and compile workers start and are ended, excluded and replaced, the lock of a lane's device, the calls
+under way and their deadlines, and how a call can end without a result. Which call comes next is the pool's business.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import ray
@@ -27,14 +30,17 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tunesmith.actors.lane import Lane, LaneActor, WorkerActor
+from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Question, judge
+from tunesmith.actors.process import Isolated, pack, preload
 from tunesmith.actors.ray_cluster import cpu_share, total
-from tunesmith.actors.workers import CompilerReady, CompileWorker, LaneReady
-from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS, REPORT_EVERY_SECONDS, this_process
+from tunesmith.actors.workers import CompilerReady, CompileWorker, Deadlines, DeviceWorker, LaneReady
+from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS, REPORT_EVERY_SECONDS, DeviceLock, Holder, this_process
 from tunesmith.hw.errors import OutOfTime, TunesmithError
 from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BACKENDS
 
 LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
@@ -50,6 +56,8 @@ ANSWER_SECONDS = 1.0
 """Timeout for a lane to say who holds its device."""
 NAMESPACE = "tunesmith"
 """Ray's namespace for the names of lanes, by which tunings that wait for a GPU see each other."""
+DEVICE_BUSY, PROCESS_GONE = "device busy", "process gone"
+"""Why nothing was run in a visit: another process uses the device, or an earlier call ended the lane's."""
 GATE = "device"
 """The job of a call that waits for the device, and must return before the call behind it begins."""
 
@@ -58,17 +66,155 @@ class PoolError(TunesmithError):
     """The pool can no longer work: workers die without doing anything, or no device is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """Seconds allowed: to compile one source; to check and time one workload; to make all workloads' buffers and
-    reference results; to start a worker process or get hold of the device (others may be using both). grace: added for
-    a lane that keeps its own deadline, before it is itself taken to hang."""
+class Lane:
+    """A device's place, and the process that uses the device. holder: the process that the device's lock names to
+    others that wait for it. index: the device's; a lane's process sees its GPU as device 0, whatever its number on the
+    node."""
 
-    compile: float = 60.0
-    visit: float = 20.0
-    prepare: float = 600.0
-    start: float = 3600.0
-    grace: float = 5.0
+    def __init__(self, task: Task, limits: DeviceLimits, index: int, holder: Holder | None = None) -> None:
+        self._task, self._limits, self._holder = task, limits, holder
+        self._index = 0 if BACKENDS[limits.backend].pinned_by_ray else index
+        preload(limits.backend)
+        self._process: Isolated | None = None
+        self._lock: DeviceLock | None = None
+        self._waiting = False
+        self._checks: dict[str, Artifact] = {}
+        """The check's kernels, which only the first process compiles."""
+
+    def start(
+        self, health: Artifact | None, workloads: Sequence[str], seed: int, seconds: float
+    ) -> LaneReady | Crashed | TimedOut:
+        """Has a new process that is ready, with the buffers of `workloads` drawn from `seed`. The one before ends.
+
+        seconds: for the buffers. The device is held meanwhile: contents are made there, and the reference, which is
+        known to return by now, computes there.
+        """
+        self.end()
+        process = Isolated("run", DeviceWorker, self._task, self._limits, self._index, seed)
+        with contextlib.ExitStack() as at_failure:
+            at_failure.callback(process.end)
+            if self._lock is None:
+                uuid: str | Crashed | TimedOut = process.call("uuid", None)
+                if not isinstance(uuid, str):
+                    return uuid
+                self._lock = DeviceLock(uuid, self._holder)
+            self.acquire()
+            with self._lock:
+                ready: LaneReady | Crashed | TimedOut = process.call("open", None, health, self._checks)
+                if not isinstance(ready, LaneReady) or ready.fault:
+                    return ready
+                failed: Crashed | TimedOut | None = process.call("prepare", seconds, workloads)
+            if isinstance(failed, TimedOut):
+                # No kernel has run yet: only the user's code can take so long.
+                raise TaskError(
+                    f"Task {self._task.name}: preparing its data took longer than {failed.limit:g} s; most likely the "
+                    f"reference {self._task.reference_name} is too slow on a large workload: make it faster, the "
+                    "workload smaller, or give it more time with --reference-deadline."
+                )
+            if failed is not None:
+                return failed
+            if not self._checks and isinstance(checks := process.call("checks", None), dict):
+                self._checks = checks
+            at_failure.pop_all()
+            self._process = process
+            return ready
+
+    def acquire(self) -> None:
+        """Waits until no other process uses the device, and keeps it for the next call, of whose deadline waiting is
+        not a part."""
+        if self._lock is not None:
+            self._waiting = True
+            try:
+                self._lock.acquire()
+            finally:
+                self._waiting = False
+
+    def waiting_for(self) -> str:
+        """Who holds the device, as a clause, while `acquire` waits for it in another thread; else empty."""
+        return self._lock.waiting_for() if self._waiting and self._lock is not None else ""
+
+    def run(self, method: str, argument: Any, seconds: float | None = None) -> Any:
+        """A method of the `DeviceWorker`, `Crashed` or `TimedOut`, on the device that `acquire` keeps until its end."""
+        assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
+        with self._lock:
+            return self._process.call(method, seconds, argument)
+
+    def visit_packed(self, data: bytes, seconds: float) -> bytes:
+        """The outcomes by workload; how the visit ended its process; or `PROCESS_GONE`, or, where `acquire` did not
+        come before, `DEVICE_BUSY`. Arguments and result are packed. seconds: deadline of the visit."""
+        if self._process is None or self._lock is None:
+            return pack(PROCESS_GONE)
+        if not self._lock.try_acquire():
+            return pack(DEVICE_BUSY)
+        answer = self.run("visit_packed", data, seconds)
+        if isinstance(answer, Crashed | TimedOut):
+            self._process = None
+            return pack(answer)
+        outcomes: bytes
+        outcomes, context_lost = answer
+        if context_lost:
+            self.end()
+        return outcomes
+
+    def examine(
+        self, questions: Sequence[Question], seed: int, roofline: Roofline, deadlines: Deadlines
+    ) -> list[CandidateVerdict] | Crashed:
+        """The full verdict on each question. Both compile and run in processes of their own. The device is let go of
+        while all of them wait for the reference."""
+        assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
+        with self._lock:
+            # The judge's buffers need the memory of the lane's.
+            if isinstance(released := self._process.call("release", None), Crashed):
+                return released
+            options = JudgeOptions(seed, deadlines, roofline=roofline, lock=self._lock)
+            return judge(self._task, self._limits, self._index, questions, options)
+
+    def end(self) -> None:
+        """Ends the process. It goes with this one anyway, however that ends."""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+
+class WorkerActor:
+    """A worker `make(*arguments)` in a process of the cluster, for `ray.remote`.
+
+    It is made by the first call: an actor that has answered `node_id` has its place in the cluster, and a mistake that
+    is found while the worker is made is raised by that call as it is.
+    """
+
+    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
+        self._make, self._worker = partial(make, *arguments), None
+
+    def node_id(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """The result of a method of the worker."""
+        self._worker = self._worker or self._make()
+        return getattr(self._worker, method)(*arguments)
+
+
+class LaneActor(WorkerActor):
+    """A `Lane`, whose calls wait in its own process, so that one begins within microseconds of the end of another.
+
+    Ray takes a few tenths of a millisecond between two calls of an actor, to send a result and to unpack the arguments
+    of the next. Here it does both beside the call under way: calls arrive in an event loop, and one thread works on
+    them in the order in which they were made, except that a call whose arguments Ray has to fetch first (beyond 100 kB)
+    may be overtaken: a visit, which then finds the device busy or its process lost, and is made again.
+    """
+
+    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
+        super().__init__(make, *arguments)
+        self._thread = ThreadPoolExecutor(1)
+
+    async def waiting_for(self) -> str:
+        """Who holds the device, as a clause, where a call waits for it; else empty. Answered beside that call."""
+        return "" if self._worker is None else self._worker.waiting_for()
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """The result of a method of the lane."""
+        return await asyncio.wrap_future(self._thread.submit(super().call, method, *arguments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +259,6 @@ class ActorHandle:
     def title(self) -> str:
         """The name at the beginning of a sentence."""
         return self.name[0].upper() + self.name[1:]
-
-    @property
-    def busy_until_now(self) -> float:
-        """`busy_seconds` with the call under way."""
-        return self.busy_seconds + (time.monotonic() - self.started if self.state == "busy" else 0.0)
 
     @property
     def state(self) -> str:
@@ -233,12 +374,16 @@ class WorkerSet:
         self.task, self.limits, self.seed, self.say = task, limits, seed, say
         self.deadlines = deadlines or Deadlines()
         self._index, self._workloads, self._seconds_left = index, tuple(workloads), seconds_left
-        self._lane_class, self._compile_class, self._holder = lane_class, compile_class, this_process()
+        self._lane_class, self._holder = lane_class, this_process()
         self._gpu = BACKENDS[limits.backend].pinned_by_ray
         wait = self.deadlines.start
         self.lanes = [ActorHandle("run", self._make_lane, f"lane {at}", wait, seed) for at in range(lanes)]
+
+        def make_compiler() -> Any:
+            return self._compile_actor.remote(compile_class, limits, index)
+
         self.compilers = [
-            ActorHandle("compile", self._make_compiler, f"compile worker {at}", wait) for at in range(compilers)
+            ActorHandle("compile", make_compiler, f"compile worker {at}", wait) for at in range(compilers)
         ]
         self._compiler_ready: CompilerReady | None = None
         """The answer of the first compile worker that was ready, whose health kernel lanes need to start."""
@@ -294,7 +439,8 @@ class WorkerSet:
         elif self._compiler_ready is not None:
             # Lanes with other contents are for comparisons, which prepare their few workloads themselves.
             workloads = self._workloads if worker.seed == self.seed else ()
-            seconds, health = self.deadlines.prepare, self._compiler_ready.health
+            seconds = self.deadlines.prepare * (1 + len(workloads))
+            health = self._compiler_ready.health
             worker.begin(None, seconds, "start", health, workloads, worker.seed, seconds, grace=self.deadlines.grace)
 
     def on_started(self, worker: ActorHandle, answer: CompilerReady | LaneReady | Crashed | TimedOut) -> None:
@@ -416,6 +562,3 @@ class WorkerSet:
         if self._gpu:
             actor = actor.options(name=f"{self._holder} [{uuid.uuid4().hex}]", namespace=NAMESPACE)
         return actor.remote(self._lane_class, self._shared_task, self.limits, self._index, self._holder)
-
-    def _make_compiler(self) -> Any:
-        return self._compile_actor.remote(self._compile_class, self.limits, self._index)

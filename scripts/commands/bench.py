@@ -11,10 +11,9 @@ import typer
 
 from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of
 from tunesmith.actors.judging.preparation import require_prepared
-from tunesmith.actors.judging.steps import PREPARE_SECONDS
 from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.actors.process import Isolated, preload
-from tunesmith.actors.workers import CompileWorker, DeviceWorker
+from tunesmith.actors.workers import CompileWorker, Deadlines, DeviceWorker
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
 from tunesmith.cli.view.tables import percent, print_json, print_rows, us
 from tunesmith.graph.history import best_roofs
@@ -113,7 +112,7 @@ def _measure(
             return compile_all(compiler, template, config, workloads, DEADLINE)
 
         def prepare(workload: Workload) -> None:
-            require_prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, [workload.name]))
+            require_prepared(task, workload.name, examiner.call("prepare", Deadlines().prepare, [workload.name]))
 
         kernels = []
         for label, (template, config) in pair.items():

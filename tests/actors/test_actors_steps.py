@@ -11,7 +11,8 @@ from unittest import mock
 import pytest
 
 from tunesmith.actors.judging.judge import JudgeOptions, judge
-from tunesmith.actors.judging.steps import Findings, HeldDevice, Limits, StepRunner, run_steps
+from tunesmith.actors.judging.steps import Findings, HeldDevice, StepRunner, run_steps
+from tunesmith.actors.workers import Deadlines
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check.plan import Step
@@ -143,7 +144,7 @@ def made_up(size: int) -> Step:
 def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
     """Else a slow start is taken for a slow kernel, and all larger sizes are left out: a short deadline is only that of
     a launch, and not of the first one in a process, which loads the kernel."""
-    limits, findings, calls = Limits(run=20.0), Findings(mock.Mock(), 20.0), list[tuple[str, float]]()
+    limits, findings, calls = Deadlines(run=20.0), Findings(mock.Mock(), 20.0), list[tuple[str, float]]()
 
     def call(method: str, seconds: float, *_: object) -> float | None:
         """Like a process in which everything is right."""
@@ -177,7 +178,7 @@ def test_a_plain_kernel_that_overruns_in_a_first_step_rules_out_larger_sizes() -
 
     examiner: Any = SimpleNamespace(starts=1, call=call)
     runner = StepRunner(
-        TASK, resolve_target("h200"), Limits(), examiner, examiner, lambda _: None, Path(), baseline_ends=True
+        TASK, resolve_target("h200"), Deadlines(), examiner, examiner, lambda _: None, Path(), baseline_ends=True
     )
     assert runner.try_plain(made_up(100), findings) is not None
     assert runner.is_cold(made_up(100)) and findings.left_out(made_up(8)) is None
