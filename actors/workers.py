@@ -21,9 +21,9 @@ from typing import TypeVar
 from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import GpuHealth, query_gpu_health
-from tunesmith.kernels.backends import DeviceError, NotMarked, OutOfDeviceMemory, open_compiler
+from tunesmith.kernels.backends import DeviceError, OutOfDeviceMemory, open_compiler
 from tunesmith.kernels.build.artifact import Artifact, Candidate
-from tunesmith.kernels.build.machine_code import MarkedArtifact, Profile
+from tunesmith.kernels.build.machine_code import Profile
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.check import compare as fused_check
 from tunesmith.kernels.check import verify
@@ -34,7 +34,7 @@ from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.reference import unpacked
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.roofs import compile_health, compile_probes, self_test
-from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Outcome, Rejected
+from tunesmith.kernels.outcome import LaunchFailed, Outcome
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS
 
@@ -61,13 +61,15 @@ COMPILER_PACKAGES = tuple(
 class Deadlines:
     """Seconds: to compile one source; to check and time one workload, or to run one step of a verdict, once its data is
     there; to make that data, which is mostly the reference's time. check: for all steps of a verdict on workloads that
-    were made up; by the kind of device if left out. start: to start an actor or get hold of the device (others may be
+    were made up; by the kind of device if left out. roofs: to compile the kernels that measure a device's roofs, and to
+    measure them. start: to start an actor or get hold of the device (others may be
     using both); grace: added for a lane that keeps its own deadline, before it is itself taken to hang."""
 
     compile: float = 60.0
     run: float = 20.0
     prepare: float = 60.0
     check: float | None = None
+    roofs: float = 60.0
     start: float = 3600.0
     grace: float = 5.0
 
@@ -130,17 +132,12 @@ class CompileWorker:
             # they all work: it would start kernels late, which looks as if those were slow.
             os.nice(NICENESS)
         self._compiler = open_compiler(limits, index)
+        self.compile, self.mark = self._compiler.compile, self._compiler.mark
         limit_memory(MAX_COMPILER_BYTES)
-
-    def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
-        return self._compiler.compile(source)
 
     def compile_packed(self, data: bytes) -> bytes:
         """`compile`, with argument and result packed."""
         return pack(self.compile(*unpack(data)))
-
-    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
-        return self._compiler.mark(source)
 
     def profile(self, source: Specialised) -> Profile:
         """The static instruction counts of a source, where the compiler tells; else empty."""

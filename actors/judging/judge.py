@@ -14,19 +14,22 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from tunesmith.actors.judging.preparation import ContentsHost, Preparation, require_prepared
 from tunesmith.actors.judging.steps import (
     MAX_SETS,
     BuiltKernels,
+    ContentsHost,
     Findings,
     HeldDevice,
+    Preparation,
     StepRunner,
     for_left_out,
     for_rejection,
     process_count,
+    require_prepared,
     run_steps,
 )
 from tunesmith.actors.process import Isolated, preload
@@ -60,10 +63,6 @@ from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 
 SEED = 7_000_003
 """Seed of the contents of a verdict, to which a run adds its own: contents that `tune` prepared serve `check` too."""
-PROBE_SECONDS = 60.0
-"""Deadline for compiling the kernels that measure the device's roofs."""
-CALIBRATE_SECONDS = 60.0
-"""Deadline for measuring the device's roofs."""
 REACHING_BATCH = 8
 """Steps that enter further blocks between two looks at the blocks that have not run yet."""
 CHECK_SECONDS = {"gpu": 20.0, "cpu": 60.0}
@@ -311,7 +310,7 @@ class _Judgement:
             unexecuted=() if isinstance(coverage, str) or not findings.counting else coverage.unexecuted(),
             artifacts={"candidate": built.candidate.digests, "baseline": built.baseline.digests},
         )
-        return verdict, (built.candidate, built.workloads)
+        return verdict, (built.candidate, [step.workload for step in steps])
 
     def sanitize(self, suspects: Sequence[Suspect]) -> Sequence[Sanitized]:
         """The sanitizer's answers, once the memory of the examiners' buffers is free."""
@@ -348,10 +347,7 @@ class _Judgement:
         seconds = (deadlines.prepare, deadlines.made_up_step(findings.seconds))
         # The data of all processes together leaves half of the device's memory to others.
         max_bytes = (self._limits.memory_bytes or 0) / (2 * MAX_SETS * count) if count > 1 else math.inf
-
-        def prepare(chosen: Mapping[int, Step]) -> Preparation:
-            return Preparation(self._task, self._limits, chosen, self._hosts, findings, self._folder, seconds)
-
+        prepare = partial(Preparation, self._task, self._limits, self._hosts, findings, self._folder, seconds)
         run_steps(self._runners, steps, max_bytes, findings, prepare)
 
     def _build(self, template: Template, config: Config, workloads: Sequence[Workload]) -> BuiltKernels | Outcome:
@@ -369,7 +365,7 @@ class _Judgement:
         if isinstance(coverage, Coverage):
             marked = self._coverage(baseline, workloads, self._marked_baseline)
             coverage.plain = marked if isinstance(marked, Coverage) else None
-        return BuiltKernels(candidate, baseline, coverage, tuple(workloads))
+        return BuiltKernels(candidate, baseline, coverage)
 
     def _coverage(
         self, candidate: Candidate, workloads: Sequence[Workload], marked: dict[TypesKey, MarkedArtifact]
@@ -397,8 +393,9 @@ class _Judgement:
         require_prepared(task, workload.name, prepared)
         if self._roofline is None:
             # No roofs where the probes do not run on the device.
-            probes = self._queue.submit(self._compiler.call, "probes", PROBE_SECONDS).result()
-            roofs = first.call("calibrate", probes, seconds=CALIBRATE_SECONDS) if isinstance(probes, dict) else None
+            deadline = self._options.deadlines.roofs
+            probes = self._queue.submit(self._compiler.call, "probes", deadline).result()
+            roofs = first.call("calibrate", probes, seconds=deadline) if isinstance(probes, dict) else None
             self._roofline = roofs if isinstance(roofs, Roofline) else Roofline()
         floor = self._roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic) or 0.0
         listener(f"checking timed launches on {workload.name}")

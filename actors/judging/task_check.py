@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
+from tunesmith.actors.judging.steps import MAX_HOST_BYTES
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.hw.limits import DeviceLimits
@@ -30,12 +32,9 @@ from tunesmith.kernels.spec.template import BACKENDS
 
 DEADLINES = Deadlines()
 """Unless the user says otherwise."""
-MAX_HOST_BYTES = 16 << 20
-"""Workloads that move more are left to the device, which computes their results faster; where all do, the reference is
-called on the smallest."""
 
 
-def examine_reference(task: Task, workload: Workload, seed: int, *, twice: bool) -> None:
+def examine_reference(task: Task, workload: Workload, seed: int, twice: bool) -> None:
     """Raises `TaskError`, naming the reference, where no kernel can be compared with its results. twice: it is called a
     second time, and must give the same."""
     given = host_inputs(task, workload, Contents(seed=seed))
@@ -82,26 +81,19 @@ def examine_reference(task: Task, workload: Workload, seed: int, *, twice: bool)
                 )
 
 
-class _Host:
-    def __init__(self, task: Task, seed: int) -> None:
-        self._task, self._seed = task, seed
-
-    def examine(self, workload: Workload, twice: bool) -> None:
-        examine_reference(self._task, workload, self._seed, twice=twice)
-
-
 def check_reference(
     task: Task, workloads: Sequence[Workload], *, seed: int, deadline: float = DEADLINES.prepare
 ) -> None:
-    """Calls the task's reference on `workloads`, the smallest first, and that one twice. deadline: seconds for one
-    workload, from when its process is ready. Raises `TaskError`, which names the reference and says what to fix."""
+    """Calls the task's reference on the `workloads` that move at most `MAX_HOST_BYTES`, else on the smallest alone; on
+    the smallest of all twice. deadline: seconds for one workload, from when its process is ready. Raises `TaskError`,
+    which names the reference and says what to fix."""
     if task.original_is_reference:
         return  # nothing of the user's runs on the host
     ordered = sorted(workloads, key=task.bytes_of)
     small = [workload for workload in ordered if task.bytes_of(workload) <= MAX_HOST_BYTES]
-    with Isolated("run", _Host, task, seed) as process:
+    with Isolated("run", partial, examine_reference, task) as process:
         for workload in small or ordered[:1]:
-            answer = process.call("examine", deadline, workload, workload is ordered[0])
+            answer = process.call("__call__", deadline, workload, seed, workload is ordered[0])
             if isinstance(answer, TimedOut):
                 raise TaskError(
                     f"{where_of(task, workload)} has not returned for {answer.limit:g} s: fix it, make the workload "

@@ -300,14 +300,13 @@ class Pool:
         equally large the fastest stays, as nothing makes a GPU faster than it is, and a throttled one is slow."""
         self.roofline = Roofline()
         workers = self.workers
-        probes = self._call(self.ready_worker(workers.compilers), "probes", workers.deadlines.compile)
+        probes = self._call(self.ready_worker(workers.compilers), "probes", workers.deadlines.roofs)
         if not isinstance(probes, dict):
             return self.roofline
         self.ready_worker(workers.lanes)
         # Lanes that wait for a place in the cluster are not waited for.
         ready = [lane for lane in workers.lanes if lane.ready]
-        seconds = workers.deadlines.run * 3
-        answers = [(lane, self._call(lane, "run", seconds, "calibrate", probes)) for lane in ready]
+        answers = [(lane, self._call(lane, "run", workers.deadlines.roofs, "calibrate", probes)) for lane in ready]
         measured = [(lane, roofs) for lane, roofs in answers if isinstance(roofs, Roofline)]
         if not measured:
             return self.roofline
