@@ -62,8 +62,8 @@ class Deadlines:
     """Seconds: to compile one source; to check and time one workload, or to run one step of a verdict, once its data is
     there; to make that data, which is mostly the reference's time. check: for all steps of a verdict on workloads that
     were made up; by the kind of device if left out. roofs: to compile the kernels that measure a device's roofs, and to
-    measure them. start: to start an actor or get hold of the device (others may be
-    using both); grace: added for a lane that keeps its own deadline, before it is itself taken to hang."""
+    measure them. start: to start an actor or get hold of the device (others may be using both); grace: added for a lane
+    that keeps its own deadline, before it is itself taken to hang."""
 
     compile: float = 60.0
     run: float = 20.0
@@ -133,17 +133,13 @@ class CompileWorker:
             os.nice(NICENESS)
         self._compiler = open_compiler(limits, index)
         self.compile, self.mark = self._compiler.compile, self._compiler.mark
+        # The static instruction counts of a source, where the compiler tells.
+        self.profile: Callable[[Specialised], Profile] = getattr(self._compiler, "profile", lambda _: Profile())
         limit_memory(MAX_COMPILER_BYTES)
 
     def compile_packed(self, data: bytes) -> bytes:
         """`compile`, with argument and result packed."""
         return pack(self.compile(*unpack(data)))
-
-    def profile(self, source: Specialised) -> Profile:
-        """The static instruction counts of a source, where the compiler tells; else empty."""
-        count = getattr(self._compiler, "profile", None)
-        found: Profile = Profile() if count is None else count(source)
-        return found
 
     def probes(self) -> dict[str, Artifact]:
         """The calibration kernels."""

@@ -324,16 +324,17 @@ class Preparation:
 
 
 def require_prepared(task: Task, name: str, answer: object) -> None:
-    """Raises `TunesmithError` where preparing the data of the step or workload `name` overran its deadline or ended its
+    """Raises `TaskError` where preparing the data of the step or workload `name` overran its deadline or ended its
     process: no kernel ran, only the user's reference."""
     match answer:
         case TimedOut():
-            raise TunesmithError(
+            raise TaskError(
                 f"Task {task.name}: preparing the data of {name} took longer than {answer.limit:g} s; most likely the "
-                f"reference {task.reference_name} does not end: make it faster, or the workload smaller."
+                f"reference {task.reference_name} does not end: make it faster, the workload smaller, or give it more "
+                "time with --reference-deadline."
             )
         case Crashed():
-            raise TunesmithError(
+            raise TaskError(
                 f"Task {task.name}: {answer.detail} while it prepared the data of {name}; most likely the reference "
                 f"{task.reference_name} ends it: fix the reference."
             )

@@ -31,6 +31,7 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Question, judge
+from tunesmith.actors.judging.steps import require_prepared
 from tunesmith.actors.process import Isolated, pack, preload
 from tunesmith.actors.ray_cluster import cpu_share, total
 from tunesmith.actors.workers import CompilerReady, CompileWorker, Deadlines, DeviceWorker, LaneReady
@@ -40,7 +41,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
-from tunesmith.kernels.spec.task import Task, TaskError
+from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS
 
 LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
@@ -106,11 +107,7 @@ class Lane:
                 failed: Crashed | TimedOut | None = process.call("prepare", seconds, workloads)
             if isinstance(failed, TimedOut):
                 # No kernel has run yet: only the user's code can take so long.
-                raise TaskError(
-                    f"Task {self._task.name}: preparing its data took longer than {failed.limit:g} s; most likely the "
-                    f"reference {self._task.reference_name} is too slow on a large workload: make it faster, the "
-                    "workload smaller, or give it more time with --reference-deadline."
-                )
+                require_prepared(self._task, ", ".join(workloads), failed)
             if failed is not None:
                 return failed
             if not self._checks and isinstance(checks := process.call("checks", None), dict):

@@ -124,8 +124,7 @@ def main() -> int:
         one for one in chosen if one.file not in lines or (options.again and lines[one.file].get("commit") != commit)
     ]
     # Workers share the device and slow each other down.
-    check = CHECK_SECONDS[device.limits.kind] * options.workers
-    deadlines = Deadlines(compile=60.0, run=options.seconds, check=check)
+    deadlines = Deadlines(run=options.seconds, check=CHECK_SECONDS[device.limits.kind] * options.workers)
     processes = max(1, process_count(device.limits) // options.workers)
     # Read by the libraries of the workers when they start.
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
