@@ -159,13 +159,11 @@ def pools(
         def make() -> Pool:
             from tunesmith.actors.pool.pool import Pool
             from tunesmith.actors.pool.workers import WorkerSet
-            from tunesmith.actors.ray_cluster import cluster, wait_for
+            from tunesmith.actors.ray_cluster import cluster
             from tunesmith.actors.workers import Deadlines
 
             offer = stack.enter_context(cluster())
             gpu = BACKENDS[device.backend].pinned_by_ray
-            if gpu:
-                wait_for("GPU", 1)
             # A lane and this process need a core each, or all wait for them.
             spare = offer.cpus - 1 - max(1, offer.gpus) if gpu else offer.cpus
             compilers = settings.workers or max(1, min(spare, settings.evaluations))

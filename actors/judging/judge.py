@@ -338,7 +338,7 @@ class _Judgement:
         late = {step.step for step in findings.passed() if isinstance(step, Skipped) and step.reason == "time"}
         again = [step for step in steps if step.name in late]
         if findings.first_wrong is None and again and not findings.is_spent:
-            findings.forget(late)
+            findings.results = {at: one for at, one in findings.results.items() if findings.steps[at].name not in late}
             self._run(again, findings)
 
     def _run(self, steps: Sequence[Step], findings: Findings) -> None:

@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -186,10 +187,6 @@ class Findings:
         inside = sorted(place for place in self.results if self.wanted(place))
         return [result for place in inside if isinstance(result := self.results[place], Passed | Skipped)]
 
-    def forget(self, names: Collection[str]) -> None:
-        """Removes the results of steps that will be tried again."""
-        self.results = {at: result for at, result in self.results.items() if self.steps[at].name not in names}
-
     def wrong(self) -> tuple[Outcome, Step] | None:
         """The outcome that rejects the candidate, and its step."""
         if self.first_wrong is None or isinstance(result := self.results[self.first_wrong], Passed | Skipped):
@@ -244,7 +241,7 @@ class ContentsHost:
             return str(error)
 
 
-class Preparation:
+class Preparation(AbstractContextManager["Preparation"]):
     """Prepares `steps`, by their places in a plan, in this order, with a thread for each of `hosts`. seconds: to
     prepare a step on the task's own workloads, and one on a workload that was made up. Use as a context manager."""
 
@@ -268,9 +265,6 @@ class Preparation:
             if not task.original_is_reference
             and (limits.kind == "cpu" or step.derived or task.bytes_of(step.workload) <= MAX_HOST_BYTES)
         }
-
-    def __enter__(self) -> Preparation:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.cancel()

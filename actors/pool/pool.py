@@ -83,9 +83,6 @@ MAX_EXAMINATION_SECONDS = 1800.0
 """Deadline of one verdict, which has deadlines of its own inside."""
 FUNCTION_SECONDS = 120.0
 """Time added for an opponent that is a function: its framework is imported, and may compile it."""
-ENDED = "the process ended, or overran its deadline, while the opponents were timed"
-FINALISTS_ENDED = "every finalist ended its process"
-"""Reason for which no opponent was timed."""
 ROOF_WARN_DEVIATION = 0.01
 """Deviation of a lane's roofs from the other lanes' that is reported."""
 ROOF_EXCLUDE_DEVIATION = 0.05
@@ -311,19 +308,14 @@ class Pool:
         if not measured:
             return self.roofline
         standard, standard_roofs = measured[typical([roofs for _, roofs in measured])]
-        agreeing = []
         for lane, roofs in measured:
             off = deviation(roofs, standard_roofs)
             if off > ROOF_EXCLUDE_DEVIATION:
                 workers.exclude(lane, f"its speed differs by {off:.1%} from that of {standard.name}")
-                continue
-            if off > ROOF_WARN_DEVIATION:
-                workers.say(
-                    f"{lane.name} differs by {off:.1%} in speed from {standard.name}; finalists are compared on one "
-                    "device."
-                )
-            agreeing.append(roofs)
-        self.roofline = agreeing[0]
+            elif off > ROOF_WARN_DEVIATION:
+                beside = f"differs by {off:.1%} in speed from {standard.name}"
+                workers.say(f"{lane.name} {beside}; finalists are compared on one device.")
+        self.roofline = next(roofs for lane, roofs in measured if lane in workers.lanes)
         return self.roofline
 
     def compare(
@@ -465,7 +457,11 @@ class Pool:
                 continue
             for depth in range(1 if self._exclusive else CALLS_PER_WORKER):
                 for worker in group:
-                    if queue and _has_room(worker, depth, queue[0].alone):
+                    jobs = [call.job for call in worker.calls]
+                    # What must be alone shares its worker with no other.
+                    both = (queue[0], *jobs) if queue and jobs else ()
+                    alone = any(isinstance(job, Job | Compilation) and job.alone for job in both)
+                    if queue and len(jobs) == depth and not alone:
                         start(worker)
 
     def _start_compile(self, worker: ActorHandle) -> None:
@@ -654,14 +650,6 @@ class Pool:
         self._averages[what] = (1 - NEWEST_WEIGHT) * before + NEWEST_WEIGHT * seconds
 
 
-def _has_room(worker: ActorHandle, depth: int, alone: bool) -> bool:
-    """Whether a worker that has `depth` calls may get another; alone: the call must not share its worker."""
-    if len(worker.calls) != depth:
-        return False
-    works = [call.job for call in worker.calls if isinstance(call.job, Job | Compilation)]
-    return depth == 0 or not (alone or any(work.alone for work in works))
-
-
 def typical(all_roofs: Sequence[Roofline]) -> int:
     """The index of the device with which most others agree within `ROOF_EXCLUDE_DEVIATION`, the fastest of several."""
 
@@ -712,7 +700,9 @@ def _one_by_one(
         if beside is not None and not _ended_process(beside):
             encounters += [replace(one, against=_placed(one.against, lives)) for one in beside.opponents]
         else:
-            encounters.append(Encounter(rival.name, rival.label, why=ENDED if alive else FINALISTS_ENDED))
+            ended = "the process ended, or overran its deadline, while the opponents were timed"
+            why = ended if alive else "every finalist ended its process"
+            encounters.append(Encounter(rival.name, rival.label, why=why))
     return replace(together, opponents=tuple(encounters))
 
 

@@ -48,7 +48,6 @@ LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, Obje
 """Ray's errors for a call that ends without a result: its process, its node or its result is gone."""
 MAX_STARTUP_DEATHS = 3
 MAX_FAILED_HEALTH_CHECKS = 3
-"""Health checks in a row that a device may fail."""
 DEVICE_POLL_SECONDS = 5.0
 """Time between two looks at the GPUs of a cluster."""
 NO_DEVICE_SECONDS = 60.0
@@ -232,8 +231,9 @@ class ActorHandle:
     It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). phase: of its
     calls, in the terms of outcomes; patience: seconds that a process may take to start, or to get the device, before a
     call's own seconds run; ready: the actor has said that it is; startup_deaths: how often in a row it ended without
-    having done anything; busy_seconds: time with a call under way once it was ready, of all the actors it has been;
-    _placed: the node's id, behind a reference that is ready once the actor has a place in the cluster.
+    having done anything; failed_checks: how often in a row the device was not well; busy_seconds: time with a call
+    under way once it was ready, of all the actors it has been; _placed: the node's id, behind a reference that is ready
+    once the actor has a place in the cluster.
     """
 
     phase: Literal["compile", "run"]
@@ -247,6 +247,7 @@ class ActorHandle:
     deadline: float = 0.0
     ready: bool = False
     startup_deaths: int = 0
+    failed_checks: int = 0
     busy_seconds: float = 0.0
     served: int = 0
     version: str = ""
@@ -384,7 +385,6 @@ class WorkerSet:
         ]
         self._compiler_ready: CompilerReady | None = None
         """The answer of the first compile worker that was ready, whose health kernel lanes need to start."""
-        self._failed_checks: dict[str, int] = {}
         self._noted: set[str] = set()
         self._started = self._device_seen = self._next_look = self._next_report = 0.0
 
@@ -447,7 +447,21 @@ class WorkerSet:
                 worker.version, worker.ready = answer.version, True
                 self._compiler_ready = self._compiler_ready or answer
             case LaneReady():
-                self._on_lane_ready(worker, answer)
+                worker.name = f"{answer.name} ({answer.uuid}) on {answer.machine}"
+                if self._gpu and answer.name != self.limits.name:
+                    article = "an" if answer.name[:1] in "AEIN" else "a"
+                    self.exclude(worker, f"it is {article} {answer.name}, and this run tunes for {self.limits.name}")
+                elif answer.fault:
+                    worker.failed_checks += 1
+                    if worker.failed_checks >= MAX_FAILED_HEALTH_CHECKS:
+                        self.exclude(worker, f"it failed {worker.failed_checks} health checks: {answer.fault}")
+                    else:
+                        worker.replace_actor()
+                else:
+                    if answer.note and worker.name not in self._noted:
+                        self._noted.add(worker.name)
+                        self.say(f"{worker.name} is used, but {answer.note}.")
+                    worker.failed_checks, worker.ready = 0, True
             case _:
                 cause = f"; most likely the reference function {self.task.reference_name} ends it"
                 self.on_startup_death(worker, answer, "while preparing the data", cause)
@@ -535,24 +549,6 @@ class WorkerSet:
             return ""
         held = f"tunings on this cluster: {'; '.join(others)}" if others else "by other Ray jobs, or not freed yet"
         return f"Waiting for a GPU: all {gpus:g} of the Ray cluster are in use ({held})"
-
-    def _on_lane_ready(self, lane: ActorHandle, answer: LaneReady) -> None:
-        lane.name = f"{answer.name} ({answer.uuid}) on {answer.machine}"
-        if self._gpu and answer.name != self.limits.name:
-            article = "an" if answer.name[:1] in "AEIN" else "a"
-            self.exclude(lane, f"it is {article} {answer.name}, and this run tunes for {self.limits.name}")
-        elif answer.fault:
-            failed = self._failed_checks[lane.name] = self._failed_checks.get(lane.name, 0) + 1
-            if failed >= MAX_FAILED_HEALTH_CHECKS:
-                self.exclude(lane, f"it failed {failed} health checks: {answer.fault}")
-            else:
-                lane.replace_actor()
-        else:
-            if answer.note and lane.name not in self._noted:
-                self._noted.add(lane.name)
-                self.say(f"{lane.name} is used, but {answer.note}.")
-            self._failed_checks.pop(lane.name, None)
-            lane.ready = True
 
     def _make_lane(self) -> Any:
         actor = self._lane_actor
