@@ -282,16 +282,19 @@ class _Judgement:
         self._first.device.leave()
         self._options.listener("compiling")
         built = building.result()
-        if not isinstance(built, BuiltKernels):
+        if not isinstance(built, tuple):
             return rejected(built), None
+        candidate, baseline, coverage = built
         findings = Findings(built, self._options.deadlines.check or CHECK_SECONDS[self._limits.kind])
         self._go_through(steps, only, findings)
-        passed, coverage = findings.passed(), built.coverage
+        passed = findings.passed()
         if (wrong := findings.wrong()) is not None:
             outcome, at = wrong
             verdict, remedy = rejected(outcome, passed), for_rejection(at)
             return replace(verdict, detail=f"{verdict.detail}; {remedy}") if remedy else verdict, None
-        timed = self._timed(built, min((step.workload for step in steps if not step.derived), key=self._task.bytes_of))
+        timed = self._timed(
+            candidate, min((step.workload for step in steps if not step.derived), key=self._task.bytes_of)
+        )
         if not isinstance(timed, Measured):
             return rejected(timed, passed), None
         made_up = {step.name: step for step in steps if step.derived}
@@ -308,9 +311,9 @@ class _Judgement:
             steps=tuple(passed),
             notes=tuple(notes),
             unexecuted=() if isinstance(coverage, str) or not findings.counting else coverage.unexecuted(),
-            artifacts={"candidate": built.candidate.digests, "baseline": built.baseline.digests},
+            artifacts={"candidate": candidate.digests, "baseline": baseline.digests},
         )
-        return verdict, (built.candidate, [step.workload for step in steps])
+        return verdict, (candidate, [step.workload for step in steps])
 
     def sanitize(self, suspects: Sequence[Suspect]) -> Sequence[Sanitized]:
         """The sanitizer's answers, once the memory of the examiners' buffers is free."""
@@ -324,7 +327,7 @@ class _Judgement:
     def _go_through(self, steps: Sequence[Step], only: str | None, findings: Findings) -> None:
         """The planned steps, then steps on sizes that enter blocks which none of them entered, then those for which no
         time was left before."""
-        coverage = findings.kernels.coverage
+        _, _, coverage = findings.kernels
         findings.reserve = REACHING_SHARE * findings.seconds if isinstance(coverage, Coverage) else 0.0
         self._run(steps, findings)
         findings.reserve = 0.0
@@ -365,7 +368,7 @@ class _Judgement:
         if isinstance(coverage, Coverage):
             marked = self._coverage(baseline, workloads, self._marked_baseline)
             coverage.plain = marked if isinstance(marked, Coverage) else None
-        return BuiltKernels(candidate, baseline, coverage)
+        return candidate, baseline, coverage
 
     def _coverage(
         self, candidate: Candidate, workloads: Sequence[Workload], marked: dict[TypesKey, MarkedArtifact]
@@ -384,7 +387,7 @@ class _Judgement:
             marked[key] = artifact
         return Coverage(candidate, {key: marked[key] for key in map(types_key, workloads)})
 
-    def _timed(self, built: BuiltKernels, workload: Workload) -> Outcome:
+    def _timed(self, candidate: Candidate, workload: Workload) -> Outcome:
         """The candidate timed on a workload, against the device's roofs."""
         task, first, listener = self._task, self._first, self._options.listener
         first.device.take()
@@ -399,7 +402,7 @@ class _Judgement:
             self._roofline = roofs if isinstance(roofs, Roofline) else Roofline()
         floor = self._roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic) or 0.0
         listener(f"checking timed launches on {workload.name}")
-        answer = first.call("visit", built.candidate, [workload.name], replace(QUICK, floor=floor))
+        answer = first.call("visit", candidate, [workload.name], replace(QUICK, floor=floor))
         outcome: Outcome = answer[workload.name] if isinstance(answer, dict) else answer
         if isinstance(outcome, LaunchFailed) and outcome.sticky:
             first.examiner.end()

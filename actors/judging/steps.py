@@ -49,6 +49,8 @@ MAX_LAUNCHES = 20
 """Launches in one step, which share its deadline."""
 MAX_SETS = 8
 """Device memory of a step, with its sets and expected results, as a multiple of its workload's bytes."""
+BuiltKernels = tuple[Candidate, Candidate, Coverage | str]
+"""The candidate, the baseline, and the count of the candidate's parts that run, or a clause on why nothing counts."""
 MAX_PREPARED_STEPS = 8
 """Steps that each process prepares before one of them is used: their files take disk space."""
 MAX_HOST_BYTES = 16 << 20
@@ -110,15 +112,6 @@ def process_count(limits: DeviceLimits) -> int:
     if limits.kind == "cpu":
         return 1
     return max(1, min(MAX_PROCESSES, len(os.sched_getaffinity(0)) // CORES_PER_PROCESS))
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltKernels:
-    """The kernels that steps launch. coverage: counts the parts of the candidate that run, or why nothing counts."""
-
-    candidate: Candidate
-    baseline: Candidate
-    coverage: Coverage | str
 
 
 @dataclass(slots=True)
@@ -390,14 +383,13 @@ class StepRunner:
         findings.extend(self.device.take())
         if (skipped := self.try_plain(step, findings)) is not None:
             return skipped
-        kernels = findings.kernels
-        result: Passed | Skipped | Outcome = self.call("verify", kernels.candidate, kernels.baseline, step)
+        result: Passed | Skipped | Outcome = self.call("verify", *findings.kernels[:2], step)
         if not isinstance(result, Passed):
             return result
         # On a workload of the task's all edges; on derived ones, of which there are hundreds, one of two.
         every = step.contents.kind == "task" and not step.derived
         for edge in EDGES if every else [EDGES[place % 2]]:
-            beyond = self._at_edges(kernels, step, edge) if self._arrays(edge) else None
+            beyond = self._at_edges(*findings.kernels[:2], step, edge) if self._arrays(edge) else None
             if isinstance(beyond, str):
                 findings.unchecked.setdefault(beyond)
             elif beyond is not None:
@@ -415,7 +407,7 @@ class StepRunner:
 
     def try_plain(self, step: Step, findings: Findings) -> Skipped | None:
         """Prepares `step` and launches the baseline in it: why the step is left out, or None."""
-        baseline, short = findings.kernels.baseline, math.inf
+        (_, baseline, _), short = findings.kernels, math.inf
         if step.derived and not self.is_cold(step):
             short = self.deadlines.made_up_step(findings.seconds)
         # With prepared contents none of the user's code runs.
@@ -452,7 +444,7 @@ class StepRunner:
         self.path = None
         if (skipped := self.try_plain(step, findings)) is not None:
             return skipped.reason != "plain kernel"
-        return not self._fails_at(findings.kernels.baseline, step, self._arrays("end"), "end")
+        return not self._fails_at(findings.kernels[1], step, self._arrays("end"), "end")
 
     def _prepare(self, step: Step, seconds: float) -> Skipped | None:
         """Has the data of `step` lie in the process."""
@@ -485,7 +477,7 @@ class StepRunner:
 
     def _cover(self, step: Step, findings: Findings) -> None:
         """Counts the parts that run in a launch on this step's data; where one fails, nothing is known any more."""
-        key, coverage = types_key(step.workload), findings.kernels.coverage
+        key, (_, _, coverage) = types_key(step.workload), findings.kernels
         for one in (coverage, coverage.plain) if isinstance(coverage, Coverage) else ():
             if one is None or not findings.counting or not one.wanted(key):
                 continue
@@ -503,12 +495,12 @@ class StepRunner:
         roles = ("in",) if edge == "read-only" else ("in", "inout", "out")
         return [argument.name for argument in self.task.arguments if argument.role in roles]
 
-    def _at_edges(self, kernels: BuiltKernels, step: Step, edge: Edge) -> Outcome | str | None:
+    def _at_edges(self, candidate: Candidate, baseline: Candidate, step: Step, edge: Edge) -> Outcome | str | None:
         """A rejection where the candidate, and not the baseline, fails with arrays at this edge. Otherwise None, or
         why nothing is known."""
         arrays = self._arrays(edge)
         self.listener(f"checking accesses outside of arrays on {step.name}")
-        result = self.call("try_edges", kernels.candidate, step, arrays, edge)
+        result = self.call("try_edges", candidate, step, arrays, edge)
         if result is True:
             return None
         if result is False:
@@ -521,10 +513,10 @@ class StepRunner:
         if not isinstance(result, Crashed | LaunchFailed):
             failed: Outcome = result
             return failed
-        if self._fails_at(kernels.baseline, step, arrays, edge):
+        if self._fails_at(baseline, step, arrays, edge):
             return f"accesses outside of arrays were not looked for on {step.name}: the baseline makes some"
         # The first array that makes the candidate fail when it alone lies there; all where none does alone.
-        alone = (name for name in arrays if self._fails_at(kernels.candidate, step, [name], edge))
+        alone = (name for name in arrays if self._fails_at(candidate, step, [name], edge))
         name, where = next(alone, ", ".join(sorted(arrays))), f"on {step.name}: a launch fails when"
         if edge == "read-only":
             detail = f"{where} arrays declared `in` cannot be written: {describe(result)}"
@@ -547,10 +539,10 @@ def run_steps(
     """Goes through `steps`, which follow those of `findings`, the first ones first, until one rejects the candidate.
     Steps on workloads of more than `max_bytes` are the first runner's alone. prepare: begins to prepare steps by their
     places. Raises the error of a runner."""
-    first, kernels, start = runners[0], findings.kernels, len(findings.steps)
+    first, start = runners[0], len(findings.steps)
     findings.steps += steps
     for place, step in enumerate(steps, start):
-        if (reason := excluded(kernels.candidate, kernels.baseline, step, first.limits)) is not None:
+        if (reason := excluded(*findings.kernels[:2], step, first.limits)) is not None:
             findings.note(place, reason)
     places = [at for at in range(start, len(findings.steps)) if at not in findings.results and findings.wanted(at)]
     light = [at for at in places if first.task.bytes_of(findings.steps[at].workload) <= max_bytes]

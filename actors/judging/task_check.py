@@ -105,8 +105,7 @@ def check_reference(
 
 def meant_for(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
     """The workloads for a device, tuned and held-out ones."""
-    kind = limits.kind
-    return (*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True))
+    return tuple(one for one in task.workloads if limits.kind in one.devices)
 
 
 def check_task(
@@ -116,7 +115,7 @@ def check_task(
     mistake. limits: of the task's device, which need not be here for CUDA; index: of a present OpenCL device, whose
     driver compiles."""
     preload(limits.backend)
-    workloads = [one for one in task.workloads if limits.kind in one.devices] or list(task.workloads)
+    workloads = meant_for(task, limits) or task.workloads
     small = small_workload(task, workloads)
     right, unchecked = list[str](), list[str]()
     for kernel, why in require_signatures(task, limits.backend).items():
@@ -136,7 +135,7 @@ def check_task(
 
 
 def _check_baseline(
-    task: Task, limits: DeviceLimits, index: int, workloads: list[Workload], right: list[str], unchecked: list[str]
+    task: Task, limits: DeviceLimits, index: int, workloads: Sequence[Workload], right: list[str], unchecked: list[str]
 ) -> None:
     """Compiles the baseline for each combination of types, and tries its launch on each workload, on paper."""
     template = task.sources(limits.backend).baseline.template

@@ -254,11 +254,6 @@ class ActorHandle:
     _placed: Any = None
 
     @property
-    def title(self) -> str:
-        """The name at the beginning of a sentence."""
-        return self.name[0].upper() + self.name[1:]
-
-    @property
     def state(self) -> str:
         """One of starting, idle, waiting (for the device) and busy."""
         if not self.ready:
@@ -375,13 +370,13 @@ class WorkerSet:
         self._lane_class, self._holder = lane_class, this_process()
         self._gpu = BACKENDS[limits.backend].pinned_by_ray
         wait = self.deadlines.start
-        self.lanes = [ActorHandle("run", self._make_lane, f"lane {at}", wait, seed) for at in range(lanes)]
+        self.lanes = [ActorHandle("run", self._make_lane, f"Lane {at}", wait, seed) for at in range(lanes)]
 
         def make_compiler() -> Any:
             return self._compile_actor.remote(compile_class, limits, index)
 
         self.compilers = [
-            ActorHandle("compile", make_compiler, f"compile worker {at}", wait) for at in range(compilers)
+            ActorHandle("compile", make_compiler, f"Compile worker {at}", wait) for at in range(compilers)
         ]
         self._compiler_ready: CompilerReady | None = None
         """The answer of the first compile worker that was ready, whose health kernel lanes need to start."""
@@ -420,12 +415,8 @@ class WorkerSet:
         for worker in self.workers:
             worker.end()
 
-    def group_of(self, worker: ActorHandle) -> list[ActorHandle]:
-        """All workers of its kind."""
-        return self.lanes if worker.phase == "run" else self.compilers
-
     def others_ready(self, worker: ActorHandle) -> bool:
-        return any(other.ready for other in self.group_of(worker) if other is not worker)
+        return any(other.ready for other in self.workers if other is not worker and other.phase == worker.phase)
 
     def request_ready(self, worker: ActorHandle) -> None:
         """Has `worker` make itself ready, unless it is or is at it. Lanes begin once a compile worker is ready."""
@@ -477,9 +468,9 @@ class WorkerSet:
         """Takes a worker out. Raises `PoolError` when it was the last."""
         worker.end()
         worker.calls.clear()
-        group = self.group_of(worker)
+        group = self.lanes if worker.phase == "run" else self.compilers
         group.remove(worker)
-        sentence = f"{worker.title} is excluded: {why}."
+        sentence = f"{worker.name} is excluded: {why}."
         if not group:
             raise PoolError(f"{sentence} No other is left.")
         self.say(sentence)
@@ -494,7 +485,7 @@ class WorkerSet:
             return
         why = f"its process ended {worker.startup_deaths} times {when}: {describe(outcome).rstrip('.')}"
         if not self.others_ready(worker):
-            raise PoolError(f"{worker.title} cannot be used: {why}{cause}.")
+            raise PoolError(f"{worker.name} cannot be used: {why}{cause}.")
         self.exclude(worker, why)
 
     def report_waiting(self, needed: Sequence[ActorHandle]) -> None:
@@ -514,7 +505,7 @@ class WorkerSet:
         else:
             with contextlib.suppress(GetTimeoutError, *LOST):
                 said = ray.get(placed.actor.waiting_for.remote(), timeout=ANSWER_SECONDS)
-                clause = said and f"{placed.title} is {said}"
+                clause = said and f"{placed.name} is {said}"
         # The next report comes not later than at the end of the time that is left.
         left = self._seconds_left()
         self._next_report = now + max(0.0, min(REPORT_EVERY_SECONDS, left))
