@@ -62,8 +62,8 @@ class Deadlines:
     """Seconds: to compile one source; to check and time one workload, or to run one step of a verdict, once its data is
     there; to make that data, which is mostly the reference's time. check: for all steps of a verdict on workloads that
     were made up; by the kind of device if left out. roofs: to compile the kernels that measure a device's roofs, and to
-    measure them. start: to start an actor or get hold of the device (others may be using both); grace: added for a lane
-    that keeps its own deadline, before it is itself taken to hang."""
+    measure them. start: to start an actor or get hold of the device (others may be using both), before a call's own
+    seconds run; grace: added for a lane, which keeps its own deadlines, before it is itself taken to hang."""
 
     compile: float = 60.0
     run: float = 20.0

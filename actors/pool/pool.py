@@ -490,7 +490,7 @@ class Pool:
             lane.begin(GATE, 0.0, "acquire")
         packed = pack(job.candidate, names, {name: self._precision_of(name) for name in names})
         seconds = self.workers.deadlines.run * len(names)
-        lane.begin(job, seconds, "visit_packed", packed, seconds, grace=self.workers.deadlines.grace)
+        lane.begin(job, seconds, "visit_packed", packed, seconds)
 
     def _precision_of(self, workload: str) -> Precision:
         """The usual precision, with the floor. Clear losers to the fastest on this workload are dropped, unless energy
@@ -525,7 +525,7 @@ class Pool:
             job.set_result(result)
         elif job is not GATE:
             (result,) = unpack(result)
-            worker.startup_deaths, worker.served = 0, worker.served + 1
+            worker.startup_deaths = 0
             if isinstance(job, Job):
                 self._on_visited(worker, call, result, seconds)
                 return
@@ -575,9 +575,9 @@ class Pool:
     def _on_overdue(self, worker: ActorHandle) -> None:
         if not worker.ready and self.in_flight and self.workers.others_ready(worker):
             # It waits for a place in the cluster that others use; the ready workers do the work.
-            worker.deadline += worker.patience
+            worker.deadline += worker.deadlines.start
             return
-        patience = 0.0 if worker.ready else worker.patience
+        patience = 0.0 if worker.ready else worker.deadlines.start
         call, seconds = worker.end_call()
         if call.job is GATE:
             call, seconds = worker.end_call()

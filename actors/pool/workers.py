@@ -48,8 +48,6 @@ LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, Obje
 """Ray's errors for a call that ends without a result: its process, its node or its result is gone."""
 MAX_STARTUP_DEATHS = 3
 MAX_FAILED_HEALTH_CHECKS = 3
-DEVICE_POLL_SECONDS = 5.0
-"""Time between two looks at the GPUs of a cluster."""
 NO_DEVICE_SECONDS = 60.0
 """Timeout for a cluster without any GPU."""
 ANSWER_SECONDS = 1.0
@@ -221,7 +219,6 @@ class ActorCall:
     reference: Any
     seconds: float
     job: Any
-    grace: float
 
 
 @dataclass(slots=True)
@@ -229,17 +226,16 @@ class ActorHandle:
     """An actor that can be replaced: `make` starts one.
 
     It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). phase: of its
-    calls, in the terms of outcomes; patience: seconds that a process may take to start, or to get the device, before a
-    call's own seconds run; ready: the actor has said that it is; startup_deaths: how often in a row it ended without
-    having done anything; failed_checks: how often in a row the device was not well; busy_seconds: time with a call
-    under way once it was ready, of all the actors it has been; _placed: the node's id, behind a reference that is ready
-    once the actor has a place in the cluster.
+    calls, in the terms of outcomes; ready: the actor has said that it is; startup_deaths: how often in a row it ended
+    without having done anything; failed_checks: how often in a row the device was not well; busy_seconds: time with a
+    call under way once it was ready, of all the actors it has been; _placed: the node's id, behind a reference that is
+    ready once the actor has a place in the cluster.
     """
 
     phase: Literal["compile", "run"]
     make: Callable[[], Any]
     name: str
-    patience: float
+    deadlines: Deadlines
     seed: int = 0
     actor: Any = None
     calls: deque[ActorCall] = field(default_factory=deque)
@@ -249,7 +245,6 @@ class ActorHandle:
     startup_deaths: int = 0
     failed_checks: int = 0
     busy_seconds: float = 0.0
-    served: int = 0
     version: str = ""
     _placed: Any = None
 
@@ -276,9 +271,9 @@ class ActorHandle:
         alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}  # type: ignore[no-untyped-call]
         return self.node is not None and self.node not in alive
 
-    def begin(self, job: Any, seconds: float, method: str, *arguments: Any, grace: float = 0.0) -> None:
-        """Makes a call, behind those under way. grace: further seconds, for an actor that keeps the deadline itself."""
-        self.calls.append(ActorCall(self.actor.call.remote(method, *arguments), seconds, job, grace))
+    def begin(self, job: Any, seconds: float, method: str, *arguments: Any) -> None:
+        """Makes a call, behind those under way."""
+        self.calls.append(ActorCall(self.actor.call.remote(method, *arguments), seconds, job))
         if len(self.calls) == 1:
             self._begin_first()
 
@@ -315,8 +310,11 @@ class ActorHandle:
     def _begin_first(self) -> None:
         first = self.calls[0]
         self.started = time.monotonic()
-        patience = self.patience if first.job is GATE or not self.ready else 0.0
-        self.deadline = self.started + first.seconds + first.grace + patience
+        self.deadline = self.started + first.seconds
+        if self.phase == "run":
+            self.deadline += self.deadlines.grace
+        if first.job is GATE or not self.ready:
+            self.deadline += self.deadlines.start
 
 
 def result_of(reference: Any) -> Any:
@@ -367,21 +365,15 @@ class WorkerSet:
         self.task, self.limits, self.seed, self.say = task, limits, seed, say
         self.deadlines = deadlines or Deadlines()
         self._index, self._workloads, self._seconds_left = index, tuple(workloads), seconds_left
-        self._lane_class, self._holder = lane_class, this_process()
+        self._lane_class, self._compile_class, self._holder = lane_class, compile_class, this_process()
         self._gpu = BACKENDS[limits.backend].pinned_by_ray
-        wait = self.deadlines.start
-        self.lanes = [ActorHandle("run", self._make_lane, f"Lane {at}", wait, seed) for at in range(lanes)]
-
-        def make_compiler() -> Any:
-            return self._compile_actor.remote(compile_class, limits, index)
-
-        self.compilers = [
-            ActorHandle("compile", make_compiler, f"Compile worker {at}", wait) for at in range(compilers)
-        ]
+        handle = partial(ActorHandle, deadlines=self.deadlines)
+        self.lanes = [handle("run", self._make_lane, f"Lane {at}", seed=seed) for at in range(lanes)]
+        self.compilers = [handle("compile", self._make_compiler, f"Compile worker {at}") for at in range(compilers)]
         self._compiler_ready: CompilerReady | None = None
         """The answer of the first compile worker that was ready, whose health kernel lanes need to start."""
         self._noted: set[str] = set()
-        self._started = self._device_seen = self._next_look = self._next_report = 0.0
+        self._started = self._device_seen = self._next_report = 0.0
 
     @property
     def workers(self) -> list[ActorHandle]:
@@ -429,7 +421,7 @@ class WorkerSet:
             workloads = self._workloads if worker.seed == self.seed else ()
             seconds = self.deadlines.prepare * (1 + len(workloads))
             health = self._compiler_ready.health
-            worker.begin(None, seconds, "start", health, workloads, worker.seed, seconds, grace=self.deadlines.grace)
+            worker.begin(None, seconds, "start", health, workloads, worker.seed, seconds)
 
     def on_started(self, worker: ActorHandle, answer: CompilerReady | LaneReady | Crashed | TimedOut) -> None:
         """`worker` has answered whether it is ready. Raises `PoolError` where no other can work."""
@@ -492,8 +484,13 @@ class WorkerSet:
         """Says, now and then, why none of the `needed` lanes works: others hold the GPUs of the cluster, or another
         process uses the device. Raises `OutOfTime` where no time is left to wait, and `PoolError` where the cluster
         has had no GPU for a while."""
-        self._require_device()
         now = time.monotonic()
+        if not self._gpu or any(lane.ready for lane in self.lanes) or total("GPU") >= 1:
+            self._device_seen = now
+        elif now - self._device_seen > NO_DEVICE_SECONDS:
+            raise PoolError(
+                "The Ray cluster has no GPU any more: bring the node back and continue with `tunesmith resume`."
+            )
         if now < self._next_report or any(lane.state in ("busy", "idle") for lane in needed):
             return
         waiting = [lane for lane in needed if lane.calls and now - lane.started > REPORT_AFTER_SECONDS]
@@ -517,20 +514,6 @@ class WorkerSet:
         if clause:
             self.say(f"{clause}.")
 
-    def _require_device(self) -> None:
-        """Raises `PoolError` when lanes wait for GPUs and the cluster has had none for a while."""
-        now = time.monotonic()
-        if not self._gpu or any(lane.ready for lane in self.lanes):
-            self._device_seen = now
-        elif now >= self._next_look:
-            self._next_look = now + DEVICE_POLL_SECONDS
-            if total("GPU") >= 1:
-                self._device_seen = now
-            elif now - self._device_seen > NO_DEVICE_SECONDS:
-                raise PoolError(
-                    "The Ray cluster has no GPU any more: bring the node back and continue with `tunesmith resume`."
-                )
-
     def _why_no_gpu(self) -> str:
         """A clause on who has the GPUs; empty where workers may just be slow to start."""
         gpus = total("GPU")
@@ -546,3 +529,6 @@ class WorkerSet:
         if self._gpu:
             actor = actor.options(name=f"{self._holder} [{uuid.uuid4().hex}]", namespace=NAMESPACE)
         return actor.remote(self._lane_class, self._shared_task, self.limits, self._index, self._holder)
+
+    def _make_compiler(self) -> Any:
+        return self._compile_actor.remote(self._compile_class, self.limits, self._index)

@@ -60,7 +60,6 @@ def test_a_lost_node_loses_nothing(two_nodes: Any) -> None:
 def test_a_lost_node_that_does_not_come_back_is_a_sentence(two_nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, node = two_nodes
     monkeypatch.setattr("tunesmith.actors.pool.workers.NO_DEVICE_SECONDS", 5.0)
-    monkeypatch.setattr("tunesmith.actors.pool.workers.DEVICE_POLL_SECONDS", 1.0)
     with (
         make_pool(compilers=2, visit_seconds=0.02) as pool,
         pytest.raises(PoolError, match=r"has no GPU any more: .* `tunesmith resume`\.$"),
