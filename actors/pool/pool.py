@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import ray
-from ray.exceptions import NodeDiedError, ObjectLostError
+from ray.exceptions import NodeDiedError, ObjectLostError, RayTaskError
 from ray.util.metrics import Counter, Gauge
 
 from tunesmith.actors.judging.judge import CandidateVerdict, Question
@@ -35,7 +35,6 @@ from tunesmith.actors.pool.workers import (
     ActorHandle,
     WorkerSet,
     describe_loss,
-    result_of,
 )
 from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS
@@ -233,7 +232,7 @@ class Pool:
 
     def submit(self, request: EvaluationRequest) -> None:
         """Begins an evaluation, which `collect` gives when it has ended."""
-        self._begin(request, self._quarantine.get(request.key))
+        self._begin(request)
 
     def collect(self, timeout: float = 1.0) -> list[tuple[EvaluationRequest, Evaluation]]:
         """Evaluations that have ended, in the order they ended; waits up to `timeout` seconds for the first."""
@@ -401,15 +400,13 @@ class Pool:
             worker.reset_in_place()
         return answer.result()
 
-    def _begin(self, request: EvaluationRequest, known: Failure | None = None, *, compile_only: bool = False) -> Job:
-        """A job for `request`, which ends at once with a failure that is `known`."""
-        sources: dict[TypesKey, Specialised] = {}
-        for workload in map(self.task.workload, request.workloads):
-            if (key := types_key(workload)) not in sources:
-                sources[key] = specialise(request.template, request.config, workload.types)
+    def _begin(self, request: EvaluationRequest, *, compile_only: bool = False) -> Job:
+        """A job for `request`, which ends at once with a failure that is known."""
+        types = {types_key(workload): workload.types for workload in map(self.task.workload, request.workloads)}
+        sources = {key: specialise(request.template, request.config, one) for key, one in types.items()}
         job = Job(request, sources, compile_only)
         self.in_flight += 1
-        if known is not None:
+        if not compile_only and (known := self._quarantine.get(request.key)) is not None:
             self._fail(job, known)
             return job
         for digest, source in {source.digest: source for source in sources.values()}.items():
@@ -504,20 +501,24 @@ class Pool:
         call, seconds = worker.end_call()
         job = call.job
         try:
-            result = result_of(call.reference)
+            result = ray.get(call.reference)
         except LOST as error:
             if job is GATE:
                 return  # the call behind it tells
             # The evaluation is not to blame for a lost node, nor for a result that was lost after it was there.
-            blameless = worker.node_is_gone or isinstance(error, ObjectLostError | NodeDiedError)
+            alive = [None, *(one["NodeID"] for one in ray.nodes() if one["Alive"])]  # type: ignore[no-untyped-call]
+            blameless = worker.node not in alive or isinstance(error, ObjectLostError | NodeDiedError)
             outcome = Crashed(worker.phase, describe_loss(error))
             self._retry_all(worker.replace_actor())
             self._on_lost(worker, call, outcome, seconds, blameless=blameless)
             return
-        except TunesmithError as error:
-            if job is not None:
+        except RayTaskError as error:
+            # A user's mistake is raised as it was there.
+            if not isinstance(error.cause, TunesmithError):
                 raise
-            self.workers.on_mistake(worker, error)
+            if job is not None:
+                raise error.cause from None
+            self.workers.on_mistake(worker, error.cause)
             return
         if job is None:
             self.workers.on_started(worker, result)

@@ -25,7 +25,6 @@ from ray.exceptions import (
     ObjectLostError,
     OutOfMemoryError,
     RayActorError,
-    RayTaskError,
     WorkerCrashedError,
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -265,12 +264,6 @@ class ActorHandle:
         except (GetTimeoutError, *LOST):
             return None
 
-    @property
-    def node_is_gone(self) -> bool:
-        """Whether the node it ran on has left the cluster."""
-        alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}  # type: ignore[no-untyped-call]
-        return self.node is not None and self.node not in alive
-
     def begin(self, job: Any, seconds: float, method: str, *arguments: Any) -> None:
         """Makes a call, behind those under way."""
         self.calls.append(ActorCall(self.actor.call.remote(method, *arguments), seconds, job))
@@ -315,16 +308,6 @@ class ActorHandle:
             self.deadline += self.deadlines.grace
         if first.job is GATE or not self.ready:
             self.deadline += self.deadlines.start
-
-
-def result_of(reference: Any) -> Any:
-    """The result behind `reference`. A mistake of the user's that a worker found is raised as it was there."""
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        if isinstance(error.cause, TunesmithError):
-            raise error.cause from None
-        raise
 
 
 def describe_loss(error: Exception) -> str:

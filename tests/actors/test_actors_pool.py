@@ -12,10 +12,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import ray
 from pretence import LIMITS, TASK, drain
 
 from tunesmith.actors.pool.pool import Pool
-from tunesmith.actors.pool.workers import ActorHandle, PoolError, WorkerSet, result_of
+from tunesmith.actors.pool.workers import ActorHandle, PoolError, WorkerSet
 from tunesmith.actors.workers import Deadlines, LaneReady
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import NoDevice, OutOfTime
@@ -173,7 +174,7 @@ class TestTroubles:
 
 
 def pid_of(worker: ActorHandle) -> int:
-    return int(result_of(worker.actor.__ray_call__.remote(lambda _: os.getpid())))
+    return int(ray.get(worker.actor.__ray_call__.remote(lambda _: os.getpid())))
 
 
 def kill_at_work(pool: Pool, worker: ActorHandle) -> list[tuple[EvaluationRequest, Evaluation]]:
