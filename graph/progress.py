@@ -1,4 +1,4 @@
-"""What a run shows while it works: one `Progress` for each thing that happens, and who listens."""
+"""The progress of a run: one `Progress` for each event, and its listeners."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ class Progress:
 
     @property
     def account(self) -> str:
-        """The results of the search so far, in words. The best is given as a time: one visit to the baseline does not
-        tell the speed-up; the final comparison does."""
+        """The results of the search so far, in words; no speed-up, which is measured only at the end."""
         parts = []
         if self.best is not None and self.best_seconds is not None:
             share = ""

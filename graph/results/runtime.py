@@ -58,7 +58,7 @@ Given = Mapping[str, Any]
 
 
 class KernelError(RuntimeError):
-    """The CUDA driver refuses a call, machine code is damaged, or a source does not compile; the message says which."""
+    """The CUDA driver refuses a call, machine code is damaged, or a source does not compile."""
 
 
 class KernelChoice(NamedTuple):
@@ -296,8 +296,7 @@ class Kernels:
         return Library("libcuda.so.1")
 
     def use(self, device: int) -> str:
-        """CUDA: makes the primary context of a device, in which PyTorch and CuPy work, current on this thread. Returns
-        the device's architecture, such as "sm_90"."""
+        """CUDA: makes the device's primary context current on this thread; gives its architecture, such as "sm_90"."""
         get, number = self.driver.get, self.driver.get(ctypes.c_int, "cuDeviceGet", device)
         self.driver.call("cuCtxSetCurrent", get(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", number))
         major, minor = (get(ctypes.c_int, "cuDeviceGetAttribute", which, number).value for which in (MAJOR, MINOR))
@@ -336,7 +335,7 @@ def _assignments(names: Sequence[str], values: Sequence[Any]) -> str:
 
 
 def numpy_type(name: str) -> Any:
-    """The NumPy type of a data type; types that NumPy lacks are those of the package ml_dtypes."""
+    """The NumPy type of a data type, which comes from the package ml_dtypes where NumPy has none."""
     import numpy
 
     name = ARRAY_TYPES.get(name, name)
@@ -475,7 +474,7 @@ def _nvidia(kind: str) -> list[Path]:
 
 
 def show_choice(folder: Path, given: Sequence[str]) -> str:
-    """What `python dispatch.py n=1000 T=float32` prints: the kernel of a shape, and its launch. Raises SystemExit."""
+    """The program dispatch.py, as in `python dispatch.py n=1000 T=float32`: a shape's kernel and its launch."""
     kernels = Kernels(folder)
     values, known = dict(item.partition("=")[::2] for item in given), (*kernels.sizes, *kernels.types)
     sizes = tuple(int(values[name]) for name in kernels.sizes if values.get(name, "").isdecimal())
@@ -491,8 +490,7 @@ def show_choice(folder: Path, given: Sequence[str]) -> str:
 
 
 def run_workload(folder: Path, given: Sequence[str]) -> int:
-    """What `python launch.py [WORKLOAD]` does: one launch of a folder's kernel, on a measured shape, compared with the
-    reference. CUDA needs CuPy. Returns the exit code."""
+    """The program launch.py: a launch of a folder's kernel on a measured shape, compared with the reference."""
     import numpy
 
     kernels = Kernels(folder.parent)

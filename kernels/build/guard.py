@@ -58,8 +58,8 @@ CLOCK_WORDS = frozenset(
         *(f"clock_read_{kind}{of}" for kind in ("", "hilo_") for of in ("device", "work_group", "sub_group")),
     }
 )
-"""Functions by which a kernel can tell one launch from another: clang's for clocks and the like, and those of
-cl_khr_kernel_clock. In CUDA the compiled code tells."""
+"""Functions by which a kernel can tell one launch from another: clang's built-ins for clocks and the like, and the
+functions of cl_khr_kernel_clock. In CUDA the compiled code tells."""
 PRAGMA_WORDS = frozenset({"_Pragma", "__pragma"})
 """Operators that could name a file, and that no tokens may be pasted to: a macro of that name would forbid its use."""
 PROTECTED = FILE_WORDS | ASM_WORDS | PRAGMA_WORDS

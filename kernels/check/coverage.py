@@ -22,8 +22,8 @@ MAX_LINES_SHOWN = 12
 @dataclass(frozen=True, slots=True)
 class Unexecuted:
     """Blocks that ran in no check. types: of the workloads they were compiled for, such as "T=float16"; count: how many
-    there are, of how many; lines: of the template's source where they stand, sorted, those that only such blocks come
-    from; shared: further such lines, which the plain kernel has too and did not run either."""
+    there are, of how many; lines: the lines of the template's source, sorted, that only such blocks come from; shared:
+    further such lines, which the plain kernel has too and did not run either."""
 
     types: str
     count: int

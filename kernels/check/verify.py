@@ -40,11 +40,11 @@ HEAVY_FACTOR = 8.0
 """The same for the largest error on contents of which a few elements have it (`HEAVY`)."""
 LONG_FACTOR = 16.0
 """The same on sizes beyond the task's own, as far as they are longer: sums on tensor cores, which cut bits off, lose in
-proportion to their length, and those of FMAs to its root."""
+proportion to their length, and sums of FMAs to its root."""
 ACCURACY_FREE = 0.25
 """Root mean square error, as a share of the tolerance, below which no comparison with the baseline is made."""
 ACCURACY_ELEMENTS = 4096
-"""Elements of an output below which the root mean square says little: it is that of a few roundings."""
+"""Elements of an output below which the root mean square says little, as it comes of a few roundings."""
 
 
 Measured = WrongResult | dict[str, Deviation]

@@ -47,7 +47,7 @@ FLOAT32_ROUNDING = 2.0**-23
 ROUNDING_ATTEMPTS = 3
 """Repetitions of it, as changes can cancel: of sums of two products that cancel, one in 100,000 remains."""
 MAX_DRAWN_CHANGES = 1_000_003
-"""Changes that are drawn for an array, which repeats them: a prime, so that no row holds those of another."""
+"""Changes that are drawn for an array, which repeats them: a prime, so that no two rows hold the same changes."""
 ROUNDING_FACTOR = 16.0
 """Error of a result that is accepted, in multiples of what such changes make: sums in another order, exponentials of
 large arguments."""
@@ -99,7 +99,7 @@ class WorkloadData:
     """Everything a launch on `workload` needs, on `device`, drawn from `seed` as `kind` says.
 
     sets: how many sets of buffers there are, as many as cold caches need or `max_sets`; set_bytes: bytes of one;
-    touched_bytes: those that a launch reads or writes, at least, by what the task says of its traffic.
+    touched_bytes: the least bytes that a launch reads or writes, by the task's account of its traffic.
     alignment: bytes that arrays start at multiples of, or as many as the device needs, where that is more; where they
     lie is drawn from `layout_seed`, anew for each object. prepared: the contents and the expected results, where they
     were made before; else they are made here, and the reference is called. `max_bytes` bounds the device memory taken.
@@ -126,8 +126,8 @@ class WorkloadData:
         self.layout_seed = secrets.randbits(64)
         arranging = np.random.default_rng(self.layout_seed)
         self.places, self.set_bytes = self._arranged(arranging)
-        # Around arrays mostly a NaN of 16 bits and more, which shows a kernel that multiplies by zero what it reads
-        # beside an array; otherwise any byte.
+        # Around arrays mostly a NaN of 16 bits and more, which shows a kernel that reads beside an array and multiplies
+        # by zero; otherwise any byte.
         self._zone = _nan_bytes(arranging) if arranging.random() < 0.75 else (int(arranging.integers(1, 256)),)
         # In outputs a NaN that computing does not give, of fewer than 16 bits that of the data type.
         self._poison = {

@@ -1,4 +1,4 @@
-"""The contents of buffers: those that a task declares, and others that a candidate must be right on as well.
+"""The contents of buffers: a task's declared ones, and others that a candidate must be right on as well.
 
 Owns the kinds of contents (`KINDS`), which of them a task has, and drawing them in an array's own precision. A search
 visit uses the task's own; the full verdict (`tunesmith.kernels.check.verify`) goes through all kinds.
@@ -117,7 +117,7 @@ DEFINED = ("task", "edges", "nans")
 """Where a NaN of the reference counts as its result. Under other kinds a NaN comes of arithmetic that the task does not
 speak of, such as infinity less infinity, and an element that should be one may be anything."""
 HEAVY = ("outliers", "heavy_tails", "sorted")
-"""Where the largest rounding errors are those of a few elements, in which large terms or partial sums happen to cancel:
+"""Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel:
 an order of a sum that is as good as another has several times its largest error, and so do tensor cores, which cut off
 the bits that an FMA rounds."""
 COMPARABLE = tuple(kind for kind in KINDS if kind not in (*HEAVY, "ties"))
@@ -188,7 +188,7 @@ def _keep_part(
     rng: np.random.Generator,
 ) -> None:
     """Has the second variant differ from the first by no more than `change` says (see `Contents`): a kernel that looks
-    at a part of its data, and leaves what is there when that part is right, is wrong elsewhere."""
+    at a part of its data, and leaves the result of another launch where that part is right, is wrong elsewhere."""
     chosen = int(rng.integers(len(shapes)))
     for number, (name, shape) in enumerate(shapes.items()):
         kept = first[name].copy()
@@ -238,8 +238,8 @@ def spread(xp: Any, block: Any, count: int, rng: np.random.Generator) -> Any:
 def _integers(
     kind: str, declared: Fill, count: int, row: int, dtype: DataType, rng: np.random.Generator, variant: int
 ) -> NDArray[Any]:
-    """Whole numbers within what the task declares, as they may be indices; where it declares nothing, of the whole
-    type, or of so much of it that sums of thousands are no larger than the type."""
+    """Whole numbers within the range that the task declares, as they may be indices; where it declares none, within
+    the type's, or within a part of it that keeps sums of thousands of them in the type."""
     storage = dtype.storage
     low, high = map(int, dtype.span)
     match declared.kind:

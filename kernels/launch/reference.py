@@ -1,4 +1,4 @@
-"""A task's reference: calling it, what it gets, what must come back, and which arithmetic errors it meets.
+"""A task's reference: calling it, its arguments and results, and the arithmetic errors that it meets.
 
 A reference is Python on NumPy or PyTorch, or the original kernel itself. Owns the text of it that takes NumPy arrays
 whatever its framework (worker processes and `best/` get that text), the results that are expected of a kernel, and
@@ -318,9 +318,9 @@ def _outside(
 ) -> str:
     """Why the arithmetic `errors` put the contents outside of the contract; empty where they do not.
 
-    A changed scalar that makes the reference divide by zero, which it does not with the task's own, is one that nobody
-    would pass. Errors on drawn arrays count where they reach the results: a reference may overflow on the way to a
-    sigmoid, or choose by `where`. Arrays that hold infinities or NaN cause errors of their own, not the scalar's.
+    Nobody would pass a changed scalar that makes the reference divide by zero where the task's own does not. Errors on
+    drawn arrays count where they reach the results: a reference may overflow on the way to a sigmoid, or choose by
+    `where`. Arrays that hold infinities or NaN cause errors of their own, not the scalar's.
     """
     sentence = f"{where_of(task, workload)} meets an arithmetic error of its own"
     if changed and errors & {DIVIDE, INVALID}:

@@ -93,8 +93,7 @@ class Argument(Strict):
 
 
 ORIGINAL_IS_REFERENCE = (
-    "The reference is the original kernel: results agree with those of the original, which is no proof that they are "
-    "right."
+    "The reference is the original kernel: results agree with the original's, which does not prove that they are right."
 )
 
 

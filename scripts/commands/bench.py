@@ -34,7 +34,7 @@ from tunesmith.kernels.spec.taskfile import load_task, parse_config, template_of
 from tunesmith.kernels.spec.template import Config, Template, described
 
 ROUNDS, SECONDS = 40, 1.0
-"""Of the comparison on one workload, at most."""
+"""At most so many rounds, and seconds of sampling, in the comparison on one workload."""
 DEADLINE = 120.0
 """Seconds that a worker may take for one call."""
 
@@ -102,7 +102,7 @@ def _measure(
     opponents: Sequence[FunctionOpponent | KernelOpponent],
     deadline: float,
 ) -> dict[str, Any]:
-    """Compares the second kernel of `pair`, by what a message calls it, with the first one, and with the opponents."""
+    """Compares the two kernels of `pair`, given by their names in messages, and the opponents."""
     work = {one.name: (task.bytes_of(one), task.flops_of(one), task.arithmetic) for one in workloads}
     with (
         Isolated("compile", CompileWorker, device.limits, device.index) as compiler,

@@ -53,9 +53,9 @@ SMALL: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     },
     "opencl": {"GROUP_X": (8, 16, 32), "GROUP_Y": (1,), "VEC": (8, 16), "ITEMS": (1, 2), "SIDE_BY_SIDE": (0,)},
 }
-"""The values to which parameters are limited."""
+"""The values that are left of these parameters."""
 KILLER = "KILLER"
-"""The parameter that a planted killer has at one of the keys of `KILLERS`, and everything else at 0."""
+"""The parameter of planted faults: a key of `KILLERS`, or 0 for none."""
 KILLERS: Mapping[int, tuple[str, tuple[str, ...]]] = {
     1: ("illegal address", ("launch_failed",)),
     2: ("endless loop", ("timed_out",)),
@@ -63,7 +63,7 @@ KILLERS: Mapping[int, tuple[str, tuple[str, ...]]] = {
     4: ("too much shared memory", ("rejected",)),
     5: ("oversize allocation", ("launch_failed", "compile_failed")),
 }
-"""What goes wrong, and the kinds of outcome that say so."""
+"""The faults by the value of `KILLER`, with the kinds of outcome that report each."""
 _KILLER_GLOBAL = "\n#if KILLER == 5\n__device__ char huge[1ull << 38];\n#endif\n"
 _KILLER_BODY = """
 #if KILLER == 1
@@ -80,7 +80,7 @@ _KILLER_BODY = """
 
 @dataclass(frozen=True)
 class Place:
-    """Where it is measured, and on what."""
+    """The task, the device and the workload of a measurement."""
 
     task: Task
     device: DeviceInfo
@@ -109,7 +109,7 @@ def small(template: Template) -> Template:
 
 
 def with_killers(template: Template) -> Template:
-    """`template`, a CUDA one, with the parameter `KILLER`, whose values make its kernel kill what runs it."""
+    """`template`, a CUDA one, with the parameter `KILLER`, by which its kernel ends its process."""
     # The global stands after the headers and types, before the kernel.
     before, kernel = template.source.split('extern "C"', 1)
     start = kernel.index("{", kernel.index("silu_and_mul(")) + 1

@@ -38,7 +38,7 @@ from tunesmith.kernels.backends import open_compiler
 
 @contextmanager
 def captured_output(printed: list[str]) -> Iterator[None]:
-    """Appends to `printed` what reaches this process's standard output meanwhile, also from its children."""
+    """Appends to `printed` the standard output of this process and its children in the block."""
     sys.stdout.flush()
     kept = os.dup(1)
     with tempfile.TemporaryFile() as file:
@@ -70,7 +70,7 @@ def judged(fixture: Any, device: DeviceInfo, deadlines: Deadlines, commit: str, 
 
 
 def _begin_worker(folder: str) -> None:
-    """A folder of its own for temporary files, and for the locks by which other processes take turns on a device."""
+    """A folder for a worker's temporary files, and for the locks by which processes take turns on a device."""
     tempfile.tempdir = os.environ["TMPDIR"] = os.environ[FOLDER_VARIABLE] = tempfile.mkdtemp(dir=folder)
 
 

@@ -27,7 +27,7 @@ LIBRARY = str(DATA / "scale_add" / "task.toml")
 
 
 class ModelPool(SimulatedPool):
-    """Sources say in a comment what is wrong with them: DOES_NOT_COMPILE, WRONG, FAULTS."""
+    """Sources name their fault in a comment: DOES_NOT_COMPILE, WRONG, FAULTS."""
 
     def compare(self, baseline: EvaluationRequest, candidates: Any, workload: str, **options: Any) -> Any:
         return super().compare(baseline, [likened(one) for one in candidates], workload, **options)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tunesmith.hw.errors import NoDevice
-from tunesmith.hw.probe import DeviceInfo, probe
+from tunesmith.hw.probe import DeviceInfo, probe_cuda
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.machine_code import global_variables, used_variables
 from tunesmith.kernels.check.compare import REASONS
@@ -28,16 +27,10 @@ LIBRARY = FOLDER.parent.parent / "kernels" / "library"
 DEADLINES = Deadlines(compile=8.0, run=8.0)
 FILES = fixtures()
 ALL = FILES + edited()
-QUICK = {
-    "residual_not_written",
-    "writes_past_end",
-    "skips_when_written",
-    "include_by_macro",
-    "silu_probes_sixteen",
-    "softmax_reads_before",
-}
-"""One of each kind of judging, without which no test run should be: those of which the verdict comes early. Right
-ones go through all steps, and are judged with the slow tests."""
+QUICK = {"residual_not_written", "writes_past_end", "skips_when_written", "include_by_macro"}
+QUICK |= {"silu_probes_sixteen", "softmax_reads_before"}
+"""One candidate of each kind of judging, for every test run: the verdict on these comes early. Right candidates go
+through all steps, and are judged with the slow tests."""
 
 
 def parameters(backend: str, judges: set[str]) -> list[object]:
@@ -45,14 +38,6 @@ def parameters(backend: str, judges: set[str]) -> list[object]:
     return [
         pytest.param(one, id=one.file, marks=[] if Path(one.file).stem in QUICK else pytest.mark.slow) for one in chosen
     ]
-
-
-@pytest.fixture(scope="module")
-def cuda() -> DeviceInfo:
-    try:
-        return probe().device("cuda")
-    except NoDevice as error:
-        pytest.skip(str(error))
 
 
 def test_the_index_names_every_file_and_known_reasons() -> None:
@@ -89,7 +74,7 @@ def test_verdicts_of_the_cuda_compiler(fixture: Fixture) -> None:
     if fixture.judge == "compiler":
         assert verdict is not None and fixture.agrees(verdict), verdict
     else:
-        # What a device must judge may be refused before, but only what is wrong.
+        # A candidate that a device must judge may be refused before, if it is wrong.
         assert verdict is None or (fixture.reasons and fixture.agrees(verdict)), verdict
 
 
@@ -97,9 +82,10 @@ def test_verdicts_of_the_cuda_compiler(fixture: Fixture) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fixture", [pytest.param(one, id=one.file) for one in ALL if one.backend == "cuda"])
-def test_verdicts_on_a_gpu(fixture: Fixture, cuda: DeviceInfo) -> None:
+def test_verdicts_on_a_gpu(fixture: Fixture) -> None:
     if fixture.judge == "sanitizer" and find_tool("compute-sanitizer") is None:
         pytest.skip("compute-sanitizer is not installed")
+    cuda = probe_cuda().devices[0]
     verdict = verdict_of(fixture, cuda.limits, cuda.index, Deadlines(compile=20.0, run=30.0))
     assert fixture.agrees(verdict), f"{verdict.reason}: {verdict.detail}"
 
