@@ -157,7 +157,7 @@ class CompileWorker:
 
 class DeviceWorker(Bench):
     """The bench on one device, which also goes through the steps of verdicts, in a process that may die of the kernels
-    it runs; `actors.pool.workers` and `actors.judging` handle that. index: counts this machine's devices of the backend."""
+    it runs; lanes and `actors.judging` handle that. index: counts this machine's devices of the backend."""
 
     def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
         super().__init__(task, limits, index, seed=seed)
