@@ -86,50 +86,32 @@ ROOF_WARN_DEVIATION = 0.01
 """Deviation of a lane's roofs from the other lanes' that is reported."""
 ROOF_EXCLUDE_DEVIATION = 0.05
 """Deviation for which the lane is excluded."""
-METRICS_SECONDS = 2.0
-"""Time between two reports of the gauges."""
+GAUGES = {
+    "tunesmith_lanes_busy": "Lanes at work.",
+    "tunesmith_compilers_busy": "Compile processes at work.",
+    "tunesmith_compile_queue": "Compilations that wait for a process.",
+    "tunesmith_in_flight": "Evaluations under way.",
+}
 
 
 class Metrics:
-    """The metrics of the tuning of `task` for Prometheus and Grafana, as Ray exports them (docs/cluster.md):
-    tunesmith_evaluations, tunesmith_failures (by kind), tunesmith_lane_busy and tunesmith_compilers_busy (shares of
-    time), tunesmith_compile_queue and tunesmith_in_flight."""
+    """The metrics of the tuning of `task` for Prometheus and Grafana, as Ray exports them: counters and `GAUGES`."""
 
     def __init__(self, task: str) -> None:
         self._evaluations = Counter("tunesmith_evaluations", "Configurations evaluated.", ("task",))
         self._failures = Counter("tunesmith_failures", "Configurations that failed, by kind.", ("task", "kind"))
-        self._lane = Gauge("tunesmith_lane_busy", "Share of time a lane was at work.", ("task", "lane"))
-        self._compilers = Gauge("tunesmith_compilers_busy", "Share of time compile workers were at work.", ("task",))
-        self._queue = Gauge("tunesmith_compile_queue", "Compilations that wait for a worker.", ("task",))
-        self._in_flight = Gauge("tunesmith_in_flight", "Evaluations under way.", ("task",))
+        self._gauges = [Gauge(name, text, ("task",)) for name, text in GAUGES.items()]
         self._tags = {"task": task}
-        self._reported = time.monotonic()
-        self._busy: dict[int, float] = {}
 
     def report(self, ended: Sequence[Evaluation], workers: WorkerSet, queued: int, in_flight: int) -> None:
-        """Counts the evaluations that `ended`, and sets the gauges now and then."""
+        """Counts the evaluations that `ended`, and sets the gauges."""
         for evaluation in ended:
             self._evaluations.inc(1, self._tags)
             if evaluation.failure is not None:
                 self._failures.inc(1, self._tags | {"kind": evaluation.failure.kind})
-        now = time.monotonic()
-        passed = now - self._reported
-        if passed < METRICS_SECONDS:
-            return
-        self._reported = now
-        before, self._busy = (
-            self._busy,
-            {
-                id(one): one.busy_seconds + (now - one.started if one.state == "busy" else 0.0)
-                for one in workers.workers
-            },
-        )
-        shares = {at: min(1.0, max(0.0, busy - before.get(at, 0.0)) / passed) for at, busy in self._busy.items()}
-        for lane in workers.lanes:
-            self._lane.set(shares[id(lane)], self._tags | {"lane": lane.name})
-        self._compilers.set(statistics.fmean(shares[id(worker)] for worker in workers.compilers), self._tags)
-        self._queue.set(queued, self._tags)
-        self._in_flight.set(in_flight, self._tags)
+        lanes, compilers = (sum(one.state == "busy" for one in group) for group in (workers.lanes, workers.compilers))
+        for gauge, value in zip(self._gauges, (lanes, compilers, queued, in_flight), strict=True):
+            gauge.set(value, self._tags)
 
 
 @dataclass(slots=True)
