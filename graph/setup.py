@@ -155,13 +155,12 @@ def pools(
 
         def make() -> Pool:
             from tunesmith.actors.pool.pool import Pool
-            from tunesmith.actors.pool.workers import Deadlines, WorkerSet
-            from tunesmith.actors.ray_cluster import cluster, wait_for
+            from tunesmith.actors.pool.workers import WorkerSet
+            from tunesmith.actors.ray_cluster import cluster
+            from tunesmith.actors.workers import Deadlines
 
             offer = stack.enter_context(cluster())
             gpu = BACKENDS[device.backend].pinned_by_ray
-            if gpu:
-                wait_for("GPU", 1)
             # A lane and this process need a core each, or all wait for them.
             spare = offer.cpus - 1 - max(1, offer.gpus) if gpu else offer.cpus
             compilers = settings.workers or max(1, min(spare, settings.evaluations))
@@ -174,7 +173,7 @@ def pools(
                 compilers=compilers if BACKENDS[device.backend].makes_cubins else 1,
                 seed=settings.seed,
                 workloads=workloads,
-                deadlines=Deadlines(prepare=settings.reference_deadline * (1 + len(workloads))),
+                deadlines=Deadlines(prepare=settings.reference_deadline, check=settings.check_time),
                 say=lambda sentence: listener(Progress("pool", sentence)),
                 seconds_left=seconds_left,
             )

@@ -299,9 +299,8 @@ def examine_winners(context: Context, kernels: Mapping[VerifiedKernel, Winner]) 
     failure = NO_TIME
     if left >= MIN_EXAMINATION_SECONDS:
         jobs = [(context.template(one.template), one.config, key[2] or None) for key, one in waiting.items()]
-        deadlines = judge.Limits(prepare=settings.reference_deadline, check=settings.check_time)
         try:
-            found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left, deadlines=deadlines)
+            found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left)
             if isinstance(found, list):
                 same = ("verdict", "reason", "detail", "steps", "notes", "artifacts")
                 results = [

@@ -13,7 +13,6 @@ import numpy as np
 
 from tunesmith.kernels.build.artifact import Candidate, TypesKey, types_key
 from tunesmith.kernels.build.machine_code import MarkedArtifact
-from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.launch.buffers import WorkloadData
 
 MAX_LINES_SHOWN = 12
@@ -107,7 +106,7 @@ def launch_marked(twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[o
     if artifact.code_digest not in loaded:
         loaded[artifact.code_digest] = data.device.load_marked(artifact)
     kernel, marks = loaded[artifact.code_digest]
-    launches = bind(twin, data, {artifact.code_digest: kernel})
+    launches = data.bind(twin, {artifact.code_digest: kernel})
     if not isinstance(launches, list):
         return frozenset()
     data.restore_set(0, 0)

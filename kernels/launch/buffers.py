@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.backends import Device, OutOfDeviceMemory
+from tunesmith.kernels.backends import BoundLaunch, Device, OutOfDeviceMemory
+from tunesmith.kernels.build.artifact import Candidate, types_key, undeclared_state
 from tunesmith.kernels.launch.contents import DEFINED, Contents, draw_variants
 from tunesmith.kernels.launch.reference import (
     VARIANTS,
@@ -27,8 +28,10 @@ from tunesmith.kernels.launch.reference import (
     original_results,
     values_of,
 )
+from tunesmith.kernels.outcome import Outcome
+from tunesmith.kernels.space import compiler_rejection
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import Argument, Task, Workload
+from tunesmith.kernels.spec.task import Argument, Task, Workload, geometry
 
 ALIGNMENT = 512
 """Bytes; unless the caller says otherwise, every array starts at a multiple, as where a program allocates it."""
@@ -382,3 +385,17 @@ class WorkloadData:
             memo["buffer", name] = self.device.allocate(results.nbytes)
             self.device.write(memo["buffer", name], np.ascontiguousarray(results).view(np.uint8))
         return memo["buffer", name]
+
+    def bind(self, candidate: Candidate, loaded: dict[str, object]) -> list[BoundLaunch] | Outcome:
+        """The launches of `candidate` on each set, or why it cannot be launched. loaded: kernels of this device by the
+        digest of their machine code, to which this one is added. Raises `DeviceError`."""
+        artifact = candidate.artifacts[types_key(self.workload)]
+        shape = geometry(candidate.template, candidate.config, self.workload)
+        rejected = undeclared_state(candidate.template, artifact)
+        rejected = rejected or compiler_rejection(self.device.limits, shape, artifact.resources)
+        if rejected is not None:
+            return rejected
+        if artifact.code_digest not in loaded:
+            loaded[artifact.code_digest] = self.device.load(artifact)
+        kernel = loaded[artifact.code_digest]
+        return [BoundLaunch(kernel, shape, self.arguments(index)) for index in range(self.sets)]

@@ -25,15 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.actors.pool.pool import EvaluationRequest, Pool
-from tunesmith.actors.pool.workers import Deadlines, WorkerSet
+from tunesmith.actors.pool.pool import Pool
+from tunesmith.actors.pool.workers import WorkerSet
 from tunesmith.actors.ray_cluster import cluster
+from tunesmith.actors.workers import Deadlines
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo, probe
-from tunesmith.kernels.build.artifact import ArtifactCache
+from tunesmith.kernels.build.artifact import ArtifactCache, EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
@@ -154,9 +155,7 @@ def ready_pool(place: Place, folder: str, lanes: int, compilers: int, **more: An
     with Pool(workers, cache=ArtifactCache(Path(folder))) as pool:
         started = time.monotonic()
         for worker in pool.workers.workers:
-            pool.workers.request_ready(worker)
-        for worker in pool.workers.workers:
-            pool.make_ready(worker)
+            pool.ready_worker([worker])
         yield pool, round(time.monotonic() - started, 3)
 
 
@@ -236,7 +235,7 @@ def measure_killers(place: Place, compilers: int) -> dict[str, Any]:
     """500 points with planted killers against the same without, each in a fresh pool on a cold cache."""
     if place.device.backend != "cuda":
         raise TunesmithError("--killers: they are written in CUDA; leave it out, or run it on an NVIDIA GPU.")
-    template, deadlines = with_killers(place.template), Deadlines(visit=4.0)
+    template, deadlines = with_killers(place.template), Deadlines(run=4.0)
     plain = place.configs(place.template, 500)
     points = {"without": [{**one, KILLER: 0} for one in plain], "with": planted(plain, 0.05, place.seed)}
     runs: dict[str, tuple[dict[str, Any], list[Evaluation]]] = {}
@@ -256,7 +255,7 @@ def measure_killers(place: Place, compilers: int) -> dict[str, Any]:
             wrong.append({"config": config, "outcome": describe(outcome)})
     figures = {name: found for name, (found, _) in runs.items()}
     # An endless loop takes its deadline.
-    waited = sum(config[KILLER] == 2 for config in points["with"]) * deadlines.visit
+    waited = sum(config[KILLER] == 2 for config in points["with"]) * deadlines.run
     return {
         "points": len(plain),
         "killers": sum(bool(config[KILLER]) for config in points["with"]),

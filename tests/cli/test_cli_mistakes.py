@@ -14,10 +14,10 @@ import pytest
 from scale_task import write
 from simulated_pool import SimulatedPool, simulate_device
 
-from tunesmith.actors.pool.pool import EvaluationRequest
 from tunesmith.cli.app import EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_NOTHING, EXIT_UNMEASURED
 from tunesmith.cli.main import main
 from tunesmith.graph import tune
+from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.spec.task import TaskError
 

@@ -16,7 +16,6 @@ from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.compare import measure_set
 from tunesmith.kernels.check.plan import Step, plan
-from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.check.verify import Passed, Skipped, prepare_step, verify
 from tunesmith.kernels.launch.buffers import ROUNDING_FACTOR, WorkloadData
 from tunesmith.kernels.launch.contents import Contents
@@ -138,7 +137,7 @@ def test_a_sum_in_another_order_agrees_with_the_original(tmp_path: Path, device:
     task = write_task(tmp_path, arguments, "rows = 64, n = 4096", source=source, reference="", launch=launch)
     opened = open_device(device.limits, device.index)
     data = WorkloadData(opened, task, task.workloads[0], seed=1, max_bytes=1 << 28)
-    launches = bind(changed(task, device, ROW_SUM.replace("LOOP", LOOPS[loop])), data, {})
+    launches = data.bind(changed(task, device, ROW_SUM.replace("LOOP", LOOPS[loop])), {})
     assert isinstance(launches, list), launches
     opened.launch(launches[0])
     opened.synchronize()

@@ -21,10 +21,10 @@ from tunesmith.kernels.spec.taskfile import load_task
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "candidates"))
 from judging import FOLDER, Fixture, compiler_verdict, edited, fixtures, verdict_of
 
-from tunesmith.actors.judging.judge import Limits
+from tunesmith.actors.workers import Deadlines
 
 LIBRARY = FOLDER.parent.parent / "kernels" / "library"
-DEADLINES = Limits(compile=8.0, run=8.0)
+DEADLINES = Deadlines(compile=8.0, run=8.0)
 FILES = fixtures()
 ALL = FILES + edited()
 QUICK = {"residual_not_written", "writes_past_end", "skips_when_written", "include_by_macro"}
@@ -60,7 +60,7 @@ def test_candidates_are_of_all_classes_and_tasks(backend: str) -> None:
 @pytest.mark.parametrize("fixture", parameters("opencl", {"pocl"}))
 def test_verdicts_with_opencl(fixture: Fixture, device: DeviceInfo) -> None:
     # Nothing of these is about deadlines.
-    deadlines = Limits(compile=60.0, run=60.0) if fixture.kind or "edited" in fixture.file else DEADLINES
+    deadlines = Deadlines(compile=60.0, run=60.0) if fixture.kind or "edited" in fixture.file else DEADLINES
     # Where the verdict comes early, a second process takes longer to start than it saves.
     processes = 1 if Path(fixture.file).stem in QUICK else None
     verdict = verdict_of(fixture, device.limits, device.index, deadlines, processes=processes)
@@ -86,7 +86,7 @@ def test_verdicts_on_a_gpu(fixture: Fixture) -> None:
     if fixture.judge == "sanitizer" and find_tool("compute-sanitizer") is None:
         pytest.skip("compute-sanitizer is not installed")
     cuda = probe_cuda().devices[0]
-    verdict = verdict_of(fixture, cuda.limits, cuda.index, Limits(compile=20.0, run=30.0))
+    verdict = verdict_of(fixture, cuda.limits, cuda.index, Deadlines(compile=20.0, run=30.0))
     assert fixture.agrees(verdict), f"{verdict.reason}: {verdict.detail}"
 
 
