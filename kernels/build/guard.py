@@ -80,6 +80,8 @@ _TOKEN = re.compile(
 )
 """The named group that matched is the kind of the token. `stray`: a quote or a comment that does not end; `other`:
 white space and punctuation, of any length."""
+_REPLACED = {"line": "", "block": " "}
+"""The text of a comment after it was read."""
 
 
 def refuse(source: Specialised) -> Rejected | None:
@@ -108,8 +110,7 @@ def _splice(source: str) -> str:
 
 def _code(spliced: str) -> str:
     """The text without comments; a block comment is a space."""
-    pieces = {"line": "", "block": " "}
-    return "".join(pieces.get(str(token.lastgroup), token.group()) for token in _TOKEN.finditer(spliced))
+    return "".join(_REPLACED.get(str(token.lastgroup), token.group()) for token in _TOKEN.finditer(spliced))
 
 
 def _forbidden(rule: str, detail: str) -> Rejected:
@@ -164,18 +165,42 @@ def _objections(spliced: str, backend: BackendName) -> Iterator[Rejected]:
 
 
 def _of_literals(spliced: str) -> Iterator[Rejected]:
-    """Compilers differ in how they read the rest of a line with a quote that does not end."""
-    before = ""
+    """Compilers differ in how they read the rest of a line with a quote that does not end. In a branch that is
+    skipped this matters only if a comment may begin there."""
+    before, line, faults = "", 0, dict[int, str]()
     for token in _TOKEN.finditer(spliced):
-        kind, text = token.lastgroup, token.group()
+        kind, text = str(token.lastgroup), token.group()
         if kind in ("string", "char") and re.fullmatch(r"(?:u8|[uUL])?R", before):
             yield _forbidden("raw strings", "raw string literals are not accepted; write an ordinary one")
+        fault = ""
         if kind == "char" and before not in ("", "u8", "u", "U", "L"):
-            yield _forbidden("literals", f"the quote after '{before}' can be read in two ways")
+            fault = f"the quote after '{before}' can be read in two ways"
         if kind == "stray":
-            line = spliced[: token.start()].count("\n") + 1
-            yield _forbidden("literals", f"line {line} (after splicing) has a quote or comment that does not end")
+            number = spliced[: token.start()].count("\n") + 1
+            fault = f"line {number} (after splicing) has a quote or comment that does not end"
+        if fault:
+            faults.setdefault(-1 if "/*" in spliced[token.start() :].split("\n", 1)[0] else line, fault)
+        line += _REPLACED.get(kind, text).count("\n")
         before = text if kind in ("name", "number") else ""
+    skipped = _skipped(_code(spliced)) if faults else set()
+    yield from (_forbidden("literals", fault) for number, fault in faults.items() if number not in skipped)
+
+
+def _skipped(code: str) -> set[int]:
+    """The numbers of the lines between `#if 0` and the end of that branch."""
+    found, depth = set(), 0  # conditionals opened since `#if 0`, that one included
+    for number, line in enumerate(code.split("\n")):
+        word, rest = (
+            (*line.strip().removeprefix("#").split(None, 1), "", "")[:2] if line.strip()[:1] == "#" else ("", "")
+        )
+        if depth == 0:
+            depth = int((word, rest.strip()) == ("if", "0"))
+            continue
+        depth += word in ("if", "ifdef", "ifndef")
+        depth -= word == "endif" or (depth == 1 and word.startswith("el"))
+        if depth:
+            found.add(number)
+    return found
 
 
 def _of_directive(directive: str, pasting: frozenset[str], backend: BackendName) -> Iterator[Rejected]:

@@ -39,7 +39,17 @@ REFUSED = {
     "directives": ["#ident x", "#assert machine(x)"],
     "trigraphs": ["??=include <x>"],
     "characters": ["int x;\x00", "int\x1bx;"],
-    "literals": ["#error don't", 'const char* x = "open', "/* open", "int x = a'b';", "#if 0\ndon't\n#endif"],
+    "literals": [
+        "#error don't",
+        'const char* x = "open',
+        "/* open",
+        "int x = a'b';",
+        "#if 0\ndon't\n#else\ndon't\n#endif",
+        "#if 0\n#endif\ndon't",
+        "#if 00\ndon't\n#endif",
+        "#if 0\ndon't /* x\n#endif\n*/",
+        "/*\n#if 0\n*/ don't\n#endif",
+    ],
     "raw strings": ['const char* x = R"(y)";', 'auto x = u8R"(y)";'],
     "protected names": [
         "#undef __asm__",
@@ -64,7 +74,7 @@ ACCEPTED = [
     "#define JOIN(a, b) a##b\nfloat JOIN(x, 4);",
     "x = a ? b : c;",
     '#define JOIN(a, b) a##b\n#define LOOP _Pragma("unroll")\nfloat JOIN(ma, x);',
-    "#if 0\n// we don't\n#endif\nint x;",
+    "#if 0\nwe don't\n#ifdef X\nnor can't \"\n#else\nit isn't\n#endif\nso we won't // don't\n#endif\nint x;",
     "#pragma OPENCL EXTENSION cl_khr_fp16 : enable",
     'asm("div.rn.f32 %0, %1, %2; // x / y" : "=f"(a) : "f"(b), "f"(c));',
 ]
