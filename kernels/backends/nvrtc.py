@@ -148,7 +148,7 @@ class NvrtcCompiler:
                     "output",
                     "the kernel prints, into the output of whatever program launches it: take the printf out.",
                 )
-            variables = used_variables(global_variables(code), assembly) + special_registers(assembly)
+            variables = used_variables(global_variables(code), assembly, source.source) + special_registers(assembly)
         resources = parse_resources(text, source.entry)
         if resources.registers is None:
             missing = f'the source defines no kernel `extern "C" __global__ void {source.entry}(...)`'

@@ -320,8 +320,14 @@ def _text(code: bytes, at: int) -> str:
     return code[at : code.index(b"\0", at)].decode(errors="replace")
 
 
-def used_variables(variables: tuple[str, ...], ptx: str) -> tuple[str, ...]:
-    """The `variables` that the code uses. `ptx`: the assembly the cubin was made from.
+COMPILER_TABLES = frozenset(("__cudart_i2opi_d", "__cudart_i2opi_f", "__cudart_sin_cos_coeffs"))
+"""Constants of CUDA's own sine and cosine, which its compiler declares as variables."""
+
+
+def used_variables(variables: tuple[str, ...], ptx: str, source: str) -> tuple[str, ...]:
+    """The `variables` that the code uses. `ptx`: the assembly the cubin was made from, of `source`.
+
+    The tables of the compiler do not count, unless the source might name them itself, also by pasting tokens.
 
     The compiler keeps constants that it has folded into the code. Such a name stands once in the assembly, where it is
     declared. A name that is missing there was renamed, and counts as used, and so does a name whose declaration is not
@@ -329,7 +335,8 @@ def used_variables(variables: tuple[str, ...], ptx: str) -> tuple[str, ...]:
     """
     counts = Counter(_WORD.findall(ptx))
     declared = set(_DECLARED.findall(ptx))
-    return tuple(name for name in variables if counts[name] != 1 or name not in declared)
+    tables = frozenset() if re.search(r"__cudart|##|%:%:", source) else COMPILER_TABLES
+    return tuple(name for name in variables if name not in tables and (counts[name] != 1 or name not in declared))
 
 
 def special_registers(ptx: str) -> tuple[str, ...]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tunesmith.hw.probe import DeviceInfo, probe_cuda
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.machine_code import global_variables, used_variables
+from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.sanitizer import find_tool
 from tunesmith.kernels.spec.taskfile import load_task
@@ -92,7 +95,25 @@ def test_verdicts_on_a_gpu(fixture: Fixture) -> None:
 
 def test_constants_that_the_compiler_folded_are_no_state() -> None:
     ptx = ".global .align 4 .u32 FOLDED = 4;\n.global .align 4 .u32 state;\nld.global.u32 %r1, [state];"
-    assert used_variables(("FOLDED", "state", "$__renamed$1"), ptx) == ("state", "$__renamed$1")
+    assert used_variables(("FOLDED", "state", "$__renamed$1"), ptx, "") == ("state", "$__renamed$1")
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("void wave(double* x) { x[0] = sin(x[1]); }", False),
+        ("void wave(double* x) { static double __cudart_i2opi_d; x[0] = __cudart_i2opi_d += sin(x[1]); }", True),
+        (
+            "void wave(double* x) { static double NAME(__cuda, rt_i2opi_d); x[0] = NAME(__cuda, rt_i2opi_d) += 1; }",
+            True,
+        ),
+    ],
+)
+def test_the_tables_of_the_compilers_sine_are_no_state(nvrtc: Any, text: str, state: bool) -> None:
+    """Unless the source might have variables of their names."""
+    macro = "#define NAME(a, b) a##b\n" if "NAME" in text else ""
+    artifact = nvrtc.compile(Specialised("cuda", "wave", f'{macro}extern "C" __global__ {text}'))
+    assert isinstance(artifact, Artifact) and bool(artifact.globals) == state
 
 
 def test_what_is_no_cubin_is_said_to_be_none() -> None:
