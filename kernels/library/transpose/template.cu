@@ -2,7 +2,8 @@
 // are read and written along their rows. Its rows are PAD elements longer than the tile, which spreads a column over the
 // banks.
 
-using Address = unsigned long long;
+#include "kit/vectors.cuh"
+
 enum { WIDTH = TILE_D + PAD };
 
 // Reads the tile's part of x in vectors of V, as many as a thread takes at once before it leaves them in the tile.
@@ -12,12 +13,12 @@ __device__ __forceinline__ void read(const T* __restrict__ x, T (&tile)[TILE_N *
     enum { ACROSS = TILE_D / V, ALL = TILE_N * ACROSS, EACH = (ALL + THREADS - 1) / THREADS, AT_ONCE = EACH < 8 ? EACH : 8 };
 #pragma unroll 1
     for (int begin = 0; begin < EACH; begin += AT_ONCE) {
-        Pack<V> held[AT_ONCE];
+        kit::Vector<T, V> held[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             const int at = (begin + i) * THREADS + threadIdx.x;
             const int row = first_row + at / ACROSS, col = first_col + at % ACROSS * V;
-            if (at < ALL && row < n && col < d) held[i] = load<V>(x + (long long)row * d + col);
+            if (at < ALL && row < n && col < d) held[i] = kit::load<V, CACHE>(x + (long long)row * d + col);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
@@ -39,11 +40,11 @@ __device__ __forceinline__ void write(T* __restrict__ out, const T (&tile)[TILE_
     for (int i = 0; i < EACH; ++i) {
         const int at = i * THREADS + threadIdx.x;
         const int of_row = at % ACROSS * V, of_col = at / ACROSS;
-        Pack<V> gathered;
+        kit::Vector<T, V> gathered;
         if (at < ALL && first_row + of_row < n && first_col + of_col < d) {
 #pragma unroll
             for (int k = 0; k < V; ++k) gathered.value[k] = tile[(of_row + k) * WIDTH + of_col];
-            store<V>(out + (long long)(first_col + of_col) * n + first_row + of_row, gathered);
+            kit::store<CACHE>(out + (long long)(first_col + of_col) * n + first_row + of_row, gathered);
         }
     }
 }
@@ -57,13 +58,13 @@ transpose(const T* __restrict__ x, T* __restrict__ out, int n, int d) {
 #else
     const int first_row = blockIdx.x / across * TILE_N, first_col = blockIdx.x % across * TILE_D;
 #endif
-    // The same answer in every thread. Where a row begins between two vectors, elements are moved one by one.
-    if (d % READ == 0 && reinterpret_cast<Address>(x) % Pack<READ>::PIECE == 0)
+    // Where a row begins between two vectors, elements are moved one by one.
+    if (d % READ == 0 && kit::on_vectors<T, READ>(x))
         read<READ>(x, tile, first_row, first_col, n, d);
     else
         read<1>(x, tile, first_row, first_col, n, d);
     __syncthreads();
-    if (n % WRITE == 0 && reinterpret_cast<Address>(out) % Pack<WRITE>::PIECE == 0)
+    if (n % WRITE == 0 && kit::on_vectors<T, WRITE>(out))
         write<WRITE>(out, tile, first_row, first_col, n, d);
     else
         write<1>(out, tile, first_row, first_col, n, d);

@@ -1,0 +1,147 @@
+// Rows of a matrix by blocks, warps or lanes: which rows a block takes, which columns a thread, and views that stand for
+// the pointers of a kernel's body, so that the body of an element serves vectors, held rows and tails alike.
+
+#include "kit/vectors.cuh"
+
+namespace kit {
+
+// The row of this thread: blockIdx.x * ROWS + threadIdx.y and, where the blocks WALK, every gridDim.x * ROWS rows on, as in
+// do { ... at.row ... } while (at.next(n)). The last rows of a block may lie beyond n: they take part in barriers.
+template <int ROWS, bool WALK> struct RowOfBlock {
+    long long row = (long long)blockIdx.x * ROWS + threadIdx.y;
+    unsigned round = 0;
+    __device__ __forceinline__ bool next(int n) {
+        ++round;
+        row += (long long)gridDim.x * ROWS;
+        return WALK && row - threadIdx.y < n;  // the same answer in every thread of the block
+    }
+};
+
+// The tile of this block: blockIdx.x and, where the blocks WALK, every gridDim.x tiles on; used as RowOfBlock is. A grid that does
+// not walk has a block for each tile.
+template <bool WALK> struct TileOfBlock {
+    unsigned tile = blockIdx.x;
+    __device__ __forceinline__ bool next(unsigned tiles) {
+        tile += gridDim.x;
+        return WALK && tile < tiles;
+    }
+};
+
+// A column as a thread's first one and a constant, which becomes part of an access where a pointer is added to it.
+struct Column {
+    int first, offset;
+    __device__ __forceinline__ operator int() const { return first + offset; }
+};
+template <class T> __device__ __forceinline__ T* operator+(T* row, Column at) { return row + at.first + at.offset; }
+
+// Place of an element in a view: `lane` of the vector that the view has at hand, column `col` of the row.
+struct Lane { int lane, col; };
+
+// Views stand for the pointers of a kernel's body: x[lane] is an element of a vector in registers, x[col] one in memory. So a
+// generic lambda over them, which is called with a Lane or an int, serves vectors and tails. A row that is read:
+template <class T, int V, int CACHE = PLAIN> struct In {
+    using Held = Vector<T, V>;
+    const T* pointer;
+    Held* held = nullptr;  // apart from the pointer, which the compiler would keep in memory with it
+    __device__ __forceinline__ In(const T* pointer, Held* held = nullptr) : pointer(pointer), held(held) {}
+    __device__ __forceinline__ T operator[](Lane at) const { return held->value[at.lane]; }
+    __device__ __forceinline__ T operator[](int col) const { return pointer[col]; }
+    template <class At> __device__ __forceinline__ void fetch(At col) const { *held = load<V, CACHE>(pointer + col); }
+    template <class At> __device__ __forceinline__ void put(At) const {}
+};
+// One that is written: a vector is stored when the body has run for each of its elements.
+template <class T, int V, int CACHE = PLAIN> struct Out {
+    using Held = Vector<T, V>;
+    T* pointer;
+    Held* held = nullptr;
+    __device__ __forceinline__ Out(T* pointer, Held* held = nullptr) : pointer(pointer), held(held) {}
+    __device__ __forceinline__ T& operator[](Lane at) const { return held->value[at.lane]; }
+    __device__ __forceinline__ T& operator[](int col) const { return pointer[col]; }
+    template <class At> __device__ __forceinline__ void fetch(At) const {}
+    template <class At> __device__ __forceinline__ void put(At col) const { store<CACHE>(pointer + col, *held); }
+};
+// One that is read and written.
+template <class T, int V, int CACHE = PLAIN, int STORED = CACHE> struct InOut : Out<T, V, STORED> {
+    using Out<T, V, STORED>::Out;
+    template <class At> __device__ __forceinline__ void fetch(At col) const { *this->held = load<V, CACHE>(this->pointer + col); }
+};
+// One that is read from memory, element by element, as it begins elsewhere between two vectors.
+template <class T> struct Elements {
+    const T* pointer;
+    __device__ __forceinline__ Elements(const T* pointer) : pointer(pointer) {}
+    __device__ __forceinline__ T operator[](Lane at) const { return pointer[at.col]; }
+    __device__ __forceinline__ T operator[](int col) const { return pointer[col]; }
+};
+// body(lane) for each element of the vectors that these views have at hand, and stores what is written.
+template <int V, class At, class Body, class... Views>
+__device__ __forceinline__ void each_lane(At col, Body body, Views... views) {
+#pragma unroll
+    for (int k = 0; k < V; ++k) body(views..., Lane{k, col + k});
+    (views.put(col), ...);
+}
+// The same for the vectors at `col`, which are loaded first.
+template <int V, class At, class Body, class... Views>
+__device__ __forceinline__ void each_loaded(At col, Body body, Views... views) {
+    [&](typename Views::Held... held) {
+        (Views(views.pointer, &held).fetch(col), ...);
+        each_lane<V>(col, body, Views(views.pointer, &held)...);
+    }(typename Views::Held()...);
+}
+
+// A row whose `end` columns divide into vectors of V, shared by THREADS threads. Of a thread's vectors, THREADS * V columns
+// apart, the first ITEMS may be held; `more` are those behind. Make it before the loop over rows, and set `end` there.
+template <int THREADS, int V, int ITEMS = 1> struct Columns {
+    enum { STEP = THREADS * V };
+    const int first;
+    int end;
+    __device__ __forceinline__ Columns(int end = 0, int start = 0) : first(start + threadIdx.x * V), end(end) {}
+    // body(item, column) for each held vector, with a Column or an int; body(column) for each one behind.
+    template <class Body> __device__ __forceinline__ void held(Body body) const {
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i)
+            if (first + i * STEP < end) body(i, Column{first, i * STEP});
+    }
+    template <class Body> __device__ __forceinline__ void more(Body body) const {
+        for (int col = first + ITEMS * STEP; col < end; col += STEP) body(col);
+    }
+    // body(item, k) for each element of the held vectors.
+    template <class Body> __device__ __forceinline__ void each_held(Body body) const {
+        held([&](int i, int) {
+#pragma unroll
+            for (int k = 0; k < V; ++k) body(i, k);
+        });
+    }
+    // Loads the held vectors of a row, or of two, before the first is used.
+    template <int CACHE, class T> __device__ __forceinline__ void fetch(Vector<T, V> (&to)[ITEMS], const T* row) const {
+        held([&](int i, Column col) { to[i] = load<V, CACHE>(row + col); });
+    }
+    template <int CACHE, class T, class U> __device__ __forceinline__
+    void fetch(Vector<T, V> (&to)[ITEMS], const T* row, Vector<U, V> (&to2)[ITEMS], const U* row2) const {
+        held([&](int i, Column col) { to[i] = load<V, CACHE>(row + col), to2[i] = load<V, CACHE>(row2 + col); });
+    }
+};
+
+// A row of `end` columns that begins or ends between vectors of V, shared by THREADS threads: vectors, and the elements before
+// the first and behind the last, one by one. in_step: whether all arrays begin at the same place between two vectors; if
+// not, there are only elements. The loops stay loops, as few rows need them: they should not decide a kernel's registers.
+template <int THREADS, int V> struct Pieces {
+    int head, last, edges;
+    template <class T> __device__ __forceinline__ Pieces(const T* row, int end, bool in_step)
+        : head(in_step ? min(end, elements_to_vector<V>(row)) : end), last(head + (end - head) / V * V), edges(head + end - last) {}
+    // body(column)
+    template <int UNROLL, class Body> __device__ __forceinline__ void vectors(Body body) const {
+#pragma unroll UNROLL
+        for (int col = head + threadIdx.x * V; col < last; col += THREADS * V) body(col);
+    }
+    template <class Body> __device__ __forceinline__ void elements(Body body) const {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < edges; i += THREADS) body(i < head ? i : i - head + last);
+    }
+    // body(views..., lane) and body(views..., column): for each element.
+    template <int UNROLL, class Body, class... Views> __device__ __forceinline__ void each(Body body, Views... views) const {
+        vectors<UNROLL>([&](int col) { each_loaded<V>(col, body, views...); });
+        elements([&](int col) { body(views..., col); });
+    }
+};
+
+}  // namespace kit
