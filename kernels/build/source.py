@@ -72,8 +72,8 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
 
     Each type name T becomes a macro for the C type, and T_IS_FLOAT16 (and so on) is defined to 1; each parameter
     but those that are `launch_only` becomes a macro of its value, so that configurations which differ in nothing else
-    have one source and one machine code. `#line` keeps the compiler's line numbers those of the template. Headers of the
-    kit that a CUDA source includes stand in front of the macros, whose names they may use for something else.
+    have one source and one machine code. `#line` keeps the compiler's line numbers those of the template. Headers of
+    the kit that a CUDA source includes stand in front of the macros, whose names they may use for something else.
     """
     lines = [f"// {template.name}: specialised by Tunesmith"]
     source, of_kit = template.source, dict[str, str]()

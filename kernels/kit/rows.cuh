@@ -89,7 +89,7 @@ __device__ __forceinline__ void each_loaded(At col, Body body, Views... views) {
 }
 
 // A row whose `end` columns divide into vectors of V, shared by THREADS threads. Of a thread's vectors, THREADS * V columns
-// apart, the first ITEMS may be held; `more` are those behind. Make it before the loop over rows, and set `end` there.
+// apart, the first ITEMS (or none) may be held; `more` are those behind. Make it before the loop over rows, and set `end` there.
 template <int THREADS, int V, int ITEMS = 1> struct Columns {
     enum { STEP = THREADS * V };
     const int first;
@@ -111,13 +111,32 @@ template <int THREADS, int V, int ITEMS = 1> struct Columns {
             for (int k = 0; k < V; ++k) body(i, k);
         });
     }
-    // Loads the held vectors of a row, or of two, before the first is used.
-    template <int CACHE, class T> __device__ __forceinline__ void fetch(Vector<T, V> (&to)[ITEMS], const T* row) const {
+    // Loads the held vectors of a row before the first is used.
+    template <int CACHE, class T, int N> __device__ __forceinline__ void fetch(Vector<T, V> (&to)[N], const T* row) const {
         held([&](int i, Column col) { to[i] = load<V, CACHE>(row + col); });
     }
-    template <int CACHE, class T, class U> __device__ __forceinline__
-    void fetch(Vector<T, V> (&to)[ITEMS], const T* row, Vector<U, V> (&to2)[ITEMS], const U* row2) const {
+    // The same of two rows, side by side.
+    template <int CACHE, class T, class U, int N> __device__ __forceinline__
+    void fetch(Vector<T, V> (&to)[N], const T* row, Vector<U, V> (&to2)[N], const U* row2) const {
         held([&](int i, Column col) { to[i] = load<V, CACHE>(row + col), to2[i] = load<V, CACHE>(row2 + col); });
+    }
+    // body(column, vector) for each vector of a row behind the held ones; the next one is asked for before the body runs
+    // (prefetch), in registers of its own.
+    template <int CACHE, class T, class Body> __device__ __forceinline__ void ahead(const T* row, Body body) const {
+        Vector<T, V> next;
+        int col = first + ITEMS * STEP;
+        if (col < end) next = load<V, CACHE>(row + col);
+        while (col < end) {
+            const Vector<T, V> now = next;
+            const int at = col;
+            if ((col += STEP) < end) next = load<V, CACHE>(row + col);
+            body(at, now);
+        }
+    }
+    // Keeps a row in shared memory, of `end` elements, aligned to a vector: its thread reads `shared[col]` again without a barrier,
+    // others after one.
+    template <int CACHE, class T> __device__ __forceinline__ void keep(T* shared, const T* row) const {
+        for (int col = first; col < end; col += STEP) store(shared + col, load<V, CACHE>(row + col));
     }
 };
 
@@ -143,5 +162,24 @@ template <int THREADS, int V> struct Pieces {
         elements([&](int col) { body(views..., col); });
     }
 };
+
+// body(views..., lane or column) for each element of a row, by THREADS threads: in vectors, of which a thread asks for ITEMS of each
+// view before it uses the first, or with `aligned` false element by element.
+template <class Held, int N> struct Several { Held at[N]; };
+template <int THREADS, int V, int ITEMS = 1, class Body, class... Views>
+__device__ __forceinline__ void over_row(int end, bool aligned, Body body, Views... views) {
+    if (!aligned) {
+#pragma unroll 1
+        for (int col = threadIdx.x; col < end; col += THREADS) body(views..., col);
+        return;
+    }
+    for (int start = 0; start < end; start += THREADS * V * ITEMS) {
+        const Columns<THREADS, V, ITEMS> columns(end, start);
+        [&](Several<typename Views::Held, ITEMS>... held) {
+            columns.held([&](int i, Column col) { (Views(views.pointer, held.at + i).fetch(col), ...); });
+            columns.held([&](int i, Column col) { each_lane<V>(col, body, Views(views.pointer, held.at + i)...); });
+        }(Several<typename Views::Held, ITEMS>()...);
+    }
+}
 
 }  // namespace kit

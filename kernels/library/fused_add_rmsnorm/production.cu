@@ -36,7 +36,8 @@ extern "C" __global__ void fused_add_rmsnorm(T* __restrict__ input, T* __restric
                                              const T* __restrict__ weight, float eps, int n, int d) {
     __shared__ float partial[32];
     __shared__ float scale;
-    const bool vectors = sizeof(T) == 2 && d % WIDTH == 0 && kit::on_vectors<T, WIDTH>(input) && kit::on_vectors<T, WIDTH>(residual) && kit::on_vectors<T, WIDTH>(weight);
+    const bool vectors = sizeof(T) == 2 && d % WIDTH == 0 && kit::on_vectors<T, WIDTH>(input) &&
+                         kit::on_vectors<T, WIDTH>(residual) && kit::on_vectors<T, WIDTH>(weight);
     T* in = input + (long long)blockIdx.x * d;
     T* res = residual + (long long)blockIdx.x * d;
 

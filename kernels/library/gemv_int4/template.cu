@@ -38,7 +38,8 @@ __device__ __forceinline__ void pieces(float (&sums)[SET], const unsigned char* 
 #pragma unroll
             for (int s = 0; s < SET; ++s)
                 if (begin + p * STEP < m && first_row + s < n)
-                    w[p][s] = kit::load<WIDTH / 4, CACHE>(reinterpret_cast<const unsigned int*>(packed + (long long)(first_row + s) * m + begin + p * STEP));
+                    w[p][s] = kit::load<WIDTH / 4, CACHE>(
+                        reinterpret_cast<const unsigned int*>(packed + (long long)(first_row + s) * m + begin + p * STEP));
         }
 #pragma unroll
         for (int p = 0; p < PARTS; ++p) {

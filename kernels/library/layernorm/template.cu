@@ -63,7 +63,7 @@ __device__ __forceinline__ void rows(const T* __restrict__ input, const T* __res
         float sum = 0.0f, squares = 0.0f;
         columns.held([&](int i, int) { sum += sum_of(x[i]); });
 #if ONE_PASS
-        const int vectors = columns.first < columns.end ? min((columns.end - columns.first + columns.STEP - 1) / columns.STEP, ITEMS) : 0;
+        const int left = columns.end - columns.first, vectors = left > 0 ? min((left + columns.STEP - 1) / columns.STEP, ITEMS) : 0;
         float mean = vectors > 0 ? sum / (vectors * VEC) : 0.0f;
 #else
         columns.more([&](int col) { sum += sum_of(kit::load<VEC, CACHE>(from + col)); });
@@ -123,7 +123,8 @@ __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, cons
         pieces.vectors<4>([&](int col) { squares += squares_of(kit::load<4, CACHE>(x.pointer + col), mean); });
         pieces.elements([&](int col) { squares += (float(x[col]) - mean) * (float(x[col]) - mean); });
         const float scale = rsqrtf(kit::fold_row<BLOCK_X>(squares, partials.in_turn.squares[threadIdx.y], kit::Sum{}) / d + eps);
-        pieces.each<2>([&](auto x, auto y, auto i) { y[i] = T((float(x[i]) - mean) * scale * float(w[i]) + float(b[i])); }, x, y);
+        pieces.each<2>(
+            [&](auto x, auto y, auto i) { y[i] = T((float(x[i]) - mean) * scale * float(w[i]) + float(b[i])); }, x, y);
     } while (at.next(n));
 }
 

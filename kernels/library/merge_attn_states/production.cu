@@ -29,7 +29,8 @@ extern "C" __global__ void merge_attn_states(T* __restrict__ output, float* __re
     const float p_share = empty ? 0.0f : p_weight / sum, s_share = empty ? 0.0f : s_weight / sum;
 
     const long long first = (long long)row * d + part * width;
-    if (width == WIDTH && kit::on_vectors<T, WIDTH>(output) && kit::on_vectors<T, WIDTH>(prefix_output) && kit::on_vectors<T, WIDTH>(suffix_output)) {
+    if (width == WIDTH && kit::on_vectors<T, WIDTH>(output) && kit::on_vectors<T, WIDTH>(prefix_output) &&
+        kit::on_vectors<T, WIDTH>(suffix_output)) {
         const Vector x = *reinterpret_cast<const Vector*>(prefix_output + first);
         const Vector y = *reinterpret_cast<const Vector*>(suffix_output + first);
         Vector result;

@@ -39,7 +39,8 @@ template <int V> __device__ __forceinline__ void put(unsigned char* to, const ki
     kit::Vector<unsigned int, V / 4> words;
 #pragma unroll
     for (int k = 0; k < V; k += 4)
-        words.value[k / 4] = rounded(float(x.value[k]) * inverse, float(x.value[k + 1]) * inverse, float(x.value[k + 2]) * inverse, float(x.value[k + 3]) * inverse);
+        words.value[k / 4] = rounded(float(x.value[k]) * inverse, float(x.value[k + 1]) * inverse,
+                                     float(x.value[k + 2]) * inverse, float(x.value[k + 3]) * inverse);
     kit::store<CACHE>(reinterpret_cast<unsigned int*>(to), words);
 }
 
@@ -65,7 +66,8 @@ __device__ __forceinline__ void rows(const T* __restrict__ x, unsigned char* __r
         unsigned int most = 0;
         columns.held([&](int i, int) { most = max(most, magnitude(held[i])); });
         columns.more([&](int col) { most = max(most, magnitude(kit::load<VEC, CACHE>(from + col))); });
-        const float inverse = inverse_of(kit::fold_row<BLOCK_X>(most, partials.most[WALKS ? at.round & 1 : 0][threadIdx.y], kit::Largest{}), largest, scales, at.row, n);
+        most = kit::fold_row<BLOCK_X>(most, partials.most[WALKS ? at.round & 1 : 0][threadIdx.y], kit::Largest{});
+        const float inverse = inverse_of(most, largest, scales, at.row, n);
         columns.held([&](int i, kit::Column col) { put(to + col, held[i], inverse); });
         columns.more([&](int col) { put(to + col, kit::load<VEC, CACHE>(from + col), inverse); });
     } while (at.next(n));
@@ -85,7 +87,8 @@ __device__ __forceinline__ void unaligned_rows(const T* __restrict__ x, unsigned
         unsigned int most = 0;
         pieces.vectors<4>([&](int col) { most = max(most, magnitude(kit::load<4, CACHE>(from + col))); });
         pieces.elements([&](int col) { most = max(most, __float_as_uint(fabsf(float(from[col])))); });
-        const float inverse = inverse_of(kit::fold_row<BLOCK_X>(most, partials.most[WALKS ? at.round & 1 : 0][threadIdx.y], kit::Largest{}), largest, scales, at.row, n);
+        most = kit::fold_row<BLOCK_X>(most, partials.most[WALKS ? at.round & 1 : 0][threadIdx.y], kit::Largest{});
+        const float inverse = inverse_of(most, largest, scales, at.row, n);
         pieces.vectors<2>([&](int col) { put(to + col, kit::load<4, CACHE>(from + col), inverse); });
         pieces.elements([&](int col) { to[col] = rounded(float(from[col]) * inverse); });
     } while (at.next(n));

@@ -65,8 +65,8 @@ __device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict_
             for (int k = 0; k < VEC; ++k) sum += exponential(float(more.value[k]) - largest);
         });
 #if ONLINE
-        const auto all = kit::fold_row<BLOCK_X>(kit::Exponentials{largest, sum},
-                                                partials.together[WALKS ? at.round & 1 : 0][threadIdx.y], kit::JoinExponentials<FAST_EXP>{});
+        auto& partial = partials.together[WALKS ? at.round & 1 : 0][threadIdx.y];
+        const auto all = kit::fold_row<BLOCK_X>(kit::Exponentials{largest, sum}, partial, kit::JoinExponentials<FAST_EXP>{});
         largest = all.largest;
         sum = all.sum;
 #else

@@ -2,13 +2,14 @@
 // are read and written along their rows. Its rows are PAD elements longer than the tile, which spreads a column over the
 // banks.
 
+#include "kit/tiles.cuh"
 #include "kit/vectors.cuh"
 
-enum { WIDTH = TILE_D + PAD };
+using Tile = kit::Padded<T, TILE_N, TILE_D, PAD>;
 
 // Reads the tile's part of x in vectors of V, as many as a thread takes at once before it leaves them in the tile.
 template <int V>
-__device__ __forceinline__ void read(const T* __restrict__ x, T (&tile)[TILE_N * WIDTH], int first_row, int first_col, int n,
+__device__ __forceinline__ void read(const T* __restrict__ x, Tile& tile, int first_row, int first_col, int n,
                                      int d) {
     enum { ACROSS = TILE_D / V, ALL = TILE_N * ACROSS, EACH = (ALL + THREADS - 1) / THREADS, AT_ONCE = EACH < 8 ? EACH : 8 };
 #pragma unroll 1
@@ -25,7 +26,7 @@ __device__ __forceinline__ void read(const T* __restrict__ x, T (&tile)[TILE_N *
             const int at = (begin + i) * THREADS + threadIdx.x;
             if (at < ALL) {
 #pragma unroll
-                for (int k = 0; k < V; ++k) tile[at / ACROSS * WIDTH + at % ACROSS * V + k] = held[i].value[k];
+                for (int k = 0; k < V; ++k) tile.at[at / ACROSS * Tile::WIDTH + at % ACROSS * V + k] = held[i].value[k];
             }
         }
     }
@@ -33,7 +34,7 @@ __device__ __forceinline__ void read(const T* __restrict__ x, T (&tile)[TILE_N *
 
 // Writes the tile's columns as rows of the result, in vectors of V.
 template <int V>
-__device__ __forceinline__ void write(T* __restrict__ out, const T (&tile)[TILE_N * WIDTH], int first_row, int first_col,
+__device__ __forceinline__ void write(T* __restrict__ out, const Tile& tile, int first_row, int first_col,
                                       int n, int d) {
     enum { ACROSS = TILE_N / V, ALL = TILE_D * ACROSS, EACH = (ALL + THREADS - 1) / THREADS };
 #pragma unroll 4
@@ -43,7 +44,7 @@ __device__ __forceinline__ void write(T* __restrict__ out, const T (&tile)[TILE_
         kit::Vector<T, V> gathered;
         if (at < ALL && first_row + of_row < n && first_col + of_col < d) {
 #pragma unroll
-            for (int k = 0; k < V; ++k) gathered.value[k] = tile[(of_row + k) * WIDTH + of_col];
+            for (int k = 0; k < V; ++k) gathered.value[k] = tile.at[(of_row + k) * Tile::WIDTH + of_col];
             kit::store<CACHE>(out + (long long)(first_col + of_col) * n + first_row + of_row, gathered);
         }
     }
@@ -51,7 +52,7 @@ __device__ __forceinline__ void write(T* __restrict__ out, const T (&tile)[TILE_
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 transpose(const T* __restrict__ x, T* __restrict__ out, int n, int d) {
-    __shared__ T tile[TILE_N * WIDTH];
+    __shared__ Tile tile;
     const unsigned int down = (n + TILE_N - 1u) / TILE_N, across = (d + TILE_D - 1u) / TILE_D;
 #if DOWN_FIRST
     const int first_row = blockIdx.x % down * TILE_N, first_col = blockIdx.x / down * TILE_D;
