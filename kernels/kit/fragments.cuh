@@ -10,7 +10,8 @@ template <> struct Sixteen<__nv_bfloat16> { enum { BFLOAT = 1 }; };
 // c += a b, in float. T: __half or __nv_bfloat16. a: 16 x 16, b0 and b1: 16 x 8, two neighbours in depth a register.
 template <class T> __device__ __forceinline__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #define KIT_MMA(TYPES) \
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPES ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n" \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPES ".f32 " \
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n" \
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
     if constexpr (Sixteen<T>::BFLOAT) KIT_MMA("bf16.bf16");

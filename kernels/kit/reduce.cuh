@@ -41,10 +41,10 @@ template <int N> __device__ __forceinline__ unsigned int fold_repeated(unsigned 
 #endif
 }
 
-// Over the THREADS threads of a row, for all of them, by way of a shared memory with a place for each warp of the row; threadIdx.x is
-// the thread of the row. All threads of the block take part. THREADS: a multiple of 32; a row of one warp needs no memory and
-// no barrier. One barrier a call is enough where the next call has another memory: whoever writes a memory again has passed
-// the barrier behind its last reading.
+// Over the THREADS threads of a row, for all of them, by way of a shared memory with a place for each warp of the row;
+// threadIdx.x is the thread of the row. All threads of the block take part. THREADS: a power of two from 32 on; a row of one
+// warp needs no memory and no barrier. One barrier a call is enough where the next call has another memory: whoever writes a
+// memory again has passed the barrier behind its last reading.
 template <int THREADS, class Op, class X> __device__ __forceinline__ X fold_row(X x, X (&partial)[THREADS / 32], Op op) {
     x = fold_repeated<32>(x, op);
     if (THREADS > 32) {

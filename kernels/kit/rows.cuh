@@ -17,8 +17,8 @@ template <int ROWS, bool WALK> struct RowOfBlock {
     }
 };
 
-// The tile of this block: blockIdx.x and, where the blocks WALK, every gridDim.x tiles on; used as RowOfBlock is. A grid that does
-// not walk has a block for each tile.
+// The tile of this block: blockIdx.x and, where the blocks WALK, every gridDim.x tiles on; used as RowOfBlock is. A grid that
+// does not walk has a block for each tile.
 template <bool WALK> struct TileOfBlock {
     unsigned tile = blockIdx.x;
     __device__ __forceinline__ bool next(unsigned tiles) {
@@ -63,7 +63,9 @@ template <class T, int V, int CACHE = PLAIN> struct Out {
 // One that is read and written.
 template <class T, int V, int CACHE = PLAIN, int STORED = CACHE> struct InOut : Out<T, V, STORED> {
     using Out<T, V, STORED>::Out;
-    template <class At> __device__ __forceinline__ void fetch(At col) const { *this->held = load<V, CACHE>(this->pointer + col); }
+    template <class At> __device__ __forceinline__ void fetch(At col) const {
+        *this->held = load<V, CACHE>(this->pointer + col);
+    }
 };
 // One that is read from memory, element by element, as it begins elsewhere between two vectors.
 template <class T> struct Elements {
@@ -89,7 +91,8 @@ __device__ __forceinline__ void each_loaded(At col, Body body, Views... views) {
 }
 
 // A row whose `end` columns divide into vectors of V, shared by THREADS threads. Of a thread's vectors, THREADS * V columns
-// apart, the first ITEMS (or none) may be held; `more` are those behind. Make it before the loop over rows, and set `end` there.
+// apart, the first ITEMS (or none) may be held; `more` are those behind. Make it before the loop over rows, and set `end`
+// there.
 template <int THREADS, int V, int ITEMS = 1> struct Columns {
     enum { STEP = THREADS * V };
     const int first;
@@ -133,8 +136,8 @@ template <int THREADS, int V, int ITEMS = 1> struct Columns {
             body(at, now);
         }
     }
-    // Keeps a row in shared memory, of `end` elements, aligned to a vector: its thread reads `shared[col]` again without a barrier,
-    // others after one.
+    // Keeps a row in shared memory, of `end` elements, aligned to a vector: the thread that kept an element reads it again
+    // without a barrier, others after one.
     template <int CACHE, class T> __device__ __forceinline__ void keep(T* shared, const T* row) const {
         for (int col = first; col < end; col += STEP) store(shared + col, load<V, CACHE>(row + col));
     }
@@ -146,7 +149,8 @@ template <int THREADS, int V, int ITEMS = 1> struct Columns {
 template <int THREADS, int V> struct Pieces {
     int head, last, edges;
     template <class T> __device__ __forceinline__ Pieces(const T* row, int end, bool in_step)
-        : head(in_step ? min(end, elements_to_vector<V>(row)) : end), last(head + (end - head) / V * V), edges(head + end - last) {}
+        : head(in_step ? min(end, elements_to_vector<V>(row)) : end),
+          last(head + (end - head) / V * V), edges(head + end - last) {}
     // body(column)
     template <int UNROLL, class Body> __device__ __forceinline__ void vectors(Body body) const {
 #pragma unroll UNROLL
@@ -163,8 +167,8 @@ template <int THREADS, int V> struct Pieces {
     }
 };
 
-// body(views..., lane or column) for each element of a row, by THREADS threads: in vectors, of which a thread asks for ITEMS of each
-// view before it uses the first, or with `aligned` false element by element.
+// body(views..., lane or column) for each element of a row, by THREADS threads: in vectors, of which a thread asks for ITEMS
+// of each view before it uses the first, or with `aligned` false element by element.
 template <class Held, int N> struct Several { Held at[N]; };
 template <int THREADS, int V, int ITEMS = 1, class Body, class... Views>
 __device__ __forceinline__ void over_row(int end, bool aligned, Body body, Views... views) {

@@ -28,7 +28,8 @@ template <int CHUNKS> __device__ __forceinline__ int swizzled(int row, int chunk
 }
 
 // Two neighbouring results of an m x n matrix of 16-bit floats, as one access where rows have an even length. col is even.
-template <class T> __device__ __forceinline__ void write_pair(T* __restrict__ c, int row, int col, int m, int n, float x, float y) {
+template <class T>
+__device__ __forceinline__ void write_pair(T* __restrict__ c, int row, int col, int m, int n, float x, float y) {
     if (row >= m || col >= n) return;
     T* to = c + (long long)row * n + col;
     if (n % 2 == 0) {
@@ -43,7 +44,8 @@ template <class T> __device__ __forceinline__ void write_pair(T* __restrict__ c,
 // The product of float32 factors on the ordinary units, by tiles of BM x BN: tensor cores round them to 10 bits of mantissa. A
 // thread takes ROWS results of a column at a time, so that what it reads of b serves them all.
 template <int BM, int BN, int GROUP>
-__device__ __forceinline__ void plainly(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int m, int n, int k) {
+__device__ __forceinline__ void plainly(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c,
+                                        int m, int n, int k) {
     enum { ROWS = 8 };
     const int tiles = ((m + BM - 1) / BM) * ((n + BN - 1) / BN);
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {

@@ -15,7 +15,8 @@ template <> struct Raw<1> { using type = unsigned char; };
 
 // V elements of T, a power of two; they move in pieces of at most 16 bytes, to which they are aligned.
 template <class T, int V> struct Vector {
-    enum { SIZE = V, BYTES = V * sizeof(T), PIECE = BYTES < 16 ? BYTES : 16, PIECES = BYTES / PIECE };  // no variables of the module
+    // Constants that are no variables of the module, as static members would be.
+    enum { SIZE = V, BYTES = V * sizeof(T), PIECE = BYTES < 16 ? BYTES : 16, PIECES = BYTES / PIECE };
     using Piece = typename Raw<PIECE>::type;
     alignas(PIECE) T value[V];
 };
@@ -56,7 +57,8 @@ template <int V, int CACHE = PLAIN, class T> __device__ __forceinline__ Vector<T
 template <class T, int V> __device__ __forceinline__ void load_into(Vector<T, V>& x, const T* from) {
     using Piece = typename Vector<T, V>::Piece;
 #pragma unroll
-    for (int i = 0; i < Vector<T, V>::PIECES; ++i) reinterpret_cast<Piece*>(x.value)[i] = reinterpret_cast<const Piece*>(from)[i];
+    for (int i = 0; i < Vector<T, V>::PIECES; ++i)
+        reinterpret_cast<Piece*>(x.value)[i] = reinterpret_cast<const Piece*>(from)[i];
 }
 template <int CACHE = PLAIN, class T, int V> __device__ __forceinline__ void store(T* to, const Vector<T, V>& x) {
     using Piece = typename Vector<T, V>::Piece;

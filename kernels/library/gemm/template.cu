@@ -26,7 +26,8 @@ enum {
 __device__ __forceinline__ void to_shared(S& to, T x) { to = x; }
 
 // VEC elements of a row from `col` on, zero where the matrix has none.
-__device__ __forceinline__ kit::Vector<T, VEC> fetch(const T* __restrict__ matrix, int row, int col, int rows, int cols, bool vectors) {
+__device__ __forceinline__ kit::Vector<T, VEC> fetch(const T* __restrict__ matrix, int row, int col, int rows, int cols,
+                                                     bool vectors) {
     kit::Vector<T, VEC> pack;
     const T* from = matrix + (long long)row * cols + col;
     if (vectors && row < rows && col < cols) return *reinterpret_cast<const kit::Vector<T, VEC>*>(from);

@@ -63,7 +63,8 @@ __device__ __forceinline__ void rows(const T* __restrict__ input, const T* __res
         float sum = 0.0f, squares = 0.0f;
         columns.held([&](int i, int) { sum += sum_of(x[i]); });
 #if ONE_PASS
-        const int left = columns.end - columns.first, vectors = left > 0 ? min((left + columns.STEP - 1) / columns.STEP, ITEMS) : 0;
+        const int left = columns.end - columns.first;
+        const int vectors = left > 0 ? min((left + columns.STEP - 1) / columns.STEP, ITEMS) : 0;
         float mean = vectors > 0 ? sum / (vectors * VEC) : 0.0f;
 #else
         columns.more([&](int col) { sum += sum_of(kit::load<VEC, CACHE>(from + col)); });
@@ -89,7 +90,8 @@ __device__ __forceinline__ void rows(const T* __restrict__ input, const T* __res
         const auto scaled = [&](int col, const auto& x, const auto& w, const auto& b) {
             kit::Vector<T, VEC> result;
 #pragma unroll
-            for (int k = 0; k < VEC; ++k) result.value[k] = T((float(x.value[k]) - mean) * scale * float(w.value[k]) + float(b.value[k]));
+            for (int k = 0; k < VEC; ++k)
+                result.value[k] = T((float(x.value[k]) - mean) * scale * float(w.value[k]) + float(b.value[k]));
             kit::store<CACHE>(to + col, result);
         };
         const auto scaled_by_kept = [&](int col, const auto& x) {
@@ -122,7 +124,8 @@ __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, cons
         const float mean = kit::fold_row<BLOCK_X>(sum, partials.in_turn.sums[threadIdx.y], kit::Sum{}) / d;
         pieces.vectors<4>([&](int col) { squares += squares_of(kit::load<4, CACHE>(x.pointer + col), mean); });
         pieces.elements([&](int col) { squares += (float(x[col]) - mean) * (float(x[col]) - mean); });
-        const float scale = rsqrtf(kit::fold_row<BLOCK_X>(squares, partials.in_turn.squares[threadIdx.y], kit::Sum{}) / d + eps);
+        squares = kit::fold_row<BLOCK_X>(squares, partials.in_turn.squares[threadIdx.y], kit::Sum{});
+        const float scale = rsqrtf(squares / d + eps);
         pieces.each<2>(
             [&](auto x, auto y, auto i) { y[i] = T((float(x[i]) - mean) * scale * float(w[i]) + float(b[i])); }, x, y);
     } while (at.next(n));

@@ -46,8 +46,10 @@ __device__ __forceinline__ Shares weigh(float p, float s) {
     return {p_weight * scale, s_weight * scale, lse};
 }
 
-__device__ __forceinline__ kit::Vector<T, VEC> merged(const kit::Vector<T, VEC>& p, const kit::Vector<T, VEC>& s, const Shares& shares) {
-    kit::Vector<T, VEC> out;
+using Vector = kit::Vector<T, VEC>;
+
+__device__ __forceinline__ Vector merged(const Vector& p, const Vector& s, const Shares& shares) {
+    Vector out;
 #pragma unroll
     for (int i = 0; i < VEC; ++i) out.value[i] = T(float(p.value[i]) * shares.prefix + float(s.value[i]) * shares.suffix);
     return out;
@@ -83,7 +85,7 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
         s_lse[u] = rows[u].start >= 0 ? suffix_lse[rows[u].lse] : 0.0f;
     }
     int col = threadIdx.x * VEC;
-    kit::Vector<T, VEC> p[UNROLL], s[UNROLL];
+    Vector p[UNROLL], s[UNROLL];
     const auto fetch_columns = [&](int end) {
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
@@ -126,7 +128,8 @@ merge_attn_states(T* __restrict__ output, float* __restrict__ output_lse, const 
     constexpr unsigned TILE = ROWS * UNROLL;
     const unsigned tiles = ((unsigned)n * h + TILE - 1) / TILE;
     // Vectors need rows that start and end on one.
-    const bool alike = kit::on_vectors<T, VEC>(output, prefix_output, suffix_output), aligned = VEC == 1 || (d % VEC == 0 && alike);
+    const bool alike = kit::on_vectors<T, VEC>(output, prefix_output, suffix_output);
+    const bool aligned = VEC == 1 || (d % VEC == 0 && alike);
     kit::TileOfBlock<WALK> at;
     do {
         tile_rows(output, output_lse, prefix_output, prefix_lse, suffix_output, suffix_lse, at.tile * TILE, n, h, d, aligned,

@@ -9,7 +9,8 @@ __device__ __forceinline__ T gated(T gate, T up) {
 #if FAST_EXP
     return T(__fdividef(x, 1.0f + __expf(-x)) * float(up));
 #else
-    return T(__fdividef(x, 1.0f + expf(-x)) * float(up));  // within 2 ulp, and a fraction of the instructions of an exact division
+    // Within 2 ulp, and a fraction of the instructions of an exact division.
+    return T(__fdividef(x, 1.0f + expf(-x)) * float(up));
 #endif
 }
 
