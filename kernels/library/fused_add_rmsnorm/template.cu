@@ -2,7 +2,7 @@
 // sum of squares to the scaling, so that they are read once; what a longer row has beyond that is read again.
 
 #include "kit/reduce.cuh"
-#include "kit/rows.cuh"
+#include "kit/views.cuh"
 
 enum { WALKS = GRID_CAP > 0 };  // a block goes on to further rows
 using Partials = float[WALKS ? 2 : 1][BLOCK_Y][BLOCK_X / 32];
@@ -96,7 +96,7 @@ __device__ __forceinline__ void unaligned_rows(T* __restrict__ input, T* __restr
             sum += y * y;
             r[i] = T(y);
         };
-        pieces.each<1>(add, kit::In<T, 4, CACHE>(in), kit::InOut<T, 4, CACHE, kit::KEPT>(res));
+        kit::each<1>(pieces, add, kit::In<T, 4, CACHE>(in), kit::InOut<T, 4, CACHE, kit::KEPT>(res));
 
         if (BLOCK_X == 32) __syncwarp();  // a barrier in row_sum otherwise: threads read what others have written
         const float scale = rsqrtf(row_sum(sum, at.round, partials) / d + eps);

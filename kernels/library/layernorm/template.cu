@@ -2,7 +2,7 @@
 // they are read once; what a longer row has beyond that is read again.
 
 #include "kit/reduce.cuh"
-#include "kit/rows.cuh"
+#include "kit/views.cuh"
 
 enum { WALKS = GRID_CAP > 0 };  // a block goes on to further rows
 
@@ -126,8 +126,8 @@ __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, cons
         pieces.elements([&](int col) { squares += (float(x[col]) - mean) * (float(x[col]) - mean); });
         squares = kit::fold_row<BLOCK_X>(squares, partials.in_turn.squares[threadIdx.y], kit::Sum{});
         const float scale = rsqrtf(squares / d + eps);
-        pieces.each<2>(
-            [&](auto x, auto y, auto i) { y[i] = T((float(x[i]) - mean) * scale * float(w[i]) + float(b[i])); }, x, y);
+        const auto scaled = [&](auto x, auto y, auto i) { y[i] = T((float(x[i]) - mean) * scale * float(w[i]) + float(b[i])); };
+        kit::each<2>(pieces, scaled, x, y);
     } while (at.next(n));
 }
 

@@ -2,7 +2,7 @@
 // they are read once; what a longer row has beyond that is read again.
 
 #include "kit/reduce.cuh"
-#include "kit/rows.cuh"
+#include "kit/views.cuh"
 
 enum {
     FEW = 4,  // elements of a thread, of rows that no vector divides and that are read once
@@ -107,11 +107,11 @@ __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, T* _
         const kit::Out<T, 4, CACHE> y(out + at.row * d);
         const kit::Pieces<BLOCK_X, 4> pieces(x.pointer, at.row < n ? d : 0, alike);
         float largest = KIT_LOWEST, sum = 0.0f;
-        pieces.each<4>([&](auto x, auto i) { largest = fmaxf(largest, float(x[i])); }, x);
+        kit::each<4>(pieces, [&](auto x, auto i) { largest = fmaxf(largest, float(x[i])); }, x);
         largest = kit::fold_row<BLOCK_X>(largest, partials.in_turn.maxima[threadIdx.y], kit::Largest{});
-        pieces.each<4>([&](auto x, auto i) { sum += exponential(float(x[i]) - largest); }, x);
+        kit::each<4>(pieces, [&](auto x, auto i) { sum += exponential(float(x[i]) - largest); }, x);
         const float scale = 1.0f / kit::fold_row<BLOCK_X>(sum, partials.in_turn.sums[threadIdx.y], kit::Sum{});
-        pieces.each<2>([&](auto x, auto y, auto i) { y[i] = T(exponential(float(x[i]) - largest) * scale); }, x, y);
+        kit::each<2>(pieces, [&](auto x, auto y, auto i) { y[i] = T(exponential(float(x[i]) - largest) * scale); }, x, y);
     } while (at.next(n));
 }
 

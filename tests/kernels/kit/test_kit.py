@@ -59,14 +59,29 @@ def run(body: str, headers: tuple[str, ...], folder: Path, threads: tuple[int, i
 @pytest.mark.parametrize("name", kit())
 def test_a_header_stands_alone(name: str) -> None:
     pytest.importorskip("cuda.bindings")
-    made = specialise(kernel("", {}, (Path(name).stem,)), {"VEC": 4}, {})
+    template = kernel("", {}, (Path(name).stem,))
+    made = specialise(template, {"VEC": 4}, {})
     assert isinstance(open_compiler(resolve_target("sm_90")).compile(made), Artifact)
-    # The text is complete, and a header that others include stands there once, in front of the macros.
-    assert '"kit/' not in made.source and made.source.count("struct Column {") == (name == "kit/rows.cuh")
-    assert made.source.index("namespace kit") < made.source.index("#define VEC")
-    assert made.source.count("\n", made.source.index("#line 1")) == made.source[made.source.index("#line 1") :].count(
-        "\n"
-    )
+    # The text is complete: each header once, in front of the macros; lines of the template keep their numbers.
+    before, own = made.source.split('#line 1 "k"\n')
+    assert '"kit/' not in made.source and before.count("struct Column {") == (name in ("kit/rows.cuh", "kit/views.cuh"))
+    assert before.index("namespace kit") < before.index("#define VEC")
+    assert own.splitlines()[1:] == template.source.splitlines()[1:]
+
+
+def test_examples_of_the_page_compile() -> None:
+    pytest.importorskip("cuda.bindings")
+    page = (Path(__file__).parents[3] / "docs" / "kit.md").read_text(encoding="utf-8")
+    config = {"BLOCK": 128, "VEC": 4, "ITEMS": 2}
+    examples = re.findall(r"```cuda\n(.*?)```", page, re.DOTALL)
+    assert len(examples) == 2
+    for code in examples:
+        entry = re.findall(r"(\w+)\(", code.split("__launch_bounds__(BLOCK)")[1])[0]
+        parameters = [{"name": name, "values": [value]} for name, value in config.items()]
+        fields = {"name": "k", "backend": "cuda", "entry": entry, "launch": {"grid": [1], "block": [1]}}
+        made = Template.model_validate({**fields, "source": code, "parameters": parameters})
+        compiled = open_compiler(resolve_target("sm_90")).compile(specialise(made, config, {"T": "float16"}))
+        assert isinstance(compiled, Artifact), compiled
 
 
 def test_a_header_that_the_kit_has_not_is_refused() -> None:
@@ -105,8 +120,8 @@ BODY = """
     kit::over_row<32, 4, 2>(1200, true, body, kit::In<float, 4>(x), kit::In<float, 4>(x), kit::Out<float, 4>(z));
     const kit::Elements<float> shifted(x + 1);
     const kit::Pieces<32, 4> pieces(x + 3, 200, true);
-    pieces.each<2>([&](auto a, auto w, auto i) { w[i] = w[i] * a[i] + shifted[i]; },
-                   kit::In<float, 4>(x + 3), kit::InOut<float, 4>(w + 3));
+    kit::each<2>(pieces, [&](auto a, auto w, auto i) { w[i] = w[i] * a[i] + shifted[i]; },
+                 kit::In<float, 4>(x + 3), kit::InOut<float, 4>(w + 3));
     alignas(16) __shared__ float kept[400];
     kit::Columns<32, 4, 0> columns(400);
     columns.keep<kit::PLAIN>(kept, x);
@@ -117,7 +132,7 @@ BODY = """
 def test_one_body_serves_vectors_and_elements(tmp_path: Path) -> None:
     x = np.arange(1, 1201, dtype=np.float32)
     y, z, w = np.zeros_like(x), np.zeros_like(x), np.full_like(x, 3)
-    run(BODY, ("rows",), tmp_path, x=x, y=y, z=z, w=w)
+    run(BODY, ("views",), tmp_path, x=x, y=y, z=z, w=w)
     assert (y[:333] == 3 * x[:333]).all() and not y[333:].any() and (z == 3 * x).all()
     assert (w[3:203] == 3 * x[3:203] + x[1:201]).all() and (w[:3] == 3).all() and (w[203:400] == 3).all()
     assert (w[400:800] == x[:400]).all()
