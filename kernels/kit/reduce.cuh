@@ -56,7 +56,7 @@ template <int THREADS, class Op, class X> __device__ __forceinline__ X fold_row(
 }
 
 // Online softmax: the largest of some numbers, and the sum of their exponentials relative to it. FAST: the hardware's
-// exponential, a few units in the last place off. LOWEST is below every number but finite: the difference of two infinities
+// exponential, a few units in the last place off. KIT_LOWEST is below every number but finite: the difference of two infinities
 // would be none.
 #define KIT_LOWEST (-3.4028235e38f)
 template <bool FAST> __device__ __forceinline__ float exponential(float x) { return FAST ? __expf(x) : expf(x); }

@@ -63,8 +63,8 @@ __device__ __forceinline__ void rows(const T* __restrict__ input, const T* __res
         float sum = 0.0f, squares = 0.0f;
         columns.held([&](int i, int) { sum += sum_of(x[i]); });
 #if ONE_PASS
-        const int left = columns.end - columns.first;
-        const int vectors = left > 0 ? min((left + columns.STEP - 1) / columns.STEP, ITEMS) : 0;
+        const int first = columns.first, end = columns.end;
+        const int vectors = first < end ? min((end - first + columns.STEP - 1) / columns.STEP, ITEMS) : 0;
         float mean = vectors > 0 ? sum / (vectors * VEC) : 0.0f;
 #else
         columns.more([&](int col) { sum += sum_of(kit::load<VEC, CACHE>(from + col)); });
