@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.build.source import Specialised, kit
 from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.spec.template import BACKENDS, MAX_SOURCE_BYTES, BackendName
 
@@ -20,7 +20,7 @@ cuda_pipeline_primitives.h cuda_awbarrier.h cuda_awbarrier_primitives.h device_l
 vector_functions.h math_constants.h sm_80_rt.h
 """
 HEADERS = frozenset(_HEADERS.split())
-"""Headers a CUDA source may include, all of which NVRTC compiles; OpenCL C needs none."""
+"""Headers of CUDA's that a source may include, all of which NVRTC compiles; OpenCL C needs none."""
 _CUDA_STD = (
     "algorithm array atomic bit cassert cfloat chrono climits cmath complex concepts cstddef cstdint cstdlib cstring "
     "functional initializer_list iterator limits numeric optional ratio span tuple type_traits utility variant"
@@ -238,9 +238,11 @@ def _of_include(directive: str, backend: BackendName) -> Iterator[Rejected]:
         yield _forbidden("includes", f"#{directive[:60]} does not name a header literally")
         return
     header = match.group(1) or match.group(2)
-    known = header in HEADERS or header.startswith(HEADER_FOLDERS)
+    known = header in HEADERS or header in kit() or header.startswith(HEADER_FOLDERS)
     if not BACKENDS[backend].makes_cubins:
         yield _forbidden("includes", f"#include of {header[:60]}: OpenCL C needs no headers")
+    elif not known and header.startswith("kit/"):
+        yield _forbidden("includes", f"#include of {header[:60]}: the kit has {', '.join(kit())}")
     elif not known or _HEADER.fullmatch(header) is None:
         instead = f"include {STANDARD[header]}" if header in STANDARD else "write out what the kernel needs of it"
         what = f"it is not on the list of accepted headers: leave it out, or {instead}"
