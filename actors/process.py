@@ -52,7 +52,7 @@ def preload(backend: BackendName) -> None:
     _FORK_SERVER.set_forkserver_preload([*_PRELOADED, *BACKENDS[backend].packages])
 
 
-class Isolated:
+class Isolated(contextlib.AbstractContextManager["Isolated"]):
     """The object `make(*arguments)`; everything that crosses must be picklable. phase: "compile" or "run".
 
     The process ends with the process that started it, however that ends. Use as a context manager; it ends the process.
@@ -65,9 +65,6 @@ class Isolated:
         self._killed = False
         self.starts = 0
         """Processes started for the object so far: it is made anew in each."""
-
-    def __enter__(self) -> Isolated:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
@@ -108,8 +105,11 @@ class Isolated:
     def _start(self) -> Connection:
         self.starts += 1
         for attempt in range(MAX_START_ATTEMPTS):
+            pipe, theirs = _FORK_SERVER.Pipe()
+            process: Any = _FORK_SERVER.Process(target=_serve, args=(theirs,), daemon=True)
             try:
-                pipe, self._process = _fork()
+                with theirs, _STARTING, _without_main():
+                    process.start()
                 break
             except (EOFError, ConnectionError):
                 # The server is being ended, as by a system that is short of memory. Once its death is noticed, there is
@@ -117,7 +117,7 @@ class Isolated:
                 if attempt == MAX_START_ATTEMPTS - 1:
                     raise
                 time.sleep(START_PAUSE_SECONDS * 2**attempt)
-        self._pipe = pipe
+        self._pipe, self._process = pipe, process
         with contextlib.suppress(ConnectionError):
             pipe.send((self._make, self._arguments))
         return pipe
@@ -146,14 +146,6 @@ class Isolated:
 
 class BrokenProcess(RuntimeError):
     """An error of ours in another process; the text is its traceback there."""
-
-
-def _fork() -> tuple[Connection, Any]:
-    ours, theirs = _FORK_SERVER.Pipe()
-    process = _FORK_SERVER.Process(target=_serve, args=(theirs,), daemon=True)
-    with theirs, _STARTING, _without_main():
-        process.start()
-    return ours, process
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ import signal
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +26,6 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo, Inventory, probe_cuda
 
 CONNECT_SECONDS = 10.0
-WAIT_SECONDS = 60.0
-"""Timeout for a cluster to offer the GPUs it should have."""
 SURVEY_SECONDS = 60.0
 """Deadline of all nodes together for the list of their GPUs."""
 MIN_FREE_BYTES = 8 << 20
@@ -124,21 +121,6 @@ def _require_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ConnectionError(f"nothing answers there ({error})") from error
-
-
-def wait_for(resource: str, amount: float, deadline_seconds: float = WAIT_SECONDS) -> None:
-    """Waits until the cluster has `amount` of `resource` in all; raises `ClusterError` after the deadline.
-
-    An actor that asks for more than there is would wait for ever without a word.
-    """
-    deadline = time.monotonic() + deadline_seconds
-    while (have := total(resource)) < amount:
-        if time.monotonic() > deadline:
-            raise ClusterError(
-                f"The Ray cluster has {have:g} {resource}, {amount:g} are needed: add nodes, or start it with more "
-                f"(`ray start --num-{resource.lower()}s`)."
-            )
-        time.sleep(0.5)
 
 
 def cpu_share(lanes: int, compilers: int, *, gpu: bool) -> float:

@@ -21,9 +21,9 @@ from typing import TypeVar
 from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import GpuHealth, query_gpu_health
-from tunesmith.kernels.backends import DeviceError, NotMarked, OutOfDeviceMemory, open_compiler
+from tunesmith.kernels.backends import DeviceError, OutOfDeviceMemory, open_compiler
 from tunesmith.kernels.build.artifact import Artifact, Candidate
-from tunesmith.kernels.build.machine_code import MarkedArtifact, Profile
+from tunesmith.kernels.build.machine_code import Profile
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.check import compare as fused_check
 from tunesmith.kernels.check import verify
@@ -34,11 +34,14 @@ from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.reference import unpacked
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.roofs import compile_health, compile_probes, self_test
-from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Outcome, Rejected
+from tunesmith.kernels.outcome import LaunchFailed, Outcome
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS
 
 T = TypeVar("T")
+MIN_STEP_SECONDS, STEP_SHARE = 2.0, 0.1
+"""Deadline of the reference, or of the plain kernel, on a made-up workload: at least so many seconds, or this share of
+the budget."""
 MAX_COMPILER_BYTES = 8 << 30
 """Limit of the address space that a compiler may take beyond that of its process before the first compilation."""
 HEAP_RESERVE_BYTES = 256 << 20
@@ -52,6 +55,27 @@ COMPILER_PACKAGES = tuple(
 )
 """Packages whose exact version decides the machine code that NVRTC gives for a source: the compiler, and the headers of
 `HEADER_PACKAGES` (before CUDA 13 the headers of crt came with nvcc)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds: to compile one source; to check and time one workload, or to run one step of a verdict, once its data is
+    there; to make that data, which is mostly the reference's time. check: for all steps of a verdict on workloads that
+    were made up; by the kind of device if left out. roofs: to compile the kernels that measure a device's roofs, and to
+    measure them. start: to start an actor or get hold of the device (others may be using both), before a call's own
+    seconds run; grace: added for a lane, which keeps its own deadlines, before it is itself taken to hang."""
+
+    compile: float = 60.0
+    run: float = 20.0
+    prepare: float = 60.0
+    check: float | None = None
+    roofs: float = 60.0
+    start: float = 3600.0
+    grace: float = 5.0
+
+    def made_up_step(self, budget: float) -> float:
+        """For the reference, or the plain kernel, on one workload that was made up. budget: of all such."""
+        return min(self.run, max(MIN_STEP_SECONDS, STEP_SHARE * budget))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +132,14 @@ class CompileWorker:
             # they all work: it would start kernels late, which looks as if those were slow.
             os.nice(NICENESS)
         self._compiler = open_compiler(limits, index)
+        self.compile, self.mark = self._compiler.compile, self._compiler.mark
+        # The static instruction counts of a source, where the compiler tells.
+        self.profile: Callable[[Specialised], Profile] = getattr(self._compiler, "profile", lambda _: Profile())
         limit_memory(MAX_COMPILER_BYTES)
-
-    def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
-        return self._compiler.compile(source)
 
     def compile_packed(self, data: bytes) -> bytes:
         """`compile`, with argument and result packed."""
         return pack(self.compile(*unpack(data)))
-
-    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
-        return self._compiler.mark(source)
-
-    def profile(self, source: Specialised) -> Profile:
-        """The static instruction counts of a source, where the compiler tells; else empty."""
-        count = getattr(self._compiler, "profile", None)
-        found: Profile = Profile() if count is None else count(source)
-        return found
 
     def probes(self) -> dict[str, Artifact]:
         """The calibration kernels."""
@@ -142,7 +157,7 @@ class CompileWorker:
 
 class DeviceWorker(Bench):
     """The bench on one device, which also goes through the steps of verdicts, in a process that may die of the kernels
-    it runs; `actors.lane` and `actors.judging` handle that. index: counts this machine's devices of the backend."""
+    it runs; lanes and `actors.judging` handle that. index: counts this machine's devices of the backend."""
 
     def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
         super().__init__(task, limits, index, seed=seed)

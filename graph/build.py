@@ -28,7 +28,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import Planned, StepTaken
+from tunesmith.graph.journal.events import Planned, Searched, StepTaken
 from tunesmith.graph.journal.log import RunLog, stage_of
 from tunesmith.graph.models.recorded import NotRecorded
 from tunesmith.graph.progress import Progress
@@ -46,20 +46,18 @@ BUILT_IN: dict[str, Callable[[], Role]] = {
 }
 """Our own roles by name, in the order of their work. Without a model they work by rules, or not at all."""
 BACK = ("plan", "template")
-"""Where a further role may send the state back to."""
+"""The roles to which a further role may send the state back."""
 BEFORE_SEARCH = ("plan", "approve", "template")
 
 
 @cache
 def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """The roles of other packages on `path`, where Python looks for them: reading what all packages say of themselves
-    takes a tenth of a second."""
+    """The roles of other packages on `path` (sys.path): reading the entry points of all packages takes 0.1 s."""
     return tuple(entry_points(group="tunesmith.roles"))
 
 
 def load_roles() -> dict[str, Role]:
-    """One role for each name: a registered one goes before a role of another package, and that before a built-in
-    one."""
+    """One role for each name. A registered role replaces one of another package, and that a built-in one."""
     roles = {name: make() for name, make in BUILT_IN.items()}
     for point in _installed(tuple(sys.path)):
         try:
@@ -78,7 +76,7 @@ def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
     roles = load_roles()
     if settings.approve == "none" and isinstance(roles["approve"], Approver):
         del roles["approve"]
-    # Rules do not read what a model says of a round.
+    # Rules do not read explanations.
     explained = with_model and settings.explain and settings.planner == "model" and settings.arm != "rewrite"
     if not explained and isinstance(roles["explain"], Explainer):
         del roles["explain"]
@@ -88,8 +86,7 @@ def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
 
 
 def build_graph(
-    roles: Mapping[str, Role] | None = None,
-    placements: Mapping[str, Placement] | None = None,
+    roles: Mapping[str, Role] | None = None, placements: Mapping[str, Placement] | None = None
 ) -> StateGraph[State, Any]:
     """The graph, not yet compiled. roles: by name, the registered ones if left out; a built-in role that is missing
     there is left out of the graph. placements: of further roles. Raises `RoleError`."""
@@ -102,7 +99,7 @@ def build_graph(
         may_end = position < searching or position + 1 == len(chain)
         back = () if name in BUILT_IN else BACK
         targets = dict.fromkeys([following, *back, *([END] if may_end else ())])
-        # Of a function LangGraph reads the bytecode, in search of subgraphs: 5 ms at each start, none for a partial.
+        # LangGraph searches the bytecode of a function for subgraphs: 5 ms at each start, none for a partial.
         step = partial(_take_step, roles[name], following, may_end)
         graph.add_node(name, step, destinations=tuple(targets))
     graph.add_edge(START, chain[0])
@@ -129,7 +126,7 @@ def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> lis
                 f'[roles.{name}]: after = "{placement.after}" leads to no role that has a place: name one of '
                 f"{', '.join(chain)}."
             )
-        # Of several behind the same role, the first that is listed comes first.
+        # Roles behind the same one keep the order of the list.
         for name in reversed(ready):
             chain.insert(chain.index(left.pop(name).after) + 1, name)
     return chain
@@ -152,20 +149,14 @@ def start_of(log: RunLog) -> State:
 
 
 def ended_by(log: RunLog) -> str:
-    """What ended the run, as the journal has it; empty while it has not ended, or after it was extended."""
+    """The reason for the end of the run by the journal; empty while it goes on, or after it was extended."""
     steps = log.entries(StepTaken)
     if not steps or steps[-1].event.goto != END or log.extended_after(steps[-1]):
         return ""
     return steps[-1].event.done
 
 
-def _take_step(
-    role: Role,
-    following: str,
-    may_end: bool,
-    state: State,
-    runtime: Runtime[Context],
-) -> Command[Any]:
+def _take_step(role: Role, following: str, may_end: bool, state: State, runtime: Runtime[Context]) -> Command[Any]:
     """A node of the graph: the role, unless the journal has that it finished."""
     context = runtime.context
     # A plan begins a round; it is not part of the turns of the round before.
@@ -215,8 +206,8 @@ def _finished_step(context: Context, role: str, turn: int, stage: str, following
 
 
 def _sent_back(name: str, goto: object, state: State, update: State, context: Context) -> str:
-    """Where a role's wish to send the state back leads, empty where no round or repair is left for it. Rounds bound
-    the wish for another plan, repairs that for other templates. Changes `update`."""
+    """The role that gets the state back at another's wish; empty where no round (for a plan) or repair (for templates)
+    is left. Changes `update`."""
     if name in BUILT_IN or goto not in BACK:
         raise RoleError(f"The role {name} sends the state to '{goto}'; it may be sent back to {' or '.join(BACK)}.")
     stage, turn = stage_of(state["round"]), state.get("turn", 0)
@@ -225,7 +216,7 @@ def _sent_back(name: str, goto: object, state: State, update: State, context: Co
         update["done"] = "rounds"
         return ""
     if goto == "template":
-        if context.log.searched(stage) is not None:
+        if context.log.last(Searched, stage) is not None:
             raise RoleError(
                 f"The role {name} sends round {state['round']} back to template when it was searched already; behind "
                 "tune or test, send it back to plan, which begins another round."

@@ -1,8 +1,8 @@
-"""What the roles of a run share: task, device, pool, journal, settings, the listener that shows progress, and the
-baseline, which the first role that needs it measures once."""
+"""The values that all roles of a run share, and the baseline, which the first role that needs it measures once."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 
 COMPARISON_SECONDS, KERNEL_SECONDS, EXAMINATION_SECONDS = 5.0, 0.75, 10.0
-"""About what a final comparison takes: for its process, for each kernel on each workload, and for the examination of
-the winners, which ends with the time limit. Part of that limit."""
+"""Seconds of a final comparison: for its process, for each kernel on a workload, for the examination of winners."""
 COUNTER_SECONDS = 0.2
 """Extra seconds of an energy window, which begins and ends where the counter moves."""
 T = TypeVar("T", bound=Event)
@@ -38,8 +37,7 @@ T = TypeVar("T", bound=Event)
 
 @dataclass(slots=True)
 class Context:
-    """`make_pool` starts the pool when a role first needs it: a run with nothing left to do needs no device. Roles
-    append to `journal` and read `log`."""
+    """`make_pool` is called when a role first needs the pool. Roles append to `journal` and read `log`."""
 
     task: Task
     device: DeviceInfo
@@ -117,8 +115,7 @@ class Context:
         return self.log.roofline or roofline
 
     def drop_beaten_roofs(self, kernel: str, seconds: Mapping[str, float]) -> bool:
-        """Leaves out the roofs that `kernel` beats, given its seconds by workload, and reports them. True where there
-        was one: floors have changed then."""
+        """Leaves out and reports the roofs that `kernel` beats, by its seconds on workloads; True if floors changed."""
         roofline, task = self.roofline(), self.task
         runs = [(f"{kernel} on {name}", taken, task.workload(name)) for name, taken in seconds.items()]
         timed = [Timed(what, taken, task.bytes_of(at), task.flops_of(at), task.arithmetic) for what, taken, at in runs]
@@ -135,9 +132,8 @@ class Context:
         return read_tree(log, self.sources.templates, self.tuned_names, self.weights)
 
     def note(self, role: str, sentence: str, stage: str, failure: FailureKind | Literal[""] = "") -> None:
-        """Journals and shows that something did not go as planned, once for each stage and sentence. failure: the kind
-        of a model's failure, where that is the reason."""
-        if all(note.sentence != sentence for note in self.log.notes(stage)):
+        """Journals and shows that something did not go as planned, once in a stage. failure: a model's, if any."""
+        if all(note.sentence != sentence for note in self.log.events(Noted, stage)):
             self.journal.append(Noted(role=role, sentence=sentence, failure=failure), stage)
             self.listener(Progress(role, sentence))
 
@@ -176,18 +172,15 @@ class Context:
         return self.log.template(template_id)
 
     def seconds_left(self) -> float:
-        limit = self.settings.time_limit
-        return float("inf") if limit is None else limit - self.log.seconds_spent
+        return (self.settings.time_limit or math.inf) - self.journal.seconds_spent()
 
     def search_seconds_left(self) -> float:
-        """The time that the limit leaves when the final comparison has had its share."""
-        limit = self.settings.time_limit
-        if limit is None:
-            return float("inf")
+        """The time left for searching, without the share of the final comparison."""
         kernels = (len(self.tuned) + len(self.held_out)) * (1 + self.settings.finalists)
         energy = self.settings.energy_seconds
         each = KERNEL_SECONDS + (energy + COUNTER_SECONDS if energy else 0.0)
-        return self.seconds_left() - min(limit / 2, COMPARISON_SECONDS + EXAMINATION_SECONDS + kernels * each)
+        needed = COMPARISON_SECONDS + EXAMINATION_SECONDS + kernels * each
+        return self.seconds_left() - min((self.settings.time_limit or math.inf) / 2, needed)
 
     def evaluations_left(self) -> int:
         return self.settings.evaluations - self.log.evaluation_count

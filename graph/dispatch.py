@@ -7,6 +7,7 @@ them; the test of the rule on shapes that it was not fitted to. The exported fil
 from __future__ import annotations
 
 import math
+import operator
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
@@ -22,9 +23,10 @@ from tunesmith.graph.context import Context, baseline_request
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.records import Disqualified, Figures, ResultRecord, Verdict, Winner
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.tester import disqualified, examine_everywhere, finalist_results, requests_for
+from tunesmith.graph.roles.tester import disqualified, examine_winners, finalist_results, requests_for
 from tunesmith.graph.setup import pools
 from tunesmith.kernels.build.artifact import EvaluationRequest, TypesKey, types_key
+from tunesmith.kernels.check.plan import array_bytes
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
@@ -39,11 +41,10 @@ from tunesmith.kernels.spec.template import Template
 BASELINE = -1
 """Stands for the baseline where kernels are numbered."""
 MIN_SHAPES = 2
-"""Minimum number of shapes for a kernel to be chosen by them: one alone says little."""
+"""Minimum number of shapes for the choice of a kernel."""
 MIN_GAIN = 0.02
-"""Minimum saving of a test, as a share of the time of the shapes that reach it. With 0.005, 57 of 4200 choices on
-recorded shapes (docs/results/h200-exports.json, cross-validated) were slower than the baseline by 2 %; with 0.02, 46
-are, and all together take 0.7 % less time."""
+"""Minimum saving of a test, as a share of the time of its shapes. With 0.005, 57 of 4200 choices on recorded shapes
+(docs/results/h200-exports.json, cross-validated) were 2 % slower than the baseline; with 0.02, 46."""
 VECTOR = 8
 """Elements of the widest vector of templates. Rows that it does not divide take another path through a kernel."""
 DIVISORS = (2, 4, VECTOR)
@@ -51,13 +52,12 @@ THRESHOLDS = sorted(step << bits for step in (1, 3) for bits in range(62))
 
 Array = NDArray[np.float64]
 Sorts = Mapping[str, Mapping[str, Any]]
-"""The sorts of shapes to tell apart: the test of each, with examples (arrays) of the names in it."""
+"""For each sort of shapes its test, with examples (arrays) of the names in it."""
 
 
 class DispatchRule(ResultRecord):
-    """A node of the tree. test: an expression over sizes and types (docs/tasks.md), with the rules for where it holds
-    and where it does not; empty in a leaf, where `use` is the number of a kernel, or -1 for the baseline. shapes:
-    number of fitted shapes that reach it."""
+    """A node of the tree. test: an expression over sizes and types, which selects the rule `yes` or `no`; empty in a
+    leaf, where `use` is the number of a kernel, -1 for the baseline. shapes: fitted shapes that reach it."""
 
     test: str = ""
     yes: DispatchRule | None = None
@@ -84,7 +84,7 @@ class DispatchRule(ResultRecord):
 
 
 def _node(test: str, yes: DispatchRule, no: DispatchRule) -> DispatchRule:
-    """The rule that tells two rules apart; a leaf where both are the same kernel, and `yes` without a test."""
+    """The rule with a test and its two branches; a leaf where both are the same kernel, and `yes` without a test."""
     if not test:
         return yes
     shapes = yes.shapes + no.shapes
@@ -150,9 +150,9 @@ def _by_types(types: Sequence[Workload]) -> Sorts:
 
 
 class _Fitting:
-    """The search. table: a row for each shape, which says for each kernel, with 1, whether it is slower there, then
-    whether it is faster, then the logarithms of times, then 1; tests: for each text a row, 1 where it holds, of which
-    the first holds everywhere. Subsets of the shapes (`here`) are rows of 0 and 1 as well."""
+    """The search for a rule. table: a row for each shape, with 1 for each kernel that is slower there, then for each
+    that is faster, then the logarithms of times, then 1; tests: a row for each text, 1 where it holds; the first holds
+    everywhere. Subsets of the shapes (`here`) are rows of 0 and 1 as well."""
 
     def __init__(self, seen: Sequence[Seen], kernels: int) -> None:
         self.kernels, numbers, workloads = kernels, range(kernels), [one.workload for one in seen]
@@ -219,13 +219,13 @@ class _Fitting:
 
 
 def _can_reach(examples: Mapping[str, Any], test: str, side: bool) -> bool:
-    """Whether shapes of a sort come to a side of a test. A threshold says nothing of the sorts."""
+    """Whether shapes of a sort may reach a side of a test; a threshold excludes no sort."""
     known = {**{dtype: dtype for dtype in DTYPES}, **examples}
     return "<=" in test or not parse(test).names <= known.keys() or side in parse(test).evaluate(known)
 
 
 def _tests(workloads: Sequence[Workload]) -> list[str]:
-    """Tests that separate some of the shapes from others, simple ones first."""
+    """Tests that separate some of the shapes from others, simple tests first."""
     columns = {name: [one.sizes[name] for one in workloads] for name in workloads[0].sizes}
     columns = {name: column for name, column in columns.items() if min(column) < max(column)}
     products = {" * ".join(columns): [math.prod(row) for row in zip(*columns.values(), strict=True)]}
@@ -269,17 +269,17 @@ def draw_shapes(
     found: list[Workload] = []
     while len(found) < count and models:
         model = models[len(found) // 2 % len(models)]
-        most = max(task.bytes_of(one.model_copy(update={"types": model.types})) for one in own)
+        most = [max(figures) for figures in zip(*(_cost(task, one, model.types) for one in own), strict=True)]
         for _ in range(MAX_DRAWS):
             sizes = {name: _draw(random, [one.sizes[name] for one in own]) for name in model.sizes}
             name = "-".join(["drawn", "x".join(map(str, sizes.values())), *model.types.values()])
             shape = Workload(name=name, sizes=sizes, types=model.types, held_out=True, devices=model.devices)
-            if _shape_key(shape) not in known and _can_be(task, shape, most) and fits(shape):
+            if _shape_key(shape) not in known and _is_shape_of(task, shape, most) and fits(shape):
                 known.add(_shape_key(shape))
                 found.append(shape)
                 break
         else:
-            # Nothing is left of these types.
+            # No further shape fits these types.
             models.remove(model)
     return tuple(found)
 
@@ -293,14 +293,21 @@ def _draw(random: np.random.Generator, sizes: list[int]) -> int:
     return min(max(round(drawn / step) * step, math.ceil(low / step) * step), high)
 
 
-def _can_be(task: Task, shape: Workload, most: float) -> bool:
-    """Whether the task has arguments of such a shape, of at most so many bytes."""
+def _cost(task: Task, workload: Workload, types: Mapping[str, str]) -> tuple[float, float, float]:
+    """Bytes of traffic, operations, and bytes of all arrays, with other types."""
+    retyped = workload.model_copy(update={"types": types})
+    return task.bytes_of(retyped), task.flops_of(retyped), array_bytes(task, retyped)
+
+
+def _is_shape_of(task: Task, shape: Workload, most: Sequence[float]) -> bool:
+    """Whether the task has arguments of such a shape, and it costs at most as much as some workload of the task's."""
     try:
         for argument in task.arguments:
             (task.scalar_of if argument.role == "scalar" else task.shape_of)(argument, shape)
-        return task.allows(shape) and 0 < task.bytes_of(shape) <= most
+        cost = _cost(task, shape, shape.types)
+        return task.allows(shape) and cost[0] > 0 and all(map(operator.le, cost, most))
     except TaskError:
-        # Such as a dimension of one less than a size, or a scalar that its type does not hold.
+        # Such as a dimension below 1, or a scalar beyond the range of its type.
         return False
 
 
@@ -315,8 +322,7 @@ CONTENTS_SEED = 13_000_007
 
 
 def kernels_of(verdict: Verdict) -> list[tuple[str, Winner]]:
-    """The kernels for a rule with their names: the general configuration, then the best for single workloads, the
-    largest gain first."""
+    """The named kernels for a rule: the general one, then those for single workloads, the largest gain first."""
     named = [] if verdict.general is None else [("general", verdict.general)]
     rows = sorted(verdict.dispatch, key=lambda row: row.ratio)
     named += [(row.workload, Winner(template=row.template, config=row.config)) for row in rows]
@@ -333,8 +339,7 @@ def can_launch(context: Context, template: Template, workload: Workload, winner:
 
 
 def measure_further_shapes(context: Context) -> None:
-    """Measures the winners of the run on `dispatch_shapes` shapes drawn from the task's ranges, with a pool whose task
-    has them. Ends the pool of `context`."""
+    """Measures the winners on `dispatch_shapes` drawn shapes, by a pool that has them; ends the pool of `context`."""
     task, settings = context.task, context.settings
     verdict = context.log.verdict()
     if verdict is None or not (kernels := [winner for _, winner in kernels_of(verdict)]):
@@ -344,10 +349,11 @@ def measure_further_shapes(context: Context) -> None:
     drawn = draw_shapes(task, kind, count, seed=settings.seed, fits=launchable)
     if len(drawn) < count:
         context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
-    examine_everywhere(context, kernels)
+    # On everything: the rule uses also the winners of single workloads for further shapes.
+    examine_winners(context, {(*kernel.key, ""): kernel for kernel in kernels})
     context.close()
     wider = task.model_copy(update={"workloads": (*task.workloads, *drawn)})
-    check_reference(wider, drawn, seed=settings.seed, deadline=settings.reference_deadline)
+    check_reference(task, drawn, seed=settings.seed, deadline=settings.reference_deadline)
     shapes = [(one, True) for one in (*context.tuned, *context.held_out, *drawn[::2])]
     shapes += [(one, False) for one in drawn[1::2]]
     with (
@@ -358,8 +364,7 @@ def measure_further_shapes(context: Context) -> None:
 
 
 def _measure(context: Context, kernels: Sequence[Winner], shapes: Sequence[tuple[Workload, bool]]) -> None:
-    """Compares `kernels` with the baseline on `shapes`, unless the journal has it. With each shape: whether a rule is
-    fitted to it, or tried on it."""
+    """Compares `kernels` with the baseline on `shapes` (each with: the rule is fitted to it), unless journalled."""
     known = {event.workload.name: event.entries for event in context.log.events(ShapeCompared)}
     for number, (workload, fitted) in enumerate(shapes, 1):
         entrants = [one for one in kernels if can_launch(context, context.template(one.template), workload, one)]
@@ -374,10 +379,10 @@ def _measure(context: Context, kernels: Sequence[Winner], shapes: Sequence[tuple
         found = _compare(context, workload, requests_for(context, entrants, workload))
         entries = finalist_results(entrants, found)
         if not any(isinstance(result, Comparison) for result in found.results):
-            # Either all are wrong here, or the baseline or the shape is at fault: the baseline against itself tells.
+            # If the baseline fails against itself, it or the shape is at fault, not the kernels.
             control = EvaluationRequest(1, context.sources.baseline.template, {}, (workload.name,))
             if not isinstance(_compare(context, workload, [control]).results[0], Comparison):
-                sentence = f"The baseline could not be measured on {workload.name}, which tells nothing on dispatch."
+                sentence = f"The baseline could not be measured on {workload.name}, so the shape is left out."
                 context.note("dispatch", sentence, "")
                 entries = ()
         event = ShapeCompared(workload=workload, fitted=fitted, entries=entries, compiler=found.compiler)
@@ -430,7 +435,7 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
         return None
     names = dict(enumerate(name for name, _ in named)) | {BASELINE: "baseline"}
     kernels = {winner.key: winner for _, winner in named}
-    # Of several comparisons on a shape the last counts.
+    # The last comparison on a shape counts.
     events = {event.workload.name: event for event in context.log.events(ShapeCompared)}.values()
     excluded = _excluded(context, events, kernels)
     out = {one.key for one in excluded}
@@ -478,8 +483,7 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
 
 
 def row_sizes(task: Task, workloads: Sequence[Workload]) -> tuple[str, ...]:
-    """The sizes along which the large arrays of a task lie in memory, of at least half of the largest one's bytes on
-    some workload."""
+    """The sizes along which arrays lie that have at least half of the largest one's bytes on some workload."""
     found: dict[str, None] = {}
     arrays = [argument for argument in task.arguments if argument.role != "scalar" and argument.shape]
     for workload in workloads:

@@ -1,7 +1,7 @@
 """Results of earlier runs, with which a run begins: from the user's results store, and from `tune --prior`.
 
-The store is one SQLite file, which several runs may use at once. What a run takes from it and from a prior is kept in
-the run's own journal (`EarlierResults`), so that a resumed run has the same even where the sources are gone. How a
+The store is one SQLite file, which several runs may use at once. A run keeps the results that it takes from store
+and prior in its own journal (`EarlierResults`), so that a resumed run has them even where the sources are gone. How a
 search uses a prior is in `tunesmith.kernels.search.base`.
 """
 
@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from tunesmith import __version__
 from tunesmith.graph.context import Context
@@ -42,13 +42,13 @@ from tunesmith.kernels.spec.template import Config, Strict, Template, config_key
 
 VARIABLE = "TUNESMITH_WISDOM"
 FORMAT: Literal[1] = 1
-"""Of the store, and of its exported files."""
+"""Version of the store and of its exported files."""
 MAX_SUGGESTIONS = 6
 """Configurations that a run takes from the store: each costs an evaluation."""
 ROOF_REPORT_RATIO = 0.8
 """Share of a roof's best value below which a new measurement is reported."""
 COPY = "copy of "
-"""With the bytes moved, the name of a bandwidth among roofs; the others are arithmetic, named by data type."""
+"""Begins the name of a bandwidth among roofs, before the bytes moved; other roofs are named by data type."""
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS results (
     task TEXT NOT NULL, template TEXT NOT NULL, config TEXT NOT NULL, backend TEXT NOT NULL, device TEXT NOT NULL,
@@ -87,10 +87,8 @@ class StoredResult(Strict):
     tunesmith: str = ""
 
 
-class _Exported(BaseModel):
+class _Exported(Strict):
     """A file of entries."""
-
-    model_config = ConfigDict(extra="forbid")
 
     wisdom: Literal[1]
     entries: list[StoredResult]
@@ -103,8 +101,7 @@ class ResultsStore:
         self.path = path
 
     def keep(self, entries: Iterable[StoredResult]) -> int:
-        """Writes entries; of two on the same configuration, device, driver and shape the newer stays. Gives how many
-        were written."""
+        """Writes entries and returns their number; of two for one configuration, device and shape the newer stays."""
         rows = [
             (
                 *(one.task, one.template, config_key(one.config), one.backend, one.device, one.driver),
@@ -132,8 +129,7 @@ class ResultsStore:
             raise self._damaged(error) from error
 
     def write_file(self, path: Path, *, force: bool = False) -> int:
-        """All entries as JSON, for another machine; force: also over a file of others. Gives their number. Raises also
-        `OutputError`."""
+        """Writes all entries as JSON and returns their number. force: replace any file. Raises `OutputError`, too."""
         require_writable_file(path, "wisdom export", begins=b'{\n "wisdom": ', force=force)
         entries = self.entries()
         text = _Exported(wisdom=FORMAT, entries=entries).model_dump_json(indent=1)
@@ -144,7 +140,7 @@ class ResultsStore:
         return len(entries)
 
     def read_file(self, path: Path) -> int:
-        """Keeps the entries of a file that `write_file` wrote. Gives how many were new."""
+        """Keeps the entries of a file that `write_file` wrote, and returns the number of new ones."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             return self.keep(_Exported.model_validate(data).entries)
@@ -158,7 +154,7 @@ class ResultsStore:
 
     @contextmanager
     def connected(self, *, create: bool = True) -> Iterator[sqlite3.Connection]:
-        """The database. What the block writes is kept if it ends without an exception."""
+        """The database; its transaction is committed if the block ends without an exception."""
         try:
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -184,8 +180,7 @@ class ResultsStore:
 
 
 def open_store(environment: Mapping[str, str] = os.environ) -> ResultsStore | None:
-    """The results store of this user, in XDG_DATA_HOME, else in ~/.local/share, unless TUNESMITH_WISDOM names a file;
-    None where that is off, or the user has no home directory."""
+    """This user's results store: TUNESMITH_WISDOM, or in XDG_DATA_HOME or ~/.local/share; None if off, or no home."""
     where = environment.get(VARIABLE, "")
     if where.lower() == "off":
         return None
@@ -202,19 +197,18 @@ def open_store(environment: Mapping[str, str] = os.environ) -> ResultsStore | No
     return ResultsStore(data / "tunesmith" / "wisdom.sqlite")
 
 
-# What a run begins with
+# At the beginning of a run
 
 
 def suggest(
     task: Task, device: DeviceInfo, settings: Settings, limits: Sequence[DeviceLimits], *, written: bool
 ) -> EarlierResults | None:
-    """The history of a new run of `task` on `device`: the results of `settings.prior`, and the configurations of the
-    results store to measure first; None where there is neither. Raises `TunesmithError`.
+    """The history of a new run of `task` on `device`: the results of `settings.prior`, and configurations of the
+    results store to measure first; None without either. Raises `TunesmithError`.
 
-    Results of the same model of device come first, among them those on the shapes of this run; of equals the largest
-    gain. Configurations that no template of the task can have under `limits` are left out; where a model writes further
-    templates (`written`), they come last.
-    """
+    Results of the same model of device come first, among them results on this run's shapes; among equals the largest
+    gain. Configurations that no template can have under `limits` are left out, or last if a model writes templates
+    (`written`)."""
     templates = task.sources(device.backend).templates
     tuned = task.workloads_for(device.limits.kind, held_out=False)
     prior = None if settings.prior is None else read_prior(named_path("--prior", settings.prior))
@@ -247,8 +241,7 @@ def suggest(
 
 
 def read_prior(path: Path) -> EarlierResults:
-    """The results in `path` (a run's folder, or a table in Kernel Tuner's format), as a journal keeps them. Raises
-    `TunesmithError`."""
+    """The results of a run's folder, or of a table in Kernel Tuner's format. Raises `TunesmithError`."""
     if path.is_dir():
         return _prior_of_run(path)
     if not path.is_file():
@@ -259,17 +252,15 @@ def read_prior(path: Path) -> EarlierResults:
 
 
 def _prior_of_run(folder: Path) -> EarlierResults:
-    """The evaluations that a run made on all its tuned workloads at once; on single ones the scale is another.
-    Templates that never came into the run, or that a role took out of it, are left out."""
+    """The evaluations of a run on all its tuned workloads at once; single workloads have another scale. Templates that
+    never entered the run, or that a role took out of it, are left out."""
     with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
-        started, baseline = log.started, log.baseline
-        if started is None or baseline is None:
+        if (baseline := log.baseline) is None:
             raise JournalError(f"--prior: the run in {folder} has measured nothing yet; name another.")
         of, vetoed = log.objective, log.vetoed()
         names = {event.id: event.template.name for event in log.events(TemplateAdded)}
-        base = quantities_of(baseline, of)
-        weights = {workload.name: workload.weight for workload in started.task.workloads}
+        base, weights = quantities_of(baseline, of), log.weights
         found: dict[str, list[KnownResult]] = {}
         for evaluation in log.evaluations():
             whole = evaluation.failure is not None or set(base) <= set(evaluation.outcomes)
@@ -296,20 +287,12 @@ def _require_common(earlier: EarlierResults, templates: Sequence[Template]) -> N
         )
 
 
-# What a search takes from it
-
-
-def suggestions_of(log: RunLog) -> list[Config]:
-    """The configurations that earlier runs found good, in the order in which they are to be tried."""
-    return [one.config for one in (log.last(EarlierResults) or EarlierResults()).suggestions]
+# In a search
 
 
 def prior_of(log: RunLog, template: Template, space: Space) -> Prior | None:
-    """The prior of a run for the search of `template`; None when it has none.
-
-    The results of that template in the other run by its id, else by its name; where they cover no point of `space`,
-    those without a template and, as far as `space` has the configuration, of other templates.
-    """
+    """The prior of a run for the search of `template`; None without one: results of the same template, by id, else by
+    name; if these have no point of `space`, all results in `space`, and the results of a table."""
     kept = log.last(EarlierResults) or EarlierResults()
     for rows in (
         [row for one in kept.results if one.template == template.id for row in one.results],
@@ -325,16 +308,16 @@ def _prior(rows: Iterable[KnownResult], name: str) -> Prior:
     return Prior(((config, Observation(value, failure=failure)) for config, value, failure in rows), name)
 
 
-# What a run adds to the store, and takes from it at its end
+# At the end of a run
 
 
 def learn(context: Context, verdict: Verdict, run: str) -> None:
     """Keeps the results of a run's final comparison: on each workload the best configuration and the general one, where
     they are shown to be faster than the baseline. A store that cannot be written is reported."""
     store = open_store() if context.settings.wisdom and verdict.objective == "time" else None
-    reached, started = context.log.entries(VerdictReached), context.log.started
-    if store is None or not reached or started is None or started.device.driver != context.device.driver:
-        # With another driver it is not known which of the two it was measured with.
+    reached = context.log.entries(VerdictReached)
+    if store is None or not reached or context.log.started.device.driver != context.device.driver:
+        # The measurements may be from either of two drivers.
         return
     # A run that had ended may be finished again, days later.
     at = datetime.fromtimestamp(reached[-1].at, UTC).isoformat(timespec="seconds")
@@ -366,10 +349,9 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
 
 
 def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
-    """The best value ever measured of each roof of `device`, `measured` included, which is kept: a measurement on a
-    busy machine is not a limit. Also a sentence for each kind of roof that is now far below its best value, or on why
-    the store cannot be used."""
-    # A GPU has an identity of its own; a CPU is its machine's.
+    """The best value ever measured of each roof of `device`, after `measured` was kept, as a busy machine measures
+    less; and a sentence for each roof that is now far below its best value, or on why the store cannot be used."""
+    # A GPU has its own identity; a CPU has that of its machine.
     name = device.uuid or f"{device.name} of {platform.node()}"
     now = datetime.now(UTC).isoformat(timespec="seconds")
     rates = {f"{COPY}{size}": rate for size, rate in measured.bandwidth} | dict(measured.peak_flops)
@@ -393,10 +375,10 @@ def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[
     pairs = [("copy bandwidth", measured.peak_bandwidth or 0.0, *max(copies.values(), default=(0.0, "")), "GB/s")]
     pairs += [(f"{roof} peak", rate, *best[roof], "GFLOP/s") for roof, rate in measured.peak_flops.items()]
     return roofs, tuple(
-        f"The {what} measured now, {rate / 1e9:.3g} {unit}, is far below the {highest / 1e9:.3g} {unit} measured "
+        f"The {kind} measured now, {rate / 1e9:.3g} {unit}, is far below the {highest / 1e9:.3g} {unit} measured "
         f"on {at[:10]}, from which floors are computed: something else probably uses the device, so times may be "
         "too long."
-        for what, rate, highest, at, unit in pairs
+        for kind, rate, highest, at, unit in pairs
         if 0.0 < rate < ROOF_REPORT_RATIO * highest
     )
 

@@ -1,15 +1,10 @@
-"""What a run shows while it works: one `Progress` for each thing that happens, and who listens."""
+"""The progress of a run: one `Progress` for each event, and its listeners."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    # Ray takes a second to import.
-    from tunesmith.actors.pool.pool import LaneStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +21,7 @@ class Progress:
     best_seconds: float | None = None
     share_of_floor: float | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
-    lanes: tuple[LaneStatus, ...] = ()
+    lanes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.message or not self.budget:
@@ -36,8 +31,7 @@ class Progress:
 
     @property
     def account(self) -> str:
-        """The results of the search so far, in words. The best is given as a time: one visit to the baseline does not
-        tell the speed-up; the final comparison does."""
+        """The results of the search so far, in words; no speed-up, which is measured only at the end."""
         parts = []
         if self.best is not None and self.best_seconds is not None:
             share = ""
@@ -46,7 +40,7 @@ class Progress:
             parts.append(f"best {self.best_seconds * 1e6:.1f} us{share}")
         if self.failures:
             parts.append("failed: " + ", ".join(f"{kind} {count}" for kind, count in sorted(self.failures.items())))
-        states = Counter(lane.state for lane in self.lanes)
+        states = Counter(self.lanes)
         if len(self.lanes) > 1:
             parts.append(f"lanes: {', '.join(f'{count} {state}' for state, count in sorted(states.items()))}")
         elif waits := states.keys() - {"busy", "idle"}:

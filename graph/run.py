@@ -67,22 +67,21 @@ if TYPE_CHECKING:
 
 
 def _extended(journal: Journal, settings: Settings, given: dict[str, Any]) -> Settings:
-    """Writes down the extension of a run by the settings `given`, whose evaluations, rounds and time come on top; the
-    settings that hold from now on. dispatch_shapes alone lets no search go on. Raises `SettingsError`, and then nothing
-    is written."""
+    """Journals the extension of a run by the settings `given`, whose evaluations, rounds and time come on top, and
+    returns all settings. dispatch_shapes alone continues no search. On `SettingsError` nothing is written."""
     changed = {name: given[name] for name in ("dispatch_shapes",) if name in given}
     if given.keys() - changed.keys():
-        log, more_time = RunLog(journal), given.get("time_limit")
-        spent, had, step = log.seconds_spent, max((plan.round for plan in log.plans), default=0), log.last(StepTaken)
+        log, spent, more_time = RunLog(journal), journal.seconds_spent(), given.get("time_limit")
+        had, step = max((plan.round for plan in log.plans), default=0), log.last(StepTaken)
         limit = math.inf if settings.time_limit is None else settings.time_limit
-        # A run also ends by time while its rest would only do for a comparison.
+        # A run also ends by time when the rest is only enough for a comparison.
         if not more_time and (spent >= limit or (step is not None and step.done == "time")):
             raise SettingsError(
                 f"The run's time limit of {limit:.0f} s is spent; say with --time-limit how much longer it may take."
             )
         if "evaluations" not in given and settings.evaluations <= log.evaluation_count:
             raise SettingsError("The run has measured all that it may; say with --more how many configurations to add.")
-        # Evaluations that a limit on time or an early end left over are made as well.
+        # Evaluations that were left over at an earlier end are made as well.
         changed["evaluations"] = settings.evaluations + given.get("evaluations", 0)
         changed["rounds"] = had + given["rounds"] if "rounds" in given else max(settings.rounds, had + 1)
         if more_time:
@@ -94,8 +93,7 @@ def _extended(journal: Journal, settings: Settings, given: dict[str, Any]) -> Se
 
 
 class RunResult(BaseModel, frozen=True):
-    """The result of a run. summary: the content of summary.json, as attributes or by key; folder: of the run; valid:
-    whether a configuration is right on every workload."""
+    """The result of a run. summary: as in summary.json; valid: some configuration is right on all workloads."""
 
     folder: Path
     summary: Summary
@@ -149,11 +147,11 @@ def tune(
         require_new_folder(folder, "--run-dir")
     require_work(loaded, loaded.sources(device.backend).templates, limits)
     earlier = suggest(loaded, device, chosen, limits, written=written)
-    # Before there is a run, so that resuming need not check the reference again.
+    # Before the run begins, so that a resume need not check the reference again.
     check_reference(loaded, meant_for(loaded, device.limits), seed=chosen.seed, deadline=chosen.reference_deadline)
-    with Journal(folder, create=True) as journal, alone(folder):
+    with Journal(folder, create=True) as journal, hold_run(folder):
         if earlier is not None:
-            # Before the run itself: a run that was begun has all that it needs.
+            # Before `RunStarted`: a run that was begun has everything it needs.
             journal.append(earlier)
         origin = origin_of(None if isinstance(task, Task) else chosen.task)
         journal.append(RunStarted(settings=chosen, task=loaded, device=device, origin=origin))
@@ -182,7 +180,7 @@ def resume(
     """
     folder = as_path(run_dir, "run_dir")
     asked = {"evaluations": more, "rounds": rounds, "time_limit": time_limit, "dispatch_shapes": dispatch_shapes}
-    # The settings of these names have the same bounds.
+    # Settings of these names have the same bounds.
     given = make_settings(task="", **{name: value for name, value in asked.items() if value})
     with resumed(folder, given, listener, models, as_recorded=as_recorded) as context:
         return _carry_on(context, folder, ask)
@@ -198,15 +196,12 @@ def resumed(
     as_recorded: bool = True,
 ) -> Iterator[Context]:
     """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
-    with Journal(folder, create=False) as journal, alone(folder):
+    with Journal(folder, create=False) as journal, hold_run(folder):
         log = RunLog(journal)
         started = log.started
-        if started is None:
-            raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
-        settings = started.settings
+        settings, task, old = started.settings, started.task, started.device
         for extension in log.events(Extended):
             settings = settings.model_copy(update=extension.model_dump(exclude_none=True))
-        task, old = started.task, started.device
         changed = "" if as_recorded or started.origin.in_memory else changed_files(task, settings.task, old.backend)
         if changed:
             raise SettingsError(
@@ -258,8 +253,7 @@ def origin_of(task: str | None) -> Origin:
 
 
 def _commit(folder: Path) -> str:
-    """The commit of the git repository that has the files of `folder`, with "-dirty" where files differ from it; empty
-    without such a repository, or without git."""
+    """The commit of the git repository with the files of `folder`, with "-dirty" where they differ; or empty."""
 
     def git(*command: str) -> str:
         return subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, timeout=10).stdout
@@ -272,8 +266,7 @@ def _commit(folder: Path) -> str:
 
 
 def changed_files(begun: Task, name: str, backend: Backend) -> str:
-    """The differences of the task `name` from the one of a run that was `begun`, as a clause; empty without any, and
-    where its files are gone."""
+    """How the task `name` differs from a run's that was `begun`, as a clause; empty if not, or without files."""
     path = find_task(name)
     if path is None:
         return ""
@@ -282,7 +275,7 @@ def changed_files(begun: Task, name: str, backend: Backend) -> str:
     except TunesmithError as error:
         return str(error).rstrip(".")
     old, new = begun.model_dump(mode="json"), present.model_dump(mode="json")
-    # Where a run works by rules, its task also has what the rules made.
+    # The task of a run by rules also has the template that the rules made.
     if old == new or old == with_rules(present, backend)[0].model_dump(mode="json"):
         return ""
     keys = ", ".join(key for key in new if new[key] != old.get(key))
@@ -290,9 +283,8 @@ def changed_files(begun: Task, name: str, backend: Backend) -> str:
 
 
 def _clear(folder: Path) -> None:
-    """Makes room for a new run in the folder of a run that had measured nothing, as after a mistake in the task. Raises
-    `SettingsError` when it has measurements."""
-    with Journal(folder, create=False) as journal, alone(folder):
+    """Empties the folder of a run without measurements, as after a mistake in the task; else raises `SettingsError`."""
+    with Journal(folder, create=False) as journal, hold_run(folder):
         for event in [entry.event for entry in journal.entries(Event)]:
             failed = isinstance(event, BaselineMeasured) and event.evaluation.failure is not None
             if not failed and not isinstance(event, EarlierResults | RunStarted | RooflineMeasured):
@@ -302,7 +294,7 @@ def _clear(folder: Path) -> None:
 
 
 def _carry_on(context: Context, folder: Path, ask: Ask | None) -> RunResult:
-    """Runs the graph to its end, from where the journal says that the run is."""
+    """Runs the graph from the state in the journal to its end."""
     from tunesmith.graph.build import build_graph, ended_by, roles_of, start_of, steps_at_most
     from tunesmith.graph.roles.approval import decide
 
@@ -322,7 +314,7 @@ def _carry_on(context: Context, folder: Path, ask: Ask | None) -> RunResult:
         try:
             graph.invoke(start_of(context.log), {"recursion_limit": steps_at_most(settings)}, context=context)
         except TunesmithError as error:
-            # LangGraph notes the task in which it was raised, which says nothing to a user.
+            # LangGraph adds a note on its own task, which does not help a user.
             vars(error).pop("__notes__", None)
             raise
     if context.settings.dispatch_shapes:
@@ -331,8 +323,7 @@ def _carry_on(context: Context, folder: Path, ask: Ask | None) -> RunResult:
 
 
 def finish(context: Context, folder: Path, done: str = "") -> RunResult:
-    """Writes the results so far: summary, report and the winners' files. done: the reason for the end, where the
-    journal does not have it yet."""
+    """Writes summary, report and best/. done: why the run ends, where the journal does not have it yet."""
     from tunesmith.graph.build import ended_by
     from tunesmith.graph.results.best import export_best
     from tunesmith.graph.results.report import render_report
@@ -354,7 +345,7 @@ def finish(context: Context, folder: Path, done: str = "") -> RunResult:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def hold_run(folder: Path) -> Iterator[None]:
     """Holds the run in `folder` for this process, so that no two work on it; the hold ends with the process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -26,7 +26,7 @@ from pydantic import (
 
 from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.kernels.outcome import Objective
-from tunesmith.kernels.spec.taskfile import sentence
+from tunesmith.kernels.spec.taskfile import explain, sentence
 from tunesmith.kernels.spec.template import unknown_key
 
 NO_MODEL = "none"
@@ -93,14 +93,14 @@ def _option(
 
 
 class Placement(BaseModel, frozen=True, extra="forbid"):
-    """Where a further role stands: right behind the role `after`."""
+    """The place of a further role: right behind the role `after`."""
 
     after: str
 
 
 class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
-    """All settings of a run, those of its models last. `task`, `roles` and `arm` are not options of the command line:
-    the task is its argument, roles are placed in a settings file, and `ablate` chooses the arm."""
+    """All settings of a run; the models' settings come last. `task`, `roles` and `arm` are not options of the command
+    line: the task is its argument, roles are placed in a settings file, and `ablate` chooses the arm."""
 
     task: str
     roles: dict[str, Placement] = {}
@@ -110,9 +110,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     evaluations: int = _option(100, "Number of configurations to measure.", ge=1, le=10_000_000)
     time_limit: Seconds | None = _option(
         None,
-        "End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). All counts in: starting, "
-        "the search, the final comparison, for which the search ends early enough, and what is left out where no time "
-        "is left: held-out workloads, the winners' examination, shapes for a dispatch rule (default: no limit).",
+        "End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). It includes the start, "
+        "the search, and the final comparison, for which the search ends early enough; without time, held-out "
+        "workloads, the winners' examination and the shapes for a dispatch rule are left out (default: no limit).",
         metavar="DURATION",
         gt=0,
     )
@@ -154,8 +154,8 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     allow_unexamined: bool = _option(False, "Also export a winner that could not be examined; every export says so.")
     effort: Literal["quick", "balanced", "max"] = _option(
         "balanced",
-        "quick, balanced or max: sets evaluations, rounds, branches, max-calls and time-limit together; an option of "
-        "its own goes before it.",
+        "quick, balanced or max: sets evaluations, rounds, branches, max-calls and time-limit together; each can still "
+        "be set by its own option.",
     )
     branches: int = _option(2, "With a model: maximum number of templates tuned side by side in a round.", ge=1, le=8)
     planner: Literal["model", "rules"] = _option(
@@ -190,7 +190,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     @field_validator("model")
     @classmethod
     def _absolute(cls, value: str) -> str:
-        # A run may be resumed from another folder than the one it was begun in.
+        # A run may be resumed from another working directory.
         kind, colon, folder = value.partition(":")
         if colon and kind in ("batch", "replay"):
             if not folder:
@@ -250,13 +250,14 @@ def make_settings(**values: object) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        key, message = _first(error)
-        if error.errors(include_url=False)[0]["type"] == "extra_forbidden" and "." not in key:
+        first = error.errors(include_url=False)[0]
+        key, message = ".".join(map(str, first["loc"])), sentence(first)
+        if first["type"] == "extra_forbidden" and "." not in key:
             close = get_close_matches(key.replace("-", "_"), list(Settings.model_fields), 1)
             near = f"did you mean --{close[0].replace('_', '-')}?" if close else "`tunesmith tune --help` lists them."
             message = f"there is no such option; {near}"
         option = f"--{key.partition('.')[0].replace('_', '-')}: " if key else ""
-        raise SettingsError(option + message) from error
+        raise SettingsError(_ended(option + message)) from error
 
 
 def as_path(given: object, option: str) -> Path:
@@ -269,7 +270,7 @@ def as_path(given: object, option: str) -> Path:
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        pass  # it is about to be made, or its user says that it is missing
+        pass  # the path need not exist
     except (OSError, ValueError) as error:
         why = (isinstance(error, OSError) and error.strerror) or str(error)
         raise SettingsError(f"{option}: {str(given)!r:.80} cannot be used ({why}); name another.") from error
@@ -277,8 +278,7 @@ def as_path(given: object, option: str) -> Path:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file, for `make_settings`; raises `SettingsError`. Keys are the fields of `Settings`;
-    `[roles.NAME]` with `after` places a role."""
+    """The settings of a TOML file, by the fields of `Settings`, for `make_settings`; raises `SettingsError`."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -288,21 +288,16 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise SettingsError(f"--settings: {path} is not {what}.") from error
     keys = [name for name in Settings.model_fields if name != "task"]
     if unknown := sorted(set(data) - set(keys)):
-        why = unknown_key(unknown[0], keys)
-        raise SettingsError(f"--settings: {path}: {why}{'' if why.endswith('?') else '.'}")
+        raise SettingsError(_ended(f"--settings: {path}: {unknown_key(unknown[0], keys)}"))
     try:
         Settings.model_validate({"task": "any", **data})
     except ValidationError as error:
-        key, message = _first(error)
-        raise SettingsError(f"--settings: {path}, key {key}: {message}") from error
+        raise SettingsError(_ended(f"--settings: {path}, {explain(error, data)}")) from error
     return data
 
 
-def _first(error: ValidationError) -> tuple[str, str]:
-    """Key and sentence of the first mistake."""
-    first = error.errors(include_url=False)[0]
-    key, message = ".".join(map(str, first["loc"])), sentence(first)
-    return key, f"{message}{'' if message.endswith(('.', '?')) else '.'}"
+def _ended(message: str) -> str:
+    return message if message.endswith((".", "?")) else f"{message}."
 
 
 def new_run_dir(task: str, base: Path) -> Path:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 
 def inventory_for(backend: str) -> Inventory:
-    """The devices for a run: of this machine, or, where RAY_ADDRESS names a cluster, its GPUs and this machine's OpenCL
-    devices. Raises `ClusterError`."""
+    """The devices here; with a cluster (RAY_ADDRESS), its GPUs and the OpenCL devices here. Raises `ClusterError`."""
     here = probe()
     if "RAY_ADDRESS" not in os.environ or (backend in BACKENDS and not BACKENDS[backend].pinned_by_ray):
         return here
@@ -55,7 +54,7 @@ def choose_device(task: Task, backend: str, inventory: Inventory, model: str | N
         task.sources(backend)
         known = cast(BackendName, backend)
         found = inventory.of(known)
-        # Without a device, `device` names the missing parts.
+        # Without a device, `device` raises an error that names the missing parts.
         return _most_common(found) if found else inventory.device(known)
     candidates = [device for device in inventory.devices if device.backend in task.backends]
     if not candidates:
@@ -85,7 +84,7 @@ def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimi
 
 
 def _most_common(devices: Sequence[DeviceInfo]) -> DeviceInfo:
-    """The first device; of GPUs the first of the model there is most of: a tuning's results belong to one model."""
+    """The first device; of GPUs the first of the most frequent model, as a tuning's results belong to one model."""
     counts = Counter(device.name for device in devices if BACKENDS[device.backend].pinned_by_ray)
     return max(devices, key=lambda device: counts[device.name])
 
@@ -106,7 +105,7 @@ def require_energy(device: DeviceInfo, settings: Settings) -> None:
     else:
         with open_telemetry(device.uuid or "") as telemetry:
             absent = telemetry.reason.rstrip(".") if isinstance(telemetry, NoTelemetry) else ""
-            # The GPUs of a cluster need not be in this machine; their lanes tell.
+            # The GPUs of a cluster need not be in this machine; their lanes find out.
             if telemetry.joules() is not None or (absent and "RAY_ADDRESS" in os.environ):
                 return
             why = absent or f"{device.name} has no energy counter that this user may read"
@@ -127,8 +126,7 @@ def require_lanes(device: DeviceInfo, settings: Settings, inventory: Inventory) 
 
 
 def require_work(task: Task, templates: Sequence[Template], limits: Sequence[DeviceLimits]) -> None:
-    """Raises `TaskError` without a workload to tune on, `SpaceError` for a template without a feasible point: before
-    anything is started for it."""
+    """Raises `TaskError` without a workload to tune on, `SpaceError` for a template without a feasible point."""
     kind = limits[0].kind
     if not (tuned := task.workloads_for(kind, held_out=False)):
         fix = f"add one whose `devices` lists '{kind}'"
@@ -148,8 +146,7 @@ def pools(
     listener: Listener = silent,
     seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[Callable[[], Pool]]:
-    """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block.
-    seconds_left: of the run's time limit."""
+    """A maker of pools that prepare `workloads`; the first starts the cluster, the block's end ends it."""
     from tunesmith.kernels.build.artifact import open_cache
     from tunesmith.kernels.measure.timing import Precision
 
@@ -158,13 +155,12 @@ def pools(
 
         def make() -> Pool:
             from tunesmith.actors.pool.pool import Pool
-            from tunesmith.actors.pool.workers import Deadlines, WorkerSet
-            from tunesmith.actors.ray_cluster import cluster, wait_for
+            from tunesmith.actors.pool.workers import WorkerSet
+            from tunesmith.actors.ray_cluster import cluster
+            from tunesmith.actors.workers import Deadlines
 
             offer = stack.enter_context(cluster())
             gpu = BACKENDS[device.backend].pinned_by_ray
-            if gpu:
-                wait_for("GPU", 1)
             # A lane and this process need a core each, or all wait for them.
             spare = offer.cpus - 1 - max(1, offer.gpus) if gpu else offer.cpus
             compilers = settings.workers or max(1, min(spare, settings.evaluations))
@@ -177,7 +173,7 @@ def pools(
                 compilers=compilers if BACKENDS[device.backend].makes_cubins else 1,
                 seed=settings.seed,
                 workloads=workloads,
-                deadlines=Deadlines(prepare=settings.reference_deadline * (1 + len(workloads))),
+                deadlines=Deadlines(prepare=settings.reference_deadline, check=settings.check_time),
                 say=lambda sentence: listener(Progress("pool", sentence)),
                 seconds_left=seconds_left,
             )

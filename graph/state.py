@@ -15,15 +15,13 @@ Bottleneck = Literal["memory", "compute", "latency", "unknown"]
 BASELINE = "baseline"
 """The parent of a template that is made from the task's own source."""
 BranchKind = Literal["template", "rewrite", "expose", "extend", "search"]
-"""The product of a branch from its parent: a new template; a whole kernel without parameters (one evaluation); a
-template whose parameters are the constants of a rewrite; a template with more values and parameters of the same code;
-nothing, the parent is searched further."""
+"""The product of a branch: a new template; a kernel without parameters; a template whose parameters are the constants
+of a rewrite; a template with more values and parameters of the same code; nothing (the parent is searched further)."""
 
 
 class Branch(Strict):
-    """One template or kernel of a round. parent: its origin, by id (or by name, where the task brings it), or
-    "baseline"; moves: the changes, in words; seeds: configurations of the parent to try first, where it is searched
-    further."""
+    """A template or kernel of a round. parent: a template's id (or its name in the task), or "baseline"; moves: the
+    changes, in words; seeds: configurations to try first where the parent is searched further."""
 
     parent: str
     kind: BranchKind
@@ -37,9 +35,8 @@ class Branch(Strict):
 
 
 class Plan(Strict):
-    """The work of a round. bottleneck: the limit of the best known kernel; workloads: to tune on; evaluations: this
-    round's share; branches: the round's templates, of which several are tuned side by side; expected: the possible
-    gain; analysis: the reasons, in a few sentences."""
+    """The work of a round. bottleneck: of the best known kernel; workloads: to tune on; evaluations: this round's
+    share; branches: tuned side by side; expected: the possible gain; analysis: the reasons, in a few sentences."""
 
     round: int
     bottleneck: Bottleneck

@@ -1,5 +1,4 @@
-"""A kernel tuned from Python, without a file: source, reference and example arrays (of NumPy, CuPy or PyTorch) go in, a
-callable kernel comes out."""
+"""Tunes a kernel from Python, without a file: source, reference and examples in, a callable kernel out."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -54,8 +54,7 @@ class TunedWorkload:
 
 
 class TunedKernel:
-    """What `tune_kernel` found. result: the run; source: of the kernel to use; call it with the arrays that the kernel
-    reads, in the order of its parameters, and scalars by name."""
+    """The result of `tune_kernel`. source: of the best kernel; a call takes arrays in order, and scalars by name."""
 
     def __init__(self, result: RunResult, task: Task, signature: Signature) -> None:
         self.result, self.task, self._signature = result, task, signature
@@ -63,7 +62,7 @@ class TunedKernel:
 
     @property
     def rows(self) -> tuple[TunedWorkload, ...]:
-        """One for each workload for which something right was found."""
+        """A row for each workload for which something right was found."""
         rows = []
         for one in self.result.summary.tuned:
             best = one.general or one.best
@@ -116,7 +115,7 @@ class TunedKernel:
         kernels = self._kernels
         for size in kernels.explicit:
             if size not in given:
-                raise TunesmithError(f"The size {size} cannot be told from the arrays; give it by name: {size}=...")
+                raise TunesmithError(f"The size {size} does not follow from the arrays; give it by name: {size}=...")
         read = [given[one["name"]] for one in kernels.given]
         shapes, dtypes = [one.shape for one in read], [str(one.dtype) for one in read]
         sizes, types = kernels.read(
@@ -143,6 +142,7 @@ def tune_kernel(
     grid: Sequence[str | int] | None = None,
     block: Sequence[str | int] | None = None,
     tolerance: Mapping[str, tuple[float, float]] | None = None,
+    fills: Mapping[str, Any] = MappingProxyType({}),
     opponents: Mapping[str, Callable[..., Any]] | None = None,
     run_dir: str | Path | None = None,
     listener: Listener = silent,
@@ -156,9 +156,10 @@ def tune_kernel(
     array, a tuple of arrays in the order of the kernel's parameters, or a dict by their names; scalars that shapes do
     not tell must be among them, or be defaults of the reference. entry: the kernel's name, where there are several.
     grid, block: of the launch, as expressions of sizes, where the code does not tell. tolerance: (rtol, atol) by data
-    type or output. opponents: functions like the reference, timed beside the kernel, by name; functions of
-    torch.compile are compiled anew, with its default settings. run_dir, listener, settings: of `tunesmith.graph.tune`.
-    Raises `TunesmithError`.
+    type or output. fills: of arrays, as in task files, where more is known than the range of the examples, such as
+    {"index": {"low": 0, "high": "n - 1"}, "starts": "sorted"}. opponents: functions like the reference, timed beside
+    the kernel, by name; functions of torch.compile are compiled anew, with its default settings. run_dir, listener,
+    settings: of `tunesmith.graph.tune`. Raises `TunesmithError`.
     """
     if not callable(reference) and not (isinstance(reference, str) and reference == "baseline"):
         wanted = 'give a function of the arrays that the kernel reads, or "baseline" for the kernel as it came'
@@ -179,11 +180,13 @@ def tune_kernel(
     completed = [{**_outputs(signature, reference, one), **one} for one in examples]
     on_host = [{name: _to_numpy(value) for name, value in one.items()} for one in completed]
     try:
-        task = task_from(signature, source, text, on_host, grid=grid, block=block, tolerance=tolerance)
+        task = task_from(signature, source, text, on_host, grid=grid, block=block, tolerance=tolerance, fills=fills)
         task = task.model_copy(update={"opponents": _opponents(signature, opponents, framework)})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        option = {"Tolerance": ["tolerance"], "FunctionOpponent": ["opponents"]}.get(error.title, [])
+        option = {"Tolerance": ["tolerance"], "Argument": ["fills"], "FunctionOpponent": ["opponents"]}.get(
+            error.title, []
+        )
         raise TunesmithError(": ".join([*option, *map(str, first["loc"]), f"{sentence(first)}."])) from error
     settings.setdefault("backend", signature.backend)
     result = tune(task, run_dir=run_dir, listener=listener, **settings)
@@ -206,8 +209,7 @@ def _opponents(signature: Signature, opponents: Any, framework: Framework) -> tu
 
 
 def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:
-    """The examples. A plain list of arrays is one example for a kernel that reads several, and several examples
-    for a kernel that reads one."""
+    """The examples. A plain list of arrays is one example for a kernel of several arrays, else one example each."""
     if isinstance(inputs, Mapping) or _is_array(inputs):
         return [inputs]
     given = list(inputs) if isinstance(inputs, Iterable) else []
@@ -239,8 +241,9 @@ def _by_name(signature: Signature, example: Example, scalars: Mapping[str, Any])
     if missing := [one for one in signature.read if one not in given]:
         raise TunesmithError(f"inputs: an example lacks the array {missing[0]}, which {name} reads.")
     for key, value in given.items():
-        is_array = _is_array(value) and math.prod(value.shape) > 0
-        if not (is_array if key in signature.read else _is_number(value)):
+        elements = math.prod(value.shape) if _is_array(value) else 0
+        is_number = elements == 1 or isinstance(value, int | float | np.number | np.bool_)
+        if not (elements if key in signature.read else is_number):
             wanted = "an array of NumPy, CuPy or PyTorch with elements" if key in signature.read else "a number"
             raise TunesmithError(f"inputs: {key} is {' '.join(repr(value).split()):.80}; give {wanted}.")
     return given
@@ -265,8 +268,7 @@ def _names_taken(signature: Signature, function: Callable[..., Any]) -> list[str
 def _outputs(
     signature: Signature, reference: Callable[..., Any] | Literal["baseline"], example: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The reference's results, whose shapes are the outputs'; with the kernel as the reference, that of its first array
-    is."""
+    """The reference's results, for the shapes of the outputs; "baseline" takes the shape of the first array."""
     kernel, read, written = signature.name, ", ".join(signature.read), ", ".join(signature.written)
     if reference == "baseline":
         shape = example[signature.read[0]].shape if signature.read else (1,)
@@ -275,7 +277,7 @@ def _outputs(
     given = {name: _copied(example[name]) for name in names or signature.read if name in example}
     try:
         results = reference(*given.values()) if names is None else reference(**given)
-    except Exception as error:  # it is the user's code: whatever it raises is named
+    except Exception as error:  # the user's code may raise anything
         raise TunesmithError(f"reference: called with {read} it raises {type(error).__name__}: {error}.") from error
     if not isinstance(results, Mapping):
         values = list(results) if isinstance(results, tuple | list) else [results]
@@ -292,7 +294,7 @@ def _outputs(
 
 
 def _text(signature: Signature, function: Callable[..., Any], framework: Framework, name: str = "reference") -> str:
-    """The source of a module whose function `reference` calls `function`; name: what messages call it."""
+    """The source of a module whose `reference` calls `function`; name: for messages."""
     from ray import cloudpickle
 
     plain, names = _uncompiled(function), _names_taken(signature, function)
@@ -310,7 +312,7 @@ def _text(signature: Signature, function: Callable[..., Any], framework: Framewo
         def reference(**given: Any) -> dict[str, Any]:
             on_host = all(not hasattr(value, "get") for value in given.values())
             if takes_cupy:
-                # A function of CuPy arrays gets them also where the task's own are on the host.
+                # A function of CuPy arrays gets CuPy arrays, even where the task's own are on the host.
                 import cupy
 
                 given = {key: cupy.asarray(one) if getattr(one, "ndim", 0) else one for key, one in given.items()}
@@ -335,17 +337,12 @@ def _text(signature: Signature, function: Callable[..., Any], framework: Framewo
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that torch.compile was given, or the function itself. What it made holds locks and machine code,
-    which cannot go to another process: that one compiles for itself, with torch.compile's own settings."""
+    """The function that torch.compile was given, or the function itself: compiled code cannot go to another process."""
     return getattr(function, "_torchdynamo_orig_callable", function)
 
 
 def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number | np.bool_) or (_is_array(value) and math.prod(value.shape) == 1)
 
 
 def _framework_of(value: Any) -> Framework:

@@ -1,6 +1,6 @@
 """DeviceLimits: the resources of one block and of one multiprocessor of a device.
 
-Particular devices are elsewhere: those that need not be here in `targets`, those of this machine in `probe`.
+Particular devices are elsewhere: named products in `targets`, the devices of this machine in `probe`.
 """
 
 from __future__ import annotations

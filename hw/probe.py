@@ -204,7 +204,7 @@ def _hidden(gpus: tuple[NvmlGpu, ...], visible: str | None) -> str:
     names = ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in gpus)
     if visible is None:
         return f"NVML sees {names}, but CUDA does not: check it with nvidia-smi."
-    return f"CUDA_VISIBLE_DEVICES='{visible}' hides {names}: unset it, or add the UUID, to use what is hidden."
+    return f"CUDA_VISIBLE_DEVICES='{visible}' hides {names}: unset it, or add the UUID, to use the hidden GPU."
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +220,8 @@ def query_gpu_health(uuid: str, *, nvml_module: Any = None) -> GpuHealth:
     """The health of the GPU `uuid`, or of the GPU around a slice (``MIG-...``), as far as NVML knows it.
 
     Errors of its memory that were found and could not be corrected: "ECC" and "Row remapper" in the NVML API reference.
-    The driver keeps no list of past Xid events that could be read afterwards; those that end a context are seen as the
-    failures of calls.
+    The driver keeps no list of past Xid events that could be read afterwards; an event that ends a context is seen as
+    the failure of a call.
     """
     library = nvml.load() if nvml_module is None else nvml_module
     if isinstance(library, Unavailable) or nvml.start(library) is not None:

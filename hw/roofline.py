@@ -128,8 +128,8 @@ class Roofline:
 
 
 def _fastest(launches: Iterable[tuple[Timed, float | None]]) -> Timed | None:
-    """Of launches and the seconds that a roof allows each at least, the one that beats the roof by the largest factor;
-    None where none does."""
+    """The launch that beats its roof by the largest factor; None where no launch does. launches: each with the least
+    seconds that its roof allows."""
     shares = [((least or 0.0) / one.seconds, one) for one, least in launches]
     beaten = [share for share in shares if share[0] > MAX_ROOFLINE_SHARE]
     return max(beaten, key=lambda share: share[0])[1] if beaten else None

@@ -13,7 +13,7 @@ Sources of the table of compute capabilities, by column:
 * Reserved shared memory: the guide says 1 KiB for each block from capability 8.0 on, which is also why the opt-in limit
   is the SM's shared memory less 1 KiB there.
 
-Multiprocessors and L2 size of products are those that the CUDA driver reports. Memory is the nominal capacity; the
+Multiprocessors and L2 size of products are as the CUDA driver reports them. Memory is the nominal capacity; the
 driver reports somewhat less, as it keeps a part for itself. ``None`` marks a number that is not established.
 
 A user's TOML file::

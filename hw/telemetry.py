@@ -52,7 +52,7 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class NoTelemetry:
-    """There is no telemetry, and why. Also a source whose every sample is itself, without an energy counter."""
+    """Why there is no telemetry. Also serves as a source: every sample is itself, without an energy counter."""
 
     reason: str
 

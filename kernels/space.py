@@ -39,8 +39,8 @@ class SpaceRule:
     """A condition on some parameters: `expression` is true, where `constants` are names that are not parameters (sizes,
     types). A point where the expression has no value (a division by zero, say) breaks the rule.
 
-    because: of the condition, for people. quantity: for the explanation, what the condition bounds: its name, its
-    value, and what it must be.
+    because: of the condition, for people. quantity: for the explanation, the bounded quantity: its name, its value,
+    and its bound in words.
     """
 
     expression: Expression
@@ -156,7 +156,7 @@ class Domain:
         """The row of positions of `config`, or the reason why it is not even in the product. Text formats lose the
         difference between 1 and 1.0, so that equal numbers are the same value; a flag is not a number."""
         if odd := sorted(config.keys() ^ self.column.keys()):
-            return Rejected("unknown_parameter", odd[0], f"{odd[0]} is no parameter of this space, or has no value.")
+            return Rejected("unknown_parameter", odd[0], f"{odd[0]} is not a parameter of this space, or has no value.")
         row = []
         for parameter, positions in zip(self.parameters, self._positions, strict=True):
             name, value = parameter.name, config[parameter.name]
@@ -273,7 +273,7 @@ class Space:
         return [one for found in first for one in found]
 
     def reject(self, config: Config) -> Rejected | None:
-        """Why `config` is not feasible, None when it is. The rule named is the one that counts it in `rejected`."""
+        """Why `config` is not feasible, None when it is. `rejected` counts it under the same rule."""
         row = self.domain.encode(config)
         if isinstance(row, Rejected):
             return row
@@ -288,8 +288,8 @@ class Space:
 
 
 def _listed(domain: Domain, rules: Sequence[SpaceRule], rejected: dict[str, int]) -> Iterator[Codes]:
-    """The feasible points, in the order of the product, in parts of a bounded size; those that each rule refuses are
-    added to `rejected`, by its label. Raises `SpaceError` where there are too many points on the way."""
+    """The feasible points, in the order of the product, in parts of a bounded size; the number of points that each rule
+    refuses is added to `rejected`, by its label. Raises `SpaceError` where there are too many points on the way."""
     # The rules that can be asked once `depth` parameters have values.
     asked: list[list[SpaceRule]] = [[] for _ in range(len(domain.sizes) + 1)]
     for rule in rules:

@@ -41,7 +41,7 @@ COMMANDS = {
     "resume": "Continue a run, or let it measure more.",
     "report": "Print the results of a run.",
     "export": "Export the results of a run for PyTorch, CuPy, C++ or other tuners.",
-    "compare": "Put runs of one task beside each other.",
+    "compare": "Compare runs of one task.",
     "ablate": "Compare rewriting, templates, search and the whole tree.",
     "check": "Say whether a kernel is right, and if not why.",
     "bench": "Time one configuration against the baseline.",
@@ -50,7 +50,7 @@ COMMANDS = {
     "wisdom": "List, show, export or import the results of earlier runs.",
     "exhaust": "Measure a whole space, in Kernel Tuner's format.",
 }
-"""By name, with what help says: the function of that name in the module of that name in `tunesmith.cli.commands`;
+"""The commands with their lines in the help: each is a function in a module of its name in `tunesmith.cli.commands`;
 `resume` is in the module `tune`."""
 _LOOK: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"]},
@@ -77,7 +77,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            # Typer would end without a word.
+            # Typer would end without a message.
             _end_interrupted()
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -113,9 +113,9 @@ def _root(
         raise typer.Exit(EXIT_MISTAKE)
 
 
-def _end_as_from_the_keyboard() -> None:
-    """Makes the end of a job (SIGTERM: Slurm, Kubernetes, `timeout`) and a lost terminal (SIGHUP) interruptions like
-    Ctrl-C: workers end, and the user is told how to resume. A signal that was ignored (`nohup`) stays ignored."""
+def _interrupt_on_signals() -> None:
+    """Makes SIGTERM (Slurm, Kubernetes, `timeout`) and SIGHUP (a lost terminal) interruptions like Ctrl-C: workers end,
+    and the user is told how to resume. A signal that was ignored (`nohup`) stays ignored."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
@@ -123,23 +123,23 @@ def _end_as_from_the_keyboard() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Standard streams that were closed (`tunesmith tasks >&-`) read and write nothing. What is opened gets the least
-    free number, so that no file which is opened later is printed into."""
+    """Opens standard streams that were closed (`tunesmith tasks >&-`) on /dev/null, before another file gets their
+    number and is printed into."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the process lives
 
 
 def _sentence(error: TyperException) -> str:
-    """The mistake in a command line, and how its help is shown."""
+    """The mistake in a command line, and the way to its help."""
     context = getattr(error, "ctx", None)
     usage = "" if context is None else f"; `{context.command_path} --help` shows how it is used"
     return f"{error.format_message().replace('Value error, ', '').rstrip('.')}{usage}."
 
 
 def _refusal(error: BaseException) -> str:
-    """A sentence on a user's file or folder that the system refuses, as for a name that is too long, or on a standard
-    output that is full; empty for any other error."""
+    """A sentence on a file or folder that the system refuses, as for a name that is too long, or on a full standard
+    output; empty for any other error."""
     refusals = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EIO)
     if not isinstance(error, OSError) or error.errno not in refusals:
         return ""
@@ -160,7 +160,7 @@ def _describe_bug(error: BaseException, *, debug: bool) -> str:
     details = "".join(traceback.format_exception(error))
     if debug:
         sys.stderr.write(details)
-    # An error of another process has that process's traceback as its text, whose last line names the error.
+    # The text of an error of another process is its traceback, whose last line names the error.
     summary = traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
     head = f"Tunesmith {__version__}, Python {platform.python_version()} on {platform.platform()}\n"
     try:
@@ -173,7 +173,7 @@ def _describe_bug(error: BaseException, *, debug: bool) -> str:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    # Half a character in a file's name cannot be written as it is.
+    # A file's name may have bytes that cannot be printed.
     with contextlib.suppress(OSError):  # standard error may be full, too
         echo(f"tunesmith: {message.encode(errors='backslashreplace').decode()}", err=True)
     sys.exit(code)
@@ -191,7 +191,7 @@ def _discard_output() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line with `arguments`, or this process's; ends with `SystemExit`."""
-    _end_as_from_the_keyboard()
+    _interrupt_on_signals()
     _open_closed_streams()
     # Characters that cannot be encoded, as in a path of arbitrary bytes, are shown by their numbers.
     if isinstance(sys.stdout, io.TextIOWrapper):

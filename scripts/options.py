@@ -33,8 +33,8 @@ def with_settings(*names: str, **helps: str) -> Callable[[Command], Command]:
 
 
 def given(options: Mapping[str, object]) -> dict[str, object]:
-    """The options that stand on the command line or in the environment; for all others a settings file, or the default,
-    decides."""
+    """The options given on the command line or in the environment; the others have the value of a settings file, or
+    their default."""
     return {name: value for name, value in options.items() if value is not None and value != []}
 
 

@@ -90,6 +90,16 @@ def device() -> Any:
 
 
 @pytest.fixture(scope="session")
+def cuda_include() -> Path:
+    """The folder of CUDA's headers: a toolkit's, or that of NVIDIA's wheels."""
+    roots = [Path(root) / "nvidia" for root in sys.path] + [Path("/usr/local/cuda"), Path("/usr/local")]
+    for root in roots:
+        for header in root.glob("*/include/cuda_occupancy.h"):
+            return header.parent
+    pytest.skip("CUDA's headers are not here")
+
+
+@pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Any]:
     """A Ray cluster of two processors and three pretended GPUs in this process; runs started here join it."""
     import ray

@@ -14,25 +14,26 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from tunesmith.actors.judging.preparation import ContentsHost, Preparation, require_prepared
 from tunesmith.actors.judging.steps import (
     MAX_SETS,
-    PREPARE_SECONDS,
     BuiltKernels,
+    ContentsHost,
     Findings,
     HeldDevice,
+    Preparation,
     StepRunner,
     for_left_out,
     for_rejection,
     process_count,
+    require_prepared,
     run_steps,
 )
-from tunesmith.actors.judging.steps import Limits as Limits
 from tunesmith.actors.process import Isolated, preload
-from tunesmith.actors.workers import CompileWorker, DeviceWorker
+from tunesmith.actors.workers import CompileWorker, Deadlines, DeviceWorker
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
@@ -62,10 +63,6 @@ from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 
 SEED = 7_000_003
 """Seed of the contents of a verdict, to which a run adds its own: contents that `tune` prepared serve `check` too."""
-PROBE_SECONDS = 60.0
-"""Deadline for compiling the kernels that measure the device's roofs."""
-CALIBRATE_SECONDS = 60.0
-"""Deadline for measuring the device's roofs."""
 REACHING_BATCH = 8
 """Steps that enter further blocks between two looks at the blocks that have not run yet."""
 CHECK_SECONDS = {"gpu": 20.0, "cpu": 60.0}
@@ -91,7 +88,7 @@ class JudgeOptions:
     is released at the end; listener: called with the step at hand; processes: that go through steps at once."""
 
     seed: int = 0
-    deadlines: Limits = field(default_factory=Limits)
+    deadlines: Deadlines = field(default_factory=Deadlines)
     largest_bytes: float = math.inf
     roofline: Roofline | None = None
     lock: DeviceLock | None = None
@@ -122,7 +119,7 @@ class CandidateVerdict:
 
 def lock_of(examiner: Isolated) -> DeviceLock:
     """The lock of an examiner's device. Raises `TunesmithError` where the device cannot be opened."""
-    uuid = examiner.call("uuid", PREPARE_SECONDS)
+    uuid = examiner.call("uuid", Deadlines().prepare)
     if not isinstance(uuid, str):
         raise TunesmithError(f"The device cannot be used: {describe(uuid)}.")
     return DeviceLock(uuid)
@@ -285,16 +282,19 @@ class _Judgement:
         self._first.device.leave()
         self._options.listener("compiling")
         built = building.result()
-        if not isinstance(built, BuiltKernels):
+        if not isinstance(built, tuple):
             return rejected(built), None
+        candidate, baseline, coverage = built
         findings = Findings(built, self._options.deadlines.check or CHECK_SECONDS[self._limits.kind])
         self._go_through(steps, only, findings)
-        passed, coverage = findings.passed(), built.coverage
+        passed = findings.passed()
         if (wrong := findings.wrong()) is not None:
             outcome, at = wrong
             verdict, remedy = rejected(outcome, passed), for_rejection(at)
             return replace(verdict, detail=f"{verdict.detail}; {remedy}") if remedy else verdict, None
-        timed = self._timed(built, min((step.workload for step in steps if not step.derived), key=self._task.bytes_of))
+        timed = self._timed(
+            candidate, min((step.workload for step in steps if not step.derived), key=self._task.bytes_of)
+        )
         if not isinstance(timed, Measured):
             return rejected(timed, passed), None
         made_up = {step.name: step for step in steps if step.derived}
@@ -311,9 +311,9 @@ class _Judgement:
             steps=tuple(passed),
             notes=tuple(notes),
             unexecuted=() if isinstance(coverage, str) or not findings.counting else coverage.unexecuted(),
-            artifacts={"candidate": built.candidate.digests, "baseline": built.baseline.digests},
+            artifacts={"candidate": candidate.digests, "baseline": baseline.digests},
         )
-        return verdict, (built.candidate, built.workloads)
+        return verdict, (candidate, [step.workload for step in steps])
 
     def sanitize(self, suspects: Sequence[Suspect]) -> Sequence[Sanitized]:
         """The sanitizer's answers, once the memory of the examiners' buffers is free."""
@@ -327,7 +327,7 @@ class _Judgement:
     def _go_through(self, steps: Sequence[Step], only: str | None, findings: Findings) -> None:
         """The planned steps, then steps on sizes that enter blocks which none of them entered, then those for which no
         time was left before."""
-        coverage = findings.kernels.coverage
+        _, _, coverage = findings.kernels
         findings.reserve = REACHING_SHARE * findings.seconds if isinstance(coverage, Coverage) else 0.0
         self._run(steps, findings)
         findings.reserve = 0.0
@@ -341,7 +341,7 @@ class _Judgement:
         late = {step.step for step in findings.passed() if isinstance(step, Skipped) and step.reason == "time"}
         again = [step for step in steps if step.name in late]
         if findings.first_wrong is None and again and not findings.is_spent:
-            findings.forget(late)
+            findings.results = {at: one for at, one in findings.results.items() if findings.steps[at].name not in late}
             self._run(again, findings)
 
     def _run(self, steps: Sequence[Step], findings: Findings) -> None:
@@ -350,10 +350,7 @@ class _Judgement:
         seconds = (deadlines.prepare, deadlines.made_up_step(findings.seconds))
         # The data of all processes together leaves half of the device's memory to others.
         max_bytes = (self._limits.memory_bytes or 0) / (2 * MAX_SETS * count) if count > 1 else math.inf
-
-        def prepare(chosen: Mapping[int, Step]) -> Preparation:
-            return Preparation(self._task, self._limits, chosen, self._hosts, findings, self._folder, seconds)
-
+        prepare = partial(Preparation, self._task, self._limits, self._hosts, findings, self._folder, seconds)
         run_steps(self._runners, steps, max_bytes, findings, prepare)
 
     def _build(self, template: Template, config: Config, workloads: Sequence[Workload]) -> BuiltKernels | Outcome:
@@ -371,7 +368,7 @@ class _Judgement:
         if isinstance(coverage, Coverage):
             marked = self._coverage(baseline, workloads, self._marked_baseline)
             coverage.plain = marked if isinstance(marked, Coverage) else None
-        return BuiltKernels(candidate, baseline, coverage, tuple(workloads))
+        return candidate, baseline, coverage
 
     def _coverage(
         self, candidate: Candidate, workloads: Sequence[Workload], marked: dict[TypesKey, MarkedArtifact]
@@ -390,7 +387,7 @@ class _Judgement:
             marked[key] = artifact
         return Coverage(candidate, {key: marked[key] for key in map(types_key, workloads)})
 
-    def _timed(self, built: BuiltKernels, workload: Workload) -> Outcome:
+    def _timed(self, candidate: Candidate, workload: Workload) -> Outcome:
         """The candidate timed on a workload, against the device's roofs."""
         task, first, listener = self._task, self._first, self._options.listener
         first.device.take()
@@ -399,12 +396,13 @@ class _Judgement:
         require_prepared(task, workload.name, prepared)
         if self._roofline is None:
             # No roofs where the probes do not run on the device.
-            probes = self._queue.submit(self._compiler.call, "probes", PROBE_SECONDS).result()
-            roofs = first.call("calibrate", probes, seconds=CALIBRATE_SECONDS) if isinstance(probes, dict) else None
+            deadline = self._options.deadlines.roofs
+            probes = self._queue.submit(self._compiler.call, "probes", deadline).result()
+            roofs = first.call("calibrate", probes, seconds=deadline) if isinstance(probes, dict) else None
             self._roofline = roofs if isinstance(roofs, Roofline) else Roofline()
         floor = self._roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic) or 0.0
         listener(f"checking timed launches on {workload.name}")
-        answer = first.call("visit", built.candidate, [workload.name], replace(QUICK, floor=floor))
+        answer = first.call("visit", candidate, [workload.name], replace(QUICK, floor=floor))
         outcome: Outcome = answer[workload.name] if isinstance(answer, dict) else answer
         if isinstance(outcome, LaunchFailed) and outcome.sticky:
             first.examiner.end()

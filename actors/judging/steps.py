@@ -1,8 +1,10 @@
-"""The steps of the full verdict on one candidate, spread over processes that use the device at the same time.
+"""The steps of the full verdict on one candidate: their contents, and their launches, spread over processes.
 
-Owns the progress of a verdict (`Findings`): its budget, the results of its steps and what is left out for its time; the
-process of a step, its deadlines and retries; and the sentences that say how a task can rule out made-up values with
-which its kernel is never called.
+Contents and the reference's results for them are made ahead of the launches by processes that use no device, so that
+none is held for a slow reference; later verdicts find them in a cache. The processes that launch use the device at the
+same time. Owns the progress of a verdict (`Findings`): its budget, the results of its steps and what is left out for
+its time; deadlines and retries; and the sentences that say how a task can rule out made-up values with which its kernel
+is never called.
 """
 
 from __future__ import annotations
@@ -14,19 +16,22 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tunesmith.actors.judging.preparation import Preparation, require_prepared
 from tunesmith.actors.process import Isolated
+from tunesmith.actors.workers import Deadlines
 from tunesmith.hw.device_lock import DeviceLock
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.build.artifact import Candidate, TypesKey, types_key
+from tunesmith.kernels.build.artifact import ArtifactCache, Candidate, TypesKey, open_cache, types_key
 from tunesmith.kernels.check.coverage import Coverage
-from tunesmith.kernels.check.plan import Step
+from tunesmith.kernels.check.plan import UNINFORMATIVE, Step, made_up_scalars
 from tunesmith.kernels.check.verify import Edge, Passed, Skipped, excluded
 from tunesmith.kernels.launch.contents import Contents
+from tunesmith.kernels.launch.reference import Prepared, key_of, load_reference, packed, prepare_contents
 from tunesmith.kernels.outcome import Crashed, LaunchFailed, Outcome, TimedOut, WrongResult, describe
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 
@@ -40,15 +45,21 @@ there."""
 MAX_PROCESSES = 4
 CORES_PER_PROCESS = 2
 """NumPy and the driver have threads of their own."""
-PREPARE_SECONDS = 60.0
-"""Deadline for the buffers and the reference results of one workload, unless the user says otherwise."""
-MIN_STEP_SECONDS, STEP_SHARE = 2.0, 0.1
-"""Deadline of the reference, or of the plain kernel, on a made-up workload: at least so many seconds, or this share of
-the budget."""
 MAX_LAUNCHES = 20
 """Launches in one step, which share its deadline."""
 MAX_SETS = 8
 """Device memory of a step, with its sets and expected results, as a multiple of its workload's bytes."""
+BuiltKernels = tuple[Candidate, Candidate, Coverage | str]
+"""The candidate, the baseline, and the count of the candidate's parts that run, or a clause on why nothing counts."""
+MAX_PREPARED_STEPS = 8
+"""Steps that each process prepares before one of them is used: their files take disk space."""
+MAX_HOST_BYTES = 16 << 20
+"""Bytes that a launch moves beyond which a GPU computes the reference faster than the host."""
+READY_SECONDS = 0.2
+END_SECONDS = 1.0
+"""How long a step under way may go on once preparing has ended: a process that is killed imports the reference anew."""
+MAX_CACHED_BYTES_PER_SECOND = 5e6
+"""Prepared contents are kept on disk where preparing them was slower than this: others are soon made again."""
 
 
 def for_left_out(
@@ -66,8 +77,8 @@ def for_left_out(
             if isinstance(one, Passed):
                 passed.update(scalars, sizes)
             elif one.reason in BLAMED:
-                # A size is to blame only where no scalar was changed.
-                for pair in scalars or sizes:
+                # A size is to blame only where no scalar was changed, and the contents say something.
+                for pair in scalars or (sizes if steps[one.step].contents.kind not in UNINFORMATIVE else ()):
                     blamed[one.reason, pair[0]].add(pair)
     sentences, all_sizes = [], {name for step in steps.values() for name in step.workload.sizes}
     for (reason, name), pairs in blamed.items():
@@ -101,32 +112,6 @@ def process_count(limits: DeviceLimits) -> int:
     if limits.kind == "cpu":
         return 1
     return max(1, min(MAX_PROCESSES, len(os.sched_getaffinity(0)) // CORES_PER_PROCESS))
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Seconds: to compile one source; to run one step once its data is there; to make that data, which is mostly the
-    reference's time. check: for all steps on workloads that were made up; by the kind of device if left out."""
-
-    compile: float = 60.0
-    run: float = 20.0
-    prepare: float = PREPARE_SECONDS
-    check: float | None = None
-
-    def made_up_step(self, budget: float) -> float:
-        """For the reference, or the plain kernel, on one workload that was made up. budget: of all such."""
-        return min(self.run, max(MIN_STEP_SECONDS, STEP_SHARE * budget))
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltKernels:
-    """The kernels that steps launch. workloads: of all steps; coverage: counts the parts of the candidate that run, or
-    is a clause on why that is not known."""
-
-    candidate: Candidate
-    baseline: Candidate
-    coverage: Coverage | str
-    workloads: tuple[Workload, ...]
 
 
 @dataclass(slots=True)
@@ -195,15 +180,151 @@ class Findings:
         inside = sorted(place for place in self.results if self.wanted(place))
         return [result for place in inside if isinstance(result := self.results[place], Passed | Skipped)]
 
-    def forget(self, names: Collection[str]) -> None:
-        """Removes the results of steps that will be tried again."""
-        self.results = {at: result for at, result in self.results.items() if self.steps[at].name not in names}
-
     def wrong(self) -> tuple[Outcome, Step] | None:
         """The outcome that rejects the candidate, and its step."""
         if self.first_wrong is None or isinstance(result := self.results[self.first_wrong], Passed | Skipped):
             return None
         return result, self.steps[self.first_wrong]
+
+
+class ContentsHost:
+    """Prepares steps in a process of its own."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        try:
+            self._cache: ArtifactCache | None = open_cache()
+        except TunesmithError:  # which the command that began this has reported
+            self._cache = None
+        # The time of a reference does not include its imports.
+        load_reference(task)
+
+    def unusable_scalars(self, workload: Workload, seed: int) -> list[tuple[str, int, float]]:
+        """The made-up values of scalars with which the reference fails or meets an arithmetic error on the task's own
+        contents: name, level and value."""
+        found = []
+        for name, level, value in made_up_scalars(self._task, workload):
+            contents = Contents(seed=seed, scalars=((name, value),))
+            if isinstance(self._make(workload, contents, made_up=True), str):
+                found.append((name, level, value))
+        return found
+
+    def prepare(self, step: Step, path: Path) -> Skipped | None:
+        """Writes the prepared contents of `step` to `path`, or says why the step is left out. Raises `TaskError` where
+        contents that the task itself declares cannot be prepared."""
+        key = key_of(self._task, step.workload, step.contents, made_up=not step.own)
+        data = None if self._cache is None else self._cache.read(key)
+        if data is None:
+            begun = time.monotonic()
+            made = self._make(step.workload, step.contents, made_up=not step.own)
+            if isinstance(made, str):
+                return Skipped(step.name, made, reason="reference")
+            data = packed(made)
+            if self._cache is not None and len(data) < MAX_CACHED_BYTES_PER_SECOND * (time.monotonic() - begun):
+                self._cache.write(key, data)
+        path.write_bytes(data)
+        return None
+
+    def _make(self, workload: Workload, contents: Contents, *, made_up: bool) -> Prepared | str:
+        try:
+            return prepare_contents(self._task, workload, contents, made_up=made_up)
+        except TaskError as error:
+            if not made_up:
+                raise
+            return str(error)
+
+
+class Preparation(AbstractContextManager["Preparation"]):
+    """Prepares `steps`, by their places in a plan, in this order, with a thread for each of `hosts`. seconds: to
+    prepare a step on the task's own workloads, and one on a workload that was made up. Use as a context manager."""
+
+    def __init__(
+        self,
+        task: Task,
+        limits: DeviceLimits,
+        hosts: Sequence[Isolated],
+        findings: Findings,
+        folder: Path,
+        seconds: tuple[float, float],
+        steps: Mapping[int, Step],
+    ) -> None:
+        self._task, self._findings, self._folder, self._seconds = task, findings, folder, seconds
+        self._hosts, self._idle = hosts, list(hosts)
+        self._room, self._stop = threading.Semaphore(MAX_PREPARED_STEPS * len(hosts)), threading.Event()
+        self._threads = ThreadPoolExecutor(len(hosts), "preparation")
+        self._made = {
+            place: self._threads.submit(self._prepare, step, self._path(place))
+            for place, step in steps.items()
+            if not task.original_is_reference
+            and (limits.kind == "cpu" or step.derived or task.bytes_of(step.workload) <= MAX_HOST_BYTES)
+        }
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+        self._threads.shutdown()
+
+    def cancel(self) -> None:
+        """Ends the preparing; no step that is not prepared yet will be."""
+        self._stop.set()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._room.release(len(self._hosts))
+        wait([made for made in self._made.values() if made.running()], END_SECONDS)
+        for late in set(self._hosts) - set(self._idle):
+            late.kill()
+
+    def is_ready(self, place: int) -> bool:
+        """Whether `get` returns at once, or nearly so."""
+        return place not in self._made or bool(wait([self._made[place]], READY_SECONDS).done)
+
+    def get(self, place: int) -> Path | Skipped | None:
+        """The file of prepared contents, why the step is left out, or None where the device is to prepare it. Raises
+        `TunesmithError` where the task's own contents cannot be prepared."""
+        return self._made[place].result() if place in self._made else None
+
+    def release(self, place: int) -> None:
+        """Removes the file of a step that is over."""
+        if place in self._made:
+            self._path(place).unlink(missing_ok=True)
+            self._room.release()
+
+    def _path(self, place: int) -> Path:
+        return self._folder / f"{place}.npz"
+
+    def _prepare(self, step: Step, path: Path) -> Path | Skipped:
+        self._room.acquire()
+        if self._stop.is_set():
+            return Skipped(step.name, "the verdict was ended", reason="time")
+        if (left_out := self._findings.left_out(step)) is not None:
+            return left_out
+        host = self._idle.pop()
+        try:
+            answer = host.call("prepare", self._seconds[step.derived], step, path)
+        finally:
+            self._idle.append(host)
+        if isinstance(answer, TimedOut | Crashed) and not self._stop.is_set():
+            if step.own:
+                require_prepared(self._task, step.name, answer)
+            if isinstance(answer, TimedOut) and step.derived:
+                self._findings.slow.append((step.workload, f"the reference takes longer than {answer.limit:g} s"))
+            return Skipped(step.name, f"the reference fails there: {describe(answer)}", reason="reference")
+        return answer if isinstance(answer, Skipped) else path
+
+
+def require_prepared(task: Task, name: str, answer: object) -> None:
+    """Raises `TaskError` where preparing the data of the step or workload `name` overran its deadline or ended its
+    process: no kernel ran, only the user's reference."""
+    match answer:
+        case TimedOut():
+            raise TaskError(
+                f"Task {task.name}: preparing the data of {name} took longer than {answer.limit:g} s; most likely the "
+                f"reference {task.reference_name} does not end: make it faster, the workload smaller, or give it more "
+                "time with --reference-deadline."
+            )
+        case Crashed():
+            raise TaskError(
+                f"Task {task.name}: {answer.detail} while it prepared the data of {name}; most likely the reference "
+                f"{task.reference_name} ends it: fix the reference."
+            )
 
 
 class HeldDevice:
@@ -238,7 +359,7 @@ class StepRunner:
 
     task: Task
     limits: DeviceLimits
-    deadlines: Limits
+    deadlines: Deadlines
     examiner: Isolated
     device: HeldDevice
     listener: Callable[[str], None]
@@ -262,14 +383,13 @@ class StepRunner:
         findings.extend(self.device.take())
         if (skipped := self.try_plain(step, findings)) is not None:
             return skipped
-        kernels = findings.kernels
-        result: Passed | Skipped | Outcome = self.call("verify", kernels.candidate, kernels.baseline, step)
+        result: Passed | Skipped | Outcome = self.call("verify", *findings.kernels[:2], step)
         if not isinstance(result, Passed):
             return result
         # On a workload of the task's all edges; on derived ones, of which there are hundreds, one of two.
         every = step.contents.kind == "task" and not step.derived
         for edge in EDGES if every else [EDGES[place % 2]]:
-            beyond = self._at_edges(kernels, step, edge) if self._arrays(edge) else None
+            beyond = self._at_edges(*findings.kernels[:2], step, edge) if self._arrays(edge) else None
             if isinstance(beyond, str):
                 findings.unchecked.setdefault(beyond)
             elif beyond is not None:
@@ -287,7 +407,7 @@ class StepRunner:
 
     def try_plain(self, step: Step, findings: Findings) -> Skipped | None:
         """Prepares `step` and launches the baseline in it: why the step is left out, or None."""
-        baseline, short = findings.kernels.baseline, math.inf
+        (_, baseline, _), short = findings.kernels, math.inf
         if step.derived and not self.is_cold(step):
             short = self.deadlines.made_up_step(findings.seconds)
         # With prepared contents none of the user's code runs.
@@ -324,7 +444,7 @@ class StepRunner:
         self.path = None
         if (skipped := self.try_plain(step, findings)) is not None:
             return skipped.reason != "plain kernel"
-        return not self._fails_at(findings.kernels.baseline, step, self._arrays("end"), "end")
+        return not self._fails_at(findings.kernels[1], step, self._arrays("end"), "end")
 
     def _prepare(self, step: Step, seconds: float) -> Skipped | None:
         """Has the data of `step` lie in the process."""
@@ -357,7 +477,7 @@ class StepRunner:
 
     def _cover(self, step: Step, findings: Findings) -> None:
         """Counts the parts that run in a launch on this step's data; where one fails, nothing is known any more."""
-        key, coverage = types_key(step.workload), findings.kernels.coverage
+        key, (_, _, coverage) = types_key(step.workload), findings.kernels
         for one in (coverage, coverage.plain) if isinstance(coverage, Coverage) else ():
             if one is None or not findings.counting or not one.wanted(key):
                 continue
@@ -375,12 +495,12 @@ class StepRunner:
         roles = ("in",) if edge == "read-only" else ("in", "inout", "out")
         return [argument.name for argument in self.task.arguments if argument.role in roles]
 
-    def _at_edges(self, kernels: BuiltKernels, step: Step, edge: Edge) -> Outcome | str | None:
+    def _at_edges(self, candidate: Candidate, baseline: Candidate, step: Step, edge: Edge) -> Outcome | str | None:
         """A rejection where the candidate, and not the baseline, fails with arrays at this edge. Otherwise None, or
         why nothing is known."""
         arrays = self._arrays(edge)
         self.listener(f"checking accesses outside of arrays on {step.name}")
-        result = self.call("try_edges", kernels.candidate, step, arrays, edge)
+        result = self.call("try_edges", candidate, step, arrays, edge)
         if result is True:
             return None
         if result is False:
@@ -393,10 +513,10 @@ class StepRunner:
         if not isinstance(result, Crashed | LaunchFailed):
             failed: Outcome = result
             return failed
-        if self._fails_at(kernels.baseline, step, arrays, edge):
+        if self._fails_at(baseline, step, arrays, edge):
             return f"accesses outside of arrays were not looked for on {step.name}: the baseline makes some"
         # The first array that makes the candidate fail when it alone lies there; all where none does alone.
-        alone = (name for name in arrays if self._fails_at(kernels.candidate, step, [name], edge))
+        alone = (name for name in arrays if self._fails_at(candidate, step, [name], edge))
         name, where = next(alone, ", ".join(sorted(arrays))), f"on {step.name}: a launch fails when"
         if edge == "read-only":
             detail = f"{where} arrays declared `in` cannot be written: {describe(result)}"
@@ -419,10 +539,10 @@ def run_steps(
     """Goes through `steps`, which follow those of `findings`, the first ones first, until one rejects the candidate.
     Steps on workloads of more than `max_bytes` are the first runner's alone. prepare: begins to prepare steps by their
     places. Raises the error of a runner."""
-    first, kernels, start = runners[0], findings.kernels, len(findings.steps)
+    first, start = runners[0], len(findings.steps)
     findings.steps += steps
     for place, step in enumerate(steps, start):
-        if (reason := excluded(kernels.candidate, kernels.baseline, step, first.limits)) is not None:
+        if (reason := excluded(*findings.kernels[:2], step, first.limits)) is not None:
             findings.note(place, reason)
     places = [at for at in range(start, len(findings.steps)) if at not in findings.results and findings.wanted(at)]
     light = [at for at in places if first.task.bytes_of(findings.steps[at].workload) <= max_bytes]

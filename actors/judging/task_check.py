@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
+from tunesmith.actors.judging.steps import MAX_HOST_BYTES
 from tunesmith.actors.process import Isolated, preload
-from tunesmith.actors.workers import CompileWorker
+from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends.nvrtc import CudaUnavailable
 from tunesmith.kernels.build.artifact import Artifact, TypesKey, types_key, undeclared_state
@@ -28,15 +30,11 @@ from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS
 
-COMPILE_SECONDS = 60.0
-REFERENCE_SECONDS = 60.0
-"""Deadline of the reference on one workload, unless the user says otherwise."""
-MAX_HOST_BYTES = 16 << 20
-"""Workloads that move more are left to the device, which computes their results faster; where all do, the reference is
-called on the smallest."""
+DEADLINES = Deadlines()
+"""Unless the user says otherwise."""
 
 
-def examine_reference(task: Task, workload: Workload, seed: int, *, twice: bool) -> None:
+def examine_reference(task: Task, workload: Workload, seed: int, twice: bool) -> None:
     """Raises `TaskError`, naming the reference, where no kernel can be compared with its results. twice: it is called a
     second time, and must give the same."""
     given = host_inputs(task, workload, Contents(seed=seed))
@@ -83,26 +81,19 @@ def examine_reference(task: Task, workload: Workload, seed: int, *, twice: bool)
                 )
 
 
-class _Host:
-    def __init__(self, task: Task, seed: int) -> None:
-        self._task, self._seed = task, seed
-
-    def examine(self, workload: Workload, twice: bool) -> None:
-        examine_reference(self._task, workload, self._seed, twice=twice)
-
-
 def check_reference(
-    task: Task, workloads: Sequence[Workload], *, seed: int, deadline: float = REFERENCE_SECONDS
+    task: Task, workloads: Sequence[Workload], *, seed: int, deadline: float = DEADLINES.prepare
 ) -> None:
-    """Calls the task's reference on `workloads`, the smallest first, and that one twice. deadline: seconds for one
-    workload, from when its process is ready. Raises `TaskError`, which names the reference and says what to fix."""
+    """Calls the task's reference on the `workloads` that move at most `MAX_HOST_BYTES`, else on the smallest alone; on
+    the smallest of all twice. deadline: seconds for one workload, from when its process is ready. Raises `TaskError`,
+    which names the reference and says what to fix."""
     if task.original_is_reference:
         return  # nothing of the user's runs on the host
     ordered = sorted(workloads, key=task.bytes_of)
     small = [workload for workload in ordered if task.bytes_of(workload) <= MAX_HOST_BYTES]
-    with Isolated("run", _Host, task, seed) as process:
+    with Isolated("run", partial, examine_reference, task) as process:
         for workload in small or ordered[:1]:
-            answer = process.call("examine", deadline, workload, workload is ordered[0])
+            answer = process.call("__call__", deadline, workload, seed, workload is ordered[0])
             if isinstance(answer, TimedOut):
                 raise TaskError(
                     f"{where_of(task, workload)} has not returned for {answer.limit:g} s: fix it, make the workload "
@@ -114,18 +105,17 @@ def check_reference(
 
 def meant_for(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
     """The workloads for a device, tuned and held-out ones."""
-    kind = limits.kind
-    return (*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True))
+    return tuple(one for one in task.workloads if limits.kind in one.devices)
 
 
 def check_task(
-    task: Task, limits: DeviceLimits, index: int = 0, *, reference_deadline: float = REFERENCE_SECONDS
+    task: Task, limits: DeviceLimits, index: int = 0, *, reference_deadline: float = DEADLINES.prepare
 ) -> tuple[list[str], list[str]]:
     """Clauses on the parts that are right, and on the parts that could not be checked. Raises `TaskError` for the first
     mistake. limits: of the task's device, which need not be here for CUDA; index: of a present OpenCL device, whose
     driver compiles."""
     preload(limits.backend)
-    workloads = [one for one in task.workloads if limits.kind in one.devices] or list(task.workloads)
+    workloads = meant_for(task, limits) or task.workloads
     small = small_workload(task, workloads)
     right, unchecked = list[str](), list[str]()
     for kernel, why in require_signatures(task, limits.backend).items():
@@ -145,7 +135,7 @@ def check_task(
 
 
 def _check_baseline(
-    task: Task, limits: DeviceLimits, index: int, workloads: list[Workload], right: list[str], unchecked: list[str]
+    task: Task, limits: DeviceLimits, index: int, workloads: Sequence[Workload], right: list[str], unchecked: list[str]
 ) -> None:
     """Compiles the baseline for each combination of types, and tries its launch on each workload, on paper."""
     template = task.sources(limits.backend).baseline.template
@@ -157,7 +147,7 @@ def _check_baseline(
         for types, alike in combinations.items():
             named = f" with {', '.join(f'{name} = {dtype}' for name, dtype in types)}" if types else ""
             try:
-                artifact = compiler.call("compile", COMPILE_SECONDS, specialise(template, {}, dict(types)))
+                artifact = compiler.call("compile", DEADLINES.compile, specialise(template, {}, dict(types)))
             except CudaUnavailable as error:
                 unchecked.append(f"baseline: not compiled. {error}".rstrip("."))
                 return

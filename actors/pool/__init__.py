@@ -1,1 +1,1 @@
-"""The pool in the driver process: the scheduler, the workers and their replacement, and calls that need it alone."""
+"""The pool in the driver process, and its workers in the cluster."""

@@ -1,8 +1,13 @@
 """The pool: what roles ask for evaluations, roofs, comparisons and verdicts; it owns the worker processes.
 
-Evaluations run many at a time, by the scheduler. Measuring roofs, comparing finalists with the baseline and full
-verdicts have the pool for themselves: one call at a time on an idle worker, whose death or overrun comes back as an
-outcome.
+Evaluations run many at a time, through a queue of compilations and one of visits. Workers have their next call before
+they have ended the one at hand, so that they never wait for this process. A failure becomes the outcome of that
+evaluation and of no other: a worker that dies or overruns its deadline is replaced, and its other calls are made again.
+Measuring roofs, comparing finalists with the baseline and full verdicts have the pool for themselves: one call at a
+time on an idle worker, whose death or overrun comes back as an outcome.
+
+Artifacts pass through this process, because the cache on disk is its own: nodes come and go, and a second run finds all
+in one place. (Ray would keep results this small here anyway, with their owner.)
 """
 
 from __future__ import annotations
@@ -10,92 +15,148 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
+import ray
+from ray.exceptions import NodeDiedError, ObjectLostError, RayTaskError
 from ray.util.metrics import Counter, Gauge
 
-from tunesmith.actors.judging.judge import CandidateVerdict, Limits, Question
-from tunesmith.actors.pool.scheduler import Scheduler
-from tunesmith.actors.pool.workers import GATE, ActorHandle, PoolError, WorkerSet
+from tunesmith.actors.judging.judge import CandidateVerdict, Question
+from tunesmith.actors.pool.workers import (
+    DEVICE_BUSY,
+    GATE,
+    LOST,
+    PROCESS_GONE,
+    ActorCall,
+    ActorHandle,
+    WorkerSet,
+    describe_loss,
+)
+from tunesmith.actors.process import pack, unpack
+from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.build.artifact import ArtifactCache, Candidate, EvaluationRequest, types_key
+from tunesmith.kernels.build.artifact import (
+    Artifact,
+    ArtifactCache,
+    Candidate,
+    EvaluationRequest,
+    TypesKey,
+    cache_key,
+    types_key,
+)
+from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Rival
 from tunesmith.kernels.measure.timing import Precision
-from tunesmith.kernels.outcome import Crashed, Evaluation, Failure, LaunchFailed, TimedOut
+from tunesmith.kernels.outcome import (
+    CompileFailed,
+    Crashed,
+    Evaluation,
+    Failure,
+    LaunchFailed,
+    Measured,
+    Outcome,
+    Resources,
+    TimedOut,
+)
 from tunesmith.kernels.spec.task import AnyOpponent, FunctionOpponent
 
 T = TypeVar("T")
+MAX_WORKER_LOSSES = 2
+"""Worker losses after which an evaluation itself is blamed. The cause of a loss is not known: a kernel that wrote out
+of bounds, or a system that was short of memory."""
+EARLY_STOP_RATIO = 1.25
+"""Time over the fastest's from which on a candidate is not sampled to the full precision."""
+CALLS_PER_WORKER = 2
+"""The call at hand and the next."""
+SPARE_COMPILATIONS = 0.25
+"""Further compilations, as a share of the workers, for the time that this process is busy."""
+NEWEST_WEIGHT = 0.1
+"""Weight of the newest duration in the running averages."""
 MAX_EXAMINATION_SECONDS = 1800.0
 """Deadline of one verdict, which has deadlines of its own inside."""
 FUNCTION_SECONDS = 120.0
 """Time added for an opponent that is a function: its framework is imported, and may compile it."""
-ENDED = "the process ended, or overran its deadline, while the opponents were timed"
-FINALISTS_ENDED = "every finalist ended its process"
-"""Reason for which no opponent was timed."""
 ROOF_WARN_DEVIATION = 0.01
 """Deviation of a lane's roofs from the other lanes' that is reported."""
 ROOF_EXCLUDE_DEVIATION = 0.05
 """Deviation for which the lane is excluded."""
-METRICS_SECONDS = 2.0
-"""Time between two reports of the gauges."""
+GAUGES = {
+    "tunesmith_lanes_busy": "Lanes at work.",
+    "tunesmith_compilers_busy": "Compile processes at work.",
+    "tunesmith_compile_queue": "Compilations that wait for a process.",
+    "tunesmith_in_flight": "Evaluations under way.",
+}
 
 
 class Metrics:
-    """The metrics of the tuning of `task` for Prometheus and Grafana, as Ray exports them (docs/cluster.md):
-    tunesmith_evaluations, tunesmith_failures (by kind), tunesmith_lane_busy and tunesmith_compilers_busy (shares of
-    time), tunesmith_compile_queue and tunesmith_in_flight."""
+    """The metrics of the tuning of `task` for Prometheus and Grafana, as Ray exports them: counters and `GAUGES`."""
 
     def __init__(self, task: str) -> None:
         self._evaluations = Counter("tunesmith_evaluations", "Configurations evaluated.", ("task",))
         self._failures = Counter("tunesmith_failures", "Configurations that failed, by kind.", ("task", "kind"))
-        self._lane = Gauge("tunesmith_lane_busy", "Share of time a lane was at work.", ("task", "lane"))
-        self._compilers = Gauge("tunesmith_compilers_busy", "Share of time compile workers were at work.", ("task",))
-        self._queue = Gauge("tunesmith_compile_queue", "Compilations that wait for a worker.", ("task",))
-        self._in_flight = Gauge("tunesmith_in_flight", "Evaluations under way.", ("task",))
+        self._gauges = [Gauge(name, text, ("task",)) for name, text in GAUGES.items()]
         self._tags = {"task": task}
-        self._reported = time.monotonic()
-        self._busy: dict[int, float] = {}
 
     def report(self, ended: Sequence[Evaluation], workers: WorkerSet, queued: int, in_flight: int) -> None:
-        """Counts the evaluations that `ended`, and sets the gauges now and then."""
+        """Counts the evaluations that `ended`, and sets the gauges."""
         for evaluation in ended:
             self._evaluations.inc(1, self._tags)
             if evaluation.failure is not None:
                 self._failures.inc(1, self._tags | {"kind": evaluation.failure.kind})
-        now = time.monotonic()
-        passed = now - self._reported
-        if passed < METRICS_SECONDS:
-            return
-        self._reported = now
-        before, self._busy = self._busy, {id(worker): worker.busy_until_now for worker in workers.workers}
-        shares = {at: min(1.0, max(0.0, busy - before.get(at, 0.0)) / passed) for at, busy in self._busy.items()}
-        for lane in workers.lanes:
-            self._lane.set(shares[id(lane)], self._tags | {"lane": lane.name})
-        self._compilers.set(statistics.fmean(shares[id(worker)] for worker in workers.compilers), self._tags)
-        self._queue.set(queued, self._tags)
-        self._in_flight.set(in_flight, self._tags)
+        lanes, compilers = (sum(one.state == "busy" for one in group) for group in (workers.lanes, workers.compilers))
+        for gauge, value in zip(self._gauges, (lanes, compilers, queued, in_flight), strict=True):
+            gauge.set(value, self._tags)
 
 
-@dataclass(frozen=True, slots=True)
-class LaneStatus:
-    """state: starting, idle, busy, or waiting (for another process that uses the device); served: visits so far;
-    busy_seconds: time at work so far."""
+@dataclass(slots=True)
+class Job:
+    """A request under way. artifacts: of its `sources`, by their digests; compile_only: it ends with its `candidate`,
+    and is not visited. losses: processes it has lost; alone: it was in a process that was lost, and is next run with
+    nothing queued beside it, as the result of a call can be lost with a process that the call behind it ended; gated:
+    it must wait for its turn on the device."""
 
-    name: str
-    state: str
-    served: int
-    busy_seconds: float
+    request: EvaluationRequest
+    sources: dict[TypesKey, Specialised]
+    compile_only: bool
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    compile_seconds: float = 0.0
+    cached: bool = True
+    failure: Failure | None = None
+    losses: int = 0
+    alone: bool = False
+    gated: bool = False
+
+    @property
+    def candidate(self) -> Candidate:
+        artifacts = {key: self.artifacts[source.digest] for key, source in self.sources.items()}
+        return Candidate(self.request.template, self.request.config, artifacts)
 
 
-class Pool(Scheduler):
+@dataclass(slots=True)
+class Compilation:
+    """A source, and the jobs that wait for its code, the first of which pays for it. end: no compiler survives it, and
+    it is not compiled again, for whatever job: each time would take as long. losses, alone: as for a job."""
+
+    source: Specialised
+    jobs: list[Job] = field(default_factory=list)
+    end: Crashed | TimedOut | None = None
+    losses: int = 0
+    alone: bool = False
+
+
+class Pool:
     """Evaluations, roofs, comparisons and verdicts by `workers`, for one task on one kind of device.
 
-    cache: of artifacts on disk, None for none; shared: the cluster was there before, and has metrics. Use as a context
-    manager; it starts and ends the processes.
+    cache: of artifacts on disk, None for none; shared: the cluster was there before, and has metrics; in_flight: number
+    of evaluations under way; max_in_flight: the number that keeps all workers busy, however long calls take; roofline:
+    the device's measured roofs, below which times are refused. Use as a context manager; it starts and ends the
+    processes.
     """
 
     def __init__(
@@ -106,8 +167,25 @@ class Pool(Scheduler):
         *,
         shared: bool = False,
     ) -> None:
-        super().__init__(workers, precision or Precision(), cache)
+        self.workers, self.task, self.precision, self._cache = workers, workers.task, precision or Precision(), cache
         self._metrics = Metrics(workers.task.name) if shared else None
+        self._exclusive = workers.limits.kind == "cpu"
+        """Compiling and timing share the processor, so they take turns."""
+        self._lanes, compilers = len(workers.lanes), len(workers.compilers)
+        spare = math.ceil(SPARE_COMPILATIONS * compilers)
+        self.max_in_flight = compilers + (self._lanes if self._exclusive else CALLS_PER_WORKER * self._lanes + spare)
+        self._averages: dict[str, float] = {}
+        self._compilations: dict[str, Compilation] = {}
+        """Compilations that wait or run, and sources that no compiler survives, by the sources' digests."""
+        self._compile_queue: deque[Compilation] = deque()
+        self._visit_queue: deque[Job] = deque()
+        self._done: list[tuple[EvaluationRequest, Evaluation]] = []
+        self.in_flight = 0
+        self.roofline = Roofline()
+        self._floors: dict[tuple[Roofline, str], float] = {}
+        self._fastest: dict[str, float] = {}
+        self._quarantine: dict[tuple[str, str], Failure] = {}
+        """Configurations that ended a lane: they are answered from here and never run again."""
 
     def __enter__(self) -> Pool:
         self.workers.start()
@@ -117,22 +195,39 @@ class Pool(Scheduler):
         self.workers.end()
 
     @property
-    def lanes(self) -> tuple[LaneStatus, ...]:
-        """The state of each lane."""
-        return tuple(LaneStatus(lane.name, lane.state, lane.served, lane.busy_until_now) for lane in self.workers.lanes)
+    def lanes(self) -> tuple[str, ...]:
+        """The state of each lane: starting, idle, busy, or waiting (for another process that uses the device)."""
+        return tuple(lane.state for lane in self.workers.lanes)
+
+    @property
+    def target_in_flight(self) -> int:
+        """How many evaluations should be in flight now: so many that no lane waits, and no more, as a search learns
+        nothing from evaluations under way. Requests that share a pending compilation do not count.
+
+        By Little's law (Little, Operations Research 9, 1961) lanes that take an evaluation every t seconds from
+        compilations of c seconds need c / t of them being compiled, besides those at the lanes themselves."""
+        target, compilation, visit = self.max_in_flight, self._averages.get("compile"), self._averages.get("visit")
+        if not self._exclusive and compilation is not None and visit:
+            compiling = math.ceil((1 + SPARE_COMPILATIONS) * compilation * self._lanes / visit)
+            target = min(target, CALLS_PER_WORKER * self._lanes + 1 + compiling)
+        return target + sum(len(one.jobs) - 1 for one in self._compilations.values() if one.jobs)
+
+    def submit(self, request: EvaluationRequest) -> None:
+        """Begins an evaluation, which `collect` gives when it has ended."""
+        self._begin(request)
 
     def collect(self, timeout: float = 1.0) -> list[tuple[EvaluationRequest, Evaluation]]:
         """Evaluations that have ended, in the order they ended; waits up to `timeout` seconds for the first."""
-        until = time.monotonic() + timeout
-        self.step(until)
-        while not self.done and self.in_flight and time.monotonic() < until:
-            self.step(until)
-        results = list(self.done)
-        self.done.clear()
+        until, waits = time.monotonic() + timeout, True
+        while waits:
+            self._dispatch(self.workers.lanes)
+            if not self._done and self.in_flight:
+                self.advance(*self.workers.lanes, until=until)
+            waits = not self._done and self.in_flight > 0 and time.monotonic() < until
+        ended, self._done = self._done, []
         if self._metrics is not None:
-            ended = [evaluation for _, evaluation in results]
-            self._metrics.report(ended, self.workers, len(self.compile_queue), self.in_flight)
-        return results
+            self._metrics.report([one for _, one in ended], self.workers, len(self._compile_queue), self.in_flight)
+        return ended
 
     def evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
         """Evaluations of `requests`, in their order; for when there is nothing else in flight."""
@@ -143,6 +238,38 @@ class Pool(Scheduler):
             found |= {request.number: evaluation for request, evaluation in self.collect(5.0)}
         return [found[request.number] for request in requests]
 
+    def compile(self, *requests: EvaluationRequest) -> list[Candidate | Failure]:
+        """The kernels of `requests`, each for all of its workloads' types, or why not. Nothing else may be in
+        flight."""
+        jobs = [self._begin(request, compile_only=True) for request in requests]
+        while self.in_flight:
+            self._dispatch([])
+            self.advance(*self.workers.lanes)
+        return [job.failure or job.candidate for job in jobs]
+
+    def ready_worker(self, group: list[ActorHandle], seed: int | None = None) -> ActorHandle:
+        """The first of the lanes or compile workers, once it is ready; where it is excluded meanwhile, the next. seed:
+        of the contents that a lane has, where it matters. Raises `PoolError` when none is left."""
+        while True:
+            worker = group[0]
+            if seed is not None and worker.seed != seed:
+                worker.reset_in_place(seed)
+            if worker.ready:
+                return worker
+            # Lanes need the answer of a compile worker to start.
+            for one in (worker, *self.workers.compilers):
+                self.workers.request_ready(one)
+            self.advance(worker)
+
+    def floor(self, workload: str) -> float:
+        """The least seconds that the roofs allow on a workload; 0 while they are not known."""
+        key = self.roofline, workload
+        if key not in self._floors:
+            task, sized = self.task, self.task.workload(workload)
+            floor = self.roofline.floor_seconds(task.bytes_of(sized), task.flops_of(sized), task.arithmetic)
+            self._floors[key] = floor or 0.0
+        return self._floors[key]
+
     def calibrate(self) -> Roofline:
         """The measured roofs of the first lane's device; no roofs when the device cannot run the probes.
 
@@ -151,31 +278,25 @@ class Pool(Scheduler):
         equally large the fastest stays, as nothing makes a GPU faster than it is, and a throttled one is slow."""
         self.roofline = Roofline()
         workers = self.workers
-        probes = self._call(self.ready_worker(workers.compilers), "probes", workers.deadlines.compile)
+        probes = self._call(self.ready_worker(workers.compilers), "probes", workers.deadlines.roofs)
         if not isinstance(probes, dict):
             return self.roofline
         self.ready_worker(workers.lanes)
         # Lanes that wait for a place in the cluster are not waited for.
         ready = [lane for lane in workers.lanes if lane.ready]
-        seconds = workers.deadlines.visit * 3
-        answers = [(lane, self._call(lane, "run", seconds, "calibrate", probes)) for lane in ready]
+        answers = [(lane, self._call(lane, "run", workers.deadlines.roofs, "calibrate", probes)) for lane in ready]
         measured = [(lane, roofs) for lane, roofs in answers if isinstance(roofs, Roofline)]
         if not measured:
             return self.roofline
         standard, standard_roofs = measured[typical([roofs for _, roofs in measured])]
-        agreeing = []
         for lane, roofs in measured:
             off = deviation(roofs, standard_roofs)
             if off > ROOF_EXCLUDE_DEVIATION:
                 workers.exclude(lane, f"its speed differs by {off:.1%} from that of {standard.name}")
-                continue
-            if off > ROOF_WARN_DEVIATION:
-                workers.say(
-                    f"{lane.name} differs by {off:.1%} in speed from {standard.name}; finalists are compared on one "
-                    "device."
-                )
-            agreeing.append(roofs)
-        self.roofline = agreeing[0]
+            elif off > ROOF_WARN_DEVIATION:
+                beside = f"differs by {off:.1%} in speed from {standard.name}"
+                workers.say(f"{lane.name} {beside}; finalists are compared on one device.")
+        self.roofline = next(roofs for lane, roofs in measured if lane in workers.lanes)
         return self.roofline
 
     def compare(
@@ -208,9 +329,9 @@ class Pool(Scheduler):
         def run(request: ComparisonRequest) -> WorkloadComparison:
             # A process that was replaced has to make its buffers again; that is not the kernels' time.
             lane = self.ready_worker(lanes, seed)
-            self._call(lane, "run", deadlines.prepare, "prepare", [workload])
+            self._call(lane, "run", 2 * deadlines.prepare, "prepare", [workload])
             beside = request.opponents
-            deadline = (deadlines.visit + budget_seconds) * (1 + len(request.candidates) + len(beside))
+            deadline = (deadlines.run + budget_seconds) * (1 + len(request.candidates) + len(beside))
             deadline += FUNCTION_SECONDS * sum(isinstance(one, FunctionOpponent) for one in beside)
             answer = self._call(self.ready_worker(lanes, seed), "run", deadline, "compare", request)
             if isinstance(answer, WorkloadComparison):
@@ -237,13 +358,13 @@ class Pool(Scheduler):
         )
 
     def examine(
-        self, questions: Sequence[Question], *, seed: int, seconds: float = math.inf, deadlines: Limits | None = None
+        self, questions: Sequence[Question], *, seed: int, seconds: float = math.inf
     ) -> list[CandidateVerdict] | Failure:
-        """The full verdict on each template at its configuration, on the device of the first lane. deadlines: of the
-        steps of a verdict. A failure is one of the examination, not of a candidate, such as that it took longer than
-        `seconds`. Nothing else may be in flight."""
+        """The full verdict on each template at its configuration, on the device of the first lane. A failure is one of
+        the examination, not of a candidate, such as that it took longer than `seconds`. Nothing else may be in
+        flight."""
         deadline = min(seconds, MAX_EXAMINATION_SECONDS * len(questions))
-        arguments = (list(questions), seed, self.roofline, deadlines or Limits())
+        arguments = (list(questions), seed, self.roofline, self.workers.deadlines)
         lane = self.ready_worker(self.workers.lanes)
         verdicts: list[CandidateVerdict] | Failure = self._call(lane, "examine", deadline, *arguments)
         return verdicts
@@ -257,11 +378,259 @@ class Pool(Scheduler):
         worker.begin(answer, seconds, method, *arguments)
         while not answer.done():
             self.advance(worker)
-        result = answer.result()
-        ended = _ended_process(result) if isinstance(result, WorkloadComparison) else _is_end(result)
-        if worker.ready and ended:
+        if worker.ready and _ended_process(answer.result()):
             worker.reset_in_place()
-        return result
+        return answer.result()
+
+    def _begin(self, request: EvaluationRequest, *, compile_only: bool = False) -> Job:
+        """A job for `request`, which ends at once with a failure that is known."""
+        types = {types_key(workload): workload.types for workload in map(self.task.workload, request.workloads)}
+        sources = {key: specialise(request.template, request.config, one) for key, one in types.items()}
+        job = Job(request, sources, compile_only)
+        self.in_flight += 1
+        if not compile_only and (known := self._quarantine.get(request.key)) is not None:
+            self._fail(job, known)
+            return job
+        for digest, source in {source.digest: source for source in sources.values()}.items():
+            compilation = self._compilations.setdefault(digest, Compilation(source))
+            if compilation.end is not None:
+                self._fail(job, compilation.end)
+                continue
+            if not compilation.jobs:
+                self._compile_queue.append(compilation)
+            compilation.jobs.append(job)
+        return job
+
+    def advance(self, *needed: ActorHandle, until: float = math.inf) -> None:
+        """Waits for a call of the workers `needed`, or of a compile worker, to end, until a monotonic time at most,
+        handles all that have ended or are overdue, and reports why lanes take long to be ready."""
+        until = min(until, time.monotonic() + REPORT_AFTER_SECONDS)
+        workers = [*self.workers.compilers, *needed]
+        if waited := {worker.calls[0].reference: worker for worker in workers if worker.calls}:
+            references = list(waited)
+            finished, _ = ray.wait(references, num_returns=len(references), timeout=0)
+            if not finished:
+                pause = min(until, *(worker.deadline for worker in waited.values())) - time.monotonic()
+                finished, _ = ray.wait(references, timeout=max(0.0, pause))
+            now = time.monotonic()
+            for reference, worker in waited.items():
+                # Handling another may have replaced this one.
+                if worker.calls and worker.calls[0].reference is reference:
+                    if reference in finished:
+                        self._finish(worker)
+                    elif now > worker.deadline:
+                        self._on_overdue(worker)
+        self.workers.report_waiting([worker for worker in needed if worker.phase == "run"] or self.workers.lanes)
+
+    def _dispatch(self, lanes: Sequence[ActorHandle]) -> None:
+        """Gives `lanes` and compile workers their next calls."""
+        compilers = self.workers.compilers
+        for worker in (*compilers, *lanes):
+            self.workers.request_ready(worker)
+        sides: list[tuple[Any, ...]] = [
+            (compilers, self.workers.lanes, self._compile_queue, self._start_compile),
+            (lanes, compilers, self._visit_queue, self._start_visit),
+        ]
+        for group, others, queue, start in sides:
+            if self._exclusive and any(other.calls for other in others):
+                continue
+            for depth in range(1 if self._exclusive else CALLS_PER_WORKER):
+                for worker in group:
+                    jobs = [call.job for call in worker.calls]
+                    # What must be alone shares its worker with no other.
+                    both = (queue[0], *jobs) if queue and jobs else ()
+                    alone = any(isinstance(job, Job | Compilation) and job.alone for job in both)
+                    if queue and len(jobs) == depth and not alone:
+                        start(worker)
+
+    def _start_compile(self, worker: ActorHandle) -> None:
+        """Gives `worker` the next compilation whose result is not known."""
+        # The source is not to blame for a worker that does not start.
+        while worker.ready and self._compile_queue:
+            compilation = self._compile_queue.popleft()
+            key = cache_key(compilation.source, self.workers.limits.arch, worker.version)
+            if all(job.failure is not None for job in compilation.jobs):
+                del self._compilations[compilation.source.digest]
+            elif self._cache is not None and (found := self._cache.get(key)) is not None:
+                self._on_compiled(compilation, found, 0.0)
+            else:
+                compilation.jobs[0].cached = False
+                worker.begin(compilation, self.workers.deadlines.compile, "compile_packed", pack(compilation.source))
+                return
+
+    def _start_visit(self, lane: ActorHandle) -> None:
+        if lane.seed != self.workers.seed:
+            lane.reset_in_place(self.workers.seed)
+        if not lane.ready:
+            return
+        job = self._visit_queue.popleft()
+        names = job.request.workloads
+        if job.gated:
+            lane.begin(GATE, 0.0, "acquire")
+        packed = pack(job.candidate, names, {name: self._precision_of(name) for name in names})
+        seconds = self.workers.deadlines.run * len(names)
+        lane.begin(job, seconds, "visit_packed", packed, seconds)
+
+    def _precision_of(self, workload: str) -> Precision:
+        """The usual precision, with the floor. Clear losers to the fastest on this workload are dropped, unless energy
+        counts, of which a slower kernel may take less."""
+        best = None if self.precision.energy_seconds else self._fastest.get(workload)
+        above = self.precision.give_up_above if best is None else best * EARLY_STOP_RATIO
+        return replace(self.precision, give_up_above=above, floor=self.floor(workload))
+
+    def _finish(self, worker: ActorHandle) -> None:
+        """The first call of `worker` has ended."""
+        call, seconds = worker.end_call()
+        job = call.job
+        try:
+            result = ray.get(call.reference)
+        except LOST as error:
+            if job is GATE:
+                return  # the call behind it tells
+            # The evaluation is not to blame for a lost node, nor for a result that was lost after it was there.
+            alive = [None, *(one["NodeID"] for one in ray.nodes() if one["Alive"])]  # type: ignore[no-untyped-call]
+            blameless = worker.node not in alive or isinstance(error, ObjectLostError | NodeDiedError)
+            outcome = Crashed(worker.phase, describe_loss(error))
+            self._retry_all(worker.replace_actor())
+            self._on_lost(worker, call, outcome, seconds, blameless=blameless)
+            return
+        except RayTaskError as error:
+            # A user's mistake is raised as it was there.
+            if not isinstance(error.cause, TunesmithError):
+                raise
+            if job is not None:
+                raise error.cause from None
+            self.workers.on_mistake(worker, error.cause)
+            return
+        if job is None:
+            self.workers.on_started(worker, result)
+        elif isinstance(job, Future):
+            job.set_result(result)
+        elif job is not GATE:
+            (result,) = unpack(result)
+            worker.startup_deaths = 0
+            if isinstance(job, Job):
+                self._on_visited(worker, call, result, seconds)
+                return
+            if self._cache is not None and isinstance(result, Artifact | CompileFailed):
+                before = self._cache.failure
+                self._cache.put(cache_key(job.source, self.workers.limits.arch, worker.version), result)
+                if self._cache.failure != before:
+                    self.workers.say(self._cache.failure)
+            self._on_compiled(job, result, seconds)
+
+    def _on_compiled(self, compilation: Compilation, result: Artifact | Failure, seconds: float) -> None:
+        del self._compilations[compilation.source.digest]
+        compilation.jobs[0].compile_seconds += seconds
+        for number, job in enumerate(compilation.jobs):
+            self._note("compile", 0.0 if number else seconds)
+            if not isinstance(result, Artifact):
+                self._fail(job, result)
+                continue
+            job.artifacts[compilation.source.digest] = result
+            if job.failure is None and {source.digest for source in job.sources.values()} == set(job.artifacts):
+                if job.compile_only:
+                    self.in_flight -= 1
+                else:
+                    self._visit_queue.append(job)
+
+    def _on_visited(self, lane: ActorHandle, call: ActorCall, result: Any, seconds: float) -> None:
+        """result: see `Lane.visit_packed`."""
+        job: Job = call.job
+        if result == DEVICE_BUSY:
+            # Another process uses the device: this visit waits for its turn, and its deadline with it.
+            job.gated = True
+            self._visit_queue.appendleft(job)
+        elif result == PROCESS_GONE:
+            self._retry_all([call, *lane.reset_in_place()])
+        elif isinstance(result, Crashed | TimedOut):
+            self._retry_all(lane.reset_in_place())
+            self._on_lost(lane, call, result, seconds, blameless=False)
+        else:
+            sticky = [one for one in result.values() if isinstance(one, LaunchFailed) and one.sticky]
+            if sticky:
+                self._retry_all(lane.reset_in_place())
+                self._quarantine[job.request.key] = sticky[0]
+            else:
+                self._note("visit", seconds)
+            self._deliver(job, result, seconds)
+
+    def _on_overdue(self, worker: ActorHandle) -> None:
+        if not worker.ready and self.in_flight and self.workers.others_ready(worker):
+            # It waits for a place in the cluster that others use; the ready workers do the work.
+            worker.deadline += worker.deadlines.start
+            return
+        patience = 0.0 if worker.ready else worker.deadlines.start
+        call, seconds = worker.end_call()
+        if call.job is GATE:
+            call, seconds = worker.end_call()
+        self._retry_all(worker.replace_actor())
+        self._on_lost(worker, call, TimedOut(worker.phase, call.seconds + patience), seconds, blameless=False)
+
+    def _on_lost(
+        self, worker: ActorHandle, call: ActorCall, outcome: Crashed | TimedOut, seconds: float, *, blameless: bool
+    ) -> None:
+        """Makes a call whose process is gone again, or blames it."""
+        work = call.job
+        if work is None:
+            self.workers.on_startup_death(worker, outcome)
+            return
+        worker.startup_deaths = 0
+        if isinstance(work, Future):
+            work.set_result(outcome)
+            return
+        work.losses += not blameless
+        if isinstance(outcome, Crashed) and work.losses < MAX_WORKER_LOSSES:
+            self._retry_all([call])
+            return
+        if isinstance(work, Job):
+            self._quarantine[work.request.key] = outcome
+            self._fail(work, outcome, seconds)
+        else:
+            self._on_compiled(work, outcome, 0.0)
+            self._compilations[work.source.digest] = Compilation(work.source, end=outcome)
+
+    def _retry_all(self, calls: list[ActorCall]) -> None:
+        """Makes calls again, before all that wait: a lost one that may not be to blame, and calls behind a lost one,
+        which did nothing wrong."""
+        for work in (call.job for call in reversed(calls)):
+            if isinstance(work, Job):
+                self._visit_queue.appendleft(work)
+            elif isinstance(work, Compilation):
+                self._compile_queue.appendleft(work)
+            else:
+                continue
+            work.alone = True
+
+    def _fail(self, job: Job, outcome: Failure, lane_seconds: float = 0.0) -> None:
+        if job.failure is None:
+            job.failure = outcome
+            self._deliver(job, {job.request.workloads[0]: outcome}, lane_seconds)
+
+    def _deliver(self, job: Job, outcomes: dict[str, Outcome], lane_seconds: float) -> None:
+        self.in_flight -= 1
+        for name, outcome in outcomes.items():
+            if isinstance(outcome, Measured):
+                self._fastest[name] = min(outcome.seconds, self._fastest.get(name, outcome.seconds))
+        if job.compile_only:
+            return
+        artifact = next(iter(job.artifacts.values()), None)
+        evaluation = Evaluation(
+            template=job.request.template.id,
+            config=job.request.config,
+            outcomes=outcomes,
+            resources=artifact.resources if artifact else Resources(),
+            artifact=artifact.digest if artifact else "",
+            compile_seconds=round(job.compile_seconds, 6),
+            lane_seconds=round(lane_seconds, 6),
+            cached=job.cached,
+        )
+        self._done.append((job.request, evaluation))
+
+    def _note(self, what: Literal["compile", "visit"], seconds: float) -> None:
+        """A compilation or a visit took `seconds`."""
+        before = self._averages.get(what, seconds)
+        self._averages[what] = (1 - NEWEST_WEIGHT) * before + NEWEST_WEIGHT * seconds
 
 
 def typical(all_roofs: Sequence[Roofline]) -> int:
@@ -304,7 +673,7 @@ def _one_by_one(
         baseline = next((joules for joules, _ in energies if joules is not None), None)
         results = tuple(one.results[0] for one in alone)
         together = WorkloadComparison("", results, energies=(baseline, *(joules for _, joules in energies)))
-    lives = [not _is_end(one) for one in together.results]
+    lives = [not _ended_process(one) for one in together.results]
     alive = [finalist for finalist, lived in zip(finalists, lives, strict=True) if lived]
     encounters = []
     for rival in rivals:
@@ -314,7 +683,9 @@ def _one_by_one(
         if beside is not None and not _ended_process(beside):
             encounters += [replace(one, against=_placed(one.against, lives)) for one in beside.opponents]
         else:
-            encounters.append(Encounter(rival.name, rival.label, why=ENDED if alive else FINALISTS_ENDED))
+            ended = "the process ended, or overran its deadline, while the opponents were timed"
+            why = ended if alive else "every finalist ended its process"
+            encounters.append(Encounter(rival.name, rival.label, why=why))
     return replace(together, opponents=tuple(encounters))
 
 
@@ -324,14 +695,9 @@ def _placed(values: Sequence[T | None], present: Sequence[bool]) -> tuple[T | No
     return tuple(next(left, None) if there else None for there in present)
 
 
-def _ended_process(answer: WorkloadComparison) -> bool:
-    """Whether the process of a comparison lost its device."""
-    return any(_is_end(one) for one in answer.results)
-
-
-def _is_end(outcome: object) -> bool:
-    """Whether the process died, overran its deadline, or lost its device."""
-    return isinstance(outcome, Crashed | TimedOut) or (isinstance(outcome, LaunchFailed) and outcome.sticky)
-
-
-__all__ = ["EvaluationRequest", "LaneStatus", "Pool", "PoolError"]
+def _ended_process(answer: object) -> bool:
+    """Whether a process died, overran its deadline, or lost its device, in a comparison with any of its results."""
+    outcomes = answer.results if isinstance(answer, WorkloadComparison) else (answer,)
+    return any(
+        isinstance(one, Crashed | TimedOut) or (isinstance(one, LaunchFailed) and one.sticky) for one in outcomes
+    )

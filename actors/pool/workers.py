@@ -1,18 +1,21 @@
-"""The workers of a pool as it sees them: Ray actors that may die, be ended, excluded, and replaced.
+"""The workers of a pool: Ray actors that compile, or that keep a device's place while processes that may die use it.
 
-Owns how lanes and compile workers start, their deadlines and calls under way, and how a call can end without a
-result. Which call comes next is the pool's business.
+Owns how lanes and compile workers start and are ended, excluded and replaced, the lock of a lane's device, the calls
+under way and their deadlines, and how a call can end without a result. Which call comes next is the pool's business.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import ray
@@ -22,17 +25,20 @@ from ray.exceptions import (
     ObjectLostError,
     OutOfMemoryError,
     RayActorError,
-    RayTaskError,
     WorkerCrashedError,
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tunesmith.actors.lane import Lane, LaneActor, WorkerActor
+from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Question, judge
+from tunesmith.actors.judging.steps import require_prepared
+from tunesmith.actors.process import Isolated, pack, preload
 from tunesmith.actors.ray_cluster import cpu_share, total
-from tunesmith.actors.workers import CompilerReady, CompileWorker, LaneReady
-from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS, REPORT_EVERY_SECONDS, this_process
+from tunesmith.actors.workers import CompilerReady, CompileWorker, Deadlines, DeviceWorker, LaneReady
+from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS, REPORT_EVERY_SECONDS, DeviceLock, Holder, this_process
 from tunesmith.hw.errors import OutOfTime, TunesmithError
 from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS
@@ -41,15 +47,14 @@ LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, Obje
 """Ray's errors for a call that ends without a result: its process, its node or its result is gone."""
 MAX_STARTUP_DEATHS = 3
 MAX_FAILED_HEALTH_CHECKS = 3
-"""Health checks in a row that a device may fail."""
-DEVICE_POLL_SECONDS = 5.0
-"""Time between two looks at the GPUs of a cluster."""
 NO_DEVICE_SECONDS = 60.0
 """Timeout for a cluster without any GPU."""
 ANSWER_SECONDS = 1.0
 """Timeout for a lane to say who holds its device."""
 NAMESPACE = "tunesmith"
 """Ray's namespace for the names of lanes, by which tunings that wait for a GPU see each other."""
+DEVICE_BUSY, PROCESS_GONE = "device busy", "process gone"
+"""Why nothing was run in a visit: another process uses the device, or an earlier call ended the lane's."""
 GATE = "device"
 """The job of a call that waits for the device, and must return before the call behind it begins."""
 
@@ -58,17 +63,151 @@ class PoolError(TunesmithError):
     """The pool can no longer work: workers die without doing anything, or no device is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """Seconds allowed: to compile one source; to check and time one workload; to make all workloads' buffers and
-    reference results; to start a worker process or get hold of the device (others may be using both). grace: added for
-    a lane that keeps its own deadline, before it is itself taken to hang."""
+class Lane:
+    """A device's place, and the process that uses the device. holder: the process that the device's lock names to
+    others that wait for it. index: the device's; a lane's process sees its GPU as device 0, whatever its number on the
+    node."""
 
-    compile: float = 60.0
-    visit: float = 20.0
-    prepare: float = 600.0
-    start: float = 3600.0
-    grace: float = 5.0
+    def __init__(self, task: Task, limits: DeviceLimits, index: int, holder: Holder | None = None) -> None:
+        self._task, self._limits, self._holder = task, limits, holder
+        self._index = 0 if BACKENDS[limits.backend].pinned_by_ray else index
+        preload(limits.backend)
+        self._process: Isolated | None = None
+        self._lock: DeviceLock | None = None
+        self._waiting = False
+        self._checks: dict[str, Artifact] = {}
+        """The check's kernels, which only the first process compiles."""
+
+    def start(
+        self, health: Artifact | None, workloads: Sequence[str], seed: int, seconds: float
+    ) -> LaneReady | Crashed | TimedOut:
+        """Has a new process that is ready, with the buffers of `workloads` drawn from `seed`. The one before ends.
+
+        seconds: for the buffers. The device is held meanwhile: contents are made there, and the reference, which is
+        known to return by now, computes there.
+        """
+        self.end()
+        process = Isolated("run", DeviceWorker, self._task, self._limits, self._index, seed)
+        with contextlib.ExitStack() as at_failure:
+            at_failure.callback(process.end)
+            if self._lock is None:
+                uuid: str | Crashed | TimedOut = process.call("uuid", None)
+                if not isinstance(uuid, str):
+                    return uuid
+                self._lock = DeviceLock(uuid, self._holder)
+            self.acquire()
+            with self._lock:
+                ready: LaneReady | Crashed | TimedOut = process.call("open", None, health, self._checks)
+                if not isinstance(ready, LaneReady) or ready.fault:
+                    return ready
+                failed: Crashed | TimedOut | None = process.call("prepare", seconds, workloads)
+            if isinstance(failed, TimedOut):
+                # No kernel has run yet: only the user's code can take so long.
+                require_prepared(self._task, ", ".join(workloads), failed)
+            if failed is not None:
+                return failed
+            if not self._checks and isinstance(checks := process.call("checks", None), dict):
+                self._checks = checks
+            at_failure.pop_all()
+            self._process = process
+            return ready
+
+    def acquire(self) -> None:
+        """Waits until no other process uses the device, and keeps it for the next call, of whose deadline waiting is
+        not a part."""
+        if self._lock is not None:
+            self._waiting = True
+            try:
+                self._lock.acquire()
+            finally:
+                self._waiting = False
+
+    def waiting_for(self) -> str:
+        """Who holds the device, as a clause, while `acquire` waits for it in another thread; else empty."""
+        return self._lock.waiting_for() if self._waiting and self._lock is not None else ""
+
+    def run(self, method: str, argument: Any, seconds: float | None = None) -> Any:
+        """A method of the `DeviceWorker`, `Crashed` or `TimedOut`, on the device that `acquire` keeps until its end."""
+        assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
+        with self._lock:
+            return self._process.call(method, seconds, argument)
+
+    def visit_packed(self, data: bytes, seconds: float) -> bytes:
+        """The outcomes by workload; how the visit ended its process; or `PROCESS_GONE`, or, where `acquire` did not
+        come before, `DEVICE_BUSY`. Arguments and result are packed. seconds: deadline of the visit."""
+        if self._process is None or self._lock is None:
+            return pack(PROCESS_GONE)
+        if not self._lock.try_acquire():
+            return pack(DEVICE_BUSY)
+        answer = self.run("visit_packed", data, seconds)
+        if isinstance(answer, Crashed | TimedOut):
+            self._process = None
+            return pack(answer)
+        outcomes: bytes
+        outcomes, context_lost = answer
+        if context_lost:
+            self.end()
+        return outcomes
+
+    def examine(
+        self, questions: Sequence[Question], seed: int, roofline: Roofline, deadlines: Deadlines
+    ) -> list[CandidateVerdict] | Crashed:
+        """The full verdict on each question. Both compile and run in processes of their own. The device is let go of
+        while all of them wait for the reference."""
+        assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
+        with self._lock:
+            # The judge's buffers need the memory of the lane's.
+            if isinstance(released := self._process.call("release", None), Crashed):
+                return released
+            options = JudgeOptions(seed, deadlines, roofline=roofline, lock=self._lock)
+            return judge(self._task, self._limits, self._index, questions, options)
+
+    def end(self) -> None:
+        """Ends the process. It goes with this one anyway, however that ends."""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+
+class WorkerActor:
+    """A worker `make(*arguments)` in a process of the cluster, for `ray.remote`.
+
+    It is made by the first call: an actor that has answered `node_id` has its place in the cluster, and a mistake that
+    is found while the worker is made is raised by that call as it is.
+    """
+
+    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
+        self._make, self._worker = partial(make, *arguments), None
+
+    def node_id(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """The result of a method of the worker."""
+        self._worker = self._worker or self._make()
+        return getattr(self._worker, method)(*arguments)
+
+
+class LaneActor(WorkerActor):
+    """A `Lane`, whose calls wait in its own process, so that one begins within microseconds of the end of another.
+
+    Ray takes a few tenths of a millisecond between two calls of an actor, to send a result and to unpack the arguments
+    of the next. Here it does both beside the call under way: calls arrive in an event loop, and one thread works on
+    them in the order in which they were made, except that a call whose arguments Ray has to fetch first (beyond 100 kB)
+    may be overtaken: a visit, which then finds the device busy or its process lost, and is made again.
+    """
+
+    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
+        super().__init__(make, *arguments)
+        self._thread = ThreadPoolExecutor(1)
+
+    async def waiting_for(self) -> str:
+        """Who holds the device, as a clause, where a call waits for it; else empty. Answered beside that call."""
+        return "" if self._worker is None else self._worker.waiting_for()
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """The result of a method of the lane."""
+        return await asyncio.wrap_future(self._thread.submit(super().call, method, *arguments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +218,6 @@ class ActorCall:
     reference: Any
     seconds: float
     job: Any
-    grace: float
 
 
 @dataclass(slots=True)
@@ -87,16 +225,16 @@ class ActorHandle:
     """An actor that can be replaced: `make` starts one.
 
     It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). phase: of its
-    calls, in the terms of outcomes; patience: seconds that a process may take to start, or to get the device, before a
-    call's own seconds run; ready: the actor has said that it is; startup_deaths: how often in a row it ended without
-    having done anything; busy_seconds: time with a call under way once it was ready, of all the actors it has been;
-    _placed: the node's id, behind a reference that is ready once the actor has a place in the cluster.
+    calls, in the terms of outcomes; ready: the actor has said that it is; startup_deaths: how often in a row it ended
+    without having done anything; failed_checks: how often in a row the device was not well; busy_seconds: time with a
+    call under way once it was ready, of all the actors it has been; _placed: the node's id, behind a reference that is
+    ready once the actor has a place in the cluster.
     """
 
     phase: Literal["compile", "run"]
     make: Callable[[], Any]
     name: str
-    patience: float
+    deadlines: Deadlines
     seed: int = 0
     actor: Any = None
     calls: deque[ActorCall] = field(default_factory=deque)
@@ -104,20 +242,10 @@ class ActorHandle:
     deadline: float = 0.0
     ready: bool = False
     startup_deaths: int = 0
+    failed_checks: int = 0
     busy_seconds: float = 0.0
-    served: int = 0
     version: str = ""
     _placed: Any = None
-
-    @property
-    def title(self) -> str:
-        """The name at the beginning of a sentence."""
-        return self.name[0].upper() + self.name[1:]
-
-    @property
-    def busy_until_now(self) -> float:
-        """`busy_seconds` with the call under way."""
-        return self.busy_seconds + (time.monotonic() - self.started if self.state == "busy" else 0.0)
 
     @property
     def state(self) -> str:
@@ -136,15 +264,9 @@ class ActorHandle:
         except (GetTimeoutError, *LOST):
             return None
 
-    @property
-    def node_is_gone(self) -> bool:
-        """Whether the node it ran on has left the cluster."""
-        alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}  # type: ignore[no-untyped-call]
-        return self.node is not None and self.node not in alive
-
-    def begin(self, job: Any, seconds: float, method: str, *arguments: Any, grace: float = 0.0) -> None:
-        """Makes a call, behind those under way. grace: further seconds, for an actor that keeps the deadline itself."""
-        self.calls.append(ActorCall(self.actor.call.remote(method, *arguments), seconds, job, grace))
+    def begin(self, job: Any, seconds: float, method: str, *arguments: Any) -> None:
+        """Makes a call, behind those under way."""
+        self.calls.append(ActorCall(self.actor.call.remote(method, *arguments), seconds, job))
         if len(self.calls) == 1:
             self._begin_first()
 
@@ -181,18 +303,11 @@ class ActorHandle:
     def _begin_first(self) -> None:
         first = self.calls[0]
         self.started = time.monotonic()
-        patience = self.patience if first.job is GATE or not self.ready else 0.0
-        self.deadline = self.started + first.seconds + first.grace + patience
-
-
-def result_of(reference: Any) -> Any:
-    """The result behind `reference`. A mistake of the user's that a worker found is raised as it was there."""
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        if isinstance(error.cause, TunesmithError):
-            raise error.cause from None
-        raise
+        self.deadline = self.started + first.seconds
+        if self.phase == "run":
+            self.deadline += self.deadlines.grace
+        if first.job is GATE or not self.ready:
+            self.deadline += self.deadlines.start
 
 
 def describe_loss(error: Exception) -> str:
@@ -235,16 +350,13 @@ class WorkerSet:
         self._index, self._workloads, self._seconds_left = index, tuple(workloads), seconds_left
         self._lane_class, self._compile_class, self._holder = lane_class, compile_class, this_process()
         self._gpu = BACKENDS[limits.backend].pinned_by_ray
-        wait = self.deadlines.start
-        self.lanes = [ActorHandle("run", self._make_lane, f"lane {at}", wait, seed) for at in range(lanes)]
-        self.compilers = [
-            ActorHandle("compile", self._make_compiler, f"compile worker {at}", wait) for at in range(compilers)
-        ]
+        handle = partial(ActorHandle, deadlines=self.deadlines)
+        self.lanes = [handle("run", self._make_lane, f"Lane {at}", seed=seed) for at in range(lanes)]
+        self.compilers = [handle("compile", self._make_compiler, f"Compile worker {at}") for at in range(compilers)]
         self._compiler_ready: CompilerReady | None = None
         """The answer of the first compile worker that was ready, whose health kernel lanes need to start."""
-        self._failed_checks: dict[str, int] = {}
         self._noted: set[str] = set()
-        self._started = self._device_seen = self._next_look = self._next_report = 0.0
+        self._started = self._device_seen = self._next_report = 0.0
 
     @property
     def workers(self) -> list[ActorHandle]:
@@ -278,12 +390,8 @@ class WorkerSet:
         for worker in self.workers:
             worker.end()
 
-    def group_of(self, worker: ActorHandle) -> list[ActorHandle]:
-        """All workers of its kind."""
-        return self.lanes if worker.phase == "run" else self.compilers
-
     def others_ready(self, worker: ActorHandle) -> bool:
-        return any(other.ready for other in self.group_of(worker) if other is not worker)
+        return any(other.ready for other in self.workers if other is not worker and other.phase == worker.phase)
 
     def request_ready(self, worker: ActorHandle) -> None:
         """Has `worker` make itself ready, unless it is or is at it. Lanes begin once a compile worker is ready."""
@@ -294,8 +402,9 @@ class WorkerSet:
         elif self._compiler_ready is not None:
             # Lanes with other contents are for comparisons, which prepare their few workloads themselves.
             workloads = self._workloads if worker.seed == self.seed else ()
-            seconds, health = self.deadlines.prepare, self._compiler_ready.health
-            worker.begin(None, seconds, "start", health, workloads, worker.seed, seconds, grace=self.deadlines.grace)
+            seconds = self.deadlines.prepare * (1 + len(workloads))
+            health = self._compiler_ready.health
+            worker.begin(None, seconds, "start", health, workloads, worker.seed, seconds)
 
     def on_started(self, worker: ActorHandle, answer: CompilerReady | LaneReady | Crashed | TimedOut) -> None:
         """`worker` has answered whether it is ready. Raises `PoolError` where no other can work."""
@@ -304,7 +413,21 @@ class WorkerSet:
                 worker.version, worker.ready = answer.version, True
                 self._compiler_ready = self._compiler_ready or answer
             case LaneReady():
-                self._on_lane_ready(worker, answer)
+                worker.name = f"{answer.name} ({answer.uuid}) on {answer.machine}"
+                if self._gpu and answer.name != self.limits.name:
+                    article = "an" if answer.name[:1] in "AEIN" else "a"
+                    self.exclude(worker, f"it is {article} {answer.name}, and this run tunes for {self.limits.name}")
+                elif answer.fault:
+                    worker.failed_checks += 1
+                    if worker.failed_checks >= MAX_FAILED_HEALTH_CHECKS:
+                        self.exclude(worker, f"it failed {worker.failed_checks} health checks: {answer.fault}")
+                    else:
+                        worker.replace_actor()
+                else:
+                    if answer.note and worker.name not in self._noted:
+                        self._noted.add(worker.name)
+                        self.say(f"{worker.name} is used, but {answer.note}.")
+                    worker.failed_checks, worker.ready = 0, True
             case _:
                 cause = f"; most likely the reference function {self.task.reference_name} ends it"
                 self.on_startup_death(worker, answer, "while preparing the data", cause)
@@ -320,9 +443,9 @@ class WorkerSet:
         """Takes a worker out. Raises `PoolError` when it was the last."""
         worker.end()
         worker.calls.clear()
-        group = self.group_of(worker)
+        group = self.lanes if worker.phase == "run" else self.compilers
         group.remove(worker)
-        sentence = f"{worker.title} is excluded: {why}."
+        sentence = f"{worker.name} is excluded: {why}."
         if not group:
             raise PoolError(f"{sentence} No other is left.")
         self.say(sentence)
@@ -337,15 +460,20 @@ class WorkerSet:
             return
         why = f"its process ended {worker.startup_deaths} times {when}: {describe(outcome).rstrip('.')}"
         if not self.others_ready(worker):
-            raise PoolError(f"{worker.title} cannot be used: {why}{cause}.")
+            raise PoolError(f"{worker.name} cannot be used: {why}{cause}.")
         self.exclude(worker, why)
 
     def report_waiting(self, needed: Sequence[ActorHandle]) -> None:
         """Says, now and then, why none of the `needed` lanes works: others hold the GPUs of the cluster, or another
         process uses the device. Raises `OutOfTime` where no time is left to wait, and `PoolError` where the cluster
         has had no GPU for a while."""
-        self._require_device()
         now = time.monotonic()
+        if not self._gpu or any(lane.ready for lane in self.lanes) or total("GPU") >= 1:
+            self._device_seen = now
+        elif now - self._device_seen > NO_DEVICE_SECONDS:
+            raise PoolError(
+                "The Ray cluster has no GPU any more: bring the node back and continue with `tunesmith resume`."
+            )
         if now < self._next_report or any(lane.state in ("busy", "idle") for lane in needed):
             return
         waiting = [lane for lane in needed if lane.calls and now - lane.started > REPORT_AFTER_SECONDS]
@@ -357,7 +485,7 @@ class WorkerSet:
         else:
             with contextlib.suppress(GetTimeoutError, *LOST):
                 said = ray.get(placed.actor.waiting_for.remote(), timeout=ANSWER_SECONDS)
-                clause = said and f"{placed.title} is {said}"
+                clause = said and f"{placed.name} is {said}"
         # The next report comes not later than at the end of the time that is left.
         left = self._seconds_left()
         self._next_report = now + max(0.0, min(REPORT_EVERY_SECONDS, left))
@@ -369,20 +497,6 @@ class WorkerSet:
         if clause:
             self.say(f"{clause}.")
 
-    def _require_device(self) -> None:
-        """Raises `PoolError` when lanes wait for GPUs and the cluster has had none for a while."""
-        now = time.monotonic()
-        if not self._gpu or any(lane.ready for lane in self.lanes):
-            self._device_seen = now
-        elif now >= self._next_look:
-            self._next_look = now + DEVICE_POLL_SECONDS
-            if total("GPU") >= 1:
-                self._device_seen = now
-            elif now - self._device_seen > NO_DEVICE_SECONDS:
-                raise PoolError(
-                    "The Ray cluster has no GPU any more: bring the node back and continue with `tunesmith resume`."
-                )
-
     def _why_no_gpu(self) -> str:
         """A clause on who has the GPUs; empty where workers may just be slow to start."""
         gpus = total("GPU")
@@ -392,24 +506,6 @@ class WorkerSet:
             return ""
         held = f"tunings on this cluster: {'; '.join(others)}" if others else "by other Ray jobs, or not freed yet"
         return f"Waiting for a GPU: all {gpus:g} of the Ray cluster are in use ({held})"
-
-    def _on_lane_ready(self, lane: ActorHandle, answer: LaneReady) -> None:
-        lane.name = f"{answer.name} ({answer.uuid}) on {answer.machine}"
-        if self._gpu and answer.name != self.limits.name:
-            article = "an" if answer.name[:1] in "AEIN" else "a"
-            self.exclude(lane, f"it is {article} {answer.name}, and this run tunes for {self.limits.name}")
-        elif answer.fault:
-            failed = self._failed_checks[lane.name] = self._failed_checks.get(lane.name, 0) + 1
-            if failed >= MAX_FAILED_HEALTH_CHECKS:
-                self.exclude(lane, f"it failed {failed} health checks: {answer.fault}")
-            else:
-                lane.replace_actor()
-        else:
-            if answer.note and lane.name not in self._noted:
-                self._noted.add(lane.name)
-                self.say(f"{lane.name} is used, but {answer.note}.")
-            self._failed_checks.pop(lane.name, None)
-            lane.ready = True
 
     def _make_lane(self) -> Any:
         actor = self._lane_actor

@@ -101,7 +101,7 @@ class PlanApproved(Event, kind="approved"):
 
 
 class WritingStarted(Event, kind="writing"):
-    """A turn of writing templates begins: its prompts depend on earlier entries only. turn: as of `StepTaken`."""
+    """A turn of writing templates begins: its prompts depend on earlier entries only. turn: as in `StepTaken`."""
 
     turn: int
 
@@ -122,7 +122,7 @@ class TemplateAdded(Event, kind="template"):
 
 
 class TemplatesChosen(Event, kind="templates"):
-    """The ids of the templates that a round tunes. turn: as of `StepTaken`."""
+    """The ids of the templates that a round tunes. turn: as in `StepTaken`."""
 
     turn: int
     ids: tuple[str, ...]
@@ -136,16 +136,14 @@ class SeedsProposed(Event, kind="seeds"):
 
 
 class SeedsRefused(Event, kind="refused_seeds"):
-    """Proposed configurations that are not feasible, each as {"config": ..., "why": ...}, for readers of the
-    journal."""
+    """The infeasible ones of the proposed configurations, each as {"config": ..., "why": ...}, kept for people."""
 
     template: str
     refused: tuple[dict[str, Any], ...]
 
 
 class BranchAbandoned(Event, kind="given_up"):
-    """A branch of the plan without a working template at the end of all repairs. branch: its number; problem: the last
-    failures; answers and made_by: as of `TemplateAdded`."""
+    """A branch of the plan that got no working template. branch: its number; problem: the last failures."""
 
     branch: int
     parent: str
@@ -163,9 +161,8 @@ class TemplateVetoed(Event, kind="vetoed"):
 
 
 class StepTaken(Event, kind="step"):
-    """A role has finished. turn: how often the round was sent back for other templates before; goto: the next role, or
-    the graph's end; done: the reason for the end of the run, where it ended; update: of the state. A graph that is
-    started again takes the step from here."""
+    """A role has finished. turn: how often the round was sent back before; goto: the next role, or the graph's end;
+    done: why the run ended, if it did; update: of the state. A graph that starts again continues here."""
 
     role: str
     turn: int
@@ -175,8 +172,7 @@ class StepTaken(Event, kind="step"):
 
 
 class Noted(Event, kind="note"):
-    """A sentence of a role that the summary shows: something did not go as planned. failure: the kind of a model's
-    failure, where that is the reason."""
+    """A sentence for the summary: something did not go as planned. failure: the kind of a model's failure, if any."""
 
     role: str
     sentence: str
@@ -191,8 +187,7 @@ class RoleKept(Event, kind="kept"):
 
 
 class SearchStarted(Event, kind="search_started"):
-    """The searches of a round begin. workers: the configurations in flight that they are made for, so that a resume
-    with another number of GPUs asks the same."""
+    """The searches of a round begin. workers: configurations in flight; a resume keeps them, whatever its GPUs."""
 
     workers: int
 
@@ -206,8 +201,7 @@ class Asked(Event, kind="asked"):
 
 
 class Evaluated(Event, kind="evaluation"):
-    """A configuration was evaluated. number: of the entry `Asked`, of the trial, or the point of a table; key: the
-    configuration as text."""
+    """An evaluation. number: of `Asked`, of the trial, or the point of a table; key: the configuration as text."""
 
     number: int
     key: str = ""
@@ -219,9 +213,8 @@ class Searched(RoundAccount, Event, kind="searched"):
 
 
 class Compared(Event, kind="comparison"):
-    """Finalists against the baseline on one workload. baseline_code: the digest of the baseline's machine code;
-    compiler: with its version; opponents: their results, `against` in the order of the entries; baseline_energy: None
-    where energy was not measured."""
+    """Finalists against the baseline on one workload. baseline_code: the digest of its machine code; opponents: their
+    `against` is in the order of entries; baseline_energy: None where it was not measured."""
 
     workload: str
     entries: tuple[FinalistResult, ...]
@@ -238,8 +231,7 @@ class Examined(Event, kind="examined"):
 
 
 class ShapeCompared(Event, kind="shape"):
-    """A run's winners against the baseline on a further shape, for the dispatch rule. fitted: the rule is fitted to it,
-    else tried on it."""
+    """The winners against the baseline on a further shape. fitted: the rule is fitted to it, else tried on it."""
 
     workload: Workload
     fitted: bool
@@ -274,8 +266,7 @@ class EvidenceKept(Event, kind="evidence"):
 
 
 class _ModelEvent(Event):
-    """id: the request's custom_id; custom_id: the call's; digest: of the whole prompt; attempt: its number for this
-    request."""
+    """id: the request's custom_id; custom_id: the call's; digest: of the whole prompt; attempt: counts from 1."""
 
     id: str
     custom_id: str
@@ -287,15 +278,14 @@ class _ModelEvent(Event):
 
 
 class ModelAsked(_ModelEvent, kind="model_asked"):
-    """A request to a model is about to be made. worst: the upper bound of its tokens; body: of the first attempt in a
-    form."""
+    """A request to a model is about to be made. worst: upper bound of its tokens; body: only where it is new."""
 
     worst: Tokens
 
 
 class ModelCalled(_ModelEvent, kind="model_call"):
-    """The end of an attempt. status: "ok" or the kind of failure; final: no other attempt follows; answer: the chat
-    completion, and `text` its text; served: the server may count it."""
+    """The end of an attempt. status: "ok" or the kind of failure; final: of all attempts; answer: the chat completion,
+    and `text` its text; served: the server may count it."""
 
     status: str
     detail: str

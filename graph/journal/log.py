@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tunesmith.graph.journal import events as kinds
@@ -16,11 +17,13 @@ from tunesmith.graph.journal.records import FailureExample, Racing, Verdict, Ver
 from tunesmith.graph.journal.store import RESTORE, Entry, Journal, JournalError
 from tunesmith.graph.state import Plan
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.outcome import Evaluation, Measured, Objective, Resources, WrongResult, describe
+from tunesmith.kernels.outcome import Evaluation, Measured, Objective, WrongResult, describe
 from tunesmith.kernels.search import Observation
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
 MAX_FAILURE_EXAMPLES = 12
+ByWorkload = Mapping[str, float]
+"""Numbers by the names of workloads."""
 
 
 def seconds_of(evaluation: Evaluation) -> dict[str, float]:
@@ -37,37 +40,27 @@ def quantities_of(evaluation: Evaluation, of: Objective) -> dict[str, float]:
     }
 
 
-def weighted_geomean(ratios: Mapping[str, float], weights: Mapping[str, float]) -> float:
+def weighted_geomean(ratios: ByWorkload, weights: ByWorkload) -> float:
     """The weighted geometric mean of `ratios` by name: the objective of a general configuration."""
     total = sum(weights[name] for name in ratios)
     return math.exp(sum(weights[name] * math.log(ratio) for name, ratio in ratios.items()) / total)
 
 
 def objective(
-    evaluation: Evaluation,
-    workloads: Iterable[str],
-    baseline: Mapping[str, float],
-    weights: Mapping[str, float],
-    of: Objective = "time",
+    evaluation: Evaluation, workloads: Sequence[str], baseline: ByWorkload, weights: ByWorkload, of: Objective = "time"
 ) -> float | None:
-    """Weighted geometric mean over `workloads` of time (or energy, or their product) over the baseline's; None unless
-    all were measured and nothing failed, on other workloads neither."""
+    """Weighted geometric mean of the objective over the baseline's on `workloads`; None unless all are measured."""
     quantities = quantities_of(evaluation, of)
-    names = list(workloads)
-    if evaluation.failure is not None or not all(name in quantities for name in names):
+    if evaluation.failure is not None or not quantities.keys() >= set(workloads):
         return None
-    return weighted_geomean({name: quantities[name] / baseline[name] for name in names}, weights)
+    return weighted_geomean({name: quantities[name] / baseline[name] for name in workloads}, weights)
 
 
 def observation(
-    evaluation: Evaluation,
-    workloads: Sequence[str],
-    baseline: Mapping[str, float],
-    weights: Mapping[str, float],
-    of: Objective = "time",
+    evaluation: Evaluation, workloads: Sequence[str], baseline: ByWorkload, weights: ByWorkload, of: Objective = "time"
 ) -> Observation:
-    """The result for the search: the objective with its interval, or the kind of failure. The interval takes the
-    workloads' errors as independent: half-widths add in quadrature in the logarithm."""
+    """The result for the search: the objective with its interval, or the kind of failure. The errors of workloads are
+    taken as independent: half-widths add in quadrature in the logarithm."""
     value = objective(evaluation, workloads, baseline, weights, of)
     if value is None:
         failure = evaluation.failure
@@ -98,7 +91,7 @@ def failure_examples(found: Iterable[Evaluation]) -> list[FailureExample]:
 
 
 def racing(found: Iterable[Evaluation]) -> Racing:
-    """What dropping clear losers early saved."""
+    """The savings of ending the measurement of clear losers early."""
     measured = [one for each in found for one in each.outcomes.values() if isinstance(one, Measured)]
     early, full = ([one.sampling_seconds for one in measured if one.dropped == dropped] for dropped in (True, False))
     usual = sum(full) / len(full) if full else 0.0
@@ -110,7 +103,7 @@ def racing(found: Iterable[Evaluation]) -> Racing:
 
 
 def failures_by_kind(found: Iterable[Evaluation]) -> dict[str, int]:
-    """How many evaluations failed, by the kind of their first failure."""
+    """The number of failed evaluations, by the kind of their first failure."""
     return dict(Counter(failure.kind for evaluation in found if (failure := evaluation.failure) is not None))
 
 
@@ -140,14 +133,19 @@ def round_of(stage: str) -> int:
     return int(stage.split("-")[1]) if stage.startswith("round-") else 0
 
 
+def begun(folder: Path) -> Entry[kinds.RunStarted]:
+    """The beginning of the run in `folder`. Raises `JournalError`."""
+    with Journal(folder, create=False, reading=True) as journal:
+        return RunLog(journal).begun
+
+
 class RunLog:
-    """The run in `journal`, or as it was ahead of the entry `before`. All methods raise `JournalError` where an entry
-    that they need cannot be read."""
+    """The run in `journal`, up to its entry `before`. Raises `JournalError` for an entry that cannot be read."""
 
     def __init__(self, journal: Journal, before: float = math.inf) -> None:
         self._journal, self._before = journal, before
         self._entries: dict[tuple[type[kinds.Event], str | None], list[Entry[Any]]] = defaultdict(list)
-        """As far as they were read: by kind and stage, and by kind alone (stage None)."""
+        """The entries read so far, by kind and stage, and by kind alone (stage None)."""
 
     def entries(self, kind: type[T], stage: str | None = None) -> Sequence[Entry[T]]:
         """The entries of a kind in their order; of one stage, or of all."""
@@ -170,15 +168,25 @@ class RunLog:
     # The run as a whole
 
     @property
-    def started(self) -> kinds.RunStarted | None:
-        """What the run was begun with."""
-        return self.last(kinds.RunStarted)
+    def begun(self) -> Entry[kinds.RunStarted]:
+        """The beginning of the run. Raises `JournalError` where the journal has none."""
+        if not (found := self.entries(kinds.RunStarted)):
+            raise JournalError(f"The journal in {self._journal.folder} has no beginning of a run: tune again.")
+        return found[-1]
+
+    @property
+    def started(self) -> kinds.RunStarted:
+        return self.begun.event
 
     def extended_after(self, entry: Entry[kinds.Event]) -> bool:
         """Whether the run was extended after an entry, which then no longer ends it."""
         # An extension that only asks for a dispatch rule grants no rounds, and leaves the search as it ended.
         later = (one.event for one in self.entries(kinds.Extended) if one.sequence > entry.sequence)
         return any(extension.rounds is not None for extension in later)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {workload.name: workload.weight for workload in self.started.task.workloads}
 
     @property
     def baseline(self) -> Evaluation | None:
@@ -194,7 +202,7 @@ class RunLog:
     @property
     def objective(self) -> Objective:
         """The quantity that the run minimises."""
-        return "time" if self.started is None else self.started.settings.objective
+        return self.started.settings.objective
 
     @property
     def baseline_quantities(self) -> dict[str, float] | None:
@@ -206,11 +214,6 @@ class RunLog:
         """The device's roofs, once they are measured."""
         event = self.last(kinds.RooflineMeasured)
         return None if event is None else event.roofline
-
-    @property
-    def seconds_spent(self) -> float:
-        """Working time of all sessions so far."""
-        return self._journal.seconds_spent()
 
     # Plans
 
@@ -240,11 +243,6 @@ class RunLog:
             )
         return found
 
-    def chosen_templates(self, stage: str) -> list[str] | None:
-        """Ids of the templates that a round tunes, by its last choice; None before it is made."""
-        event = self.last(kinds.TemplatesChosen, stage)
-        return None if event is None else list(event.ids)
-
     def seeds(self, stage: str, template_id: str) -> list[Config]:
         """Configurations that a model proposes for a template of a round."""
         proposed = (event for event in self.events(kinds.SeedsProposed, stage) if event.template == template_id)
@@ -258,7 +256,7 @@ class RunLog:
 
     @property
     def evaluation_count(self) -> int:
-        """How many configurations were evaluated."""
+        """The number of evaluated configurations."""
         return len(self.entries(kinds.Evaluated))
 
     def evaluations(self, stage: str | None = None) -> list[Evaluation]:
@@ -269,32 +267,20 @@ class RunLog:
         """The evaluations of one template, in the order they ended."""
         return [entry for entry in self.entries(kinds.Evaluated) if entry.event.evaluation.template == template_id]
 
-    def search_history(self, stage: str) -> list[kinds.Asked | kinds.Evaluated]:
-        """The questions and results of the searches of a round, in their order."""
-        asked, evaluated = self.entries(kinds.Asked, stage), self.entries(kinds.Evaluated, stage)
-        found: list[Entry[kinds.Asked | kinds.Evaluated]] = [*asked, *evaluated]
-        return [entry.event for entry in sorted(found, key=lambda entry: entry.sequence)]
-
-    def searched(self, stage: str) -> kinds.Searched | None:
-        """What the searches of a round did, once they have ended."""
-        return self.last(kinds.Searched, stage)
-
     # Tests
 
     def comparisons(self, stage: str) -> dict[str, kinds.Compared]:
-        """The comparisons of a round's finalists with the baseline, by workload: of each finalist the last one, the
-        last comparison first, to whose order its opponents refer."""
+        """The last comparisons of a round's finalists, by workload; opponents follow the order of the newest."""
         found: dict[str, kinds.Compared] = {}
         for event in self.events(kinds.Compared, stage):
-            own = {(one.template, config_key(one.config)) for one in event.entries}
+            own = {one.key for one in event.entries}
             before = found[event.workload].entries if event.workload in found else ()
-            kept = (one for one in before if (one.template, config_key(one.config)) not in own)
+            kept = (one for one in before if one.key not in own)
             found[event.workload] = event.model_copy(update={"entries": (*event.entries, *kept)})
         return found
 
     def slower_than_baseline(self, template: str) -> list[str]:
-        """Workloads, held-out ones too, on which every compared configuration of a template was slower than the
-        baseline when it was last compared there."""
+        """Workloads, held-out ones too, where all configurations of a template were slower when last compared."""
         last: dict[str, dict[str, str]] = {}
         for event in self.events(kinds.Compared):
             # An event has the finalists of one comparison only.
@@ -306,46 +292,34 @@ class RunLog:
     def examinations(self) -> dict[VerifiedKernel, Verification]:
         """The examinations of winners, the last one of each."""
         found = (event.examination for event in self.events(kinds.Examined))
-        return {(one.template, config_key(one.config), one.workload): one for one in found}
+        return {(*one.key, one.workload): one for one in found}
 
     def rejected(self) -> dict[tuple[str, str], str]:
-        """Kernels (template id and configuration as text) that a round's last comparison or an examination found wrong,
-        on contents or sizes that no search has seen, and why."""
+        """Kernels (template id, configuration as text) that a comparison or an examination found wrong, and why."""
         wrong = {
-            (one.template, config_key(one.config)): f"on {event.workload}: {describe(one.failure)}"
+            one.key: f"on {event.workload}: {describe(one.failure)}"
             for event in self.events(kinds.Compared)
             for one in event.entries
             if isinstance(one.failure, WrongResult)
         }
-        examined = (event.examination for event in self.events(kinds.Examined))
-        return wrong | {
-            (one.template, config_key(one.config)): one.detail for one in examined if one.verdict == "rejected"
-        }
+        return wrong | {one.key: one.detail for one in self.examinations().values() if one.verdict == "rejected"}
 
     def verdict(self, stage: str | None = None) -> Verdict | None:
         """The last verdict, of a round or of the run."""
         event = self.last(kinds.VerdictReached, stage)
         return None if event is None else event.verdict
 
-    # What roles and models said
-
-    def notes(self, stage: str | None = None) -> list[kinds.Noted]:
-        """What did not go as planned; in one stage, or in all."""
-        return self.events(kinds.Noted, stage)
+    # Explanations and evidence
 
     def explanations(self) -> Mapping[int, tuple[str, ...]]:
         """A model's words on each round, by its number."""
         return {round_of(entry.stage): entry.event.lines for entry in self.entries(kinds.Explained)}
 
     def evidence(self, which: str, config: Config) -> kinds.EvidenceKept | None:
-        """What is known of the machine code of a kernel ("baseline" or a template's id) at a configuration."""
+        """The evidence on the machine code of a kernel ("baseline" or a template's id) at a configuration."""
         key = config_key(config)
         found = (event for event in self.events(kinds.EvidenceKept) if (event.which, event.config) == (which, key))
         return next(found, None)
-
-    def model_calls(self) -> Iterator[Entry[kinds.ModelAsked | kinds.ModelCalled]]:
-        """What was asked of models and how it ended, in its order."""
-        return self._journal.entries(kinds.ModelAsked, kinds.ModelCalled)
 
 
 REJECTED = "wrong in the last check"
@@ -382,10 +356,6 @@ class Node(kinds.TemplateAdded):
         return self.ranked[0][1].config if self.ranked else None
 
     @property
-    def best_resources(self) -> Resources | None:
-        return self.ranked[0][1].resources if self.ranked else None
-
-    @property
     def best_seconds(self) -> dict[str, float]:
         """The least time on each workload, over all configurations."""
         least: dict[str, float] = {}
@@ -409,9 +379,8 @@ class Node(kinds.TemplateAdded):
 
     @property
     def at_edge(self) -> dict[str, object]:
-        """Parameter -> value, where the best configuration has the least or the greatest of at least three sizes and a
-        further one could exist: below 1 there is none, and whole numbers from 0 on name alternatives rather than
-        sizes."""
+        """Parameters at the end of their range in the best configuration, with the value, where the range has at least
+        three sizes and could go on: sizes start at 1, and whole numbers from 0 on stand for alternatives, not sizes."""
         found: dict[str, object] = {}
         for parameter in self.template.parameters:
             sizes = [one for one in parameter.values if isinstance(one, int | float) and not isinstance(one, bool)]
@@ -426,9 +395,8 @@ class Node(kinds.TemplateAdded):
 
     @property
     def faster_by_workload(self) -> dict[str, tuple[float, Config]]:
-        """Workload -> time of another configuration there, as a share of the best configuration's, and that
-        configuration, where the share is below `NOTABLE_TIME_RATIO`: the cost of one configuration for all
-        workloads."""
+        """Workloads on which another configuration takes at most `NOTABLE_TIME_RATIO` of the best one's time, with that
+        ratio and the configuration: the price of one configuration for all workloads."""
         if not self.ranked:
             return {}
         of_best = seconds_of(self.ranked[0][1])
@@ -442,9 +410,8 @@ class Node(kinds.TemplateAdded):
 
     @property
     def effects(self) -> list[tuple[str, dict[object, float]]]:
-        """For each parameter the least objective seen with each of its values, as a multiple of the best of all; the
-        parameter whose values differ most comes first. It uses measurements only, no model of the space: a value that
-        was tried seldom may look worse than it is."""
+        """For each parameter the least objective measured with each value, as a multiple of the best; the parameter
+        whose values differ most comes first. A value that was tried seldom may look worse than it is."""
         found: list[tuple[str, dict[object, float]]] = []
         if self.best is None:
             return found
@@ -492,16 +459,12 @@ class Tree:
         measured = [node for node in self.nodes if node.best is not None and not node.vetoed]
         return sorted(measured, key=lambda node: node.best or math.inf)
 
-    def best(self, count: int) -> list[Node]:
-        """The first `count` of `ranked`."""
-        return self.ranked[:count]
-
     @property
     def usable(self) -> list[Node]:
         return [node for node in self.nodes if not node.vetoed]
 
 
-def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str], weights: Mapping[str, float]) -> Tree:
+def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str], weights: ByWorkload) -> Tree:
     """The tree as `log` has it, with templates of `library` that were not used yet. Objectives are over `workloads`."""
     baseline, wrong, vetoed = log.baseline_quantities, log.rejected(), log.vetoed()
     evaluations: dict[str, list[Evaluation]] = defaultdict(list)
@@ -509,15 +472,11 @@ def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str]
         evaluations[evaluation.template].append(evaluation)
     nodes: dict[str, Node] = {}
     for entry in log.entries(kinds.TemplateAdded):
-        added, found, rejected = entry.event, list[Evaluation](), dict[str, tuple[Config, str]]()
+        added, tried = entry.event, evaluations[entry.event.id]
         if added.id in nodes:
             continue
-        for one in evaluations[added.id]:
-            key = config_key(one.config)
-            if (added.id, key) in wrong:
-                rejected[key] = one.config, wrong[added.id, key]
-            else:
-                found.append(one)
+        found = [one for one in tried if (one.template, config_key(one.config)) not in wrong]
+        rejected = {key: one.config for one in tried if (key := (one.template, config_key(one.config))) in wrong}
         values = [(objective(one, workloads, baseline, weights, log.objective), one) for one in found if baseline]
         ranked = sorted(((value, one) for value, one in values if value is not None), key=lambda item: item[0])
         nodes[added.id] = Node(
@@ -526,7 +485,7 @@ def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str]
             found=tuple(found),
             ranked=tuple(ranked),
             vetoed=vetoed.get(added.id, ""),
-            rejected=tuple(rejected.values()),
+            rejected=tuple((config, wrong[key]) for key, config in rejected.items()),
         )
     for template in library:
         nodes.setdefault(template.id, Node(template=template, vetoed=vetoed.get(template.id, "")))

@@ -1,8 +1,6 @@
-"""What a run finds out, as typed values: the parts of journal events that summary, report and roles read, too.
+"""The results of a run as typed values: parts of journal events that summary, report and roles read, too.
 
-Owns their fields and JSON form. A record is immutable; `record["key"]` gives the JSON value of one field, as in
-summary.json, so that results can be read with the keys of that file.
-"""
+A record is immutable; `record["key"]` gives the JSON value of one field, as in summary.json."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from tunesmith.kernels.outcome import AnyOutcome, Energy, Objective
 from tunesmith.kernels.spec.template import Config, config_key
 
 ENERGY_MARGIN = 0.03
-"""Share by which energies must differ before one is said to be less: windows are known to about one or two per cent."""
+"""Share by which energies must differ for one to be less: windows are accurate to about one or two per cent."""
 
 
 class ResultRecord(BaseModel):
@@ -33,9 +31,8 @@ class ResultRecord(BaseModel):
 
 
 class Origin(ResultRecord):
-    """Where and how a run was begun. command: the program and its arguments; commit: of the git repository that the
-    task is in (the library's tasks are in Tunesmith's own), empty where there is none; in_memory: the task was given
-    from Python as a value, and has no file."""
+    """Where and how a run was begun. command: program and arguments; commit: of the git repository with the task's
+    files, empty without one; in_memory: the task was given from Python as a value."""
 
     command: str
     host: str
@@ -86,7 +83,7 @@ class Figures(ResultRecord):
 
     @classmethod
     def of(cls, comparison: Comparison, energy: Energy | None = None, baseline: Energy | None = None) -> Figures:
-        """Those of a comparison, and of the energies that were measured beside it."""
+        """The figures of a comparison, and of the energies that were measured beside it."""
         return Figures(
             # The ratio comes from pairs of neighbouring samples, the medians from all samples: on a busy machine they
             # contradict each other. All times of a row are the baseline's times a ratio, so that they agree.
@@ -162,8 +159,7 @@ KnownResult = tuple[Config, float | None, str | None]
 
 
 class TemplateResults(ResultRecord):
-    """The results of another run for one of its templates: id and name there, both empty for the results of a table,
-    which names no template."""
+    """The results of another run for one template, by id and name there; both are empty for a table."""
 
     template: str
     name: str
@@ -171,16 +167,15 @@ class TemplateResults(ResultRecord):
 
 
 class Disqualified(Winner):
-    """A finalist that is wrong, or fails, in the final comparison or examination. workload: "all" where it is out as a
-    whole."""
+    """A finalist that fails the final comparison or examination. workload: "all" where it is out as a whole."""
 
     workload: str
     why: str
 
 
 class FrontPoint(Winner):
-    """A finalist for all workloads: its weighted geometric means of time and of energy over the baseline's on the tuned
-    workloads. best: no other finalist is both as fast and as thrifty."""
+    """A finalist's weighted geometric means of time and of energy over the baseline's on the tuned workloads. best: no
+    other finalist is better in one and as good in the other."""
 
     ratio: float
     energy_ratio: float
@@ -219,10 +214,8 @@ class Verdict(ResultRecord):
 
 
 class FinalistResult(Winner):
-    """A finalist against the baseline on one workload: either the comparison, or why there is none.
-
-    code: the digest of the machine code that was timed (`Artifact.code_digest`); empty where it was not kept. energy:
-    None where it was not measured."""
+    """A finalist against the baseline on one workload: the comparison, or the failure. code: digest of the machine code
+    that was timed (`Artifact.code_digest`), empty if unknown; energy: None where it was not measured."""
 
     comparison: Comparison | None = None
     failure: AnyOutcome | None = None
@@ -258,9 +251,8 @@ class Verification(Verified):
 
 
 class ExaminationRow(Verified):
-    """The examination as the summary shows it. checks: how many steps were passed; largest_error, baseline_error: the
-    largest error of the configuration and of the baseline on the task's own workloads and contents, as shares of the
-    tolerance."""
+    """The examination in the summary. checks: steps passed; largest_error, baseline_error: of the configuration and the
+    baseline on the task's own workloads and contents, as shares of the tolerance."""
 
     checks: int
     skipped: tuple[str, ...]
@@ -269,9 +261,8 @@ class ExaminationRow(Verified):
 
 
 class Racing(ResultRecord):
-    """The savings of ending the measurement of clear losers early. dropped: how many ended early; sampling_seconds:
-    wall clock of all samples; saved_seconds: the further time of the dropped ones, if each took the mean of the
-    others."""
+    """The savings of ending measurements of clear losers early. dropped: how many; sampling_seconds: wall clock of all
+    samples; saved_seconds: the rest of the dropped ones, if each had taken the mean of the others."""
 
     dropped: int
     sampling_seconds: float
@@ -314,8 +305,7 @@ class FailureExample(ResultRecord):
 
 
 class Tokens(ResultRecord):
-    """Tokens of a call and their cost in US dollars; None where no price is known. estimated: the server did not count
-    them."""
+    """Tokens and US dollars of a call; cost: None without a known price. estimated: the server did not count them."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -325,9 +315,8 @@ class Tokens(ResultRecord):
 
 
 class UsageTotals(ResultRecord):
-    """calls: answered, or perhaps answered; unaccounted: calls among them whose tokens are an estimate; failed:
-    questions that ended without a usable answer; cost: US dollars, None where no price is known; seconds: spent waiting
-    for answers."""
+    """calls: answered, or perhaps answered; unaccounted: calls whose tokens are an estimate; failed: questions without
+    a usable answer; cost: US dollars, None without a known price; seconds: waiting for answers."""
 
     calls: int
     unaccounted: int
@@ -346,7 +335,7 @@ class RoleUsage(UsageTotals):
 
 
 class ModelsUsage(UsageTotals):
-    """What the models of a run took: totals, and `rows` by role and model. where: the server, or the folder of files;
+    """The models' part of a run: totals, and `rows` by role and model. where: the server, or the folder of files;
     failures: questions without a usable answer, by kind."""
 
     transport: str

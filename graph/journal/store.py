@@ -23,7 +23,7 @@ from pydantic_core import from_json
 from tunesmith import __version__
 from tunesmith.graph.journal.events import KINDS, Event
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.taskfile import sentence
+from tunesmith.kernels.spec.taskfile import explain
 
 FORMAT = 3
 """Version of the table and of all events in it; no other is read. A file in which no journal was begun yet has 0."""
@@ -44,8 +44,6 @@ CREATE TRIGGER IF NOT EXISTS events_stay BEFORE UPDATE ON events
 CREATE TRIGGER IF NOT EXISTS events_remain BEFORE DELETE ON events
     BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 """
-_FOREIGN = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('events', 'sqlite_sequence')"
-"""Tables that no journal has."""
 
 E = TypeVar("E", bound=Event, covariant=True)
 T = TypeVar("T", bound=Event)
@@ -58,7 +56,7 @@ _REMEDIES = {
     sqlite3.SQLITE_IOERR: "make room on the disk, or copy the run to another disk",
     sqlite3.SQLITE_BUSY: "end the program that has the file open, or wait for it",
 }
-"""What to do about an error of SQLite's; any other means that the file itself is damaged."""
+"""Remedies by SQLite's codes; other errors mean that the file itself is damaged."""
 
 
 class JournalError(TunesmithError):
@@ -71,7 +69,7 @@ def _explained(failed: str, then: str = "") -> Iterator[None]:
     try:
         yield
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        # The lowest byte says what kind of error it is.
+        # The lowest byte is the kind of error.
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         why = " ".join(str(error).split())
         raise JournalError(f"{failed} ({why}): {_REMEDIES.get(code, RESTORE)}{then}.") from error
@@ -94,7 +92,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, *, create: bool, reading: bool = False) -> None:
-        path, self._folder = folder / "journal.sqlite", folder
+        path, self.folder = folder / "journal.sqlite", folder
         if create:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +100,7 @@ class Journal:
                 why = error.strerror
                 raise JournalError(f"The folder {folder} cannot be made ({why}); choose another --run-dir.") from error
         elif not path.is_file():
-            raise JournalError(f"{folder} is not the folder of a run: it holds no journal.sqlite{run_around(folder)}")
+            raise JournalError(f"{folder} is not the folder of a run: it holds no journal.sqlite{hint_at_run(folder)}")
         with _explained(f"{path} cannot be used as a journal"):
             self._connection = _connected(path, reading=reading)
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
@@ -112,10 +110,10 @@ class Journal:
                     f"({__version__}) reads format {FORMAT} only: use the version that began the run, or tune again in "
                     "another folder."
                 )
-            if not version and (others := self._connection.execute(_FOREIGN).fetchall()):
-                raise JournalError(f"{path} is not a journal of Tunesmith: it has a table {others[0][0]}; {RESTORE}.")
-            if reading and not version:
-                # No journal was begun in it yet.
+            tables = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            if not version and (others := {name for (name,) in tables} - {"events", "sqlite_sequence"}):
+                raise JournalError(f"{path} is not a journal of Tunesmith: it has a table {min(others)}; {RESTORE}.")
+            if reading and not version:  # an empty file
                 self._connection.close()
                 self._connection = _open(":memory:")
             if not version:
@@ -142,12 +140,11 @@ class Journal:
         return self.append_all([(event, stage)])
 
     def append_all(self, events: Sequence[tuple[Event, str]]) -> int:
-        """Writes events with their stages in one transaction: a kill leaves all of them or none. Returns the sequence
-        number of the last one. Raises `JournalError`."""
+        """Writes events with their stages in one transaction, which a kill leaves whole or out; else as `append`."""
         place = self._session, time.monotonic() - self._started, time.time()
         rows = [(*place, event.kind, stage, json.dumps(event.to_json())) for event, stage in events]
-        resume = f", and go on with `tunesmith resume {self._folder}`; what was measured before is kept"
-        with _explained(f"The journal in {self._folder} cannot be written", resume):
+        resume = f", and go on with `tunesmith resume {self.folder}`; its measurements are kept"
+        with _explained(f"The journal in {self.folder} cannot be written", resume):
             cursor = self._connection.execute(
                 "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES "
                 + ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(rows)),
@@ -157,12 +154,11 @@ class Journal:
         return cursor.lastrowid
 
     def entries(self, *kinds: type[T], after: int = 0) -> Iterator[Entry[T]]:
-        """Entries of `kinds`, of all with `Event`, in the order they were written; after the sequence number `after`.
-        Raises `JournalError` for an unreadable entry."""
+        """Entries of `kinds` (all with `Event`) after the number `after`, in order. Raises `JournalError`."""
         names = [] if Event in kinds else [kind.kind for kind in kinds]
         of_kinds = f"AND kind IN ({', '.join('?' * len(names))})" if names else ""
         query = f"SELECT sequence, at, kind, stage, data FROM events WHERE sequence > ? {of_kinds}"
-        with _explained(f"The journal in {self._folder} cannot be read"):
+        with _explained(f"The journal in {self.folder} cannot be read"):
             rows = self._connection.execute(f"{query} ORDER BY sequence", [after, *names]).fetchall()
         for row in rows:
             yield self._read(row)
@@ -179,18 +175,17 @@ class Journal:
             try:
                 return Entry(sequence, at, stage, model.model_validate(from_json(data)))
             except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                why = f"{'.'.join(map(str, first['loc'])) or 'its data'}: {sentence(first)}"
+                why = explain(error, None)
             except (ValueError, TypeError) as error:
                 why = f"its data is not valid JSON: {error}"
         raise JournalError(
-            f"Entry {sequence} ({kind}) of the journal in {self._folder} is damaged or of another version ({why}); "
+            f"Entry {sequence} ({kind}) of the journal in {self.folder} is damaged or of another version ({why}); "
             f"{RESTORE}."
         )
 
 
-def run_around(path: Path) -> str:
-    """The end of a sentence about `path`, which is not a run's folder: a question where it lies in one."""
+def hint_at_run(path: Path) -> str:
+    """The end of an error about a `path` that is not a run's folder: a suggestion where it lies inside one."""
     run = next((one for one in path.absolute().parents if (one / "journal.sqlite").is_file()), None)
     return "." if run is None else f"; did you mean {run}?"
 
@@ -207,7 +202,7 @@ _open = partial(sqlite3.connect, isolation_level=None, check_same_thread=False, 
 def _connected(path: Path, *, reading: bool) -> sqlite3.Connection:
     """A connection to the file. One for reading makes no file beside it where it can do without."""
     if reading:
-        # Without a write-ahead log no process has the journal open, and the file is all that there is.
+        # Without a write-ahead log no process has the journal open, and the file is complete.
         log = path.with_name(f"{path.name}-wal")
         how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
         return _open(f"{path.absolute().as_uri()}?{how}", uri=True)

@@ -46,8 +46,7 @@ class Message:
 
 @dataclass(frozen=True)
 class ModelCall:
-    """A question of `role` in a `stage` such as "round-2". name: such as "template-1-repair-2": the three identify the
-    call in a run; schema: of the answer."""
+    """A question of `role` in a `stage` such as "round-2"; `name` is unique there, as "template-1-repair-2"."""
 
     role: str
     stage: str
@@ -61,8 +60,7 @@ class ModelCall:
 
     @property
     def request_id(self) -> str:
-        """The custom_id of its request: with the digest, so that an answer to another prompt never passes for one to
-        this."""
+        """The custom_id of its request. It has the digest, as an answer to another prompt is not an answer to this."""
         return f"{self.custom_id}@{self.digest}"
 
     @cached_property
@@ -83,8 +81,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ModelFailed:
-    """No usable answer. detail: one sentence for the user; text: the model's answer, if there was one, which a role may
-    show to the model in another call."""
+    """No usable answer. detail: one sentence for the user; text: the model's answer, if any."""
 
     kind: FailureKind
     detail: str
@@ -92,12 +89,12 @@ class ModelFailed:
 
 
 Outcome = dict[str, Any] | ModelFailed
-"""Of a request: a chat completion, or a failure."""
+"""The result of a request: a chat completion, or a failure."""
 
 
 class Waiting(TunesmithError):
-    """The run waits for input from outside; `tunesmith resume` continues it. The message says what it waits for, where
-    to put it, and how to continue (exit code 4). requests: the file of requests to answer, if answers are awaited."""
+    """The run waits for input from outside, until `tunesmith resume` (exit code 4); the message names the input, its
+    place and the command. requests: the file of requests to answer, if answers are awaited."""
 
     def __init__(self, message: str, requests: Path | None = None) -> None:
         super().__init__(message)
@@ -108,8 +105,7 @@ class Models(Protocol):
     """The models of a run. An answer that is in the journal is never asked for, or paid, again."""
 
     def ask_all(self, calls: Sequence[ModelCall]) -> list[Reply | ModelFailed]:
-        """Answers in the order of `calls`. Where answers come later, by hand or by a batch service, it raises
-        `Waiting` after all requests have been written down."""
+        """Answers in the order of `calls`. Raises `Waiting`, with all requests written, if answers come later."""
         ...
 
 
@@ -141,7 +137,7 @@ class Completion(BaseModel):
                 text = json.dumps(json.loads(self.arguments, strict=False), ensure_ascii=False)
         if isinstance(text, list):
             text = "".join(str(part.get("text", "")) for part in text)
-        # Half of a surrogate pair, as JSON may carry it, cannot be written to a file.
+        # JSON may have half of a surrogate pair, which cannot be written to a file.
         return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -155,7 +151,7 @@ def completion_error(body: object) -> str | None:
 
 
 def problem(error: ErrorDetails) -> str:
-    """One of pydantic's errors with its place."""
+    """An error of pydantic's with its place."""
     return f"{'.'.join(map(str, error['loc'])) or 'the whole'}: {error['msg']}"
 
 
@@ -166,8 +162,7 @@ MAX_ERRORS = 8
 
 
 def read_answer(body: Mapping[str, Any], schema: type[BaseModel]) -> BaseModel | ModelFailed:
-    """The answer in a chat completion as a value of `schema`. The detail of "unstructured" has the errors, for the
-    model to read."""
+    """The answer in a chat completion as a value of `schema`, or why not, with the errors for the model."""
     completion = Completion.model_validate(body)
     text = completion.text
     if completion.refusal:
@@ -182,7 +177,7 @@ def read_answer(body: Mapping[str, Any], schema: type[BaseModel]) -> BaseModel |
             return schema.model_validate_json(candidate)
         except ValidationError as error:
             misfits.append(error.errors(include_url=False))
-    # Of several readings, the first that is JSON at all says most.
+    # Among several readings, the errors of the first JSON object help most.
     errors = next((each for each in misfits if each[0]["type"] != "json_invalid"), None)
     if errors is None:
         return ModelFailed("unstructured", "it is not a JSON object." if misfits else "it is empty.", text)
@@ -191,8 +186,7 @@ def read_answer(body: Mapping[str, Any], schema: type[BaseModel]) -> BaseModel |
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """The parts of a text that may be the JSON: the whole, the text after the model's thoughts, fenced blocks, the text
-    between the outermost braces."""
+    """The parts that may be the JSON: all, all after the model's thoughts, fenced blocks, outermost braces."""
     spoken = re.sub(r"\A\s*<think>.*?</think>", "", text, flags=re.DOTALL).strip()
     fenced = re.findall(r"```(?:json)?\s*\n(.*?)\n\s*```", spoken, flags=re.DOTALL)
     braced = spoken[spoken.find("{") : spoken.rfind("}") + 1]

@@ -29,25 +29,22 @@ _QUESTION: ContextVar[Question] = ContextVar("question")
 OPENAI_HOSTS = ("openai.com", "openai.azure.com", "services.ai.azure.com", "cognitiveservices.azure.com")
 CONNECT_SECONDS = 15.0
 GRACE_SECONDS = 10.0
-"""After the timeout, until a server that keeps a connection alive without answering is given up."""
+"""Seconds after the timeout for a server that keeps a connection open without answering."""
 MAX_TIMEOUTS = 2
-"""Attempts of a question that may time out: each costs the whole timeout, and perhaps an answer that is paid and never
-seen."""
+"""Attempts of a question that may time out: each takes the whole timeout, and may have to be paid."""
 MIN_SECRET_LENGTH = 8
 """Characters: a shorter key ("EMPTY", "ollama") is not a secret, and may be a word of the answer."""
 NO_KEY = "none"
-"""Sent where there is no key: the client insists on one, servers without authentication ignore it."""
+"""Sent without a key: the client requires one, and servers without authentication ignore it."""
 
 
 class ChatModels(openai.DefaultAsyncHttpxClient):
-    """The models of an OpenAI-compatible server, or of files that stand in for it; also the HTTP client of all their
-    questions. key: hidden in whatever the server says."""
+    """The models of an OpenAI-compatible server, or of files, and their HTTP client. key: hidden in server messages."""
 
     def __init__(
         self, settings: Settings, base_url: str, key: str | None, files: BatchModels | ReplayModels | None
     ) -> None:
-        # Prompts go to no other host than the one the user was told. Where nothing is sent, neither certificates nor
-        # proxies are looked for.
+        # Prompts go only to the host that the user was told. Where nothing is sent, no certificates are read.
         super().__init__(follow_redirects=False, verify=files is None, trust_env=files is None)
         self._settings, self._url, self._key, self._files = settings, base_url, key or NO_KEY, files
         self._limiter, self._host, self._seconds = None, urlsplit(base_url).netloc, settings.model_timeout
@@ -55,7 +52,7 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
             rate = settings.requests_per_minute / 60.0
             self._limiter = InMemoryRateLimiter(requests_per_second=rate, check_every_n_seconds=min(0.1, 0.1 / rate))
             self._limiter.available_tokens = 1.0  # the first call need not wait
-        # For calls that block, of which there are none; LangChain would make one for each chat model.
+        # For blocking calls, which are never made; LangChain would make a client for each chat model.
         self._unused_http = openai.DefaultHttpxClient(verify=False, trust_env=False)
 
     async def answer(self, question: Question) -> None:
@@ -89,20 +86,19 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
         )
         how: dict[str, Any] = {"method": method, "strict": None if method == "json_mode" else strict}
         structured = chat.with_structured_output(schema, include_raw=True, **how)
-        # Tracing, switched on by a variable of the environment, would send the prompt to one more host.
+        # Tracing, which an environment variable switches on, would send the prompt to another host.
         with tracing_context(enabled=False):
             try:
                 await structured.ainvoke(messages)
             except (openai.OpenAIError, ValidationError):
-                # The question has ended, also with an answer that LangChain makes no message of, or files have it.
+                # The question has ended, perhaps with an answer that LangChain cannot read, or files have the answer.
                 if question.under_way and self._files is None:
                     raise
         if self._files is not None and question.under_way and (found := self._files.find(question)) is not None:
             question.end(found)
 
     async def send(self, request: Any, **options: Any) -> Any:
-        """One attempt: journalled before; its completion, without the key, or its failure noted after. An `OpenAIError`
-        has OpenAI's client make no further one."""
+        """An attempt, journalled before it and after it. An `OpenAIError` keeps OpenAI's client from making another."""
         question = _QUESTION.get()
         if not await question.begin(json.loads(request.content)) or self._files is not None:
             raise openai.OpenAIError
@@ -131,7 +127,7 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
         return response
 
     def _note_no_answer(self, question: Question, error: Exception) -> None:
-        # By name, as the library's errors have no common class over its versions.
+        # By name, as the classes of errors differ between versions of the library.
         name = type(error).__name__
         if name in ("ReadTimeout", "WriteTimeout", "TimeoutError"):
             question.timeouts += 1

@@ -1,9 +1,7 @@
 """The models of a run over any source of answers: the caps, the journal of calls, a second try for an unusable answer.
 
-Each attempt of a question is allowed here by the caps and the time limit, and journalled, before it is made, and
-journalled after it. Counted are the calls that a server answered, and those that it may have worked on although no
-answer came (timeouts, calls under way when the process was killed): these at their upper bound.
-"""
+Each attempt is allowed by the caps and the time limit, and journalled, before it is made, and journalled after it.
+Calls without an answer that a server may have worked on (timeouts, a killed process) count at their upper bound."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -25,7 +23,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from tunesmith.graph.journal.events import ModelAsked, ModelCalled, ModelMethodFound
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import ModelsUsage, RoleUsage, Tokens
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.store import Entry, Journal
 from tunesmith.graph.models.calls import (
     AGAIN,
     Completion,
@@ -61,7 +59,7 @@ class Price(BaseModel, frozen=True, extra="forbid"):
 
 
 Prices = dict[str, Price]
-"""By the names of models."""
+"""The prices by the names of models."""
 
 
 def price_of(prices: Prices, model: str) -> Price | None:
@@ -70,7 +68,7 @@ def price_of(prices: Prices, model: str) -> Price | None:
 
 
 def load_prices(path: str | None) -> Prices:
-    """The packaged prices, under those of the file `path`."""
+    """The packaged prices, which the prices in the file `path` replace."""
     return _read_prices(PACKAGED) | ({} if path is None else _read_prices(Path(path)))
 
 
@@ -87,11 +85,8 @@ def _read_prices(path: Path) -> Prices:
 
 
 class Ledger:
-    """The model calls of a run in the journal's order, and their cost. live: the source is a server, and calls without
-    an end were cut off with their process.
-
-    attempts: of each request, by its id; under_way: requests without an end; ends: the last one of each request;
-    bodies: of the requests."""
+    """The model calls of a run in order, and their cost. live: from a server, so that calls without an end were cut
+    off. By request id: attempts; under_way: requests without an end; ends: the last ones; bodies."""
 
     def __init__(self, journal: Journal, *, live: bool) -> None:
         self._live = live
@@ -101,37 +96,37 @@ class Ledger:
         self.bodies: dict[str, dict[str, Any]] = {}
         self._spent: list[tuple[ModelAsked | ModelCalled, Tokens]] = []
         self._ended: list[ModelCalled] = []
-        for entry in RunLog(journal).model_calls():
+        calls: Iterator[Entry[ModelAsked | ModelCalled]] = journal.entries(ModelAsked, ModelCalled)
+        for entry in calls:
             self.add(entry.event)
         if live:
             for request_id in list(self.under_way):
-                self._take_cut_off(request_id)
+                self._count_cut_off(request_id)
 
     def add(self, event: ModelAsked | ModelCalled) -> None:
         """The event was written."""
         if event.body:
             self.bodies[event.id] = event.body
         if isinstance(event, ModelAsked):
-            self._take_cut_off(event.id)
+            self._count_cut_off(event.id)
             self.attempts[event.id], self.under_way[event.id] = event.attempt, event
             return
         self._ended.append(event)
         if event.usage is not None:
             self._spent.append((event, event.usage))
         elif event.served:
-            self._take_cut_off(event.id)
+            self._count_cut_off(event.id)
         self.under_way.pop(event.id, None)
         if event.final:
             self.ends[event.id] = event
 
-    def _take_cut_off(self, request_id: str) -> None:
-        """The attempt under way, if there is one, ended without an answer that tells its cost."""
+    def _count_cut_off(self, request_id: str) -> None:
+        """Counts the attempt under way, if there is one, which ended without a known cost."""
         if (asked := self.under_way.pop(request_id, None)) is not None:
             self._spent.append((asked, asked.worst.model_copy(update={"estimated": True})))
 
     def known(self, request_id: str) -> ModelCalled | None:
-        """The end of a request that need not be made again: a live server's failures may have passed by the next
-        session, those from files hold for good."""
+        """The end of a request that is not to be made again; a server's failure may have passed by the next session."""
         end = self.ends.get(request_id)
         return None if end is None or (end.answer is None and self._live) else end
 
@@ -140,8 +135,7 @@ class Ledger:
         return len(self._spent) + len(self.under_way)
 
     def cap_reached(self, settings: Settings, bound: Tokens) -> str | None:
-        """The cap that does not allow a call of at most `bound`, in a sentence; None if all do. The calls under way
-        take their upper bound."""
+        """The cap that forbids a call of at most `bound`, in a sentence, or None; open calls count in full."""
         spent = [*(usage for _, usage in self._spent), *(event.worst for event in self.under_way.values())]
         tokens, cost = map(_tokens, spent), (usage.cost or 0.0 for usage in spent)
         for name, cap, taken, needed in (
@@ -158,11 +152,11 @@ class Ledger:
     def summary(self, transport: str, where: str) -> ModelsUsage:
         """The account of a run, with totals."""
         last = {event.custom_id: event for event in self._ended}
-        # A call with a second try ended as that one did.
+        # A call with a second try ended as its second try did.
         failed = [one for name, one in last.items() if one.status != "ok" and name + AGAIN not in last]
 
         def totals(*about: str) -> dict[str, Any]:
-            """Of a role and a model, or of all."""
+            """The totals of a role and a model, or of all."""
 
             def own(event: ModelAsked | ModelCalled) -> bool:
                 return not about or (event.role, event.model) == about
@@ -190,19 +184,18 @@ def _tokens(usage: Tokens) -> int:
 
 
 BYTES_PER_TOKEN = 2
-"""Fewer than tokenizers need for source code and English (3 to 4), so that an estimate by it is high."""
+"""Tokenizers need 3 to 4 bytes for a token of source code or English, so that an estimate by this is high."""
 PROMPT_OVERHEAD_TOKENS = 64
-"""Of chat templates around the messages."""
+"""Tokens that chat templates add around the messages."""
 
 
 class Question:
-    """One request of a run for an answer to `call`, in the form of one `method`, over all its attempts. A source has it
-    answered, and reports each attempt by `begin` and `end`.
+    """A request for an answer to `call` in the form of one `method`. A source has it answered, and reports each attempt
+    by `begin` and `end`.
 
-    retries: at most; note: to the user, on the answer's origin; timeouts: attempts without an answer in time;
-    under_way: an attempt has begun and not ended. Of the last attempt: outcome; seconds: its duration; served: the
-    server may have worked on it, and may count it; rejected: the server does not take a request of this form, so that
-    another form may help."""
+    retries: at most; note: to the user, on the answer's origin; timeouts: attempts that timed out; under_way: an
+    attempt has begun and not ended. Of the last attempt: outcome; seconds; served: the server may have worked on it;
+    rejected: the server takes no request of this form, and may take another form."""
 
     def __init__(self, client: ModelClient, call: ModelCall, model: str, method: Method, retries: int) -> None:
         self._client = client
@@ -259,7 +252,7 @@ class Question:
         return event
 
     def _about(self) -> dict[str, Any]:
-        """Of each event; the body only where it is new."""
+        """The fields that all events share; the body only where it is new."""
         call, known = self.call, self._client.ledger.bodies.get(self.call.request_id)
         about = {"id": call.request_id, "custom_id": call.custom_id, "digest": call.digest, "role": call.role}
         return {**about, "model": self.model, "body": None if self.body == known else self.body}
@@ -270,8 +263,8 @@ def _failure_of(event: ModelCalled) -> ModelFailed:
 
 
 class ModelClient:
-    """The `Models` of a run. source: has a question answered; one that it leaves without an outcome is pending. files:
-    those with the answers; None for a server. folder: of the recording; seconds_left: until the run's time limit."""
+    """The `Models` of a run. source: has a question answered; without an outcome it stays pending. files: with the
+    answers; None for a server. folder: of the recording; seconds_left: until the run's time limit."""
 
     def __init__(
         self,
@@ -293,7 +286,7 @@ class ModelClient:
         found = RunLog(journal).events(ModelMethodFound)
         self._methods: dict[str, Method] = {event.model: event.method for event in found}
         self._closed: ModelFailed | None = None
-        """Why the server takes no call at all, such as a wrong key."""
+        """Why the server refuses all calls, such as a wrong key."""
         # Answers from files come in the order of the calls.
         self._slots = asyncio.Semaphore(settings.model_concurrency if self._live else 1)
         self._written = asyncio.Event()
@@ -315,7 +308,7 @@ class ModelClient:
 
     def usage(self, question: Question, answer: Completion) -> Tokens:
         """Tokens as the server counts them; each of the two counts is estimated where it does not."""
-        # Neither a prompt nor a text has no tokens: a count of 0 is missing.
+        # Prompts and texts have at least one token: a count of 0 means that the server did not count.
         prompt = answer.prompt_tokens or self.bound(question.body).prompt_tokens
         written = answer.completion_tokens or math.ceil(len(answer.text.encode()) / BYTES_PER_TOKEN)
         cached, price = answer.cached_tokens or 0, price_of(self._prices, question.model)
@@ -328,8 +321,8 @@ class ModelClient:
         )
 
     async def refusal(self, bound: Tokens) -> ModelFailed | None:
-        """Why an attempt must not be made; None if it may. The one place where caps are checked: a call that they do
-        not allow waits for those under way, which may turn out cheaper."""
+        """Why an attempt must not be made; None if it may. Caps are checked here only: a call that they forbid waits
+        for open calls, which may turn out cheaper."""
         while self._live and self.ledger.under_way and self.ledger.cap_reached(self._settings, bound) is not None:
             self._written.clear()
             await self._written.wait()
@@ -350,7 +343,7 @@ class ModelClient:
 
     def say(self, message: str) -> None:
         """Tells the user."""
-        # Servers and models write part of it, which must not move the cursor or begin a line.
+        # Text of servers and models must not move the cursor or begin a line.
         shown = "".join(sign if sign.isprintable() else " " for sign in message)
         self._listener(Progress("model", " ".join(shown.split())))
 
@@ -396,8 +389,7 @@ class ModelClient:
         return found
 
     async def _settle(self, call: ModelCall) -> ModelCalled | None:
-        """The final entry of a call in the journal, after as many attempts as it takes; None where the answer comes
-        later."""
+        """The final entry of a call in the journal, after all its attempts; None where the answer comes later."""
         if (known := self.ledger.known(call.request_id)) is not None:
             return known
         model = self._model_for(call)

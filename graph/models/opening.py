@@ -42,8 +42,8 @@ def _mistakes(settings: Settings, prices: Prices) -> Iterator[str]:
     if find_spec("langchain_openai") is None:
         yield "--model: the package langchain-openai is not installed: pip install 'tunesmith[models]'."
     if taken := ", ".join(sorted(settings.model_option.keys() & _TAKEN_FIELDS)):
-        # What a call may take at most, by which caps are kept, is reckoned with --answer-tokens.
-        yield f"--model-option: {taken} cannot be set; the length of an answer is said with --answer-tokens."
+        # The upper bound of a call, for the caps, is computed from --answer-tokens.
+        yield f"--model-option: {taken} cannot be set; the length of an answer is set by --answer-tokens."
     if settings.transport == "live":
         yield from _mistakes_of_url(settings.base_url or OPENAI_URL)
         if not _key(settings) and (settings.base_url is None or settings.key_env != "OPENAI_API_KEY"):
@@ -82,11 +82,7 @@ def _mistakes_of_url(url: str) -> Iterator[str]:
 
 
 def open_models(
-    settings: Settings,
-    journal: Journal,
-    folder: Path,
-    listener: Listener,
-    seconds_left: Callable[[], float],
+    settings: Settings, journal: Journal, folder: Path, listener: Listener, seconds_left: Callable[[], float]
 ) -> Models | None:
     """The models of the run in `folder`; None for "none". seconds_left: until the run's time limit."""
     prices = check_models(settings)
@@ -106,7 +102,7 @@ def open_models(
 
 
 def destination(settings: Settings) -> str | None:
-    """Where sources go, in one sentence; None for no model."""
+    """The place where sources are sent, in one sentence; None without a model."""
     facts = "kernel sources, compiler messages and measurements"
     if settings.transport == "none":
         return None
@@ -122,7 +118,7 @@ def destination(settings: Settings) -> str | None:
 
 
 def models_summary(settings: Settings, journal: Journal) -> ModelsUsage | None:
-    """What the models of a run cost and where they were, for its summary; None for no model."""
+    """The cost and the place of a run's models, for its summary; None without a model."""
     if settings.transport == "none":
         return None
     live = settings.transport == "live"

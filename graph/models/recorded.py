@@ -32,8 +32,7 @@ class NotRecorded(TunesmithError):
 
 
 def write_recording(folder: Path, bodies: Mapping[str, Mapping[str, Any]], outcomes: Mapping[str, Outcome]) -> None:
-    """Replaces the recording of a run: its requests and their last outcomes, by custom_id; a failure's kind stands
-    where the batch API has the error's code."""
+    """Replaces a run's recording: requests and last outcomes by custom_id; a failure's kind is its code."""
     _write_requests(folder / REQUESTS, {name: bodies[name] for name in outcomes if name in bodies})
     lines = []
     for name, outcome in outcomes.items():
@@ -52,7 +51,7 @@ def _write_requests(path: Path, bodies: Mapping[str, Mapping[str, Any]]) -> None
 
 
 def _write(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """At once: a reader sees the old file or the new one, whole."""
+    """Replaces the file at once: a reader sees the old or the new one, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
@@ -65,12 +64,12 @@ def read_requests(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_answers(path: Path) -> dict[str, Outcome]:
-    """By custom_id; of two answers to one request the later counts; none where the file does not exist."""
+    """Answers by custom_id; of two to one request the later counts; empty where the file does not exist."""
     return _read(path, _outcome)
 
 
 def _read(path: Path, parse: Callable[[dict[str, Any]], T]) -> dict[str, T]:
-    """What `parse` makes of each line, by custom_id."""
+    """Each line as `parse` reads it, by custom_id."""
     found: dict[str, T] = {}
     try:
         lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n") if path.exists() else []
@@ -152,7 +151,7 @@ class BatchModels:
         """Adds `pending` to the file, and takes answered requests out of it, while no other run changes it."""
         try:
             self._requests.parent.mkdir(parents=True, exist_ok=True)
-            # The lock is of a file beside it: the file itself is another one each time it is replaced.
+            # The lock is on a file beside it, as the file itself is replaced.
             with FileLock(self._requests.with_name(f".{self._requests.name}.lock")):
                 wanted = {**read_requests(self._requests), **pending}
                 unanswered = {name: body for name, body in wanted.items() if name not in self._answers}
@@ -164,8 +163,7 @@ class BatchModels:
 
 
 class ReplayModels:
-    """A recording that is repeated. folder: with requests.jsonl and answers.jsonl, or a run's with its transcripts/;
-    exact: an answer to another prompt is an error, not a note."""
+    """A recording to repeat. folder: a run's, or of the two files; exact: an answer to another prompt is an error."""
 
     def __init__(self, folder: Path, *, exact: bool) -> None:
         places = [place for place in (folder, folder / "transcripts") if (place / ANSWERS).exists()]
@@ -176,7 +174,7 @@ class ReplayModels:
             )
         self._folder, self._exact = places[0], exact
         self._answers, self._requests = read_answers(places[0] / ANSWERS), read_requests(places[0] / REQUESTS)
-        # Of several answers under one name (a batch folder may hold those of several runs) the last counts.
+        # A batch folder may hold the answers of several runs: the last one under a name counts.
         self._by_name = {_call_name(request_id): request_id for request_id in self._answers}
 
     def model_of(self, request_id: str) -> str | None:

@@ -40,8 +40,7 @@ MAX_SOURCE = 40_000
 
 
 def examine(context: Context, which: str, template: Template, config: Config, workload: Workload, stage: str) -> None:
-    """Journals instruction counts and hardware counters of a kernel on one workload, as far as the device has them.
-    which: "baseline" or a template's id."""
+    """Journals a kernel's instruction counts and hardware counters. which: "baseline" or a template's id."""
     if context.log.evidence(which, config) is not None:
         return
     limits, index = context.device.limits, context.device.index
@@ -215,8 +214,7 @@ def baseline_facts(context: Context) -> dict[str, Any]:
 
 
 def node_facts(context: Context, node: Node, *, source: bool, machine: bool = True) -> dict[str, Any]:
-    """A template of the tree, in short or with its source and its resources at the best configuration. machine: also
-    the facts about its machine code and a launch."""
+    """A template of the tree. source: also its source and resources; machine: also its machine code and launch."""
     names, best, ranked = context.tuned_names, node.best_config or {}, node.ranked
     # The next best and the worst, with their values in the order of the best one's names.
     shown = ranked[1:] if len(ranked) <= 2 * EXTREMES else (*ranked[1:EXTREMES], *ranked[-EXTREMES:])
@@ -249,7 +247,7 @@ def node_facts(context: Context, node: Node, *, source: bool, machine: bool = Tr
     }
     if source:
         config = node.best_config or node.template.default_config
-        facts |= kernel_facts(context, node.id, node.template, config, node.best_resources)
+        facts |= kernel_facts(context, node.id, node.template, config, ranked[0][1].resources if ranked else None)
     return facts if machine else facts | {"instructions": (), "hot_lines": (), "counters": (), "note": ""}
 
 

@@ -33,8 +33,7 @@ _TRAITS = (
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
 MAX_EXAMPLE = 12_000
-"""Characters of a template that stands as the example, some 4,000 tokens: longer ones are tricks more than patterns,
-and the example is most of a prompt."""
+"""Most characters of a template that serves as the example, some 4,000 tokens: the example is most of a prompt."""
 
 
 def features(task: Task, backend: BackendName) -> tuple[float, ...]:
@@ -52,8 +51,7 @@ def features(task: Task, backend: BackendName) -> tuple[float, ...]:
 
 
 def example(task: Task, backend: BackendName) -> dict[str, Any] | None:
-    """The library's task with a template for `backend` of at most `MAX_EXAMPLE` characters that is nearest to `task`,
-    of another name, and that template; of equals the first by name."""
+    """The library's task nearest to `task`, of another name, and its template; among equals the first by name."""
     own = features(task, backend)
     others = [pair for pair in _library(backend) if pair[0].name != task.name]
     if not others:
@@ -83,7 +81,7 @@ def template_messages(
     task, device = task_facts(context), device_facts(context)
     node, limits = tree.node(branch.parent), context.device.limits
     parameters, anew = branch.kind != "rewrite", branch.kind in ("template", "rewrite")
-    # A template of this run shows the form of an answer, and what mattered here besides.
+    # A template of this run shows the form of an answer, and also what matters for this task.
     own = [each for each in tree.ranked if each.template.has_choices]
     shown_by_parent = node is not None and node.template.has_choices
     sibling = own[0] if parameters and own and not shown_by_parent else None
@@ -107,7 +105,7 @@ def template_messages(
         workloads=workload_facts(context, tree),
         held_out=[workload.name for workload in context.held_out],
         baseline=baseline_facts(context),
-        # What keeps the parent's work as it is needs no look at the machine.
+        # A branch that keeps the parent's organisation needs no facts about the machine.
         parent=node_facts(context, node, source=True, machine=anew) if node is not None else None,
         sibling=node_facts(context, sibling, source=True) if sibling is not None else None,
         plan=plan,
@@ -120,8 +118,7 @@ def template_messages(
 
 
 def _history(tree: Tree, parent: str) -> list[str]:
-    """The results of all kernels and templates so far but the parent, a line each; for an author who organises the work
-    anew and should repeat neither a kernel nor a mistake."""
+    """The results of all other kernels and templates, a line each, so that none of them is written again."""
     failures = {node.id: f"{REJECTED}, {node.rejected[0][1]}" for node in tree.nodes if node.rejected}
     measured = [
         f"round {node.round}, {node.made_by}: {' '.join(node.template.description.split())[:MAX_DESCRIPTION]}: "

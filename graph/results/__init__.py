@@ -1,1 +1,1 @@
-"""What is left when a run has ended: summary, report, tables, and the winners as files."""
+"""The results of a run: summary, report, tables, and the winners as files."""

@@ -39,6 +39,7 @@ COMPILE_SECONDS = 120.0  # timeout of one compilation
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE / "runtime.py"
 BASELINE, GENERAL = "baseline", "general"  # names of folders
+CHECKSUMS = "SHA256SUMS"  # of the other files, as `sha256sum --check` takes it
 MAX_GRID = (MAX_BLOCKS, MAX_BLOCKS, MAX_BLOCKS)  # blocks in a grid on a device that does not say
 
 
@@ -49,6 +50,17 @@ def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
         if verdict.general is not None or verdict.tuned:
             folder.mkdir(parents=True)
             _write_all(writer, verdict)
+            names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+            sums = "".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names)
+            (folder / CHECKSUMS).write_text(sums, encoding="utf-8")
+
+
+def altered_files(folder: Path) -> list[str]:
+    """The files of best/ that are gone or are not as `export_best` wrote them."""
+    lines = [line.split("  ", 1) for line in (folder / CHECKSUMS).read_text(encoding="utf-8").splitlines()]
+    paths = {name: folder / name for _, name in lines}
+    found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items() if path.is_file()}
+    return [name for digest, name in lines if found.get(name) != digest]
 
 
 def _write_all(writer: _Writer, verdict: Verdict) -> None:
@@ -62,7 +74,7 @@ def _write_all(writer: _Writer, verdict: Verdict) -> None:
     if verdict.general is not None:
         folders[verdict.general.key] = GENERAL
         writer.write_kernel(GENERAL, context.template(verdict.general.template), verdict.general.config, workloads)
-    # What the rule names serves all types; a winner that only its own shape uses is made for the types of that one.
+    # Kernels of the rule serve all types; a winner that only its own shape uses serves the types of that shape.
     by_rule = {found.kernels[number].key for number in found.rule.used() - {BY_BASELINE}}
     for best in verdict.dispatch:
         if (key := best.key) not in folders:
@@ -114,7 +126,7 @@ def _shape(row: WorkloadRow, verdict: Verdict, folders: Mapping[tuple[str, str],
         "types": row.types,
         "folder": folder,
         **figures,
-        # They say why the general configuration is not used.
+        # The figures show why the general configuration is not used.
         "general": general,
     }
 
@@ -129,8 +141,7 @@ class _Writer:
         self._measured: dict[tuple[str, str, TypesKey], tuple[str, str]] = {}
         """By template, configuration and types: the digest of the code that was timed last, and its compiler."""
         self._seconds: dict[tuple[str, str], dict[str, float]] = {}
-        """By template and configuration: cold seconds in the last comparison on each workload, as the verdict gives
-        them, which are to be met again."""
+        """By template and configuration: cold seconds on each workload in the last comparison."""
         baseline = context.sources.baseline.template
         own = baseline.id, config_key(baseline.default_config)
         for shape in context.log.events(ShapeCompared):
@@ -153,8 +164,7 @@ class _Writer:
             self._compiler[0].end()
 
     def write_kernel(self, name: str, template: Template, config: Config, served: Sequence[Workload]) -> None:
-        """The folder `name`: sources for the types of the workloads that it serves, machine code, launch.json and
-        launch.py."""
+        """Writes the folder `name`: sources for the types of `served`, machine code, launch.json, launch.py."""
         context, folder, key = self.context, self.folder / name, (template.id, config_key(config))
         folder.mkdir()
         launches: dict[str, Any] = {}
@@ -215,7 +225,7 @@ class _Writer:
                 return {"file": None, "measured": False, "note": note}
             code, compiler = made
         measured = _digest(code) == wanted
-        other = "It was compiled for this export, and is not known to be what was measured: times may differ."
+        other = "It was compiled for this export, and may differ from the measured code: times may differ."
         file.write_bytes(code)
         return {
             "file": file.name,
@@ -243,14 +253,14 @@ class _Writer:
 
 
 def _digest(code: bytes) -> str:
-    """As `Artifact.code_digest`."""
+    """The same as `Artifact.code_digest`."""
     return hashlib.sha256(code).hexdigest()[:16]
 
 
 def call_signature(task: Task) -> dict[str, Any]:
-    """How a call of the kernel is read, for dispatch.json: its arguments in their order, with expressions over sizes
-    and types; for each size the array whose shape tells it (`shape[dimension] // factor`), and for each type the array
-    that has it: None where no array that a caller passes does."""
+    """The signature of the kernel's calls, for dispatch.json: its arguments, with expressions over sizes and types; for
+    each size the array whose shape has it (`shape[dimension] // factor`), and for each type the array of that type,
+    None where the caller passes no such array."""
     given = [one for one in task.arguments if one.role in ("in", "inout")]
     extents = []
     for one in given:
@@ -258,7 +268,7 @@ def call_signature(task: Task) -> dict[str, Any]:
             if found := re.fullmatch(r"(?:(\d+)\*)?([A-Za-z_]\w*)(?:\*(\d+))?", text.replace(" ", "")):
                 factor = int(found[1] or 1) * int(found[3] or 1)
                 extents.append((found[2], {"argument": one.name, "dimension": dimension, "factor": factor}))
-    # An extent `n` tells the size rather than `2 * n`, and the first of several does.
+    # A size is read from an extent `n` rather than from `2 * n`, and from the first of several.
     sources = dict(reversed(sorted(extents, key=lambda extent: extent[1]["factor"] != 1)))
     return {
         "sizes": [{"name": size, **sources.get(size, {"argument": None})} for size in task.workloads[0].sizes],
@@ -278,11 +288,7 @@ def _rule(rule: DispatchRule, kernels: Sequence[Winner], folders: Mapping[tuple[
     """The rule as dispatch.json has it: a test with the rules for both answers, or a folder."""
     if rule.yes is None or rule.no is None:
         return {"folder": BASELINE if rule.use == BY_BASELINE else folders[kernels[rule.use].key]}
-    return {
-        "test": rule.test,
-        "yes": _rule(rule.yes, kernels, folders),
-        "no": _rule(rule.no, kernels, folders),
-    }
+    return {"test": rule.test, "yes": _rule(rule.yes, kernels, folders), "no": _rule(rule.no, kernels, folders)}
 
 
 def _free_name(workload: str, taken: set[str]) -> str:
@@ -298,8 +304,7 @@ def source_name(template: Template, types: Mapping[str, str]) -> str:
 
 
 def _requirements(context: Context, template: Template) -> list[str]:
-    """What must hold on a shape so that the kernel can be launched there: expressions over sizes, types and the
-    configuration."""
+    """The conditions of a launch on a shape: expressions over sizes, types and the configuration."""
     limits, launch = context.device.limits, template.launch
     device = device_names(limits)
     found = [folded(constraint.expression, device) for constraint in template.constraints]
@@ -310,14 +315,16 @@ def _requirements(context: Context, template: Template) -> list[str]:
 
 
 def _passed(task: Task, argument: Argument, workload: Workload) -> dict[str, Any]:
-    """An argument on a workload: its value, or its shape and tolerance."""
+    """An argument on a workload: its value, or its shape, tolerance, and fill with its ends, if it has any."""
     dtype = task.dtype_of(argument, workload)
     about = {"name": argument.name, "role": argument.role, "dtype": dtype, "numpy": DTYPES[dtype].storage.name}
     if argument.role == "scalar":
         return {**about, "value": task.scalar_of(argument, workload)}
-    tolerance = task.tolerance_of(dtype, argument.name)
+    tolerance, fill = task.tolerance_of(dtype, argument.name), argument.fill.at(workload)
+    has_ends = fill.distribution == "uniform"
     return {
         **about,
+        "fill": (fill.kind, *((fill.mean + sign * fill.scale if has_ends else None) for sign in (-1, 1))),
         "shape": task.shape_of(argument, workload),
         "tolerance": {"rtol": tolerance.rtol, "atol": tolerance.atol},
     }

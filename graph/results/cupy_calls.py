@@ -12,7 +12,7 @@ import cupy
 from .runtime import STORAGE_TYPES, Kernels
 
 PLANS: dict[Any, Any] = {}
-"""By call: the prepared launch (None where there are no elements), and shape and type of each output."""
+"""For each kind of call the prepared launch (None without elements), and shape and type of each output."""
 
 
 def call(

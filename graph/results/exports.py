@@ -23,11 +23,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tunesmith import __version__
-from tunesmith.graph.journal.events import RunStarted
-from tunesmith.graph.journal.log import RunLog, objective, seconds_of
+from tunesmith.graph.journal.log import RunLog, begun, objective, seconds_of
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.outputs import require_new_folder
-from tunesmith.graph.results.best import RUNTIME, call_signature
+from tunesmith.graph.results.best import CHECKSUMS, RUNTIME, altered_files
 from tunesmith.graph.results.runtime import STORAGE_TYPES, Kernels
 from tunesmith.graph.settings import as_path
 from tunesmith.hw.errors import TunesmithError
@@ -59,29 +58,23 @@ class Package:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.best = folder, folder / "best"
-        with Journal(folder, create=False, reading=True) as journal:
-            begun = next(journal.entries(RunStarted), None)
-        try:
-            kernels = Kernels(self.best)
-        except OSError as error:
+        run = begun(folder)
+        if not (self.best / CHECKSUMS).is_file():
             raise TunesmithError(
-                f"{folder} has no winners to export ({error.strerror}: {error.filename}): it found nothing right, or "
-                f"has not ended, as `tunesmith report` says; or best/ was removed, and `tunesmith resume {folder}` "
-                "writes it anew."
-            ) from error
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._damaged(f"{type(error).__name__}: {error}") from error
-        if begun is None or kernels.about["signature"] != call_signature(begun.event.task):
-            raise self._damaged("the signature in dispatch.json is not that of the task")
-        self.about, self.task, self.name = kernels.about, begun.event.task, begun.event.task.name
+                f"{folder} has no winners to export: it found nothing right, or has not ended (`tunesmith report`), "
+                f"or best/ was removed, which `tunesmith resume {folder}` writes anew."
+            )
+        if changed := altered_files(self.best):
+            raise TunesmithError(
+                f"{self.best} holds other files than the run wrote ({', '.join(changed[:3])}), and an export holds "
+                f"what was measured: `tunesmith resume {folder}` writes them anew."
+            )
+        kernels = Kernels(self.best)
+        self.about, self.task, self.name = kernels.about, run.event.task, run.event.task.name
         self.launches = dict(sorted(kernels.launches.items(), key=lambda one: one[0] != "baseline"))
         self.sizes, self.explicit_sizes = kernels.sizes, kernels.explicit
         self.combinations = [dict(zip(kernels.types, types, strict=True)) for types in kernels.combinations]
         self.sources = [(name, source) for name, one in self.launches.items() for source in one["sources"]]
-        files = {self.best / row["folder"] / "launch.json" for row in self.about["shapes"]}
-        files |= {self.best / name / source["source"] for name, source in self.sources}
-        if missing := sorted(str(path) for path in files if not path.is_file()):
-            raise self._damaged(f"there is no {missing[0]}")
         self.arguments = [_argument(self.task, at, one) for at, one in enumerate(self.task.arguments)]
         self.arrays = [one for one in self.arguments if one["role"] != "scalar"]
         self.given = [one for one in self.arrays if one["role"] != "out"]
@@ -90,25 +83,20 @@ class Package:
         codes = [source["machine_code"] for _, source in self.sources if "machine_code" in source]
         codes = [code for code in codes if code["file"] is not None]
         self.architectures = sorted({code["architecture"] for code in codes})
-        origin = begun.event.origin
         self.provenance = {
             **{key: value for key, value in self.about.items() if key != "signature"},
             "summary": self.task.summary,
             "tunesmith": __version__,
-            # An ISO date, and the commit of the task's files, empty where there is none.
-            "tuned_at": datetime.fromtimestamp(begun.at, UTC).isoformat(timespec="seconds"),
-            "commit": origin.commit,
-            "command": origin.command,
+            # An ISO date, and the commit of the task's files, or empty.
+            "tuned_at": datetime.fromtimestamp(run.at, UTC).isoformat(timespec="seconds"),
+            "commit": run.event.origin.commit,
+            "command": run.event.origin.command,
             "machine_code_is_what_was_measured": bool(codes) and all(code["measured"] for code in codes),
             "kernels": [
                 {"kernel": name, "template": one["template"], "config": one["config"]}
                 for name, one in self.launches.items()
             ],
         }
-
-    def _damaged(self, why: str) -> TunesmithError:
-        again = f"`tunesmith resume {self.folder}` writes it anew"
-        return TunesmithError(f"{self.best} is damaged or of another version ({why}); {again}.")
 
     def rule(self, types: Mapping[str, str], node: dict[str, Any] | None = None) -> dict[str, Any]:
         """The rule of dispatch.json for one combination of types, over sizes alone."""
@@ -126,7 +114,7 @@ def _argument(task: Task, position: int, one: Argument) -> dict[str, Any]:
     default, types = None, one.dtype
     if one.dtype in task.types:
         types = f"{one.dtype} of {', '.join(task.types[one.dtype])}"
-    # A caller may choose the scalars that follow from no size.
+    # A caller may choose scalars that do not depend on sizes.
     if one.value is not None and one.dtype in SCALARS and not parse(one.value).names:
         number = parse(one.value).number({})
         default = float(number) if DTYPES[one.dtype].is_float else int(number)
@@ -326,16 +314,13 @@ def read_results(run: Path) -> dict[str, list[ConfigResult]]:
     """The results of the run in the folder `run` for `<task>-<template>.json`, of each template that was evaluated.
 
     `time` is that of a launch in milliseconds, `times` has one for each tuned workload; of several, `time` is the
-    weighted geometric mean, which the search minimises up to a constant factor. What was measured on some workloads
-    only is left out. Raises `TunesmithError`.
+    weighted geometric mean, which the search minimises up to a constant factor. Evaluations on some workloads
+    only are left out. Raises `TunesmithError`.
     """
     found: dict[str, list[ConfigResult]] = {}
     with Journal(run, create=False, reading=True) as journal:
         log = RunLog(journal)
-        if log.started is None:
-            raise TunesmithError(f"{run} has a journal without a beginning; tune again.")
-        task, names = log.started.task, list(log.baseline_seconds or {})
-        weights = {workload.name: workload.weight for workload in task.workloads}
+        task, names, weights = log.started.task, list(log.baseline_seconds or {}), log.weights
         for evaluation in log.evaluations():
             value = objective(evaluation, names, dict.fromkeys(names, 1e-3), weights)
             if value is None and evaluation.failure is None:
@@ -372,11 +357,10 @@ FORMS: Mapping[str, Callable[[Any, Path], None]] = {
 
 
 def export_run(run: str | Path, form: str, out: str | Path | None = None) -> Path:
-    """Writes the winners of the run in the folder `run` in the form of a name, and gives the folder.
+    """Writes the winners of the run in the folder `run` in the form of this name, and returns the folder.
 
-    out: a folder that does not exist yet or is empty; left out, `exports/<form>` in the run's own, which is replaced.
-    Raises `TunesmithError`; then nothing is left behind.
-    """
+    out: a new or empty folder; left out, `exports/<form>` in the run's own, which is replaced. Raises `TunesmithError`,
+    and leaves nothing behind then."""
     if form not in FORMS:
         raise TunesmithError(f"--as: there is no form '{form}'; choose one of {', '.join(FORMS)}.")
     run = as_path(run, "run")

@@ -17,7 +17,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tunesmith.graph.journal.events import Evaluated
+from tunesmith.graph.journal.events import Evaluated, TemplatesChosen
 from tunesmith.graph.journal.log import RunLog, objective, read_tree, stage_of
 from tunesmith.graph.journal.records import Figures, WorkloadRow
 from tunesmith.graph.results.best import source_name
@@ -154,16 +154,16 @@ def _environment(*, html: bool) -> Environment:
 
 
 def warnings(summary: Summary) -> list[str]:
-    """What happened in this run that weakens its result; empty where nothing did."""
+    """The events of this run that weaken its result; empty without any."""
     bad = [one for one in summary.examined if one.verdict != "accepted"]
     said = [f"A winner was {one.verdict} when it was examined: {one.detail.rstrip('.')}." for one in bad]
     return [*said, *summary.notes]
 
 
 def caveats(summary: Summary) -> list[str]:
-    """What holds for every result of this kind, and what the examination of its winners left out."""
+    """The limits of every result of this kind, and the gaps in the examination of its winners."""
     driver = f", driver {summary.device.driver}" if summary.device.driver else ""
-    # Hundreds of made-up steps share a reason but for the numbers in it: one stands for all.
+    # Hundreds of steps have the same reason with other numbers: one stands for all.
     steps = {
         re.sub(r"[0-9][0-9.e+-]*|nan|inf", "#", step.partition(": ")[2]): step.rstrip(".")
         for one in summary.examined
@@ -227,11 +227,7 @@ def speedup_bars(summary: Summary) -> tuple[ChartAxis, list[dict[str, Any]]] | N
 
 def _us(log: RunLog, evaluation: Evaluation, workloads: Sequence[str]) -> float | None:
     """The geometric mean of an evaluation's times; None where it failed, or a workload has no time."""
-    return objective(evaluation, workloads, dict.fromkeys(workloads, 1e-6), _weights(log)) if workloads else None
-
-
-def _weights(log: RunLog) -> dict[str, float]:
-    return {} if log.started is None else {one.name: one.weight for one in log.started.task.workloads}
+    return objective(evaluation, workloads, dict.fromkeys(workloads, 1e-6), log.weights) if workloads else None
 
 
 def _tuned(log: RunLog, summary: Summary) -> tuple[str, ...]:
@@ -239,7 +235,7 @@ def _tuned(log: RunLog, summary: Summary) -> tuple[str, ...]:
 
 
 def search_charts(log: RunLog, summary: Summary) -> list[Chart]:
-    """A chart for what all tuned workloads take together, and one for each workload that was searched by itself."""
+    """A chart of all tuned workloads together, and one of each workload that was searched by itself."""
     alone = dict.fromkeys(plan.workloads for plan in log.plans if len(plan.workloads) == 1)
     goals = list(dict.fromkeys([_tuned(log, summary), *alone]))
     charts = (_search_chart(log, goal, MAX_MARKS // len(goals)) for goal in goals)
@@ -247,8 +243,7 @@ def search_charts(log: RunLog, summary: Summary) -> list[Chart]:
 
 
 def _search_chart(log: RunLog, goal: Sequence[str], most: int) -> Chart | None:
-    """Every configuration that has a time for `goal`, or failed there, in the order they ended, but at most so many
-    besides new bests; None for fewer than two times."""
+    """All times and failures on `goal`, in order, at most `most` beside new bests; None for fewer than two times."""
     marks: list[tuple[int, float | None, str, str]] = []
     corners: list[tuple[float, float]] = []
     for number, entry in enumerate(log.entries(Evaluated), 1):
@@ -285,10 +280,9 @@ def _search_chart(log: RunLog, goal: Sequence[str], most: int) -> Chart | None:
 
 
 def effect_charts(log: RunLog, summary: Summary) -> list[Chart]:
-    """For each parameter of the general configuration's template that makes a difference, the one that makes the
-    largest first: what was measured with each of its values."""
+    """A chart for each parameter of the general configuration's template that makes a difference, the largest first."""
     general = summary.general
-    tree = read_tree(log, (), _tuned(log, summary), _weights(log))
+    tree = read_tree(log, (), _tuned(log, summary), log.weights)
     node = None if general is None else tree.node(general.template)
     if general is None or node is None or not node.ranked:
         return []
@@ -315,15 +309,15 @@ def effect_charts(log: RunLog, summary: Summary) -> list[Chart]:
 
 
 def rounds(log: RunLog) -> list[dict[str, Any]]:
-    """What each round planned, and the verdict after it."""
+    """Plan and verdict of each round."""
     found = []
     for plan in log.plans:
         stage = stage_of(plan.round)
-        verdict = log.verdict(stage)
+        verdict, chosen = log.verdict(stage), log.last(TemplatesChosen, stage)
         found.append(
             {
                 "plan": plan,
-                "templates": [log.template(one).name for one in log.chosen_templates(stage) or []],
+                "templates": [log.template(one).name for one in (chosen.ids if chosen else ())],
                 "ratio": None if verdict is None else verdict.ratio,
                 "explanation": log.explanations().get(plan.round, ()),
             }

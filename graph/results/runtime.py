@@ -58,7 +58,7 @@ Given = Mapping[str, Any]
 
 
 class KernelError(RuntimeError):
-    """The CUDA driver refuses a call, machine code is damaged, or a source does not compile; the message says which."""
+    """The CUDA driver refuses a call, machine code is damaged, or a source does not compile."""
 
 
 class KernelChoice(NamedTuple):
@@ -296,8 +296,7 @@ class Kernels:
         return Library("libcuda.so.1")
 
     def use(self, device: int) -> str:
-        """CUDA: makes the primary context of a device, in which PyTorch and CuPy work, current on this thread. Returns
-        the device's architecture, such as "sm_90"."""
+        """CUDA: makes the device's primary context current on this thread; gives its architecture, such as "sm_90"."""
         get, number = self.driver.get, self.driver.get(ctypes.c_int, "cuDeviceGet", device)
         self.driver.call("cuCtxSetCurrent", get(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", number))
         major, minor = (get(ctypes.c_int, "cuDeviceGetAttribute", which, number).value for which in (MAJOR, MINOR))
@@ -336,7 +335,7 @@ def _assignments(names: Sequence[str], values: Sequence[Any]) -> str:
 
 
 def numpy_type(name: str) -> Any:
-    """The NumPy type of a data type; types that NumPy lacks are those of the package ml_dtypes."""
+    """The NumPy type of a data type, which comes from the package ml_dtypes where NumPy has none."""
     import numpy
 
     name = ARRAY_TYPES.get(name, name)
@@ -475,7 +474,7 @@ def _nvidia(kind: str) -> list[Path]:
 
 
 def show_choice(folder: Path, given: Sequence[str]) -> str:
-    """What `python dispatch.py n=1000 T=float32` prints: the kernel of a shape, and its launch. Raises SystemExit."""
+    """The program dispatch.py, as in `python dispatch.py n=1000 T=float32`: a shape's kernel and its launch."""
     kernels = Kernels(folder)
     values, known = dict(item.partition("=")[::2] for item in given), (*kernels.sizes, *kernels.types)
     sizes = tuple(int(values[name]) for name in kernels.sizes if values.get(name, "").isdecimal())
@@ -490,9 +489,24 @@ def show_choice(folder: Path, given: Sequence[str]) -> str:
     return "{}: grid {}, block {}, {} bytes of dynamic shared memory".format(*choice)
 
 
+def drawn(one: Mapping[str, Any], random: Any) -> Any:
+    """Random elements for an array of launch.json, in the order and between the ends that its task declares."""
+    kind, low, high = one.get("fill", ("normal", None, None))
+    if kind == "permutation":
+        return random.random(one["shape"]).argsort(axis=-1)
+    if "float" in one["dtype"]:
+        array = random.standard_normal(one["shape"]) if low is None else random.uniform(low, high, one["shape"])
+    else:
+        array = random.integers(round(low or 0), round(1 if high is None else high), one["shape"], endpoint=True)
+    if kind in ("sorted", "offsets"):
+        array.sort(axis=-1)
+    if kind == "offsets":
+        array[..., 0], array[..., -1] = 0, high
+    return array
+
+
 def run_workload(folder: Path, given: Sequence[str]) -> int:
-    """What `python launch.py [WORKLOAD]` does: one launch of a folder's kernel, on a measured shape, compared with the
-    reference. CUDA needs CuPy. Returns the exit code."""
+    """The program launch.py: a launch of a folder's kernel on a measured shape, compared with the reference."""
     import numpy
 
     kernels = Kernels(folder.parent)
@@ -506,10 +520,7 @@ def run_workload(folder: Path, given: Sequence[str]) -> int:
         if one["role"] == "scalar":
             read[one["name"]] = passed[one["name"]] = one["value"]
             continue
-        drawn = random.integers(0, 2, one["shape"])
-        if "float" in one["dtype"]:
-            drawn = random.standard_normal(one["shape"], dtype=numpy.float32)
-        passed[one["name"]] = drawn.astype(numpy_type(one["dtype"]))
+        passed[one["name"]] = drawn(one, random).astype(numpy_type(one["dtype"]))
         if one["role"] != "out":
             read[one["name"]] = passed[one["name"]].astype(numpy.float64)
     expected = runpy.run_path(str(folder.parent / "reference.py"))[about["reference"]](**read)

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import Dispatching, dispatching
-from tunesmith.graph.journal.events import Compared, Evaluated, Explained, RunStarted, Searched
+from tunesmith.graph.journal.events import Compared, Evaluated, Explained, Noted, Searched
 from tunesmith.graph.journal.log import RunLog, failure_examples, failures_by_kind
 from tunesmith.graph.journal.records import (
     ExaminationRow,
@@ -32,7 +32,7 @@ from tunesmith.graph.journal.records import (
     RoundAccount,
     Verdict,
 )
-from tunesmith.graph.journal.store import Journal, JournalError, run_around
+from tunesmith.graph.journal.store import Journal, JournalError, hint_at_run
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.roles.planner import no_template
@@ -41,11 +41,11 @@ from tunesmith.graph.state import Plan
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Measured, describe
-from tunesmith.kernels.spec.taskfile import sentence
+from tunesmith.kernels.spec.taskfile import explain
 from tunesmith.kernels.spec.template import Config, config_key
 
 MAX_INTERVAL_RATIO = 1.5
-"""An interval's high over its low, above which it says little: a comparison aims at 1.01."""
+"""Largest high over low of a useful interval; a comparison aims at 1.01."""
 PACKAGES = (
     *("ray", "langgraph", "langchain-openai", "numpy", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings"),
     *("nvidia-cuda-nvrtc", "pyopencl"),
@@ -53,15 +53,14 @@ PACKAGES = (
 
 
 class StageAccount(RoundAccount):
-    """What the searches of a round did."""
+    """The searches of a round."""
 
     stage: str
 
 
 class TemplateRow(ResultRecord):
-    """A template of the run, in short. parent: the template that it was made from, "baseline", or "library" for one of
-    the task; ratio: the least time over baseline that a search saw; vetoed: why a role took it out, empty if
-    none did."""
+    """A template of the run. parent: a template's id, "baseline", or "library" for one of the task; ratio: the least
+    time over baseline in a search; vetoed: why a role took it out, empty if none did."""
 
     id: str
     parent: str
@@ -80,11 +79,10 @@ class Explanation(ResultRecord):
 
 
 class Summary(Verdict):
-    """What a run found, and how. Besides the last verdict: settings: by name, as in a settings file; ended_by: why the
-    run ended, empty where it has not; seconds: working time of all sessions; from_cache: evaluations for which
-    nothing had to be compiled; failures: evaluations that failed, by kind; examined: the winners' full verdicts;
-    dispatching: the kernel for each shape beside the workloads, and its cost; None where nothing was right;
-    models: None where none was used; versions: of the packages that took part; started_at: seconds since the epoch."""
+    """The results of a run. Besides the last verdict: settings: by name, as in a settings file; ended_by: why the run
+    ended, empty while it goes on; seconds: working time of all sessions; from_cache: evaluations without a compilation;
+    failures: evaluations by kind of failure; examined: the winners' full verdicts; dispatching: the kernel for further
+    shapes; models: None without models; versions: of packages; started_at: seconds since the epoch."""
 
     task: str
     summary: str
@@ -112,7 +110,7 @@ class Summary(Verdict):
 
     @property
     def ending(self) -> str:
-        """Why the run is at its end, as far as it is."""
+        """Why the run ended, in words."""
         rounds = self.settings.get("rounds")
         return {
             "rounds": f"finished: {rounds} of {rounds} rounds",
@@ -121,7 +119,7 @@ class Summary(Verdict):
             "floor": "finished: the floor by the measured roofs is reached",
             "exhausted": "finished: every feasible configuration was measured",
             "nothing valid": "ended: no configuration is valid",
-            "no template": "ended: there is no template to tune",
+            "no template": "ended: the run has no template to tune",
             "no model": "ended: the model gave nothing to go on with",
             "recording": "ended: the recording has no further answers",
             "": "not ended yet; `tunesmith resume` goes on",
@@ -131,7 +129,7 @@ class Summary(Verdict):
 def summarise(context: Context, done: str) -> Summary:
     """Everything a reader of results needs, from the run's log. done: why the run ended."""
     log = context.log
-    begun, found = log.entries(RunStarted)[-1], log.evaluations()
+    begun, found = log.begun, log.evaluations()
     nothing = "no valid configuration was found." if found else "no configuration was measured."
     verdict = log.verdict() or Verdict(sentence=no_template(context) if done == "no template" else nothing)
     return Summary(
@@ -142,7 +140,7 @@ def summarise(context: Context, done: str) -> Summary:
         baseline_label=context.sources.baseline.label,
         settings=context.settings.model_dump(mode="json"),
         ended_by=done,
-        seconds=round(log.seconds_spent, 3),
+        seconds=round(context.journal.seconds_spent(), 3),
         evaluations=len(found),
         from_cache=sum(evaluation.cached for evaluation in found),
         failures=failures_by_kind(found),
@@ -161,7 +159,7 @@ def summarise(context: Context, done: str) -> Summary:
             if node.round
         ),
         explanations=tuple(Explanation(stage=entry.stage, lines=entry.event.lines) for entry in log.entries(Explained)),
-        notes=(*unsteady(verdict), *(note.sentence for note in log.notes()), *context.task.caveats),
+        notes=(*unsteady(verdict), *(note.sentence for note in log.events(Noted)), *context.task.caveats),
         dispatching=dispatching(context, verdict),
         roofline=context.roofline(),
         versions=versions(),
@@ -176,17 +174,15 @@ def read_summary(folder: Path) -> Summary:
     if not path.is_file():
         if has_journal:
             raise JournalError(f"{folder} has not ended; go on with `tunesmith resume`: it has no summary.json yet.")
-        raise JournalError(f"{folder} is not a run: there is no summary.json in it{run_around(folder)}")
+        raise JournalError(f"{folder} is not a run: it has no summary.json{hint_at_run(folder)}")
     try:
         return Summary.model_validate_json(path.read_bytes())
     except ValidationError as error:
         if has_journal:
             # Refuses a run of another version, which `resume` cannot write anew.
             Journal(folder, create=False, reading=True).close()
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
         again = f"`tunesmith resume {folder}` writes it anew"
-        raise JournalError(f"{path} is damaged ({where}: {sentence(first)}); {again}.") from error
+        raise JournalError(f"{path} is damaged ({explain(error, None)}); {again}.") from error
     except OSError as error:
         raise JournalError(f"{path} cannot be read: {error.strerror}.") from error
 
@@ -198,8 +194,7 @@ def summary_schema() -> str:
 
 
 def unsteady(verdict: Verdict) -> list[str]:
-    """Warnings about figures: intervals too wide to say much, and times below the floor. (Where they are far below it,
-    the roof has been left out, and no share is known.)"""
+    """Warnings: wide intervals, and times just below the floor; far below it, the roof was left out."""
     rows = [(row, row.general) for row in verdict.rows if row.general is not None]
     wide = [row.workload for row, general in rows if general.high > MAX_INTERVAL_RATIO * general.low]
     below = [row.workload for row, _ in rows if (row.share_of_floor or 0.0) > 1]
@@ -214,7 +209,7 @@ def unsteady(verdict: Verdict) -> list[str]:
 
 @cache
 def versions(*others: str) -> dict[str, str]:
-    """Of Tunesmith, and of `PACKAGES` and `others`, as far as they are installed here."""
+    """The versions of Tunesmith, `PACKAGES` and `others`, as far as they are installed here."""
     found = {"tunesmith": __version__}
     for package in (*PACKAGES, *others):
         with suppress(metadata.PackageNotFoundError):
@@ -229,19 +224,17 @@ COLUMNS = frozenset((*FIRST, *COMPARED, *LAST))
 
 
 def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
-    """Writes the table of the run in `folder` to `out`, and gives the number of rows. force: also over another's file.
+    """Writes the table of the run in `folder` to `out`, and returns the number of rows. force: replace any file.
 
     evaluation counts from 1 in the order in which they ended; the baseline is 0. Then the measurement: seconds of a
     launch with their 95 % interval, empty where it failed. A column for each parameter of any template follows (named
     "parameter samples" where it shares its name with another); then the compiler's figures, wall-clock seconds of the
-    evaluation, and why it failed. Rows whose outcome is "compared" come last: ratio is the finalist's time over the
-    baseline's, both timed in turn, with its 99 % interval and what that shows; seconds is the baseline's median times
-    the ratio. Raises `JournalError`, and `OutputError` where `out` must not be written.
-    """
+    evaluation, and why it failed. Rows with the outcome "compared" come last: ratio is the finalist's time over the
+    baseline's, both timed in turn, with its 99 % interval and verdict; seconds is the baseline's median times the
+    ratio. Raises `JournalError`, and `OutputError` where `out` must not be written."""
     with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
-        if log.started is None:
-            raise JournalError(f"{folder} has a journal without a beginning, so there is nothing to write as a table.")
+        _ = log.started  # a table is of a run, which has a beginning
         rows = list(_rows(log))
     parameters = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)
     require_writable_file(out, "--csv", begins=",".join((*FIRST, *COMPARED)).encode(), force=force)

@@ -67,7 +67,7 @@ def require_usable(kernels: Kernels, tensors: Sequence[Any]) -> None:
 
 def prepare(kernels: Kernels, tensors: Sequence[Any], explicit: Sequence[int]) -> tuple[Any, ...]:
     """Checks a call. Returns what all calls with the same shapes, types and device need: the device, the prepared
-    launch (None where there are no elements), and what makes each output."""
+    launch (None without elements), and the maker of each output."""
     makers, sizes, types = read(kernels, tensors, explicit)
     require_usable(kernels, tensors)
     device = tensors[0].get_device()

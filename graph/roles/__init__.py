@@ -52,8 +52,7 @@ def register(role: Made) -> Made:
 
 
 def veto(context: Context, state: State, template: str, why: str) -> list[str]:
-    """Takes a template out of the run, with a reason that the report shows and the next plan reads; returns the round's
-    other templates."""
+    """Takes a template out of the run, with a reason for report and plans; returns the round's others."""
     if template not in context.log.vetoed():
         context.journal.append(TemplateVetoed(template=template, why=why), stage_of(state["round"]))
     return [one for one in state.get("templates", []) if one != template]

@@ -28,8 +28,7 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.taskfile import explain
 
 Ask = Callable[[Plan, Path, Callable[[], Plan]], Plan]
-"""How a terminal asks: given the plan, the file it stands in, and a reader of that file after it was edited. Raises
-`Waiting` when the person wants to stop here."""
+"""Asks on a terminal, given the plan, its file, and a reader of the edited file. Raises `Waiting` to stop the run."""
 
 
 class Approver:
@@ -75,8 +74,7 @@ def decide(context: Context, folder: Path, ask: Ask | None, plan: Plan) -> Plan:
 
 
 def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
-    """The plan that `data` (JSON) describes, if it can be carried out in the place of `planned`: its scope follows from
-    its workloads, whatever `data` says. Raises `PlanError`."""
+    """The plan of `data` (JSON) in the place of `planned`; its scope follows from its workloads. Raises `PlanError`."""
     try:
         plan = Plan.model_validate(data)
     except ValidationError as error:
@@ -89,14 +87,14 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
         (plan.round != planned.round, f"round is {plan.round}, but the run is in round {planned.round}"),
         (unknown, f"workloads: there is no {', '.join(unknown)}; tuned are {', '.join(names)}"),
         (not plan.workloads, f"workloads: name at least one of {', '.join(names)}"),
-        (not 1 <= plan.evaluations <= left, f"evaluations: give 1 to {left}, what is left of the budget"),
+        (not 1 <= plan.evaluations <= left, f"evaluations: give 1 to {left}, the rest of the budget"),
         (written and context.models is None, "branches: only a search needs no model, and the run has none"),
     )
     problems = [sentence for wrong, sentence in checks if wrong]
     problems += [f"branches: {problem}" for problem in branch_problems(list(plan.branches), context.tree())]
     if problems:
         raise PlanError(f"{where}: {problems[0].rstrip('.')}; fix it and resume.")
-    # Who edits the one easily forgets the other, and later rounds are planned by the scope.
+    # A person who edits workloads easily forgets the scope, by which later rounds are planned.
     workloads = tuple(name for name in names if name in plan.workloads)
     scope = "general" if len(workloads) == len(names) else "workload"
     return plan.model_copy(update={"workloads": workloads, "scope": scope})
@@ -124,7 +122,7 @@ class Explainer:
             nodes=[node_facts(context, node, source=False) for node in tree.nodes if node.id in ids],
             attempts=[attempt for attempt in tree.attempts if attempt.round == state["round"]],
             verdict=context.log.verdict(stage),
-            # Without a verdict either nothing was right in the search, or the test is left to a later round.
+            # Without a verdict either no configuration is right, or the test is left to a later round.
             right=any(node.best_seconds for node in tree.usable),
             tuned=context.tuned_names,
         )

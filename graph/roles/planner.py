@@ -32,7 +32,7 @@ from tunesmith.kernels.spec.template import Config, Template, config_key
 FIRST_SHARE = 0.6
 """Share of the evaluations for the first round, which tunes all workloads together, when more rounds follow."""
 LATENCY_SECONDS = 5e-6
-"""A GPU kernel shorter than this is mostly launch and ramp-up, whatever its roofline says."""
+"""A GPU kernel shorter than this is mostly launch and ramp-up."""
 
 
 def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
@@ -51,7 +51,7 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
         measured = ((value, config) for value, config in values if value is not None)
         return min(measured, key=lambda pair: pair[0], default=(math.inf, None))
 
-    due = None if tree.untried else _due(context, seconds)
+    due = None if tree.untried else _workload_in_turn(context, seconds)
     workloads = context.tuned if due is None else (due,)
     names = [workload.name for workload in workloads]
     node = tree.untried[0] if tree.untried else min(tunable, key=lambda one: best_of(one, names)[0])
@@ -65,7 +65,7 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
         of_each = (best_of(node, [name])[1] for name in names)
         seeds = tuple({config_key(config): config for config in of_each if config is not None}.values())
     else:
-        # A search of one workload is told the measurements there, and so knows the best already.
+        # A search of one workload starts with the measurements there, among them the best.
         analysis = f"Tune {due.name} on its own, from its best known configurations."
     plan = _plan(context, number, workloads, seconds, [Branch(parent=node.id, kind="search", seeds=seeds)], analysis)
     if number > 1:
@@ -74,13 +74,12 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
     return plan.model_copy(update={"evaluations": max(plan.evaluations, first)})
 
 
-def _due(context: Context, seconds: Mapping[str, float]) -> Workload | None:
-    """The workload whose turn it is, None for all together: after a round of all, each gets one of its own, the one
-    with the most to gain first, and then all are tuned together again."""
+def _workload_in_turn(context: Context, seconds: Mapping[str, float]) -> Workload | None:
+    """The workload whose turn it is: after a round of all together (None) each alone, the largest gain first."""
     if len(context.tuned) == 1:
         return context.tuned[0]
     plans = context.log.plans
-    # What is mostly launch and ramp-up is far from its limit without being able to come nearer.
+    # A kernel that is mostly launch and ramp-up cannot come nearer to its limit.
     worth = [workload for workload in context.tuned if _bottleneck(context, workload, seconds) != "latency"]
     last = max((at for at, plan in enumerate(plans) if plan.scope == "general"), default=-1)
     own = {name for plan in plans[last + 1 :] for name in plan.workloads}
@@ -96,7 +95,7 @@ def _plan(
     branches: Sequence[Branch],
     analysis: str,
 ) -> Plan:
-    """A plan of rules. seconds: the best ones known, by workload."""
+    """A plan by rules. seconds: the least known time, by workload."""
     target = _most_to_gain(context, workloads, seconds)
     floor, taken = context.floor(target), seconds[target.name]
     if not floor:
@@ -135,13 +134,13 @@ def _most_to_gain(context: Context, workloads: Sequence[Workload], seconds: Mapp
 
 
 def _headroom(context: Context, workload: Workload, seconds: Mapping[str, float]) -> float:
-    """Logarithm of time over floor: what a perfect kernel would still gain. Zero where no floor is known."""
+    """Logarithm of time over floor, the gain of a perfect kernel; zero where no floor is known."""
     floor = context.floor(workload)
     return math.log(seconds[workload.name] / floor) if floor else 0.0
 
 
 def _bottleneck(context: Context, workload: Workload, seconds: Mapping[str, float]) -> Bottleneck:
-    """What limits a kernel that takes these seconds, by workload."""
+    """The limit of a kernel that takes these seconds, by workload."""
     if context.device.limits.kind == "gpu" and seconds[workload.name] < LATENCY_SECONDS:
         return "latency"
     task = context.task
@@ -166,15 +165,14 @@ MAX_EXPOSED_TIME_RATIO = 1.1
 
 
 def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
-    """The plan of round `number`, of branches of the kinds that the run's arm has. Measures the baseline and the
-    device's roofs where the journal has none."""
+    """The rules' plan of round `number` for a model that writes; measures baseline and roofs where needed."""
     kinds, wanted = KINDS_OF_ARM[context.settings.arm], context.settings.branches
-    known = next((node.best_seconds for node in tree.best(1)), {})
+    known = next((node.best_seconds for node in tree.ranked[:1]), {})
     seconds = {name: known.get(name, baseline) for name, baseline in baseline_seconds(context).items()}
     if (calls := calls_left(context)) is not None:
         wanted = min(wanted, calls)
     written = [branch for branch in options_of(tree) if branch.kind in kinds]
-    # What is searched further beside them costs no call: the task's next template, or the best one.
+    # A further search costs no call: of the task's next template, or the best one.
     searched = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[: "search" in kinds]
     branches = [*(Branch(parent=node.id, kind="search") for node in searched), *written[:wanted]]
     analysis = f"The most is left on {_most_to_gain(context, context.tuned, seconds).name}."
@@ -184,7 +182,7 @@ def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
 def calls_left(context: Context) -> int | None:
     """Model calls that the cap leaves; None without a cap."""
     cap = context.settings.max_calls
-    # Open calls count as they do for the cap: a live run's were under way when it was killed, a batch's are to come.
+    # Open calls count as they do for the cap.
     return None if cap is None else max(0, cap - Ledger(context.journal, live=False).calls())
 
 
@@ -198,9 +196,9 @@ _ANEW = "organise the work in another way than was tried, for what bounds it, an
 
 
 def options_of(tree: Tree) -> list[Branch]:
-    """What the tree allows to be written next, one branch of each kind: the kinds with the fewest answers since the
-    first round come first, and of several the one that has gained most a call on the kernels that we measured."""
-    if not (best := tree.best(2)):
+    """The branches that the tree allows to be written next, one of each kind; kinds with the fewest answers since the
+    first round come first, and among equals the kind that gained most per call on the kernels that we measured."""
+    if not (best := tree.ranked[:2]):
         return [_branch(BASELINE, "template"), _branch(BASELINE, "rewrite")]
     made: list[Node | FailedBranch] = [*tree.nodes, *tree.attempts]
     children, answers = {(one.parent, one.made_by) for one in made}, Counter[BranchKind]()
@@ -213,7 +211,7 @@ def options_of(tree: Tree) -> list[Branch]:
         found.append(_branch(node.id, "expose"))
     wider = (node for node in best if node.template.has_choices and (node.id, "extend") not in children)
     if node := next(wider, None):
-        # Where its search came to an end stands first.
+        # The limits of its search come first.
         edges = ", ".join(f"{name} beyond {value}" for name, value in node.at_edge.items())
         dead = ", ".join(node.without_effect)
         stuck = [f"more values of {edges}"] if edges else []
@@ -233,9 +231,8 @@ KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
     "template": ("template",),
     "rewrite": ("rewrite",),
 }
-"""What the model may plan in each arm of an ablation (docs/agents.md); a user's run is of the arm "tree". "template"
-measures default configurations only; "rewrite" has no model's plan and no repairs. Arms without a search test once, at
-the end of their last round."""
+"""The kinds of branches in each arm of an ablation (docs/agents.md); a user's run has the arm "tree". "template"
+measures default configurations only; "rewrite" has no plan of a model, and no repairs."""
 
 
 def searches(settings: Settings) -> bool:
@@ -245,8 +242,6 @@ def searches(settings: Settings) -> bool:
 
 TEMPLATES_WITH_SOURCE = 3
 """The best templates that a prompt shows with their source. Others are a line each, and may be branched from too."""
-PLAN_RETRIES = 1
-"""Retries after a plan that cannot be carried out."""
 
 
 class Planner:
@@ -262,8 +257,7 @@ class Planner:
         return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}, Planned(plan=plan)
 
     def _decide(self, context: Context, number: int, objections: list[str]) -> Plan | None:
-        """The plan of the model or of the rules; None without a template. Raises `TaskError` where the task cannot get
-        one."""
+        """The plan of the model or of the rules; None without a template. Raises `TaskError`."""
         if (models := context.models) is None:
             if not context.sources.templates:
                 backend = context.device.backend
@@ -275,7 +269,7 @@ class Planner:
                 )
             context.listener(Progress("plan", f"round {number}"))
             return plan_by_rules(context, number, context.tree())
-        # An agent that rewrites directly makes the best kernel faster, and needs no plan of a model's for that.
+        # An agent that rewrites directly makes the best kernel faster, without a plan of a model.
         by_rules = context.settings.planner == "rules" or context.settings.arm == "rewrite"
         context.listener(Progress("plan", f"round {number}{'' if by_rules else ': asking the model'}"))
         # Everything is compared with the baseline, so it must run before anything is decided.
@@ -285,7 +279,7 @@ class Planner:
         # The machine code of the baseline and of the best, where the most is to be gained.
         workload, stage = _most_to_gain(context, context.tuned, baseline), stage_of(number)
         examine(context, "baseline", context.sources.baseline.template, {}, workload, stage)
-        for node in tree.best(1):
+        for node in tree.ranked[:1]:
             assert node.best_config is not None
             examine(context, node.id, node.template, node.best_config, workload, stage)
         if by_rules:
@@ -296,14 +290,14 @@ class Planner:
         sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
         context.note("plan", sentence, stage, plan.kind)
         ruled = plan_by_rules(context, number, tree)
-        # Where there is no template yet, the model may well write one though it did not plan it.
+        # Without a template, the model may write one although it did not plan it.
         return plan_on_tree(context, number, tree) if ruled is None and plan.kind not in HOPELESS else ruled
 
 
 def _ask(context: Context, models: Models, number: int, tree: Tree, objections: list[str]) -> Plan | ModelFailed:
-    """The model's plan; one that cannot be carried out goes back to it."""
+    """The model's plan, after another try where the first cannot be carried out."""
     messages, problem = plan_messages(context, number, tree, objections), ""
-    for name in ("plan", *(f"plan-repair-{attempt}" for attempt in range(1, PLAN_RETRIES + 1))):
+    for name in ("plan", "plan-repair-1"):
         (reply,) = models.ask_all([ModelCall("plan", stage_of(number), name, messages, PlanAnswer)])
         if isinstance(reply, ModelFailed):
             return reply
@@ -319,9 +313,9 @@ def _ask(context: Context, models: Models, number: int, tree: Tree, objections: 
 
 
 def plan_messages(context: Context, number: int, tree: Tree, objections: list[str]) -> tuple[Message, ...]:
-    """The planner's prompt for a round. What it says depends on the journal alone."""
-    full = tree.best(TEMPLATES_WITH_SOURCE)
-    # What was not measured yet has no rank, but a planner can only judge it by its source.
+    """The planner's prompt for a round, a function of the journal alone."""
+    full = tree.ranked[:TEMPLATES_WITH_SOURCE]
+    # A template without measurements has no rank, and can only be judged by its source.
     full += [node for node in tree.usable if node.best is None][: max(0, TEMPLATES_WITH_SOURCE - len(full))]
     settings, device = context.settings, device_facts(context)
     system = render("plan_system", device=device, branches=settings.branches, kinds=KINDS_OF_ARM[settings.arm])
@@ -380,7 +374,7 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
 
 
 def branch_problems(branches: list[Branch], tree: Tree) -> list[str]:
-    """What of `branches` does not fit the tree, a sentence each."""
+    """The misfits of `branches` and the tree, a sentence each."""
     problems = []
     for branch in branches:
         node, parent = tree.node(branch.parent), branch.parent[:80]

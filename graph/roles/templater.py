@@ -68,8 +68,7 @@ _PROBLEMS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a template does not work. log: the compiler's or checker's output; where: the workload; first: the most
-    telling line of the log, where that is not its first."""
+    """Why a template does not work. log: of the compiler or checker; first: its most telling line, or empty."""
 
     kind: str
     log: str
@@ -140,7 +139,7 @@ def measured(context: Context, requests: Sequence[EvaluationRequest], stage: str
     return found
 
 
-def recorded(context: Context, stage: str) -> dict[str, Evaluation]:
+def trials_of(context: Context, stage: str) -> dict[str, Evaluation]:
     """The trials of a round that are in the journal, by template id."""
     return {evaluation.template: evaluation for evaluation in context.log.evaluations(trial_stage(stage))}
 
@@ -148,9 +147,8 @@ def recorded(context: Context, stage: str) -> dict[str, Evaluation]:
 def try_templates(
     context: Context, templates: Sequence[Template], stage: str, workloads: Sequence[Workload] = ()
 ) -> dict[str, Evaluation]:
-    """Evaluations of the default configurations by template id, measured now or found in the journal; on `workloads`,
-    or all of them."""
-    known = recorded(context, stage)
+    """Evaluations of default configurations by template id, measured now or journalled; on `workloads`, or on all."""
+    known = trials_of(context, stage)
     names = tuple(workload.name for workload in workloads or (*context.tuned, *context.held_out))
     wanted = [template for template in templates if template.id not in known]
     requests = [EvaluationRequest(at, one, one.default_config, names) for at, one in enumerate(wanted, len(known))]
@@ -158,12 +156,11 @@ def try_templates(
 
 
 WITHDRAWN = "Rules of it were withdrawn; another template, of fewer, has its place."
-"""Why the tree leaves out the template that did not hold."""
+"""Why the tree leaves out a template with a wrong rule."""
 
 
-def holding(context: Context, template: Template, stage: str) -> Template:
-    """`template`, made by rules, or one of fewer rules whose default configuration holds on all tuned workloads. Notes
-    say why each of the others was withdrawn."""
+def without_wrong_rules(context: Context, template: Template, stage: str) -> Template:
+    """The rules' template, or one of fewer rules, with a default that is right on the tuned workloads."""
     task, backend, withdrawn = context.task, context.device.limits.backend, dict[str, str]()
 
     def problem_with(tried: Template) -> Problem | None:
@@ -173,14 +170,14 @@ def holding(context: Context, template: Template, stage: str) -> Template:
         if context.evaluations_left() <= 0 or context.seconds_left() <= 0:
             return None
         evaluation = try_templates(context, [tried], stage, context.tuned)[tried.id]
-        # An impossible time says nothing of the code.
+        # An impossible time does not mean that the code is wrong.
         return None if isinstance(evaluation.failure, Implausible) else problem_of(evaluation)
 
     if (problem := problem_with(template)) is None:
         return template
     rules = rewrite(task, backend).rules
     while problem is not None and rules:
-        # A beginning of the list that holds, and the next longer one, which does not: its last rule is at fault.
+        # The first `holds` rules are right, the first `fails` are not: the rule between them is at fault.
         holds, fails = 0, len(rules)
         while fails - holds > 1:
             middle = (holds + fails) // 2
@@ -199,14 +196,13 @@ def holding(context: Context, template: Template, stage: str) -> Template:
 
 
 UNTRIED = "the budget was spent before it could be tried"
-"""Why a branch is given up whose template was not measured."""
+"""Why a branch without a measured template is given up."""
 
 
 @dataclass(slots=True)
 class TemplateDraft:
-    """The template that a model writes for one branch. number: of the branch, from 1; question: the first one; answers:
-    how many there were; text, answer, template, seeds, problem: of the last one, where template is set if it may be
-    tried; history: all problems; taken: the id of the template that works."""
+    """The template that a model writes for one branch. number: of the branch, from 1; answers: how many; answer, text,
+    template, problem: of the last one (no template if it cannot be tried); history: all problems; taken: the id."""
 
     number: int
     branch: Branch
@@ -215,14 +211,13 @@ class TemplateDraft:
     text: str = ""
     answer: RewriteAnswer | None = None
     template: Template | None = None
-    seeds: tuple[Config, ...] = ()
     problem: Problem | None = None
     history: list[str] = field(default_factory=list)
     taken: str = ""
 
     @property
     def next_question(self) -> ModelCall:
-        """After a problem with the last answer only: earlier ones are superseded."""
+        """The first question, or the next after the problem with the last answer."""
         if (problem := self.problem) is None:
             return self.question
         about = {"what": problem.what, "problem": problem.log, "advice": _PROBLEMS[problem.kind][1]}
@@ -244,7 +239,7 @@ class Templater:
 
 
 def _search_further(context: Context, plan: Plan) -> list[str]:
-    """The known templates that the plan searches as they are, without excluded ones."""
+    """The known templates that the plan searches as they are, without excluded templates."""
     tree, chosen, stage = context.tree(), list[str](), stage_of(plan.round)
     for branch in plan.branches:
         if branch.written:
@@ -255,7 +250,7 @@ def _search_further(context: Context, plan: Plan) -> list[str]:
             raise RoleError(f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}.")
         template, seeds, vetoed = node.template, branch.seeds, context.log.vetoed()
         if node.round == 0 and template.name == NAME and vetoed.get(template.id, WITHDRAWN) == WITHDRAWN:
-            template = holding(context, template, stage)
+            template = without_wrong_rules(context, template, stage)
         if template.id in vetoed:
             continue
         if node.round == 0:
@@ -271,8 +266,7 @@ def _search_further(context: Context, plan: Plan) -> list[str]:
 
 
 def _fallback_templates(context: Context, plan: Plan) -> list[str]:
-    """The template of a round whose planned ones cannot be used: the task's next unused one, else the best known one;
-    none in an arm without a search."""
+    """The template of a round whose planned ones cannot be used: the task's next unused one, else the best known."""
     tree, stage = context.tree(), stage_of(plan.round)
     known = tree.untried or [node for node in tree.ranked if node.template.has_choices]
     node = known[0] if known else None
@@ -291,7 +285,7 @@ def _written(context: Context, plan: Plan, turn: int, objections: list[str]) -> 
     stage, again = stage_of(plan.round), f"-turn-{turn + 1}" if turn else ""
     if context.models is None:
         raise RoleError(f"The plan of round {plan.round} wants new templates, and the run has no model.")
-    # What this very turn adds to the tree must not change its questions when it is begun again.
+    # Entries of this turn must not change its questions when it is begun again.
     begun = (entry.sequence for entry in context.log.entries(WritingStarted, stage) if entry.event.turn == turn)
     tree = context.tree(before=next(begun, 0) or context.journal.append(WritingStarted(turn=turn), stage))
     drafts = []
@@ -305,7 +299,7 @@ def _written(context: Context, plan: Plan, turn: int, objections: list[str]) -> 
     while waiting:
         answered = _ask(context, context.models, waiting, stage)
         # The defaults are measured together, as far as the budget allows.
-        known, left = recorded(context, stage), context.evaluations_left() if context.seconds_left() > 0 else 0
+        known, left = trials_of(context, stage), context.evaluations_left() if context.seconds_left() > 0 else 0
         read = {draft.template.id: draft.template for draft in answered if draft.template is not None}
         wanted = [template for name, template in read.items() if name not in known][: max(0, left)]
         trials = try_templates(context, wanted, stage)
@@ -319,7 +313,7 @@ def _ask(context: Context, models: Models, drafts: Sequence[TemplateDraft], stag
     known = {event.custom_id for event in context.log.events(ModelAsked)}
     asked: list[tuple[TemplateDraft, ModelCall]] = []
     for draft in drafts:
-        # What was paid for is read, even if its own trial took the last of the budget.
+        # An answer that was paid for is read, even if its own trial took the last of the budget.
         may_be_tried = context.evaluations_left() > 0 and context.seconds_left() > 0
         if (call := draft.next_question).custom_id in known or may_be_tried:
             asked.append((draft, call))
@@ -333,7 +327,6 @@ def _ask(context: Context, models: Models, drafts: Sequence[TemplateDraft], stag
         answer = reply.value
         assert isinstance(answer, RewriteAnswer)
         draft.answers, draft.text, draft.answer = draft.answers + 1, reply.text, answer
-        draft.seeds = tuple(map(config_of, answer.seeds)) if isinstance(answer, TemplateAnswer) else ()
         read = read_answer(answer, context)
         draft.template, draft.problem = (None, read) if isinstance(read, Problem) else (read, None)
         answered.append(draft)
@@ -341,7 +334,7 @@ def _ask(context: Context, models: Models, drafts: Sequence[TemplateDraft], stag
 
 
 def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evaluation], stage: str) -> bool:
-    """Whether a draft whose answer was read needs no further one: it works, and enters the tree, or is given up."""
+    """Whether a draft is settled after its answer was read: it works and enters the tree, or is given up."""
     template, branch = draft.template, draft.branch
     if template is not None:
         if template.id not in trials:
@@ -351,10 +344,11 @@ def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evalua
             added = [entry for entry in context.log.entries(TemplateAdded) if entry.event.id == template.id]
             mine = (stage, branch.parent, branch.kind)
             if added and (added[0].stage, added[0].event.parent, added[0].event.made_by) != mine:
-                # Another branch of the run has come to the very same template.
+                # Another branch of the run led to the same template.
                 return _give_up(context, draft, f"the answer is {template.id} again", stage)
             _register(context, template, branch, stage, draft.answers)
-            _register_seeds(context, template.id, draft.seeds, stage)
+            proposed = draft.answer.seeds if isinstance(draft.answer, TemplateAnswer) else ()
+            _register_seeds(context, template.id, list(map(config_of, proposed)), stage)
             context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
             draft.taken = template.id
             return True
@@ -368,7 +362,7 @@ def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evalua
 
 
 def _register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
-    """Puts the template of a branch into the tree, once. answers: of the model, until it worked."""
+    """Adds the template of a branch to the tree, once. answers: of the model, until it worked."""
     if template.id not in context.log.templates:
         event = TemplateAdded(
             template=template, parent=branch.parent, moves=branch.moves, answers=answers, made_by=branch.kind
@@ -377,8 +371,7 @@ def _register(context: Context, template: Template, branch: Branch, stage: str, 
 
 
 def _register_seeds(context: Context, template: str, seeds: Sequence[Config], stage: str) -> None:
-    """Journals configurations that the search of this round is to try first, unless they are journalled already, as for
-    another branch of the same template."""
+    """Journals configurations to try first in this round's search, unless another branch of the template has them."""
     known = {config_key(config) for config in context.log.seeds(stage, template)}
     new = {key: config for config in seeds if (key := config_key(config)) not in known}
     if new:
@@ -388,12 +381,12 @@ def _register_seeds(context: Context, template: str, seeds: Sequence[Config], st
 def _give_up(
     context: Context, draft: TemplateDraft, why: str, stage: str, failure: FailureKind | Literal[""] = ""
 ) -> bool:
-    """Journals that no template comes of a branch, and why; True. failure: the model's, where that is the reason."""
+    """Journals that a branch gets no template, and why; True. failure: the model's, where that is the reason."""
     branch = draft.branch
     event = BranchAbandoned(
         branch=draft.number,
         parent=branch.parent,
-        # Of a whole kernel its author says better than the plan what was tried.
+        # The author of a whole kernel describes the attempt better than the plan.
         moves=(draft.answer.description[:400],) if draft.answer and branch.kind == "rewrite" else branch.moves,
         problem="\n".join(draft.history) or why,
         answers=draft.answers,

@@ -13,7 +13,7 @@ from typing import Any
 
 from tunesmith.actors.judging import judge
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
-from tunesmith.graph.journal.events import Compared, Examined, VerdictReached
+from tunesmith.graph.journal.events import Compared, Examined, Noted, Searched, VerdictReached
 from tunesmith.graph.journal.log import RunLog, VerifiedKernel, objective, quantities_of, repair_stage, stage_of
 from tunesmith.graph.journal.records import ExaminationRow, FinalistResult, Verdict, Verification, Winner
 from tunesmith.graph.models.calls import HOPELESS
@@ -33,7 +33,7 @@ from tunesmith.kernels.spec.task import AnyOpponent, Workload
 from tunesmith.kernels.spec.template import assignments, config_key
 
 MIN_EXAMINATION_SECONDS = 2.0
-"""Seconds of the time limit that must be left for an examination to begin."""
+"""Least time left, in seconds, for an examination to begin."""
 NO_TIME = (
     "the time limit left no time to examine it on odd sizes and other contents; `tunesmith check` does, and so does "
     "`tunesmith resume` with more time"
@@ -61,22 +61,22 @@ class Tester:
         if not test.general and not any(test.per_shape.values()):
             nothing_left = context.models is None and not context.tree().untried
             return {"done": done or ("nothing valid" if nothing_left else "")}
-        searched = context.log.searched(test.stage)
+        searched = context.log.last(Searched, test.stage)
         nothing_new = context.models is None and searched is not None and searched.asked == 0
         if nothing_new and context.log.verdict() is not None and not done:
             # All configurations of the search had been measured already, and the earlier verdict holds.
             return {"done": ""}
-        # Opponents cost time, and only what the run ends with is put beside them.
+        # Opponents cost time: only the last test compares with them.
         test.compare(context.opponents if done else ())
         verdict, was_last = test.verdict(), bool(done)
         if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
             verdict = test.verdict()
         done = _done(context, number, verdict)
         if done and not was_last and context.seconds_left() > 0:
-            # That it is the last could not be known before, as where the limit of the device is reached.
+            # Only now is it known that this is the last test, as where the floor is reached.
             test.compare(context.opponents)
         if done:
-            # What the run ends with is what gets exported: only that is worth an examination.
+            # Only the winners of the last test are exported, and need an examination.
             verdict = test.examined()
         context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
         return {"done": done}, VerdictReached(verdict=verdict)
@@ -90,21 +90,19 @@ class _Test:
         self.general, self.per_shape = finalists(context, self.stage)
 
     def verdict(self, attempted: Collection[VerifiedKernel] = ()) -> Verdict:
-        """The verdict of the comparisons so far. attempted: as of `disqualified`."""
+        """The verdict of the comparisons so far. attempted: as in `disqualified`."""
         compared = self.context.log.comparisons(self.stage).values()
         return build_verdict(self.context, compared, self.general, disqualified(self.context, attempted))
 
     def examined(self) -> Verdict:
-        """The verdict whose winners are all examined: the general configuration on everything, the others on the
-        workload they won. Where one is rejected, or cannot be examined, the next best is a winner and is examined in
-        turn. As long as none serves all workloads and time is left, other configurations are compared in place of the
-        rejected ones."""
+        """The verdict after the examination of its winners: the general configuration on everything, others on the
+        workload they won. In place of a rejected winner the next best is examined; while none serves all workloads and
+        time is left, other configurations are compared."""
         context, attempted = self.context, set[VerifiedKernel]()
         while True:
             verdict = self.verdict(attempted)
-            waiting = _unexamined(context, {key: one for key, one in _winners(verdict).items() if key not in attempted})
-            if waiting:
-                _examine(context, waiting)
+            if waiting := {key: one for key, one in _winners(verdict).items() if key not in attempted}:
+                examine_winners(context, waiting)
                 attempted.update(waiting)
             elif verdict.general is None and context.seconds_left() > 0 and (others := self._replacements()):
                 self.general += others
@@ -122,8 +120,7 @@ class _Test:
         return verdict.model_copy(update={"sentence": f"{verdict.sentence} {more}"})
 
     def compare(self, beside: Sequence[AnyOpponent]) -> None:
-        """Journals the finalists on every workload, beside these opponents, as far as the journal has not compared
-        them."""
+        """Journals the comparisons of finalists and these opponents that the journal lacks."""
         context, wanted = self.context, list[tuple[Workload, list[Winner]]]()
         known, opponents = context.log.comparisons(self.stage), {opponent.name for opponent in beside}
         for workload in (*context.tuned, *context.held_out):
@@ -135,14 +132,14 @@ class _Test:
             if entrants:
                 wanted.append((workload, entrants))
         for position, (workload, entrants) in enumerate(wanted):
-            # A verdict needs the tuned workloads; the held-out ones come after all of them.
+            # A verdict needs the tuned workloads, so held-out ones come last.
             if workload.held_out and context.seconds_left() <= 0:
                 if left := ", ".join(later.name for later, _ in wanted[position:] if later.name not in known):
                     sentence = f"The time limit left no time for the held-out workloads {left}."
                     context.note("test", sentence, self.stage)
                 break
             context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
-            # Of the time that is left for this comparison, half goes into samples.
+            # Half of the time for this comparison goes into samples.
             share = max(0.0, context.seconds_left()) / (len(wanted) - position)
             each = share / (2 * (1 + len(entrants) + len(beside)))
             found = context.pool.compare(
@@ -165,9 +162,8 @@ class _Test:
             context.journal.append(event, self.stage)
 
     def _replacements(self) -> list[Winner]:
-        """The next configurations after all finalists were rejected: the fastest rejected of each template with one
-        value changed, and the templates' defaults, as far as they are right, measured now where they were not; else the
-        next best measured ones without a known defect."""
+        """The next configurations after all finalists were rejected: variations of the fastest rejected ones, and the
+        templates' defaults, if right, measured now; else the next best measured ones without a known defect."""
         context = self.context
         rejected = {kernel.template for kernel in context.log.examinations().values() if kernel.verdict == "rejected"}
         common, wanted, fastest = defects(context.log), list[Winner](), dict[str, Winner]()
@@ -246,8 +242,8 @@ def finalists(
     if in_order and not general and not after:
         reason = _broken(context, in_order[0], context.held_out)
         sentence = (
-            "Of the configurations that are right on all tuned workloads none is feasible on the held-out ones too, so "
-            f"there is no general one. Of the best: {reason} Relax the constraint, or measure more configurations."
+            "No configuration that is right on all tuned workloads is also feasible on the held-out workloads, so "
+            f"no general one was found. The best one: {reason} Relax the constraint, or measure more configurations."
         )
         context.note("test", sentence, "")
     return general, {name: found[:FINALISTS_PER_SHAPE] for name, found in single.items()}
@@ -267,9 +263,8 @@ def _distinct(entrants: Iterable[Winner]) -> list[Winner]:
 
 
 def disqualified(context: Context, attempted: Collection[VerifiedKernel] = ()) -> dict[VerifiedKernel, str]:
-    """The finalists that may not win, and why: rejected by examinations of this run, with the common defect of rejected
-    ones, or, unless the settings allow it, with lines that never ran, or not examined although this session `attempted`
-    it (for all workloads together: `FOR_ALL`)."""
+    """The finalists that may not win, and why: rejected, or with the common defect of rejected ones; unless the
+    settings allow it, also with lines that never ran, or with an examination `attempted` in vain."""
     settings, found = context.settings, dict[VerifiedKernel, str]()
     known = context.log.examinations()
     for key, kernel in known.items():
@@ -287,36 +282,25 @@ def disqualified(context: Context, attempted: Collection[VerifiedKernel] = ()) -
     return found
 
 
-def examine_everywhere(context: Context, kernels: Sequence[Winner]) -> None:
-    """Examines on everything the kernels that were examined for single workloads alone: a dispatch rule uses them for
-    further shapes. A kernel that is rejected then is `disqualified` for all workloads."""
-    if waiting := _unexamined(context, {(*kernel.key, ""): kernel for kernel in kernels}):
-        _examine(context, waiting)
-
-
-def _unexamined(context: Context, kernels: Mapping[VerifiedKernel, Winner]) -> dict[VerifiedKernel, Winner]:
-    """The kernels without an examination. An earlier session of the run may have had no time for it."""
-    done = {key for key, kernel in context.log.examinations().items() if kernel.verdict != "not examined"}
-    return {key: kernel for key, kernel in kernels.items() if key not in done}
-
-
 def _winners(verdict: Verdict) -> dict[VerifiedKernel, Winner]:
     """The general configuration, for all workloads, and other kernels for single ones."""
     general = {} if verdict.general is None else {(*verdict.general.key, ""): verdict.general}
     return general | {(*row.key, row.workload): row for row in verdict.special}
 
 
-def _examine(context: Context, waiting: Mapping[VerifiedKernel, Winner]) -> None:
-    """Journals the full verdict on these kernels."""
+def examine_winners(context: Context, kernels: Mapping[VerifiedKernel, Winner]) -> None:
+    """Journals the full verdict on the kernels that have none; an earlier session may have had no time for it."""
+    done = {key for key, kernel in context.log.examinations().items() if kernel.verdict != "not examined"}
+    if not (waiting := {key: kernel for key, kernel in kernels.items() if key not in done}):
+        return
     context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
     settings, left, begun = context.settings, context.seconds_left(), time.monotonic()
     results: list[dict[str, Any]] = []
     failure = NO_TIME
     if left >= MIN_EXAMINATION_SECONDS:
         jobs = [(context.template(one.template), one.config, key[2] or None) for key, one in waiting.items()]
-        deadlines = judge.Limits(prepare=settings.reference_deadline, check=settings.check_time)
         try:
-            found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left, deadlines=deadlines)
+            found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left)
             if isinstance(found, list):
                 same = ("verdict", "reason", "detail", "steps", "notes", "artifacts")
                 results = [
@@ -327,7 +311,7 @@ def _examine(context: Context, waiting: Mapping[VerifiedKernel, Winner]) -> None
             elif not isinstance(found, TimedOut) or context.seconds_left() >= MIN_EXAMINATION_SECONDS:
                 failure = describe(found)
         except TunesmithError as error:
-            # The task is at fault: its baseline is wrong somewhere, which is no reason to end the run here.
+            # The task's baseline is wrong somewhere, which need not end the run.
             failure = str(error)
     share = round((time.monotonic() - begun) / len(waiting), 3)
     results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
@@ -362,13 +346,13 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
     """Why the run ends with this round; empty where another follows."""
     settings, stage = context.settings, stage_of(number)
     if number >= settings.rounds:
-        searched, plan = context.log.searched(stage), context.log.plan(stage)
+        searched, plan = context.log.last(Searched, stage), context.log.plan(stage)
         # With a model, a further round might have brought another template.
         if context.models is not None or searched is None or plan is None or searched.asked >= plan.evaluations:
             return "rounds"
         # Its time or its space ended the last round's search, where it did not spend all its evaluations.
         return "exhausted" if searched.exhausted else "time" if settings.time_limit is not None else "rounds"
-    # What is left may only do for a comparison: a further round would have nothing to compare.
+    # The rest may be only enough for a comparison, without anything new to compare.
     if context.search_seconds_left() <= 0:
         return "time"
     if context.evaluations_left() <= 0:
@@ -382,7 +366,7 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
         return "exhausted"
     # Without a search a run cannot go on when no model will answer. After an answer that cannot be used, or after a
     # failure of the server, the next round asks again.
-    hopeless = any(note.failure in HOPELESS for note in context.log.notes(stage))
+    hopeless = any(note.failure in HOPELESS for note in context.log.events(Noted, stage))
     return "no model" if hopeless and not searches(settings) else ""
 
 
@@ -393,7 +377,7 @@ def _exhausted(context: Context, number: int) -> bool:
         return True
     wanted = {branch.parent for branch in ahead.branches}
     for plan in context.log.plans:
-        searched = context.log.searched(stage_of(plan.round))
+        searched = context.log.last(Searched, stage_of(plan.round))
         if plan.workloads == ahead.workloads and searched is not None:
             wanted -= {search.template for search in searched.templates if search.exhausted}
     return not wanted

@@ -12,16 +12,17 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
-from tunesmith.graph.history import prior_of, suggestions_of
-from tunesmith.graph.journal.events import Asked, Evaluated, Searched, SearchStarted, SeedsRefused
+from tunesmith.graph.history import prior_of
+from tunesmith.graph.journal.events import Asked, EarlierResults, Evaluated, Searched, SearchStarted, SeedsRefused
 from tunesmith.graph.journal.log import failures_by_kind, observation, racing, stage_of, weighted_geomean
 from tunesmith.graph.journal.records import TemplateAccount
+from tunesmith.graph.journal.store import Entry
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.templater import recorded
+from tunesmith.graph.roles.templater import trials_of
 from tunesmith.graph.roles.verdict import defects, has
 from tunesmith.graph.state import Plan, State
 from tunesmith.kernels.build.artifact import EvaluationRequest
@@ -33,12 +34,12 @@ from tunesmith.kernels.spec.template import Config, Template, assignments, confi
 
 
 def rungs(count: int) -> int:
-    """How many rungs, of equal budget, the halving of `count` templates has."""
+    """The number of rungs, of equal budget, in the halving of `count` templates."""
     return 1 if count < 2 else (count - 1).bit_length() + 1
 
 
 def survivors(count: int, rung: int) -> int:
-    """How many of `count` templates take part in a rung, counted from 0."""
+    """The number of templates, of `count`, in a rung, counted from 0."""
     return max(1, (count + (1 << rung) - 1) >> rung)
 
 
@@ -64,8 +65,7 @@ def max_evaluations(count: int, total: int) -> int:
 
 @dataclass(slots=True)
 class TemplateSearch:
-    """The search of one template in one round. known: points of the space that earlier rounds, or the template's trial,
-    measured on the round's workloads; asked: configurations so far."""
+    """The search of one template in one round. known: points measured before it; asked: number of configurations."""
 
     template: Template
     space: Space
@@ -80,7 +80,7 @@ class TemplateSearch:
 
 
 SHOW_SECONDS = 0.1
-"""Between two showings of progress."""
+"""Seconds between two showings of progress."""
 
 
 class Tuner:
@@ -105,8 +105,8 @@ class _Round:
         self.stage = stage_of(plan.round)
         # After an interruption the pool is new, and the roofs are in the journal.
         context.pool.roofline = context.roofline()
-        # What the trials of this round's templates took is part of its share.
-        self.total = max(0, plan.evaluations - len(recorded(context, self.stage)))
+        # The trials of this round's templates are part of its share.
+        self.total = max(0, plan.evaluations - len(trials_of(context, self.stage)))
         self.workloads = [context.task.workload(name) for name in plan.workloads]
         self.baseline, self.defects = baseline_quantities(context), defects(context.log)
         budget = max(1, max_evaluations(len(templates), self.total))
@@ -126,10 +126,10 @@ class _Round:
         points = sum(len(search.space) - len(search.known) for search in self.searches)
         last = plan.round >= context.settings.rounds
         self.most = context.settings.evaluations - (max(0, self.total - points) if last else 0)
-        """Evaluations that the run can come to: the last round's space may have fewer new points than its share."""
+        """The most evaluations of the run: the last round's space may have fewer new points than its share."""
 
     def _search(self, template: Template, budget: int, workers: int) -> TemplateSearch:
-        """budget: evaluations that the search may come to; workers: configurations in flight."""
+        """The search of a template. budget: its maximum number of evaluations; workers: configurations in flight."""
         context, workloads = self.context, self.workloads
         conditions = [rule for limits in context.limits for rule in rules(template, workloads, limits)]
         space = Space.build(template.parameters, conditions)
@@ -168,8 +168,8 @@ class _Round:
         if refused:
             event = SeedsRefused(template=template.id, refused=refused)
             self.context.once(SeedsRefused, self.stage, lambda: event, template=template.id)
-        # What earlier runs found good is measured like everything else.
-        seeds = [*given, *suggestions_of(log), template.default_config]
+        earlier = log.last(EarlierResults) or EarlierResults()
+        seeds = [*given, *(one.config for one in earlier.suggestions), template.default_config]
         return [config for config in seeds if space.index(config) is not None]
 
     def run(self) -> Searched:
@@ -194,7 +194,8 @@ class _Round:
     def _replay(self) -> None:
         """Gives the searches what the journal holds of this round, in order."""
         by_id = {search.template.id: search for search in self.searches}
-        for event in self.context.log.search_history(self.stage):
+        entries: Iterator[Entry[Asked | Evaluated]] = self.context.journal.entries(Asked, Evaluated)
+        for event in (entry.event for entry in entries if entry.stage == self.stage):
             if isinstance(event, Asked):
                 search = by_id[event.template]
                 self.asked[event.number] = (search, event.config)
@@ -204,8 +205,7 @@ class _Round:
                 self._learn(event.number, event.evaluation)
 
     def _ask(self) -> bool:
-        """One more configuration in flight, of the template whose turn it is; False when the budget is spent, or no
-        template has any."""
+        """Submits one more configuration, of the template whose turn it is; False without budget, or without any."""
         if len(self.asked) >= self.total or self.context.search_seconds_left() <= 0:
             return False
         counts, best = [one.asked for one in self.searches], [one.best for one in self.searches]
@@ -238,7 +238,7 @@ class _Round:
         event = Evaluated(number=number, key=config_key(evaluation.config), evaluation=evaluation)
         self.context.journal.append(event, self.stage)
         self._learn(number, evaluation)
-        # Counting what the journal holds takes longer than an evaluation may, when there are hundreds a second.
+        # Counting the evaluations in the journal may take longer than an evaluation.
         if time.monotonic() - self._shown > SHOW_SECONDS:
             self._show("")
 
@@ -273,7 +273,7 @@ class _Round:
         self.context.listener(progress)
 
     def _account(self) -> Searched:
-        """What the searches did: their sum and each of them."""
+        """The account of the searches: their sum and each of them."""
         found, each = list(self.results.values()), list[TemplateAccount]()
         for search in self.searches:
             own = [one for one in found if one.template == search.template.id]

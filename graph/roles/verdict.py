@@ -37,9 +37,8 @@ _RELAXED = re.compile("fast|approx|relax|unsafe", re.IGNORECASE)
 
 
 def common_defect(rejected: Sequence[Config], accepted: Sequence[Config], measured: Sequence[Config]) -> Config:
-    """The values that all `rejected` configurations of a template have, and no accepted one, and not all measured ones:
-    what these share with them may be their defect. Values that relax arithmetic stand for all others. Empty where
-    fewer than `MIN_REJECTED` were rejected, or nothing is shared."""
+    """The values that all `rejected` configurations of a template have, no accepted one has, and not all measured ones
+    have; of these the values that relax arithmetic, if any. Empty for fewer than `MIN_REJECTED`."""
     if len(rejected) < MIN_REJECTED:
         return {}
     shared = {
@@ -104,10 +103,9 @@ def build_verdict(
 ) -> Verdict:
     """The verdict of the comparisons.
 
-    The general configuration is the one of `general` with the least weighted geometric mean of time over baseline on
-    the tuned workloads, among those that are right on every workload, also held-out ones. Where the objective is
-    energy, or its product with time, that stands for time. disqualified: with reasons; such a finalist wins nothing.
-    """
+    The general configuration is the finalist of `general` with the least weighted geometric mean of time over baseline
+    on the tuned workloads that is right on every workload, also on held-out ones. With another objective, energy or its
+    product with time replaces time. disqualified: finalists that win nothing, with reasons."""
     of, met = context.settings.objective, {compared.workload: compared for compared in comparisons}
     measured = {name: _figures(compared) for name, compared in met.items()}
     kinds: tuple[Objective, ...] = ("time", "energy", of)
@@ -127,7 +125,7 @@ def build_verdict(
         means[key] = {
             one: _mean({name: at.quantity(one) for name, at in here.items()}, context.weights) for one in kinds
         }
-    # A finalist whose energy could not be measured wins only without a competitor; the fastest of them does.
+    # A finalist of unknown energy wins only where all energies are unknown; then the fastest does.
     best = min(means, key=lambda key: (*_least(means[key][of], means[key]["time"]), key), default=None)
     chosen = None if best is None else finalists[best]
     ratio, energy = (None, None) if best is None else (means[best]["time"], means[best]["energy"])

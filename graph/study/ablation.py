@@ -15,9 +15,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, get_args
 
-from tunesmith.graph.journal.events import RunStarted
-from tunesmith.graph.journal.log import weighted_geomean
-from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.journal.log import begun, weighted_geomean
+from tunesmith.graph.journal.store import JournalError
 from tunesmith.graph.models.calls import Models, Waiting
 from tunesmith.graph.models.recorded import ANSWERS
 from tunesmith.graph.outputs import require_new_folder
@@ -36,9 +35,8 @@ ModelsOf = Callable[[str], Models]
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """One run. speedup: the baseline's time over that of the general configuration, as measured at the end; at least
-    1.0, as the user keeps the baseline where nothing faster came out. by_shape: the same with the best for each tuned
-    workload. calls, tokens: None where nobody counted them."""
+    """A run. speedup: of the general configuration over the baseline at the end, at least 1.0, as the user may keep the
+    baseline; by_shape: the same with the best for each tuned workload; calls, tokens: None without a count."""
 
     name: str
     speedup: float
@@ -54,9 +52,8 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class ArmResult:
-    """mean: geometric mean of the speed-ups; by_shape: of those with the best for each workload; spread: their standard
-    deviation as a factor; low, high: Student's t interval of the mean logarithm, as speed-ups. The last three are None
-    for a single repeat."""
+    """mean, by_shape: geometric means of the repeats' speed-ups; spread: their standard deviation as a factor; low,
+    high: Student's t interval of the mean logarithm, as speed-ups; None for a single repeat."""
 
     arm: str
     repeats: tuple[Repeat, ...]
@@ -69,9 +66,8 @@ class ArmResult:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How many times faster `better` is than `than`: the ratio of their geometric means, with Student's t interval of
-    the mean difference of logarithms, over repeats of the same number, which have one seed. by_shape: whether it
-    compares the best for each workload, or one configuration for all."""
+    """How many times faster `better` is than `than`: the ratio of geometric means, with Student's t interval of the
+    mean difference of logarithms over repeats of one seed. by_shape: compares the best for each workload."""
 
     by_shape: bool
     better: str
@@ -138,15 +134,14 @@ def ablate(
 def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the run `name`, which begins with its arm."""
     arm = name.rpartition("-")[0]
-    # Without what earlier runs on this machine found: repeats would learn from each other, and so would arms.
+    # Without earlier results: repeats and arms would learn from each other.
     values = {**settings, "wisdom": False, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
     if arm == "rewrite":
         values["repairs"] = 0
     if arm != "template+search" and (arm != "tree" or values.get("planner") == "rules"):
         known = {name: value for name, value in values.items() if name not in UNCHECKED}
         chosen = make_settings(task=task, **known)
-        # Rules pay for `branches` answers a round, and the first has two kinds to choose from: rounds without any would
-        # only test what the last one had.
+        # Rules ask for `branches` answers a round, two kinds in the first: rounds without any would repeat a test.
         a_round = min(chosen.branches, 2) if arm == "tree" else 1
         cap = chosen.max_calls if calls is None else calls
         most = chosen.evaluations if cap is None else cap
@@ -159,12 +154,10 @@ def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings:
 
 
 def _repeat_of(result: RunResult) -> Repeat:
-    """What counts of a run."""
+    """The figures of a run that the ablation compares."""
     summary, usage = result.summary, result.summary.models
     ratio = summary.ratio if summary.general is not None else None
-    with Journal(result.folder, create=False, reading=True) as journal:
-        task = next(journal.entries(RunStarted)).event.task
-    weights = {workload.name: workload.weight for workload in task.workloads}
+    weights = {workload.name: workload.weight for workload in begun(result.folder).event.task.workloads}
     ratios = {row.workload: 1.0 if row.best is None else min(1.0, row.best.ratio) for row in summary.tuned}
     return Repeat(
         name=result.folder.name,
@@ -217,12 +210,12 @@ def _agree(folder: Path, wanted: Mapping[str, Any]) -> None:
         require_new_folder(folder, "--out")
     else:
         try:
-            begun, ours = json.loads(file.read_text(encoding="utf-8")), json.loads(text)
-            key = next((key for key in ("task", "calls", "settings") if begun[key] != ours[key]), None)
+            before, ours = json.loads(file.read_text(encoding="utf-8")), json.loads(text)
+            key = next((key for key in ("task", "calls", "settings") if before[key] != ours[key]), None)
         except (ValueError, KeyError, TypeError) as error:
             raise TunesmithError(f"--out: {file} was not written by `tunesmith ablate`; choose another.") from error
         if key is not None:
-            other = f"an ablation with another {key} ({begun[key]})"
+            other = f"an ablation with another {key} ({before[key]})"
             raise TunesmithError(f"{folder} holds {other}: give the same, or choose another --out.")
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tunesmith.graph.journal.events import RunStarted
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import begun
 from tunesmith.graph.results.summary import Summary, read_summary
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.task import Task
@@ -21,14 +20,12 @@ from tunesmith.kernels.spec.template import assignments, described
 
 
 def compare_runs(folders: Sequence[Path]) -> dict[str, Any]:
-    """Reads the runs and puts them beside each other, as JSON types: task; runs; sentences; shapes, each with the row
-    of each run, None where it did not measure the workload; differences: facts that are not the same in all runs, by
-    name, with a text for each run, empty where a run lacks the fact; same: facts that all runs share.
+    """Compares runs, as JSON types: task; runs; sentences; shapes, with a row of each run (None without a measurement);
+    differences: facts that differ, by name, with a text for each run; same: facts that all runs share.
 
-    Raises `TunesmithError` for fewer than two, for a run named twice and for runs of different tasks, and
-    `JournalError` for a folder without results."""
+    Raises `TunesmithError` for fewer than two runs, a run named twice or different tasks, or without results."""
     if len(folders) < 2:
-        raise TunesmithError("compare: there is one run only; name at least two, as in `tunesmith compare RUN RUN`.")
+        raise TunesmithError("compare: give at least two runs, as in `tunesmith compare RUN RUN`.")
     resolved = [folder.resolve() for folder in folders]
     for place, folder in enumerate(resolved):
         if folder in resolved[:place]:
@@ -37,24 +34,17 @@ def compare_runs(folders: Sequence[Path]) -> dict[str, Any]:
     if len({summary.task for summary in summaries}) > 1:
         of = ", ".join(f"{folder} of {summary.task}" for folder, summary in zip(folders, summaries, strict=True))
         raise TunesmithError(f"compare: the runs are of different tasks ({of}); name runs of one task.")
-    tasks = [_task(folder) for folder in folders]
+    tasks = [begun(folder).event.task for folder in folders]
     facts = [_facts(*one) for one in zip(summaries, tasks, strict=True)]
-    told = {name: [one.get(name, "") for one in facts] for one in facts for name in one}
+    texts_of = {name: [one.get(name, "") for one in facts] for one in facts for name in one}
     return {
         "task": summaries[0].task,
         "runs": [str(folder) for folder in folders],
         "sentences": [summary.sentence for summary in summaries],
         "shapes": _shapes(summaries, tasks),
-        "differences": {name: texts for name, texts in told.items() if len(set(texts)) > 1},
-        "same": {name: texts[0] for name, texts in told.items() if len(set(texts)) == 1 and texts[0]},
+        "differences": {name: texts for name, texts in texts_of.items() if len(set(texts)) > 1},
+        "same": {name: texts[0] for name, texts in texts_of.items() if len(set(texts)) == 1 and texts[0]},
     }
-
-
-def _task(folder: Path) -> Task:
-    """The task as the journal of a run has it."""
-    with Journal(folder, create=False, reading=True) as journal:
-        (started,) = journal.entries(RunStarted)
-    return started.event.task
 
 
 def _shapes(summaries: Sequence[Summary], tasks: Sequence[Task]) -> list[dict[str, Any]]:
@@ -77,7 +67,7 @@ def _shapes(summaries: Sequence[Summary], tasks: Sequence[Task]) -> list[dict[st
 
 
 def _facts(summary: Summary, task: Task) -> dict[str, str]:
-    """Facts that may differ between runs, as text, by name: of long ones a digest."""
+    """Facts that may differ between runs, as text, by name; a digest of long facts."""
     device, general, data = summary.device, summary.general, task.model_dump(mode="json")
     facts = {
         "device": device.name,
@@ -93,7 +83,7 @@ def _facts(summary: Summary, task: Task) -> dict[str, str]:
         "commit": summary.origin.commit,
         "host": summary.origin.host,
         **{f"version of {name}": version for name, version in summary.versions.items()},
-        # A task may be named by its name or by its path.
+        # The same task may be given by name or by path.
         **{f"setting {name}": value for name, value in summary.settings.items() if name != "task"},
     }
     parts = {name: data[name] for name in ("arguments", "types", "bytes", "reference", "tolerance")}

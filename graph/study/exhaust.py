@@ -18,7 +18,7 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
 from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.progress import Listener, Progress, silent
-from tunesmith.graph.run import alone
+from tunesmith.graph.run import hold_run
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup import choose_device, inventory_for, pools
 from tunesmith.kernels.build.artifact import EvaluationRequest
@@ -31,7 +31,7 @@ from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Scalar, Template
 
 MAX_POINTS = 1_000_000
-"""More than anybody measures; a mistake in the space rather than a wish."""
+"""Maximum size of a space, above which it is probably a mistake."""
 
 
 def exhaust(
@@ -46,14 +46,14 @@ def exhaust(
     listener: Listener = silent,
 ) -> tuple[Path, int, int]:
     """Measures every feasible configuration of the task's first template on `workload` (its first, if left out). Gives
-    the table's path, and the numbers of its configurations, and of those that could not be measured.
+    the table's path, and the numbers of its configurations and of the failures among them.
 
     fixed: parameters that keep one value, for a part of a space. Points are visited in an order drawn from `seed`, so
     that a slow drift of the device does not look like a parameter's effect. force: measure and replace a table that is
     there. Raises `TunesmithError`.
     """
     folder = out.with_name(out.name + ".journal")
-    # A table takes hours: only one whose measurements are still beside it is written again.
+    # A table takes hours: it is replaced only while its measurements are still beside it.
     unfinished = (b"\x1f\x8b" if out.suffix == ".gz" else b'{\n"device_name": ') if folder.is_dir() else b""
     require_writable_file(out, "--out", begins=unfinished, force=force)
     settings = make_settings(task=task, backend=backend, seed=seed)
@@ -80,7 +80,7 @@ def exhaust(
         raise SettingsError(f"--out: {out} cannot be written ({error.strerror}); choose another place.") from error
     with (
         Journal(folder, create=True) as journal,
-        alone(folder),
+        hold_run(folder),
         pools(loaded, device, settings, [chosen.name], listener) as make_pool,
     ):
         log = RunLog(journal)

@@ -134,7 +134,7 @@ class Device(Protocol):
 
     def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
         """The kernel of a `MarkedArtifact`, and the buffer of its marks, a 32-bit word for each block."""
-        raise DeviceError(f"there is no marked machine code for {self.backend}")
+        raise DeviceError(f"{self.backend} has no marked machine code")
 
     def launch(self, launch: BoundLaunch) -> None:
         """Starts one launch; it may not have finished, or failed, on return."""

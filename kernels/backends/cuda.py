@@ -327,7 +327,7 @@ class CudaDevice(Device):
 
     @contextmanager
     def foreign_code(self) -> Iterator[None]:
-        # CuPy's `with stream` gives a thread its default stream back, not the one that `use` had made the current one.
+        # On its exit CuPy's `with stream` makes the default stream current, not the stream that `use` had made current.
         self.stream.use()
         try:
             yield

@@ -148,7 +148,7 @@ class NvrtcCompiler:
                     "output",
                     "the kernel prints, into the output of whatever program launches it: take the printf out.",
                 )
-            variables = used_variables(global_variables(code), assembly) + special_registers(assembly)
+            variables = used_variables(global_variables(code), assembly, source.source) + special_registers(assembly)
         resources = parse_resources(text, source.entry)
         if resources.registers is None:
             missing = f'the source defines no kernel `extern "C" __global__ void {source.entry}(...)`'
@@ -267,7 +267,7 @@ def _target(arch: str, source: str) -> str:
 
 
 def _header_roots() -> list[Path]:
-    """Where CUDA's headers are, those of the runtime first. Raises `CudaUnavailable`.
+    """The folders of CUDA's headers, the runtime's first. Raises `CudaUnavailable`.
 
     Headers that other packages have brought along are not looked for: outside Python's packages cuda.pathfinder seeks
     by means of another interpreter, in each process that compiles, and it gives up where that takes ten seconds.
@@ -309,8 +309,8 @@ def _checked(answer: tuple[Any, ...]) -> Any:
 
 
 def _output(size: Callable[[Any], Any], read: Callable[[Any, bytearray], Any], program: Any) -> bytes:
-    """An output of NVRTC, which writes it into a buffer: not into `bytes`, of which Python shares those of length 1, as
-    an empty log is."""
+    """An output of NVRTC, which writes it into a buffer: not into `bytes`, as Python shares objects of length 1, and an
+    empty log is one."""
     buffer = bytearray(_checked(size(program)))
     _checked(read(program, buffer))
     return bytes(buffer)
@@ -336,7 +336,7 @@ def parse_resources(log: str, entry: str) -> Resources:
     start = log.find(f"Compiling entry function '{entry}'")
     if start < 0:
         return Resources()
-    # Until the next kernel; before the kernel's own properties come those of functions that were not inlined.
+    # Until the next kernel; properties of functions that were not inlined come before the kernel's own.
     section = log[start:].split("Compiling entry function")[1]
     used, shared = _USED.search(section), _SHARED.search(section)
     stack = _STACK.search(section, max(0, section.find(f"Function properties for {entry}\n")))

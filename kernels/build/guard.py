@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.build.source import Specialised, kit
 from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.spec.template import BACKENDS, MAX_SOURCE_BYTES, BackendName
 
@@ -20,7 +20,7 @@ cuda_pipeline_primitives.h cuda_awbarrier.h cuda_awbarrier_primitives.h device_l
 vector_functions.h math_constants.h sm_80_rt.h
 """
 HEADERS = frozenset(_HEADERS.split())
-"""Headers a CUDA source may include, all of which NVRTC compiles; OpenCL C needs none."""
+"""Headers of CUDA's that a source may include, all of which NVRTC compiles; OpenCL C needs none."""
 _CUDA_STD = (
     "algorithm array atomic bit cassert cfloat chrono climits cmath complex concepts cstddef cstdint cstdlib cstring "
     "functional initializer_list iterator limits numeric optional ratio span tuple type_traits utility variant"
@@ -58,8 +58,8 @@ CLOCK_WORDS = frozenset(
         *(f"clock_read_{kind}{of}" for kind in ("", "hilo_") for of in ("device", "work_group", "sub_group")),
     }
 )
-"""Functions by which a kernel can tell one launch from another: clang's for clocks and the like, and those of
-cl_khr_kernel_clock. In CUDA the compiled code tells."""
+"""Functions by which a kernel can tell one launch from another: clang's built-ins for clocks and the like, and the
+functions of cl_khr_kernel_clock. In CUDA the compiled code tells."""
 PRAGMA_WORDS = frozenset({"_Pragma", "__pragma"})
 """Operators that could name a file, and that no tokens may be pasted to: a macro of that name would forbid its use."""
 PROTECTED = FILE_WORDS | ASM_WORDS | PRAGMA_WORDS
@@ -80,6 +80,8 @@ _TOKEN = re.compile(
 )
 """The named group that matched is the kind of the token. `stray`: a quote or a comment that does not end; `other`:
 white space and punctuation, of any length."""
+_REPLACED = {"line": "", "block": " "}
+"""The text of a comment after it was read."""
 
 
 def refuse(source: Specialised) -> Rejected | None:
@@ -108,8 +110,7 @@ def _splice(source: str) -> str:
 
 def _code(spliced: str) -> str:
     """The text without comments; a block comment is a space."""
-    pieces = {"line": "", "block": " "}
-    return "".join(pieces.get(str(token.lastgroup), token.group()) for token in _TOKEN.finditer(spliced))
+    return "".join(_REPLACED.get(str(token.lastgroup), token.group()) for token in _TOKEN.finditer(spliced))
 
 
 def _forbidden(rule: str, detail: str) -> Rejected:
@@ -164,18 +165,42 @@ def _objections(spliced: str, backend: BackendName) -> Iterator[Rejected]:
 
 
 def _of_literals(spliced: str) -> Iterator[Rejected]:
-    """Compilers differ in how they read the rest of a line with a quote that does not end."""
-    before = ""
+    """Compilers differ in how they read the rest of a line with a quote that does not end. In a branch that is
+    skipped this matters only if a comment may begin there."""
+    before, line, faults = "", 0, dict[int, str]()
     for token in _TOKEN.finditer(spliced):
-        kind, text = token.lastgroup, token.group()
+        kind, text = str(token.lastgroup), token.group()
         if kind in ("string", "char") and re.fullmatch(r"(?:u8|[uUL])?R", before):
             yield _forbidden("raw strings", "raw string literals are not accepted; write an ordinary one")
+        fault = ""
         if kind == "char" and before not in ("", "u8", "u", "U", "L"):
-            yield _forbidden("literals", f"the quote after '{before}' can be read in two ways")
+            fault = f"the quote after '{before}' can be read in two ways"
         if kind == "stray":
-            line = spliced[: token.start()].count("\n") + 1
-            yield _forbidden("literals", f"line {line} (after splicing) has a quote or comment that does not end")
+            number = spliced[: token.start()].count("\n") + 1
+            fault = f"line {number} (after splicing) has a quote or comment that does not end"
+        if fault:
+            faults.setdefault(-1 if "/*" in spliced[token.start() :].split("\n", 1)[0] else line, fault)
+        line += _REPLACED.get(kind, text).count("\n")
         before = text if kind in ("name", "number") else ""
+    skipped = _skipped(_code(spliced)) if faults else set()
+    yield from (_forbidden("literals", fault) for number, fault in faults.items() if number not in skipped)
+
+
+def _skipped(code: str) -> set[int]:
+    """The numbers of the lines between `#if 0` and the end of that branch."""
+    found, depth = set(), 0  # conditionals opened since `#if 0`, that one included
+    for number, line in enumerate(code.split("\n")):
+        word, rest = (
+            (*line.strip().removeprefix("#").split(None, 1), "", "")[:2] if line.strip()[:1] == "#" else ("", "")
+        )
+        if depth == 0:
+            depth = int((word, rest.strip()) == ("if", "0"))
+            continue
+        depth += word in ("if", "ifdef", "ifndef")
+        depth -= word == "endif" or (depth == 1 and word.startswith("el"))
+        if depth:
+            found.add(number)
+    return found
 
 
 def _of_directive(directive: str, pasting: frozenset[str], backend: BackendName) -> Iterator[Rejected]:
@@ -213,9 +238,11 @@ def _of_include(directive: str, backend: BackendName) -> Iterator[Rejected]:
         yield _forbidden("includes", f"#{directive[:60]} does not name a header literally")
         return
     header = match.group(1) or match.group(2)
-    known = header in HEADERS or header.startswith(HEADER_FOLDERS)
+    known = header in HEADERS or header in kit() or header.startswith(HEADER_FOLDERS)
     if not BACKENDS[backend].makes_cubins:
         yield _forbidden("includes", f"#include of {header[:60]}: OpenCL C needs no headers")
+    elif not known and header.startswith("kit/"):
+        yield _forbidden("includes", f"#include of {header[:60]}: the kit has {', '.join(kit())}")
     elif not known or _HEADER.fullmatch(header) is None:
         instead = f"include {STANDARD[header]}" if header in STANDARD else "write out what the kernel needs of it"
         what = f"it is not on the list of accepted headers: leave it out, or {instead}"

@@ -5,8 +5,8 @@ Owns reading the texts and files of CUDA's compilers, without a CUDA toolkit. Th
 global memory by which one launch could tell another something.
 
 PTX is the text that the compiler's front end hands to ptxas, which still unrolls, vectorises little and removes much;
-counts say how wide memory accesses are and what the kernel consists of, not how often an instruction runs. Names are
-those of the PTX ISA (NVIDIA, "Parallel Thread Execution ISA", sections 9.7.1 to 9.7.13; `.file` and `.loc` in 11.5).
+counts say how wide memory accesses are and what the kernel consists of, not how often an instruction runs. Names are as
+in the PTX ISA (NVIDIA, "Parallel Thread Execution ISA", sections 9.7.1 to 9.7.13; `.file` and `.loc` in 11.5).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class HotLine:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """sorts: number of instructions of each sort, the most frequent first; lines: those that most instructions come
-    from, the first the most."""
+    """sorts: number of instructions of each sort, the most frequent first; lines: the source lines that most
+    instructions come from, in falling order."""
 
     sorts: dict[str, int] = field(default_factory=dict)
     lines: tuple[HotLine, ...] = ()
@@ -176,7 +176,7 @@ def mark_blocks(ptx: str, file: str, entry: str) -> tuple[str, tuple[tuple[int, 
 
     file: the name of the source, as `#line` gives it; lines of other files count where they were inlined into it.
     entry: the kernel's name; other kernels, and functions that only these call, leave no marks. Raises `ValueError` for
-    what is not PTX.
+    other text than PTX.
     """
     text = _COMMENT.sub("", ptx)
     files, bodies = files_named(text, file), list(_bodies(text))
@@ -198,7 +198,7 @@ def mark_blocks(ptx: str, file: str, entry: str) -> tuple[str, tuple[tuple[int, 
 
 def _reached(text: str, bodies: Sequence[tuple[str, int, int]], entry: str) -> set[str]:
     """The functions that `entry` names in its body, or in the initial value of a variable that it names there, as calls
-    through pointers need, and those that these name in turn."""
+    through pointers need, and the functions that these name in turn."""
     outside = text
     for _, start, end in reversed(bodies):
         outside = outside[:start] + outside[end:]
@@ -320,16 +320,23 @@ def _text(code: bytes, at: int) -> str:
     return code[at : code.index(b"\0", at)].decode(errors="replace")
 
 
-def used_variables(variables: tuple[str, ...], ptx: str) -> tuple[str, ...]:
-    """The `variables` that the code uses. `ptx`: the assembly the cubin was made from.
+COMPILER_TABLES = frozenset(("__cudart_i2opi_d", "__cudart_i2opi_f", "__cudart_sin_cos_coeffs"))
+"""Constants of CUDA's own sine and cosine, which its compiler declares as variables."""
+
+
+def used_variables(variables: tuple[str, ...], ptx: str, source: str) -> tuple[str, ...]:
+    """The `variables` that the code uses. `ptx`: the assembly the cubin was made from, of `source`.
+
+    The tables of the compiler do not count, unless the source might name them itself, also by pasting tokens.
 
     The compiler keeps constants that it has folded into the code. Such a name stands once in the assembly, where it is
-    declared; one that does not stand there at all was renamed, and counts as used. So does one whose declaration is not
+    declared. A name that is missing there was renamed, and counts as used, and so does a name whose declaration is not
     found: PTX can declare a row of names by a pattern (PTX ISA, "Parameterized Variable Names").
     """
     counts = Counter(_WORD.findall(ptx))
     declared = set(_DECLARED.findall(ptx))
-    return tuple(name for name in variables if counts[name] != 1 or name not in declared)
+    tables = frozenset() if re.search(r"__cudart|##|%:%:", source) else COMPILER_TABLES
+    return tuple(name for name in variables if name not in tables and (counts[name] != 1 or name not in declared))
 
 
 def special_registers(ptx: str) -> tuple[str, ...]:

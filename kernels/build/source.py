@@ -5,10 +5,12 @@ The compiler's text is exactly the text that the user gets in the end, so a winn
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -16,7 +18,7 @@ from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, Template
 
 _INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([A-Za-z0-9_./-]+)>", re.MULTILINE)
-
+_OF_KIT = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](kit/\w+\.cuh)[>"][^\n]*', re.MULTILINE)
 
 _LITERAL = {
     "cuda_fp16.h": re.compile(r"\b__half2?\b|\bnv_half\b|\bhalf2?\s*[*&]|\bhalf2?\s+[A-Za-z_]|\(half2?\)"),
@@ -42,6 +44,22 @@ class Specialised:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+@functools.cache
+def kit() -> Mapping[str, str]:
+    """The headers of `kernels/kit` by the names under which CUDA sources include them, such as "kit/rows.cuh"."""
+    folder = Path(__file__).resolve().parents[1] / "kit"
+    return {f"kit/{file.name}": file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.cuh"))}
+
+
+def _kit_included(source: str, into: dict[str, str]) -> str:
+    """`source` with its lines that include headers of the kit left empty. into: gets the texts of these headers, each
+    behind those that it includes itself."""
+    for name in _OF_KIT.findall(source):
+        if name in kit() and name not in into:
+            into[name] = _kit_included(kit()[name], into)
+    return _OF_KIT.sub(lambda line: "" if line[1] in kit() else line[0], source)
+
+
 def literal(value: bool | int | float | str) -> str:
     """A parameter's value as macro text."""
     if isinstance(value, bool):
@@ -54,17 +72,20 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
 
     Each type name T becomes a macro for the C type, and T_IS_FLOAT16 (and so on) is defined to 1; each parameter
     but those that are `launch_only` becomes a macro of its value, so that configurations which differ in nothing else
-    have one source and one machine code. `#line` keeps the compiler's line numbers those of the template.
+    have one source and one machine code. `#line` keeps the compiler's line numbers those of the template. Headers of
+    the kit that a CUDA source includes stand in front of the macros, whose names they may use for something else.
     """
     lines = [f"// {template.name}: specialised by Tunesmith"]
+    source, of_kit = template.source, dict[str, str]()
     if BACKENDS[template.backend].makes_cubins:
+        source = _kit_included(source, of_kit)
         needed = {DTYPES[dtype].cuda_header for dtype in types.values()} - {""}
         if "_IS_" not in template.source:  # one that asks for its types by flags names none itself
             needed |= {header for header, words in _LITERAL.items() if words.search(template.source)}
         headers = sorted(needed)
         # Before the macros below: a header that has a type parameter T would not outlive `#define T float`.
-        headers += [name for name in _INCLUDED.findall(template.source) if name not in headers]
-        lines += [f"#include <{header}>" for header in headers]
+        headers += [name for name in _INCLUDED.findall(source) if name not in headers]
+        lines += [*(f"#include <{header}>" for header in headers), *of_kit.values()]
     for name, dtype in sorted(types.items()):
         lines += [f"#define {name} {DTYPES[dtype].c_names[template.backend]}", f"#define {name}_IS_{dtype.upper()} 1"]
     hidden = {parameter.name for parameter in template.parameters if parameter.launch_only}
@@ -75,7 +96,7 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     return Specialised(
         backend=template.backend,
         entry=template.entry,
-        source="\n".join(lines) + "\n" + template.source,
+        source="\n".join(lines) + "\n" + source,
         max_registers=cap or None,
         fast_math=bool(parse(template.fast_math).evaluate(names)),
     )

@@ -1,1 +1,1 @@
-"""Is a candidate right? One launch compared, a trial before timing, and the full verdict."""
+"""Is a candidate right? One launch compared, and the full verdict."""

@@ -13,7 +13,6 @@ import numpy as np
 
 from tunesmith.kernels.build.artifact import Candidate, TypesKey, types_key
 from tunesmith.kernels.build.machine_code import MarkedArtifact
-from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.launch.buffers import WorkloadData
 
 MAX_LINES_SHOWN = 12
@@ -23,8 +22,8 @@ MAX_LINES_SHOWN = 12
 @dataclass(frozen=True, slots=True)
 class Unexecuted:
     """Blocks that ran in no check. types: of the workloads they were compiled for, such as "T=float16"; count: how many
-    there are, of how many; lines: of the template's source where they stand, sorted, those that only such blocks come
-    from; shared: further such lines, which the plain kernel has too and did not run either."""
+    there are, of how many; lines: the lines of the template's source, sorted, that only such blocks come from; shared:
+    further such lines, which the plain kernel has too and did not run either."""
 
     types: str
     count: int
@@ -107,7 +106,7 @@ def launch_marked(twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[o
     if artifact.code_digest not in loaded:
         loaded[artifact.code_digest] = data.device.load_marked(artifact)
     kernel, marks = loaded[artifact.code_digest]
-    launches = bind(twin, data, {artifact.code_digest: kernel})
+    launches = data.bind(twin, {artifact.code_digest: kernel})
     if not isinstance(launches, list):
         return frozenset()
     data.restore_set(0, 0)

@@ -144,14 +144,14 @@ def plan(
 def small_workload(task: Task, workloads: Sequence[Workload], most_bytes: float = SMALL_BYTES) -> Workload:
     """The smallest of `workloads`, or where that has more than `most_bytes` of arrays, one like it with its largest
     sizes halved as often as it takes, as far as the task allows."""
-    made = smallest = min(workloads, key=lambda one: _array_bytes(task, one))
+    made = smallest = min(workloads, key=lambda one: array_bytes(task, one))
     halved = [name for name in sorted(extents(task, workloads)) if smallest.sizes[name] > 1]
-    while _array_bytes(task, made) > most_bytes and halved:
+    while array_bytes(task, made) > most_bytes and halved:
         largest = max(halved, key=lambda name: made.sizes[name])
         sizes = {**made.sizes, largest: made.sizes[largest] // 2}
         name = "x".join(map(str, sizes.values())) + " (made smaller)"
         smaller = smallest.model_copy(update={"sizes": sizes, "name": name})
-        if _array_bytes(task, smaller) < _array_bytes(task, made) and _allows(task, smaller):
+        if array_bytes(task, smaller) < array_bytes(task, made) and _allows(task, smaller):
             made = smaller
         if made is not smaller or sizes[largest] == 1:
             halved.remove(largest)
@@ -166,8 +166,8 @@ def extents(task: Task, workloads: Sequence[Workload]) -> frozenset[str]:
     for workload, name in itertools.product(workloads, workloads[0].sizes):
         doubled = workload.model_copy(update={"sizes": {**workload.sizes, name: 2 * workload.sizes[name]}})
         for argument in task.arguments:
-            before, after = (_array_bytes(task, one, (argument,)) for one in (workload, doubled))
-            counts = argument.role != "in" or before >= EXTENT_SHARE * _array_bytes(task, workload)
+            before, after = (array_bytes(task, one, (argument,)) for one in (workload, doubled))
+            counts = argument.role != "in" or before >= EXTENT_SHARE * array_bytes(task, workload)
             if counts and 0 < EXTENT_GROWTH * before <= after < math.inf:
                 found.add(name)
     return frozenset(found)
@@ -178,7 +178,7 @@ def _by_gain(shapes: Shapes, steps: Sequence[Step]) -> list[Step]:
     gain of a step only shrinks, so that a queue with outdated gains suffices (Minoux, "Accelerated greedy algorithms
     for maximizing submodular set functions", 1978)."""
     pairs = [step.pairs for step in steps]
-    costs = [1 + FULL_STEP_COST * _array_bytes(shapes.task, step.workload) / shapes.cheap[0] for step in steps]
+    costs = [1 + FULL_STEP_COST * shapes.share(step.workload) for step in steps]
     queue = [(-len(of_step) / cost, at) for at, (of_step, cost) in enumerate(zip(pairs, costs, strict=True))]
     heapq.heapify(queue)
     covered: set[tuple[object, object]] = set()
@@ -260,7 +260,7 @@ def derived_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) ->
     ]
     for position, row in enumerate(left_out):
         add({**dict.fromkeys(factors, 0), **row}, position)
-    return sorted(made.values(), key=lambda step: _array_bytes(task, step.workload))
+    return sorted(made.values(), key=lambda step: array_bytes(task, step.workload))
 
 
 def reaching_steps(
@@ -298,10 +298,10 @@ def _near_steps(shapes: Shapes, types: Mapping[str, str]) -> list[Step]:
     """The task's own shapes with each size in turn one more, the largest first: a path for large arrays has its own way
     with what no vector divides."""
     task, found = shapes.task, dict[str, Step]()
-    for own in sorted(shapes.own, key=lambda one: _array_bytes(task, one), reverse=True):
+    for own in sorted(shapes.own, key=lambda one: array_bytes(task, one), reverse=True):
         for turn, (name, size) in enumerate(own.sizes.items()):
             workload = _resized(own, own.sizes | {name: size + 1}, types, "near")
-            if _array_bytes(task, workload) <= MAX_NEIGHBOUR_BYTES[shapes.kind] and _allows(task, workload):
+            if array_bytes(task, workload) <= MAX_NEIGHBOUR_BYTES[shapes.kind] and _allows(task, workload):
                 found.setdefault(workload.name, shapes.step(workload, turn))
     return list(found.values())[:MAX_NEIGHBOUR_STEPS]
 
@@ -363,13 +363,12 @@ class Shapes:
         self.task, self.kind, self.like, self.seed = task, limits.kind, like, seed
         self.own = _of_kind(task, limits)
         self.extents = extents(task, self.own)
-        self._requirements: dict[tuple[object, ...], list[str]] = {}
-        self._costs: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._known: dict[tuple[object, ...], tuple[list[str], float, float]] = {}
         self._related_sizes: dict[tuple[object, ...], list[dict[str, int]]] = {}
-        smallest = min(self.own, key=lambda one: _array_bytes(task, one))
+        smallest = min(self.own, key=lambda one: array_bytes(task, one))
         operations = _number(lambda: task.flops_of(smallest))
         self.cheap = MAX_BYTES[limits.kind], MAX_FLOPS[limits.kind]
-        self.most = max(self.cheap[0], _array_bytes(task, smallest)), max(self.cheap[1], operations)
+        self.most = max(self.cheap[0], array_bytes(task, smallest)), max(self.cheap[1], operations)
         known = {dtype for dtype, one in DTYPES.items() if limits.backend in one.c_names}
         distinct = dict.fromkeys(tuple(workload.types.items()) for workload in task.workloads)
         self.types = [dict(types) for types in distinct if {dtype for _, dtype in types} <= known]
@@ -426,6 +425,16 @@ class Shapes:
         larger = [one for one in (*reversed(STEPS_DOWN), most) if size < one <= most]
         return [*(one for one in STEPS_DOWN if one < size), *larger]
 
+    def share(self, workload: Workload) -> float:
+        """What a workload costs of what is cheap; without `flops` as if a result took all inputs that do not grow."""
+        operations = _number(lambda: self.task.flops_of(workload))
+        if not operations:
+            grown = {name for one in self.task.outputs for text in one.shape for name in parse(text).names}
+            alone = _resized(workload, {**workload.sizes, **dict.fromkeys(grown & self.extents, 1)}, workload.types, "")
+            read = [array_bytes(self.task, alone, (one,)) for one in self.task.arguments if one.role == "in"]
+            operations = array_bytes(self.task, workload, self.task.outputs) * max(read, default=1)
+        return max(array_bytes(self.task, workload) / self.cheap[0], operations / self.cheap[1])
+
     def allow_long(self, number: int) -> bool:
         """Whether some extent may be `number` and one more where the others are 1."""
         small = self.like.sizes | dict.fromkeys(self.extents, 1)
@@ -435,19 +444,20 @@ class Shapes:
 
     def _broken(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> list[str]:
         """The task's requirements that do not hold, or cannot be computed."""
-        key = (*sizes.values(), *types.values())
-        if key not in self._requirements:
-            workload = _resized(self.like, sizes, types, "")
-            broken = [text for text in self.task.requires if not _allows(self.task, workload, text)]
-            self._requirements[key] = broken
-        return self._requirements[key]
+        return self._judged(sizes, types)[0]
 
     def _costs_at_most(self, most: tuple[float, float], sizes: Mapping[str, int], types: Mapping[str, str]) -> bool:
-        key = (*sizes.values(), *types.values())
-        if key not in self._costs:
-            workload = _resized(self.like, sizes, types, "")
-            self._costs[key] = _array_bytes(self.task, workload), _number(lambda: self.task.flops_of(workload))
-        return self._costs[key][0] <= most[0] and self._costs[key][1] <= most[1]
+        _, moved, done = self._judged(sizes, types)
+        return moved <= most[0] and done <= most[1]
+
+    def _judged(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> tuple[list[str], float, float]:
+        """`_broken`, bytes and operations of made-up sizes."""
+        task, key = self.task, (*sizes.values(), *types.values())
+        if key not in self._known:
+            made = _resized(self.like, sizes, types, "")
+            broken = [text for text in (*task.requires, *task.conditions) if not _allows(task, made, text)]
+            self._known[key] = broken, array_bytes(task, made), _number(lambda: task.flops_of(made))
+        return self._known[key]
 
 
 def _resized(like: Workload, sizes: Mapping[str, int], types: Mapping[str, str], origin: str) -> Workload:
@@ -460,11 +470,8 @@ def _of_kind(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
 
 
 def _allows(task: Task, workload: Workload, requirement: str | None = None) -> bool:
-    """Whether the task's `requires`, or one of them, hold for made-up sizes; not where they cannot be computed."""
-    try:
-        return task.allows(workload, requirement)
-    except TunesmithError:
-        return False
+    """Whether all that a task requires, or one such text, holds for made-up sizes; not where it cannot be computed."""
+    return _number(lambda: task.allows(workload, requirement)) is True
 
 
 def _number(compute: Callable[[], float]) -> float:
@@ -475,7 +482,7 @@ def _number(compute: Callable[[], float]) -> float:
         return math.inf
 
 
-def _array_bytes(task: Task, workload: Workload, arguments: Sequence[Argument] | None = None) -> float:
+def array_bytes(task: Task, workload: Workload, arguments: Sequence[Argument] | None = None) -> float:
     """Bytes of all arrays, or of those among `arguments`."""
     arrays = [one for one in arguments or task.arguments if one.role != "scalar"]
     return _number(

@@ -19,7 +19,6 @@ from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDe
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.compare import Deviation, check_surroundings, measure_set
 from tunesmith.kernels.check.plan import Step
-from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.contents import COMPARABLE, HEAVY
 from tunesmith.kernels.launch.reference import Prepared
@@ -41,11 +40,11 @@ HEAVY_FACTOR = 8.0
 """The same for the largest error on contents of which a few elements have it (`HEAVY`)."""
 LONG_FACTOR = 16.0
 """The same on sizes beyond the task's own, as far as they are longer: sums on tensor cores, which cut bits off, lose in
-proportion to their length, and those of FMAs to its root."""
+proportion to their length, and sums of FMAs to its root."""
 ACCURACY_FREE = 0.25
 """Root mean square error, as a share of the tolerance, below which no comparison with the baseline is made."""
 ACCURACY_ELEMENTS = 4096
-"""Elements of an output below which the root mean square says little: it is that of a few roundings."""
+"""Elements of an output below which the root mean square says little, as it comes of a few roundings."""
 
 
 Measured = WrongResult | dict[str, Deviation]
@@ -151,7 +150,7 @@ def verify(
     if isinstance(measured, Skipped):
         return measured
     try:
-        launches = bind(candidate, data, loaded)
+        launches = data.bind(candidate, loaded)
         if not isinstance(launches, list):
             return launches
         return _StepLaunches(launches, data, step, measured).verdict()
@@ -181,7 +180,7 @@ def measure_baseline(
 
 def _deviations(baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]) -> Standard | str:
     """The baseline's deviations on each variant of the contents, or why it is not right. Raises `DeviceError`."""
-    launches = bind(baseline, data, loaded)
+    launches = data.bind(baseline, loaded)
     if not isinstance(launches, list):
         return str(launches)
     allowed = {argument.name: 1.0 if step.own else math.inf for argument in data.task.outputs}
@@ -206,7 +205,7 @@ def time_baseline(baseline: Candidate, step: Step, data: WorkloadData, loaded: d
     """Seconds of a launch, whose result nobody looks at; 0 where there is none. Raises `DeviceError`."""
     if infeasible_on(baseline.template, baseline.config, step.workload, data.device.limits) is not None:
         return 0.0
-    launches = bind(baseline, data, loaded)
+    launches = data.bind(baseline, loaded)
     if not isinstance(launches, list):
         return 0.0
     data.restore_set(0, 0)
@@ -376,8 +375,8 @@ def launch_at_edges(
 ) -> bool:
     """One launch of `candidate` on set 0 with the arguments `arrays` at the edge of memory, and nothing else that can
     be reached from them; other arrays lie as in every step. False where the device has no such memory. loaded: see
-    `tunesmith.kernels.check.trial.bind`. Raises `DeviceError` where the launch fails; on a CPU the process dies."""
-    launches = bind(candidate, data, loaded)
+    `WorkloadData.bind`. Raises `DeviceError` where the launch fails; on a CPU the process dies."""
+    launches = data.bind(candidate, loaded)
     if not isinstance(launches, list):
         return False
     data.restore_set(0, 0)

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.backends import Device, OutOfDeviceMemory
+from tunesmith.kernels.backends import BoundLaunch, Device, OutOfDeviceMemory
+from tunesmith.kernels.build.artifact import Candidate, types_key, undeclared_state
 from tunesmith.kernels.launch.contents import DEFINED, Contents, draw_variants
 from tunesmith.kernels.launch.reference import (
     VARIANTS,
@@ -27,8 +28,10 @@ from tunesmith.kernels.launch.reference import (
     original_results,
     values_of,
 )
+from tunesmith.kernels.outcome import Outcome
+from tunesmith.kernels.space import compiler_rejection
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import Argument, Task, Workload
+from tunesmith.kernels.spec.task import Argument, Task, Workload, geometry
 
 ALIGNMENT = 512
 """Bytes; unless the caller says otherwise, every array starts at a multiple, as where a program allocates it."""
@@ -44,7 +47,7 @@ FLOAT32_ROUNDING = 2.0**-23
 ROUNDING_ATTEMPTS = 3
 """Repetitions of it, as changes can cancel: of sums of two products that cancel, one in 100,000 remains."""
 MAX_DRAWN_CHANGES = 1_000_003
-"""Changes that are drawn for an array, which repeats them: a prime, so that no row holds those of another."""
+"""Changes that are drawn for an array, which repeats them: a prime, so that no two rows hold the same changes."""
 ROUNDING_FACTOR = 16.0
 """Error of a result that is accepted, in multiples of what such changes make: sums in another order, exponentials of
 large arguments."""
@@ -96,7 +99,7 @@ class WorkloadData:
     """Everything a launch on `workload` needs, on `device`, drawn from `seed` as `kind` says.
 
     sets: how many sets of buffers there are, as many as cold caches need or `max_sets`; set_bytes: bytes of one;
-    touched_bytes: those that a launch reads or writes, at least, by what the task says of its traffic.
+    touched_bytes: the least bytes that a launch reads or writes, by the task's account of its traffic.
     alignment: bytes that arrays start at multiples of, or as many as the device needs, where that is more; where they
     lie is drawn from `layout_seed`, anew for each object. prepared: the contents and the expected results, where they
     were made before; else they are made here, and the reference is called. `max_bytes` bounds the device memory taken.
@@ -123,8 +126,8 @@ class WorkloadData:
         self.layout_seed = secrets.randbits(64)
         arranging = np.random.default_rng(self.layout_seed)
         self.places, self.set_bytes = self._arranged(arranging)
-        # Around arrays mostly a NaN of 16 bits and more, which shows a kernel that multiplies by zero what it reads
-        # beside an array; otherwise any byte.
+        # Around arrays mostly a NaN of 16 bits and more, which shows a kernel that reads beside an array and multiplies
+        # by zero; otherwise any byte.
         self._zone = _nan_bytes(arranging) if arranging.random() < 0.75 else (int(arranging.integers(1, 256)),)
         # In outputs a NaN that computing does not give, of fewer than 16 bits that of the data type.
         self._poison = {
@@ -382,3 +385,17 @@ class WorkloadData:
             memo["buffer", name] = self.device.allocate(results.nbytes)
             self.device.write(memo["buffer", name], np.ascontiguousarray(results).view(np.uint8))
         return memo["buffer", name]
+
+    def bind(self, candidate: Candidate, loaded: dict[str, object]) -> list[BoundLaunch] | Outcome:
+        """The launches of `candidate` on each set, or why it cannot be launched. loaded: kernels of this device by the
+        digest of their machine code, to which this one is added. Raises `DeviceError`."""
+        artifact = candidate.artifacts[types_key(self.workload)]
+        shape = geometry(candidate.template, candidate.config, self.workload)
+        rejected = undeclared_state(candidate.template, artifact)
+        rejected = rejected or compiler_rejection(self.device.limits, shape, artifact.resources)
+        if rejected is not None:
+            return rejected
+        if artifact.code_digest not in loaded:
+            loaded[artifact.code_digest] = self.device.load(artifact)
+        kernel = loaded[artifact.code_digest]
+        return [BoundLaunch(kernel, shape, self.arguments(index)) for index in range(self.sets)]

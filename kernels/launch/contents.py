@@ -1,4 +1,4 @@
-"""The contents of buffers: those that a task declares, and others that a candidate must be right on as well.
+"""The contents of buffers: a task's declared ones, and others that a candidate must be right on as well.
 
 Owns the kinds of contents (`KINDS`), which of them a task has, and drawing them in an array's own precision. A search
 visit uses the task's own; the full verdict (`tunesmith.kernels.check.verify`) goes through all kinds.
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.kernels.spec.dtypes import DTYPES, DataType
-from tunesmith.kernels.spec.task import Fill, Special, Task, Workload
+from tunesmith.kernels.spec.task import ORDERED, Fill, Special, Task, Workload
 
 RANDOM_BLOCK = (1 << 22) - 3
 """Elements drawn at random; larger arrays hold further copies, each turned by an offset of its own (`spread`)."""
@@ -54,7 +54,7 @@ class _Floats:
 
     def as_declared(self, kind: str = "") -> NDArray[Any]:
         """Without special values. kind: of the fill, where it is not the declared one."""
-        match kind or self.declared.kind:
+        match kind or self.declared.distribution:
             case "constant":
                 return self.constant(self.mean)
             case "normal":
@@ -117,7 +117,7 @@ DEFINED = ("task", "edges", "nans")
 """Where a NaN of the reference counts as its result. Under other kinds a NaN comes of arithmetic that the task does not
 speak of, such as infinity less infinity, and an element that should be one may be anything."""
 HEAVY = ("outliers", "heavy_tails", "sorted")
-"""Where the largest rounding errors are those of a few elements, in which large terms or partial sums happen to cancel:
+"""Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel:
 an order of a sum that is as good as another has several times its largest error, and so do tensor cores, which cut off
 the bits that an FMA rounds."""
 COMPARABLE = tuple(kind for kind in KINDS if kind not in (*HEAVY, "ties"))
@@ -163,35 +163,45 @@ def draw_variants(xp: Any, task: Task, workload: Workload, contents: Contents, c
     key = [contents.seed, list(KINDS).index(contents.kind), *workload.name.encode()]
     arrays = [argument for argument in task.arguments if argument.role in ("in", "inout")]
     shapes = {argument.name: task.shape_of(argument, workload) for argument in arrays}
+    fills = {argument.name: argument.fill.at(workload) for argument in arrays}
     drawn: list[dict[str, Any]] = []
     for variant in range(count):
         rng, inputs = np.random.default_rng([*key, variant]), {}
         for argument in arrays:
             dtype, shape = task.dtype_of(argument, workload), shapes[argument.name]
-            block = draw(contents, argument.fill, shape, dtype, rng, variant)
+            block = draw(contents, fills[argument.name], shape, dtype, rng, variant)
             inputs[argument.name] = spread(xp, xp.asarray(block.view(DTYPES[dtype].array)), math.prod(shape), rng)
         drawn.append(inputs)
     if count > 1 and contents.kind != "constant" and arrays:
         rng = np.random.default_rng([*key, count])
         change = contents.change or CHANGES[int(rng.integers(len(CHANGES)))]
         if change != "all":
-            _keep_part(xp, shapes, drawn[0], drawn[1], change, rng)
+            _keep_part(xp, shapes, fills, drawn[0], drawn[1], change, rng)
     return drawn
 
 
 def _keep_part(
     xp: Any,
     shapes: Mapping[str, tuple[int, ...]],
+    fills: Mapping[str, Fill],
     first: Mapping[str, Any],
     second: dict[str, Any],
     change: str,
     rng: np.random.Generator,
 ) -> None:
     """Has the second variant differ from the first by no more than `change` says (see `Contents`): a kernel that looks
-    at a part of its data, and leaves what is there when that part is right, is wrong elsewhere."""
+    at a part of its data, and leaves the result of another launch where that part is right, is wrong elsewhere. An
+    array with an order differs in the whole, or two neighbours change places, or become equal to keep the order."""
     chosen = int(rng.integers(len(shapes)))
     for number, (name, shape) in enumerate(shapes.items()):
         kept = first[name].copy()
+        if fills[name].kind in ORDERED:
+            if change == "few" and number == chosen and (row := shape[-1]) > 2:
+                at = int(rng.integers(kept.size // row)) * row + int(rng.integers(1, row - 1))
+                pair = kept[at - 1 : at + 1].copy()
+                kept[at - 1 : at + 1] = pair[::-1] if fills[name].kind == "permutation" else pair[:1]
+            second[name] = kept if change == "few" else second[name]
+            continue
         last = shape[-1] if len(shape) > 1 else 1
         last *= -(-kept.size // last // MAX_ROWS)
         rows = kept.size // last
@@ -212,15 +222,46 @@ def _keep_part(
 def draw(
     contents: Contents, declared: Fill, shape: tuple[int, ...], dtype: str, rng: np.random.Generator, variant: int = 0
 ) -> NDArray[Any]:
-    """The elements of an array of `shape` whose task declares `declared`, flat, in the storage type.
+    """The elements of an array of `shape` whose task declares `declared` (as of `Fill.at`), flat, in the storage type.
 
-    Of a larger array, `RANDOM_BLOCK` elements, which are meant for `spread`.
+    Of a larger array, `RANDOM_BLOCK` elements, which are meant for `spread`, but for those that keep an order.
     """
-    count, row = min(math.prod(shape), RANDOM_BLOCK), shape[-1] if shape else 1
-    if DTYPES[dtype].is_float:
-        values = KINDS[contents.kind](_Floats(declared, count, row, dtype, rng, variant))
-        return DTYPES[dtype].from_float(values)
-    return _integers(contents.kind, declared, count, row, DTYPES[dtype], rng, variant)
+    kind, row, count = contents.kind, shape[-1] if shape else 1, math.prod(shape)
+    count = count if declared.kind in ORDERED else min(count, RANDOM_BLOCK)
+    if declared.kind in ("permutation", "offsets"):
+        last = None if declared.kind == "permutation" else round(declared.mean + declared.scale)
+        return _indices(kind, count // row, row, last, rng, variant).astype(DTYPES[dtype].storage).reshape(-1)
+    if not DTYPES[dtype].is_float:
+        values = _integers(kind, declared, count, row, DTYPES[dtype], rng, variant)
+        return _sorted(values, row) if declared.kind == "sorted" else values
+    floats = _Floats(declared, count, row, dtype, rng, variant)
+    bounded = declared.high is not None
+    values = KINDS["task" if kind == "nans" and (bounded or declared.kind == "sorted") else kind](floats)
+    if bounded:
+        inside = np.clip(values, *(floats.precision(declared.mean + sign * declared.scale) for sign in (-1, 1)))
+        values = np.where(np.isin(values, [one.value for one in declared.special]), values, inside)
+    return DTYPES[dtype].from_float(_sorted(values, row) if declared.kind == "sorted" else values)
+
+
+def _indices(kind: str, rows: int, row: int, last: int | None, rng: np.random.Generator, variant: int) -> NDArray[Any]:
+    """`rows` permutations of `row` elements, or offsets that end with `last`. Of a permutation, nothing moves under
+    "zeros", and all is in order or reversed under "sorted". Of offsets, the steps are equal under "constant", grow or
+    shrink under "sorted", and all but one, the last or one at random, are 0 under "zeros" and "heavy_tails"."""
+    steps = np.broadcast_to(np.arange(row), (rows, row))
+    if last is None:
+        ordered = steps[:, ::-1] if kind == "sorted" and variant else steps
+        return ordered if kind in ("zeros", "sorted") else rng.permuted(steps, axis=1)
+    match kind:
+        case "constant" | "sorted":
+            share = steps / max(1, row - 1)
+            bent = share if kind == "constant" else 1 - (1 - share) ** 2 if variant else share**2
+            offsets = (last * bent).astype(np.int64)
+        case "heavy_tails" | "zeros":
+            offsets = last * (steps > (row if kind == "zeros" else rng.integers(max(1, row - 1), size=(rows, 1))))
+        case _:
+            offsets = np.sort(rng.integers(0, last, (rows, row), endpoint=True), axis=1)
+    offsets[:, 0], offsets[:, -1] = 0, last
+    return offsets
 
 
 def spread(xp: Any, block: Any, count: int, rng: np.random.Generator) -> Any:
@@ -238,11 +279,11 @@ def spread(xp: Any, block: Any, count: int, rng: np.random.Generator) -> Any:
 def _integers(
     kind: str, declared: Fill, count: int, row: int, dtype: DataType, rng: np.random.Generator, variant: int
 ) -> NDArray[Any]:
-    """Whole numbers within what the task declares, as they may be indices; where it declares nothing, of the whole
-    type, or of so much of it that sums of thousands are no larger than the type."""
+    """Whole numbers within the range that the task declares, as they may be indices; where it declares none, within
+    the type's, or within a part of it that keeps sums of thousands of them in the type."""
     storage = dtype.storage
     low, high = map(int, dtype.span)
-    match declared.kind:
+    match declared.distribution:
         case "uniform":
             first, last = (max(low, min(round(declared.mean + sign * declared.scale), high)) for sign in (-1, 1))
             values = rng.integers(first, last, count, np.int64 if low else np.uint64, endpoint=True)
@@ -254,11 +295,12 @@ def _integers(
     values = _with(declared.special, values.astype(storage), rng)
     if kind not in WHOLE or kind == "task" or not count:
         return values
-    if declared == Fill():
+    whole = declared in (Fill(), Fill(kind="sorted"))
+    if whole:
         # Five eighths of the bits: 20 of 32.
         most = EXACT if kind in ("uniform", "heavy_tails") else 1 << dtype.size * 5
         low, high = max(low, -most), min(high, most)
-    elif declared.kind == "uniform":
+    elif declared.distribution == "uniform":
         low, high = first, last
     else:
         low, high = int(values.min()), int(values.max())
@@ -270,12 +312,12 @@ def _integers(
             return np.full(count, low + (high - low) * (3 + variant) // 5, storage)
         case "zeros":
             return np.full(count, max(low, min(0, high)), storage)
-    if kind != "sorted" or declared == Fill():
+    if kind != "sorted" or whole:
         values = rng.integers(low, high, count, np.int64 if low < 0 else np.uint64, endpoint=True).astype(storage)
     return _sorted(values, row, variant) if kind == "sorted" else values
 
 
-def _sorted(values: NDArray[Any], row: int, variant: int) -> NDArray[Any]:
+def _sorted(values: NDArray[Any], row: int, variant: int = 0) -> NDArray[Any]:
     """Whole rows sorted, upwards in the first variant."""
     whole = values.size // row * row
     rows = np.sort(values[:whole].reshape(-1, row), axis=1)

@@ -1,4 +1,4 @@
-"""A task's reference: calling it, what it gets, what must come back, and which arithmetic errors it meets.
+"""A task's reference: calling it, its arguments and results, and the arithmetic errors that it meets.
 
 A reference is Python on NumPy or PyTorch, or the original kernel itself. Owns the text of it that takes NumPy arrays
 whatever its framework (worker processes and `best/` get that text), the results that are expected of a kernel, and
@@ -178,8 +178,10 @@ def load_reference(task: Task) -> None:
 
 
 def where_of(task: Task, workload: Workload) -> str:
-    """The subject of sentences about the reference."""
-    return f"Task {task.name}, workload {workload.name}: the reference {task.reference_name}"
+    """The subject of sentences about the reference, which tell sizes that were made up from those of the task."""
+    own, why = workload in task.workloads, "; rule them out by `requires` if no caller has them"
+    chosen = "" if own else f" (sizes that Tunesmith chose, to try others than the task's{why})"
+    return f"Task {task.name}, workload {workload.name}{chosen}: the reference {task.reference_name}"
 
 
 def scalars_of(task: Task, workload: Workload, changed: Mapping[str, float] = MappingProxyType({})) -> dict[str, float]:
@@ -318,9 +320,9 @@ def _outside(
 ) -> str:
     """Why the arithmetic `errors` put the contents outside of the contract; empty where they do not.
 
-    A changed scalar that makes the reference divide by zero, which it does not with the task's own, is one that nobody
-    would pass. Errors on drawn arrays count where they reach the results: a reference may overflow on the way to a
-    sigmoid, or choose by `where`. Arrays that hold infinities or NaN cause errors of their own, not the scalar's.
+    Nobody would pass a changed scalar that makes the reference divide by zero where the task's own does not. Errors on
+    drawn arrays count where they reach the results: a reference may overflow on the way to a sigmoid, or choose by
+    `where`. Arrays that hold infinities or NaN cause errors of their own, not the scalar's.
     """
     sentence = f"{where_of(task, workload)} meets an arithmetic error of its own"
     if changed and errors & {DIVIDE, INVALID}:

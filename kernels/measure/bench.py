@@ -1,5 +1,9 @@
 """A bench: one device, one task, and every candidate that is put on it to be checked and timed, alone (`visit`) or
-beside the baseline and opponents (`compare`)."""
+beside the baseline and opponents (`compare`).
+
+Restore, launch once, check, run the sequence that will be timed once and check again; after timing, exchange the inputs
+of a set, run the timed sequence on it once more, and check that too.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import contextlib
 import math
 import re
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,12 +21,11 @@ import numpy as np
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.telemetry import Telemetry, harmful, open_telemetry
-from tunesmith.kernels.backends import Device, DeviceError, OutOfDeviceMemory, open_device
-from tunesmith.kernels.build.artifact import Artifact, Candidate
-from tunesmith.kernels.check.compare import warm_up
-from tunesmith.kernels.check.trial import Checked, load_again, prepare, recheck
+from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory, open_device
+from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.check.compare import measure_set, warm_up
 from tunesmith.kernels.launch.buffers import WorkloadData
-from tunesmith.kernels.launch.rotation import Rotation
+from tunesmith.kernels.launch.rotation import Rotation, window_for
 from tunesmith.kernels.measure.energy import BATCH_SECONDS, measure_energy
 from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Rival, forget_compiled, prepare_opponent
 from tunesmith.kernels.measure.roofs import measure_roofline
@@ -34,7 +38,7 @@ from tunesmith.kernels.measure.timing import (
     interleaved,
     sample_until,
 )
-from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measured, Outcome, describe
+from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measured, Outcome, WrongResult, describe
 from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
 
 MEMORY_SHARE = 0.7
@@ -50,6 +54,8 @@ MAX_THROTTLED_REPEATS = 2
 """Repetitions of a measurement under throttling, after which it is kept and marked."""
 COMPARISON_SAMPLE_FACTOR = 13
 """Duration of a comparison's samples over a search's: about 2 ms with CUDA."""
+SAMPLE_LENGTH_TOLERANCE = (0.7, 2.0)
+"""A sample's duration over the duration that was asked for: the sequence of one outside is captured anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,68 @@ class ComparisonRequest:
     floor: float = 0.0
     energy_seconds: float = 0.0
     opponents: Sequence[Rival] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A candidate that passed the check, ready to be timed. errors: the largest deviation per output, as a share of the
+    tolerance."""
+
+    artifact: Artifact
+    rotation: Rotation
+    launches: Sequence[BoundLaunch]
+    errors: dict[str, float]
+
+
+def _check(candidate: Candidate, data: WorkloadData, sample_seconds: float) -> Checked | Outcome:
+    """Loads and checks `candidate`: one launch alone, then launches of the kind that will be timed. Which set the lone
+    launch takes depends on the candidate alone, so that a verdict does not depend on what ran before. sample_seconds:
+    how long a timed sample should last."""
+    device = data.device
+    window_of = partial(window_for, sets=data.sets, sample_seconds=sample_seconds, rounds=device.has_graph_overhead)
+    artifact = candidate.artifacts[types_key(data.workload)]
+    alone = zlib.crc32(artifact.digest.encode()) % data.sets
+    try:
+        launches = data.bind(candidate, {})
+        if not isinstance(launches, list):
+            return launches
+        data.restore()
+        seconds = device.once(launches[alone])
+        if isinstance(first := measure_set(data, alone), WrongResult):
+            return first
+        # Nothing else has run. What it wrote astray red zones tell, and farther off `tunesmith.kernels.check.verify`.
+        data.restore_set(alone, data.held(alone))
+        rotation = Rotation(device, launches, window_of(seconds), alone)
+        last = rotation.run_first()
+        # A sample says more exactly than a lone launch how many launches make one of the wanted length.
+        window = window_of(rotation.lasted / rotation.window)
+        shortest, longest = SAMPLE_LENGTH_TOLERANCE
+        if window != rotation.window and not shortest <= rotation.lasted / sample_seconds <= longest:
+            rotation = Rotation(device, launches, window, alone)
+            data.restore()
+            last = rotation.run_first()
+        # Launches that are timed are launches that were checked: the last of the first sample must be right too.
+        if isinstance(again := measure_set(data, last), WrongResult):
+            return again
+    except DeviceError as error:
+        return LaunchFailed(str(error), sticky=error.sticky)
+    errors = {name: max(one.largest, again[name].largest) for name, one in first.items()}
+    return Checked(artifact, rotation, launches, errors)
+
+
+def _recheck(checked: Checked, data: WorkloadData) -> WrongResult | None:
+    """After timing: do the timed launches still do the work? One set gets other inputs, while it keeps the outputs of
+    an earlier launch, and the sequence that was timed last runs again. A kernel that skips its work when it finds an
+    output, or repeats one, is wrong here. Raises `DeviceError`."""
+    index = checked.rotation.last_set
+    if not data.exchange_inputs(index):
+        return None
+    checked.rotation.run_again()
+    if not isinstance(found := measure_set(data, index), WrongResult):
+        return None
+    if found.reason not in ("mismatch", "unwritten"):
+        return found
+    return replace(found, reason="stale_output", detail=f"timed again after the inputs had changed, {found.detail}")
 
 
 class Bench:
@@ -152,7 +220,7 @@ class Bench:
                 functions[at] = prepare_opponent(made, data, seconds)
                 continue
             kernel = made.made if isinstance(made, KernelRival) else made
-            match prepare(kernel, data, seconds) if isinstance(kernel, Candidate) else kernel:
+            match _check(kernel, data, seconds) if isinstance(kernel, Candidate) else kernel:
                 case Checked() as checked:
                     kernels[at] = checked
                 case outcome:
@@ -165,7 +233,7 @@ class Bench:
         energies = {
             at: self._energy(kernels[at].rotation, request.energy_seconds) for at in range(len(own)) if at in kernels
         }
-        failed |= {at: wrong for at, one in kernels.items() if (wrong := recheck(one, data)) is not None}
+        failed |= {at: wrong for at, one in kernels.items() if (wrong := _recheck(one, data)) is not None}
         if 0 in failed:
             return failed[0]
 
@@ -202,8 +270,16 @@ class Bench:
         def load(at: int) -> Rotation:
             if at in loaders:
                 return loaders[at]()
-            kernels[at] = load_again(kernels[at], data)
-            return kernels[at].rotation
+            checked = kernels[at]
+            # The same launches, on the sets where they lie now, with the code loaded anew where that is cheap.
+            kernel = self.device.load(checked.artifact) if self.device.loads_quickly else checked.launches[0].kernel
+            launches = [
+                replace(launch, kernel=kernel, arguments=data.arguments(index))
+                for index, launch in enumerate(checked.launches)
+            ]
+            rotation = checked.rotation.again(launches)
+            kernels[at] = replace(checked, rotation=rotation, launches=launches)
+            return rotation
 
         positions = sorted((*kernels, *loaders))
         layouts = np.random.default_rng([self.seed, *data.workload.name.encode()])
@@ -233,7 +309,7 @@ class Bench:
         data = self._data(workload)
         asks_to_keep = ASKS_TO_KEEP.search(candidate.template.source) is not None
         others_kept, self._lines_kept = self._lines_kept, self._lines_kept or asks_to_keep
-        checked = prepare(candidate, data, self.device.sample_seconds)
+        checked = _check(candidate, data, self.device.sample_seconds)
         if not isinstance(checked, Checked):
             return checked
         # Not before every measurement: after some resets each launch of the process takes 0.2 to 0.35 us longer on an
@@ -253,7 +329,7 @@ class Bench:
             if not throttled or attempt == MAX_THROTTLED_REPEATS:
                 break
         energy = self._energy(rotation, precision.energy_seconds)
-        if (wrong := recheck(checked, data)) is not None:
+        if (wrong := _recheck(checked, data)) is not None:
             return wrong
         return self._implausible(estimate, precision.floor, data) or Measured(
             seconds=estimate.median,

@@ -76,7 +76,7 @@ def prepare_opponent(
     device, traits = data.device, BACKENDS[data.device.limits.backend]
     known = traits.frameworks
     if opponent.framework not in known or (device.limits.kind == "gpu" and traits.on_host):
-        return f"functions of {opponent.framework} do not run on this device, only those of {', '.join(known)}"
+        return f"functions of {opponent.framework} do not run on this device; functions of {', '.join(known)} do"
     try:
         calls = _Calls(opponent, data)
         data.restore()

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Fill, Task, Tolerance, Workload
 from tunesmith.kernels.spec.template import BackendName, LaunchGeometry, Template
+from tunesmith.kernels.spec.validation import validate_task
 
 WHERE = "tune_kernel"
 
@@ -91,10 +93,11 @@ def task_from(
     grid: Sequence[str | int] | None = None,
     block: Sequence[str | int] | None = None,
     tolerance: Mapping[str, tuple[float, float]] | None = None,
+    fills: Mapping[str, Any] = MappingProxyType({}),
 ) -> Task:
     """The task. examples: for each workload NumPy arrays by name, outputs included, and scalars; reference: its text,
     function and framework; grid, block: of the launch, where the code does not tell; tolerance: rtol and atol by data
-    type or output. Raises `SourceError`."""
+    type or output; fills: of arrays, as `Fill` has them, instead of the examples' range. Raises `TunesmithError`."""
     if grid is None and (unknown := signature.read_.facts.unknown):
         raise SourceError(
             f"{WHERE}: {unknown} cannot be read from the code; give the launch, such as "
@@ -102,7 +105,10 @@ def task_from(
         )
     sizes = _Sizes(signature, examples, grid is not None)
     launch = _launch(signature, sizes, grid, block)
-    arguments = tuple(_argument(signature, name, sizes, examples) for name in signature.names)
+    if not isinstance(fills, Mapping) or not fills.keys() <= set(signature.read):
+        raise SourceError(f"{WHERE}: fills: give a dict by names of {', '.join(signature.read)}, not {fills!r:.80}.")
+    like = [_argument(signature, name, sizes, examples) for name in signature.names]
+    arguments = tuple(Argument(**{**one.model_dump(), "fill": fills.get(one.name, one.fill)}) for one in like)
     template = Template(
         name="baseline",
         backend=signature.backend,
@@ -124,7 +130,7 @@ def task_from(
         for one in arguments
         if one.role != "scalar"
     ]
-    return Task(
+    task = Task(
         name=signature.name,
         entry=signature.name,
         arguments=arguments,
@@ -136,6 +142,9 @@ def task_from(
         workloads=tuple(workloads),
         backends={signature.backend: BackendSources(baseline=Baseline(label="as given", template=template))},
     )
+    if fills:
+        validate_task(task, WHERE)
+    return task
 
 
 def _tolerances(given: Mapping[str, tuple[float, float]]) -> dict[str, Tolerance]:

@@ -243,8 +243,8 @@ class SurrogateSearch(Strategy):
         return [point for point in around if not self.taken(point)]
 
     def _target(self, model: Posterior) -> tuple[Floats, float]:
-        """The posterior's weights, and the best complete value, standardised, or a better one that is expected of
-        a point in flight: the next point should improve on that."""
+        """The posterior's weights, and the value, standardised, that the next point should improve on: the best
+        complete value, or a better value that is expected of a point in flight."""
         least = self._targets.least() if self.best is None else math.log(self.best[1])
         best = self._targets.standard(least)
         weights = model.weights(self._targets.standardised(self._points)[0])

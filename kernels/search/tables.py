@@ -168,7 +168,7 @@ def _parse(path: Path) -> dict[str, Any]:
         try:
             data = json.loads(text + ending)
         except json.JSONDecodeError:
-            # Up to the closing brace before the last one that was tried.
+            # Up to the closing brace before the brace that was tried last.
             text, ending = text[: text.rfind("}", 0, len(text) - len(ending[:1])) + 1], "}}"
         else:
             return data if isinstance(data, dict) else {}

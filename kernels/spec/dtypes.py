@@ -1,7 +1,7 @@
 """The data types of arrays and scalars: one record each, of all that the other modules need to know of a type.
 
-A further type is one record in `DTYPES`. Owns names, storage, ranges, default tolerances and conversion; what is done
-with the values is the business of `tunesmith.kernels.launch` and `tunesmith.kernels.check`. `C_TYPES` has the types by
+A further type is one record in `DTYPES`. Owns names, storage, ranges, default tolerances and conversion; work with
+the values is the business of `tunesmith.kernels.launch` and `tunesmith.kernels.check`. `C_TYPES` has the types by
 the names that C, CUDA C++ and OpenCL C have for them.
 """
 
@@ -48,7 +48,7 @@ class DataType:
     numpy_name: its type in NumPy, or in ml_dtypes where NumPy has none. rtol, atol: the tolerance of a task that gives
     none. largest: the largest finite value (infinite where results never leave the range); fraction_bits: stored bits
     of a significand. saturates: whether stores clamp to `largest` instead of giving infinity. poison:
-    bytes that fill outputs before a launch, in turn: for floats a NaN, and not the one that computing gives. load: C
+    bytes that fill outputs before a launch, in turn: for floats a NaN other than computing gives. load: C
     that defines VALUE(x), the value as a double of an element read as unsigned bits, with the macros DEVICE and
     AS_FLOAT of `tunesmith.kernels.check.compare`; empty for what C converts by itself.
     """

@@ -292,7 +292,7 @@ def parse(text: str) -> Expression:
     stripped = re.sub(r"\s*[\r\n]\s*", " ", text.strip())
     if len(stripped) > MAX_LENGTH:
         raise ExpressionError(f"An expression is at most {MAX_LENGTH} characters long; this one has {len(stripped)}.")
-    # What is not ASCII would shift columns, and a comment would swallow what is put behind the expression.
+    # Characters beyond ASCII would shift columns, and a comment would swallow text that is put behind the expression.
     if odd := re.search(r"[^\t -~]|#", stripped):
         raise _error(ascii(stripped)[1:-1], odd.start(), f"the character {odd[0]!a} has no place in an expression")
     if not stripped:

@@ -15,7 +15,7 @@ from pydantic import Field, StrictInt, model_validator
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.expression import MAX_INTEGER, ExpressionError, parse
 from tunesmith.kernels.spec.template import NAME_PATTERN, BackendName, Config, ExpressionText, Strict, Template
 
 Identifier = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -32,38 +32,73 @@ class Special(Strict):
     fraction: Annotated[float, Field(gt=0, le=1)]
 
 
-class Fill(Strict):
-    """How an input's elements are drawn: normal(mean, scale), uniform(mean - scale, mean + scale), or constant(mean).
-    Integer types are rounded. `low` and `high` in a file say the ends of a uniform fill, both of which occur."""
+ORDERED = ("sorted", "permutation", "offsets")
+"""The kinds of `Fill` whose elements depend on each other, along the last dimension of an array."""
 
-    kind: Literal["normal", "uniform", "constant"] = "normal"
+
+class Fill(Strict):
+    """How an input's elements are drawn: normal(mean, scale), uniform(mean - scale, mean + scale) or constant(mean);
+    `sorted`, ascending, and uniform where it has ends, else normal; a `permutation` of 0 to n - 1; or `offsets`, n
+    ascending numbers of which the first is 0 and the last `high`. Integer types are rounded.
+    low, high: ends that occur, as expressions of sizes, to which further contents of floats in checks keep as well;
+    numbers become mean and scale of a uniform fill."""
+
+    kind: Literal["normal", "uniform", "constant", "sorted", "permutation", "offsets"] = "normal"
     mean: float = 0.0
     scale: float = 1.0
+    low: ExpressionText | None = None
+    high: ExpressionText | None = None
     special: tuple[Special, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _ends(cls, given: object) -> object:
-        if not isinstance(given, dict) or not {"low", "high"} & set(given):
+        given = {"kind": given} if isinstance(given, str) else given
+        if not isinstance(given, dict) or not isinstance(kind := given.get("kind", "uniform"), str):
             return given
         low, high = given.get("low"), given.get("high")
-        odd = {"mean", "scale"} & set(given) or given.get("kind", "uniform") != "uniform"
-        if odd or not isinstance(low, int | float) or not isinstance(high, int | float):
-            raise ValueError("give `low` and `high` as numbers, both, and neither `mean`, `scale` nor another `kind`")
+        moved = given.get("mean", 0.0) != 0 or given.get("scale", 1.0) != 1
+        if kind in ("permutation", "offsets"):
+            if moved or low is not None or (kind == "offsets") != (high is not None) or given.get("special"):
+                other = ' but `high`, its last, such as high = "nnz"' if kind == "offsets" else ""
+                raise ValueError(f"a fill of the kind {kind} has no further key{other}")
+            return given
+        if low is None and high is None:
+            return given
+        if moved or low is None or high is None or kind not in ("uniform", "sorted"):
+            raise ValueError("give `low` and `high`, both, and no `mean`, `scale` or `kind` but uniform and sorted")
+        if kind == "sorted" or not (isinstance(low, int | float) and isinstance(high, int | float)):
+            return {**given, "kind": kind}
         if not low <= high:
             raise ValueError(f"`low` = {low} lies above `high` = {high}")
         kept = {name: value for name, value in given.items() if name not in ("low", "high")}
         return {**kept, "kind": "uniform", "mean": (low + high) / 2, "scale": (high - low) / 2}
 
+    def at(self, workload: Workload) -> Fill:
+        """The fill whose mean and scale are those of its ends on `workload`; raises `ExpressionError`."""
+        if self.high is None:
+            return self
+        low, high = (float(parse(text).number(workload.names)) for text in (self.low or "0", self.high))
+        return self.model_copy(update={"mean": (low + high) / 2, "scale": (high - low) / 2})
+
+    @property
+    def distribution(self) -> str:
+        """The kind of the elements, whatever their order."""
+        return self.kind if self.kind not in ORDERED else "normal" if self.high is None else "uniform"
+
     @property
     def described(self) -> str:
         """In words, with all digits of whole numbers."""
         match self.kind:
+            case "permutation":
+                return "a permutation of 0 to n - 1"
+            case "uniform" | "sorted" | "offsets" if self.high is not None:
+                return f"{self.kind}, {self.low or 0} to {self.high}"
             case "uniform":
                 return f"uniform, {self.mean - self.scale:.12g} to {self.mean + self.scale:.12g}"
             case "constant":
                 return f"constant, {self.mean:.12g}"
-        return f"normal, mean {self.mean:.12g}, scale {self.scale:.12g}"
+        return f"{self.kind}, mean {self.mean:.12g}, scale {self.scale:.12g}"
 
 
 class Argument(Strict):
@@ -93,8 +128,7 @@ class Argument(Strict):
 
 
 ORIGINAL_IS_REFERENCE = (
-    "The reference is the original kernel: results agree with those of the original, which is no proof that they are "
-    "right."
+    "The reference is the original kernel: results agree with the original's, which does not prove that they are right."
 )
 
 
@@ -179,7 +213,7 @@ class Task(Strict):
     called with every argument that is read (arrays in float64, scalars as numbers) by name; it returns a dict of
     float64 arrays, one for each `out` and `inout`. framework: whose arrays it takes and gives. bytes, flops:
     expressions for the least memory traffic (each input read once, each output written once) and the arithmetic.
-    requires: what holds of the sizes wherever the kernel is called; checks keep to it.
+    requires: what holds of the sizes wherever the kernel is called; checks keep to it, and to `conditions`.
     arithmetic: the data type whose measured peak bounds the flops ("float32" for plain float code); empty where another
     unit, such as tensor cores, may do them.
     """
@@ -217,6 +251,9 @@ class Task(Strict):
         for argument in self.arguments:
             if argument.dtype not in self.types:
                 _require_dtype(argument.dtype, f"argument {argument.name}: dtype", extra=tuple(self.types))
+            kind, options = argument.fill.kind, self.types.get(argument.dtype, (argument.dtype,))
+            if kind in ("permutation", "offsets") and any(DTYPES[one].is_float for one in options):
+                raise ValueError(f"argument {argument.name}: the fill `{kind}` is of whole numbers: use int32 or int64")
         outputs = {argument.name: self.types.get(argument.dtype, (argument.dtype,)) for argument in self.outputs}
         of_outputs = {dtype for dtypes in outputs.values() for dtype in dtypes}
         for name in self.tolerance:
@@ -323,9 +360,26 @@ class Task(Strict):
     def flops_of(self, workload: Workload) -> float:
         return float(self._number("flops", self.flops, workload))
 
+    @property
+    def conditions(self) -> dict[str, str]:
+        """What must hold of sizes for arrays to be filled as declared: expressions, with the mistake if one fails."""
+        found = {}
+        for argument in self.arguments:
+            place, fill, last = f"argument {argument.name}, key fill", argument.fill, "".join(argument.shape[-1:])
+            low, high = fill.low or "0", f"({last}) - 1" if fill.kind == "permutation" else fill.high
+            if not high or not last:
+                continue
+            found[f"({low}) <= ({high})"] = f"{place}: the low end `{low}` lies above `{high}`: correct one of them"
+            for dtype in self.types.get(argument.dtype, (argument.dtype,)):
+                if not (kind := DTYPES[dtype]).is_float:
+                    least, most = (int(max(-MAX_INTEGER, min(end, MAX_INTEGER))) for end in kind.span)
+                    beyond = f"{place}: {dtype} holds {least} to {most}, not `{low}` to `{high}`: use a wider type"
+                    found[f"{argument.dtype} != {dtype} or {least} <= ({low}) and ({high}) <= {most}"] = beyond
+        return found
+
     def allows(self, workload: Workload, requirement: str | None = None) -> bool:
-        """Whether the kernel may be called with the workload's sizes, or whether one of `requires` allows that."""
-        texts = self.requires if requirement is None else (requirement,)
+        """Whether the kernel may be called with the workload's sizes, or whether one `requirement` allows that."""
+        texts = (*self.requires, *self.conditions) if requirement is None else (requirement,)
         return all(bool(self._number("requires", text, workload)) for text in texts)
 
     def _number(self, what: str, text: str, workload: Workload) -> bool | int | float:

@@ -1,7 +1,7 @@
 """Files that describe tasks: task.toml and the files it names, templates, and candidates beside a task.
 
-Owns how a file becomes a `Task`, a `Template` or a configuration, and the one sentence, with file and key, that says
-what is wrong with it. Drafts have lines to be filled in, marked with a comment that begins with `# FILL:`;
+Owns how a file becomes a `Task`, a `Template` or a configuration, and the sentence, with file and key, that tells its
+mistake. Drafts have lines to be filled in, marked with a comment that begins with `# FILL:`;
 `tunesmith.kernels.reader.draft` writes them.
 """
 
@@ -87,7 +87,7 @@ _OTHER_FILE = {
     "task": "give the task.toml that names it; `tunesmith init` drafts one from a .cu file or a T1 file",
     "template": "give a TOML file that names its source, `parameters` and `launch`",
 }
-"""What to do with a file that is not TOML, by what it was given as."""
+"""The remedy for a file that is not TOML, by the kind of file that was expected."""
 
 
 def library_tasks() -> dict[str, Path]:

@@ -39,7 +39,7 @@ def unknown_key(wrong: str, known: Sequence[str]) -> str:
 
 
 class Strict(BaseModel):
-    """A frozen record that files hold; a key that it does not have is a mistake, with the one that was meant."""
+    """A frozen record that files hold; an unknown key is a mistake, and its sentence names the key that was meant."""
 
     # Infinities are legal (a special value of a fill may be one) and JSON has none, so they travel as text.
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -71,7 +71,7 @@ class Parameter(Strict):
 
     `values` are in their natural order; when they are numbers a neighbour is the next value up or down. `default` is
     where a search starts and what an untuned template uses; left out, it is the first value. launch_only: only the
-    launch geometry uses it, so that values which differ in nothing else share one compilation. doc: what it does to the
+    launch geometry uses it, so that values which differ in nothing else share one compilation. doc: its effect on the
     generated code.
     """
 

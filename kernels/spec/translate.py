@@ -1,7 +1,7 @@
 """Expressions in Python and in C: launch geometry and dispatch for programs that run without Tunesmith.
 
-Owns `folded`, which writes known names as numbers and drops what they decide, and the text in C (C99 and C++ alike):
-over sizes of the type `long long`, with calls of the functions of `C_FUNCTIONS`.
+Owns `folded`, which writes known names as numbers and drops the parts that they decide, and the text in C (C99 and C++
+alike): over sizes of the type `long long`, with calls of the functions of `C_FUNCTIONS`.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class TranslationError(TunesmithError):
 
 
 def folded(text: str, values: Mapping[str, Any]) -> str:
-    """`text` with `values` for names; what they decide is written as its value. Once types are folded in, the result is
-    Python; the runtime of exports has the functions that it calls.
+    """`text` with `values` for names; a part that they decide is written as its value. Once types are folded in, the
+    result is Python; the runtime of exports has the functions that it calls.
 
     Its value is that of `text`, whatever the other names are. Raises `ExpressionError` where a part
     without other names has no value.
@@ -93,7 +93,7 @@ class _Folder(ast.NodeTransformer):
         return ast.IfExp(test, self.visit(node.body), self.visit(node.orelse))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        """The parts that names decide are left out; one that decides the whole is the whole."""
+        """Parts whose value is known are left out; a part that decides the whole is the result."""
         conjunction, left = isinstance(node.op, ast.And), list[ast.expr]()
         for part in map(self.visit, node.values):
             if not isinstance(part, ast.Constant):

@@ -77,11 +77,14 @@ def _task_mistakes(task: Task) -> Iterator[str]:
             if dtype not in task.types.get(name, ()):
                 options = ", ".join(task.types.get(name, ())) or "none, as [types] does not list it"
                 yield f"{place}: the dtype '{dtype}' of {name} is not known; [types] allows {options}"
-        yield from (f"{place}: the size {key} = {n} is not positive" for key, n in workload.sizes.items() if n <= 0)
+        for key, size in workload.sizes.items():
+            if size <= 0:
+                yield f'{place}: the size {key} = {size} is not positive; a scalar that is no size has value = "{size}"'
     texts = [("key bytes", task.bytes), ("key flops", task.flops)]
     texts += [(f"key requires[{number}]", text) for number, text in enumerate(task.requires, 1)]
     for argument in task.arguments:
-        for key, given in (("shape", argument.shape), ("value", (argument.value,)), ("values", argument.values)):
+        written = {"shape": argument.shape, "value": (argument.value,), "values": argument.values}
+        for key, given in (*written.items(), ("fill", (argument.fill.low, argument.fill.high))):
             texts += [(f"argument {argument.name}, key {key}", text) for text in given if text]
     for place, text in texts:
         yield from _name_mistakes(place, text, task.size_names | task.types.keys())
@@ -132,11 +135,13 @@ def _value_mistakes(task: Task, workload: Workload) -> Iterator[str]:
             (task.scalar_of if argument.role == "scalar" else task.shape_of)(argument, workload)
         moved, done = task.bytes_of(workload), task.flops_of(workload)
         allowed = [(text, parse(text).number(workload.names)) for text in task.requires]
+        mistaken = [why for text, why in task.conditions.items() if not parse(text).number(workload.names)]
     except (TaskError, ExpressionError) as error:
         yield str(error)
         return
     if moved <= 0 or done < 0:
         yield f"workload {workload.name}: bytes must be positive, flops not negative; they are {moved:g} and {done:g}"
+    yield from (f"workload {workload.name}, {mistake}" for mistake in mistaken)
     for number, (text, value) in enumerate(allowed, 1):
         if not isinstance(value, bool):
             yield f"key requires[{number}]: {_NO_CONDITION.format(text)}"

@@ -1,4 +1,4 @@
-"""`tunesmith ablate`: runs the arms and prints how they compare."""
+"""`tunesmith ablate`: runs the arms and prints their comparison."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def ablate(
 
 
 def _tokens(repeat: Repeat) -> str:
-    """In and out, in thousands."""
+    """Prompt and completion tokens, in thousands."""
     counts = (repeat.prompt_tokens, repeat.completion_tokens)
     return "/".join(f"{one / 1000:.0f}k" for one in counts if one is not None) or "-"
 
@@ -99,7 +99,7 @@ def print_ablation(task: str, arms: Sequence[ArmResult], differences: Sequence[D
         prose=("each",),
     )
     if any(not repeat.valid for arm in arms for repeat in arm.repeats):
-        echo("* nothing valid came out: counted as 1.00x, as the baseline stays in use.")
+        echo("* no valid configuration: counted as 1.00x, as the baseline stays in use.")
     for one in differences:
         interval = "" if one.low is None else f", 95 % {one.low:.2f} to {one.high:.2f}"
         where = "With the best for each shape, " if one.by_shape else ""

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of
-from tunesmith.actors.judging.preparation import require_prepared
-from tunesmith.actors.judging.steps import PREPARE_SECONDS
+from tunesmith.actors.judging.steps import require_prepared
 from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, DeviceWorker
@@ -35,7 +34,7 @@ from tunesmith.kernels.spec.taskfile import load_task, parse_config, template_of
 from tunesmith.kernels.spec.template import Config, Template, described
 
 ROUNDS, SECONDS = 40, 1.0
-"""Of the comparison on one workload, at most."""
+"""At most so many rounds, and seconds of sampling, in the comparison on one workload."""
 DEADLINE = 120.0
 """Seconds that a worker may take for one call."""
 
@@ -60,10 +59,9 @@ def bench(
     """Time one configuration against the baseline, interleaved, with intervals."""
     loaded = load_task(task)
     device = choose_device(loaded, backend, probe())
-    tuned = loaded.workloads_for(device.limits.kind, held_out=False)
-    chosen = tuned if workload is None else (loaded.workload(workload),)
+    kind = device.limits.kind
+    chosen = loaded.workloads_for(kind, held_out=False) if workload is None else (loaded.workload(workload),)
     if not chosen:
-        kind = device.limits.kind
         raise TunesmithError(f"The task {loaded.name} has no workload for a {kind}; name one with --workload.")
     require_signatures(loaded, device.backend)
     ruled, _ = with_rules(loaded, device.backend)
@@ -85,7 +83,8 @@ def bench(
         "The baseline" if vs == "baseline" else f"--vs: {vs}": (against, {}),
     }
     found = {"task": ruled.name, "against": vs}
-    found |= _measure(ruled, device, pair, chosen, seed, ruled.opponents_on(device.backend, opponents))
+    rivals = ruled.opponents_on(device.backend, opponents)
+    found |= _measure(ruled, device, pair, chosen, seed, rivals, reference_deadline)
     if as_json:
         print_json(found)
     else:
@@ -101,8 +100,9 @@ def _measure(
     workloads: Sequence[Workload],
     seed: int,
     opponents: Sequence[FunctionOpponent | KernelOpponent],
+    deadline: float,
 ) -> dict[str, Any]:
-    """Compares the second kernel of `pair`, by what a message calls it, with the first one, and with the opponents."""
+    """Compares the two kernels of `pair`, given by their names in messages, and the opponents."""
     work = {one.name: (task.bytes_of(one), task.flops_of(one), task.arithmetic) for one in workloads}
     with (
         Isolated("compile", CompileWorker, device.limits, device.index) as compiler,
@@ -113,7 +113,7 @@ def _measure(
             return compile_all(compiler, template, config, workloads, DEADLINE)
 
         def prepare(workload: Workload) -> None:
-            require_prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, [workload.name]))
+            require_prepared(task, workload.name, examiner.call("prepare", deadline, [workload.name]))
 
         kernels = []
         for label, (template, config) in pair.items():

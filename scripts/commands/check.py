@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from tunesmith.actors.judging.judge import SEED, CandidateVerdict, JudgeOptions, Limits, judge, rejected
+from tunesmith.actors.judging.judge import SEED, CandidateVerdict, JudgeOptions, judge, rejected
 from tunesmith.actors.judging.task_check import check_reference, check_task, meant_for
 from tunesmith.actors.process import preload
+from tunesmith.actors.workers import Deadlines
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, Target, TaskArgument, echo
 from tunesmith.cli.view.tables import print_json
 from tunesmith.graph.setup import choose_device, limits_for, require_work
@@ -73,8 +74,8 @@ def check(
             "--target: a candidate is checked by running it on a device that is here; leave out --target, or leave out "
             "--source to check the task itself without a device."
         )
-    limits = Limits(compile_deadline, run_deadline, reference_deadline, check_time)
-    verdict = _judged(loaded, backend, source, template, config, limits)
+    deadlines = Deadlines(compile_deadline, run_deadline, reference_deadline, check_time)
+    verdict = _judged(loaded, backend, source, template, config, deadlines)
     if as_json:
         print_json(asdict(verdict))
     else:
@@ -84,7 +85,7 @@ def check(
 
 
 def _judged(
-    task: Task, backend: str, source: Path, template: Path | None, config: str | None, limits: Limits
+    task: Task, backend: str, source: Path, template: Path | None, config: str | None, deadlines: Deadlines
 ) -> CandidateVerdict:
     device = choose_device(task, backend, probe())
     if (size := source.stat().st_size) > MAX_SOURCE_BYTES:
@@ -97,8 +98,8 @@ def _judged(
     candidate = template_of(task, device.backend, source, template)
     point = parse_config(config, candidate)
     preload(device.limits.backend)
-    check_reference(task, meant_for(task, device.limits), seed=0, deadline=limits.prepare)
-    options = JudgeOptions(SEED, limits)
+    check_reference(task, meant_for(task, device.limits), seed=0, deadline=deadlines.prepare)
+    options = JudgeOptions(SEED, deadlines)
     if sys.stderr.isatty():
         options = replace(options, listener=lambda step: echo(f"  {step}", err=True))
     (verdict,) = judge(task, device.limits, device.index, [(candidate, point, None)], options)

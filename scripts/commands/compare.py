@@ -23,16 +23,16 @@ def compare(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as for a pull request.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put runs of one task beside each other: what each found on each shape, and in what they differ."""
+    """Compare runs of one task: their results on each shape, and their differences."""
     found = compare_runs(runs)
     if as_json:
         print_json(found)
         return
     names = [f"run {number}" for number in range(1, len(runs) + 1)]
     shapes = [[_workload(shape), *map(_result, shape["results"])] for shape in found["shapes"]]
-    told = [[what, *(text or "not said" for text in texts)] for what, texts in found["differences"].items()]
+    facts = [[name, *(text or "unknown" for text in texts)] for name, texts in found["differences"].items()]
     tables = [("Microseconds per launch, and speed-up over the run's own baseline", "workload", shapes)]
-    tables += [("What differs", "", told)] if told else []
+    tables += [("Differences", "", facts)] if facts else []
     if markdown:
         typer.echo(f"## {found['task']}: {len(runs)} runs\n")
     for name, run, sentence in zip(names, found["runs"], found["sentences"], strict=True):

@@ -53,7 +53,7 @@ def init(
     if reference is not None:
         raise TunesmithError("--reference: it goes with a T1 file (.json); a draft from a source has one to fill in.")
     if source.suffix in (".toml", ".py"):
-        raise TunesmithError(f"SOURCE: {source} is no source: give a .cu file, a .cl file or a T1 file (.json).")
+        raise TunesmithError(f"SOURCE: {source} is not a source: give a .cu file, a .cl file or a T1 file (.json).")
     made = draft(read_source(source, "SOURCE"), entry, str(source), include or (), dict(map(_macro, define or ())))
     folder = _write(Path(made.name) if out is None else out, made.files)
     echo(f"{folder}: a draft of the task {made.name}, with {made.left} line(s) to fill in:")

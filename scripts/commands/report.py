@@ -35,7 +35,7 @@ def report(
         return
     summary = read_summary(run_dir)
     if markdown:
-        from tunesmith.graph.results.report import render_markdown  # imports Jinja and what draws charts
+        from tunesmith.graph.results.report import render_markdown  # imports Jinja and the charts
 
         sys.stdout.write(render_markdown(summary))
     elif as_json:

@@ -21,7 +21,7 @@ from tunesmith.kernels.spec.template import Template, described
 def space(
     task: TaskArgument,
     workload: Annotated[
-        str | None, typer.Option(help="The space of one workload (default: what all tuned workloads allow).")
+        str | None, typer.Option(help="The space of one workload (default: of all tuned workloads together).")
     ] = None,
     target: Target = None,
     backend: Backend = "auto",
@@ -35,7 +35,7 @@ def space(
         raise TaskError(f"The task {written.name} has no workload for a {limits.kind}; name one with --workload.")
     made, reasons = with_rules(written, limits.backend)
     every, device = made.sources(limits.backend).templates, device_names(limits)
-    # Where none runs here, the first one's reason is the answer.
+    # If no template runs here, the first one's reason is shown.
     templates = tuple(one for one in every if one.runs_on(device)) or every
     others = {one.name: one.refusals(device) for one in every if one not in templates}
     found = [
@@ -80,7 +80,7 @@ def _print(template: Template, entry: dict[str, Any], name: str) -> None:
         echo(template.description)
     default = described(template.name, template.default_config)
     if entry["default"]:
-        echo(f"The default, {default}, is none of them: {entry['default']}")
+        echo(f"The default, {default}, is not feasible: {entry['default']}")
     for row in entry["held_out"]:
         if row["feasible"] == entry["feasible"]:
             continue
@@ -121,7 +121,7 @@ def _space(
         "feasible": len(space),
         "default": default_refused(template, workloads, limits),
         "rejected": rejected,
-        # The points that are feasible on a held-out workload, too, and why the default is not, if it is not.
+        # Points that are feasible on a held-out workload, too, and why the default is not, if so.
         "held_out": [
             {
                 "workload": other.name,

@@ -1,7 +1,6 @@
 """`tunesmith tune` and `tunesmith resume`: run with a live view, print the result, turn endings into exit codes.
 
-Packages that take a second to import are imported once the command line is known to be right.
-"""
+Packages that take a second to import are imported after the command line was checked."""
 
 from __future__ import annotations
 
@@ -96,7 +95,7 @@ def resume(
 
 
 def drive(folder: Path, work: Callable[..., RunResult], as_json: bool) -> None:
-    """Calls `work` with a `listener` and `ask`, for the plan's approval, of this terminal."""
+    """Calls `work` with a `listener` and an `ask`, for the plan's approval, on this terminal."""
     try:
         # Standard output is for the result alone, whatever other packages print.
         with redirect_stdout(sys.stderr):

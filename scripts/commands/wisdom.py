@@ -15,7 +15,7 @@ from tunesmith.graph.history import VARIABLE, HistoryError, StoredResult, open_s
 from tunesmith.kernels.spec.template import described
 
 ACTIONS = {"list": "", "show": "a task, as in `tunesmith wisdom show softmax`", "export": "a file", "import": "a file"}
-"""Each with the name that it needs."""
+"""The actions, with the argument that each needs."""
 
 
 def wisdom(

@@ -103,7 +103,7 @@ def _cell(opponents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _timed(one: Mapping[str, Any] | None) -> str:
-    """A time with what its ratio says: the time of one kernel over another's, turned into how many times faster."""
+    """A time, and the speed-up that its ratio means."""
     if one is None or one["ratio"] is None:
         return "-" if one is None else _us(one["seconds"])
     return f"{_us(one['seconds'])} ({1 / one['ratio']:.2f}x, {1 / one['high']:.2f} - {1 / one['low']:.2f})"

@@ -24,7 +24,7 @@ from tunesmith.hw.probe import DeviceInfo
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("scipy", "torch", "triton")
-"""Whose versions a record has, besides the packages of a run."""
+"""Further packages whose versions a record has."""
 
 
 def parser_of(text: str | None) -> argparse.ArgumentParser:

@@ -25,15 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.actors.pool.pool import EvaluationRequest, Pool
-from tunesmith.actors.pool.workers import Deadlines, WorkerSet
+from tunesmith.actors.pool.pool import Pool
+from tunesmith.actors.pool.workers import WorkerSet
 from tunesmith.actors.ray_cluster import cluster
+from tunesmith.actors.workers import Deadlines
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo, probe
-from tunesmith.kernels.build.artifact import ArtifactCache
+from tunesmith.kernels.build.artifact import ArtifactCache, EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
@@ -52,9 +53,9 @@ SMALL: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     },
     "opencl": {"GROUP_X": (8, 16, 32), "GROUP_Y": (1,), "VEC": (8, 16), "ITEMS": (1, 2), "SIDE_BY_SIDE": (0,)},
 }
-"""The values to which parameters are limited."""
+"""The values that are left of these parameters."""
 KILLER = "KILLER"
-"""The parameter that a planted killer has at one of the keys of `KILLERS`, and everything else at 0."""
+"""The parameter of planted faults: a key of `KILLERS`, or 0 for none."""
 KILLERS: Mapping[int, tuple[str, tuple[str, ...]]] = {
     1: ("illegal address", ("launch_failed",)),
     2: ("endless loop", ("timed_out",)),
@@ -62,7 +63,7 @@ KILLERS: Mapping[int, tuple[str, tuple[str, ...]]] = {
     4: ("too much shared memory", ("rejected",)),
     5: ("oversize allocation", ("launch_failed", "compile_failed")),
 }
-"""What goes wrong, and the kinds of outcome that say so."""
+"""The faults by the value of `KILLER`, with the kinds of outcome that report each."""
 _KILLER_GLOBAL = "\n#if KILLER == 5\n__device__ char huge[1ull << 38];\n#endif\n"
 _KILLER_BODY = """
 #if KILLER == 1
@@ -79,7 +80,7 @@ _KILLER_BODY = """
 
 @dataclass(frozen=True)
 class Place:
-    """Where it is measured, and on what."""
+    """The task, the device and the workload of a measurement."""
 
     task: Task
     device: DeviceInfo
@@ -108,7 +109,7 @@ def small(template: Template) -> Template:
 
 
 def with_killers(template: Template) -> Template:
-    """`template`, a CUDA one, with the parameter `KILLER`, whose values make its kernel kill what runs it."""
+    """`template`, a CUDA one, with the parameter `KILLER`, by which its kernel ends its process."""
     # The global stands after the headers and types, before the kernel.
     before, kernel = template.source.split('extern "C"', 1)
     start = kernel.index("{", kernel.index("silu_and_mul(")) + 1
@@ -154,9 +155,7 @@ def ready_pool(place: Place, folder: str, lanes: int, compilers: int, **more: An
     with Pool(workers, cache=ArtifactCache(Path(folder))) as pool:
         started = time.monotonic()
         for worker in pool.workers.workers:
-            pool.workers.request_ready(worker)
-        for worker in pool.workers.workers:
-            pool.make_ready(worker)
+            pool.ready_worker([worker])
         yield pool, round(time.monotonic() - started, 3)
 
 
@@ -236,7 +235,7 @@ def measure_killers(place: Place, compilers: int) -> dict[str, Any]:
     """500 points with planted killers against the same without, each in a fresh pool on a cold cache."""
     if place.device.backend != "cuda":
         raise TunesmithError("--killers: they are written in CUDA; leave it out, or run it on an NVIDIA GPU.")
-    template, deadlines = with_killers(place.template), Deadlines(visit=4.0)
+    template, deadlines = with_killers(place.template), Deadlines(run=4.0)
     plain = place.configs(place.template, 500)
     points = {"without": [{**one, KILLER: 0} for one in plain], "with": planted(plain, 0.05, place.seed)}
     runs: dict[str, tuple[dict[str, Any], list[Evaluation]]] = {}
@@ -256,7 +255,7 @@ def measure_killers(place: Place, compilers: int) -> dict[str, Any]:
             wrong.append({"config": config, "outcome": describe(outcome)})
     figures = {name: found for name, (found, _) in runs.items()}
     # An endless loop takes its deadline.
-    waited = sum(config[KILLER] == 2 for config in points["with"]) * deadlines.visit
+    waited = sum(config[KILLER] == 2 for config in points["with"]) * deadlines.run
     return {
         "points": len(plain),
         "killers": sum(bool(config[KILLER]) for config in points["with"]),

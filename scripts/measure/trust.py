@@ -27,7 +27,7 @@ SHORT = (("silu_and_mul", "64x8192"), ("merge_attn_states", "512x64x128"))
 SAME = (*SHORT, ("fused_add_rmsnorm", "2048x8192"), ("silu_and_mul", "4096x11008"))
 """Two kernels of 2 to 20 us and two longer ones, on an H200."""
 PLANTED = Workload(name="32768x2048", sizes={"n": 32768, "d": 2048}, types={"T": "float16"})
-"""Of silu_and_mul: about 100 us on an H200, in so many blocks that 2 % more of them are 2 % more time."""
+"""A workload of silu_and_mul: about 100 us on an H200, in so many blocks that 2 % more of them are 2 % more time."""
 ROUNDS, SECONDS = 40, 0.5
 
 

@@ -27,8 +27,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any
 
-from tunesmith.actors.judging.judge import CHECK_SECONDS, Limits
+from tunesmith.actors.judging.judge import CHECK_SECONDS
 from tunesmith.actors.judging.steps import process_count
+from tunesmith.actors.workers import Deadlines
 from tunesmith.cli.measure.runner import Record, execute, module_of_tests, parser_of
 from tunesmith.hw.device_lock import FOLDER_VARIABLE
 from tunesmith.hw.probe import DeviceInfo, probe
@@ -37,7 +38,7 @@ from tunesmith.kernels.backends import open_compiler
 
 @contextmanager
 def captured_output(printed: list[str]) -> Iterator[None]:
-    """Appends to `printed` what reaches this process's standard output meanwhile, also from its children."""
+    """Appends to `printed` the standard output of this process and its children in the block."""
     sys.stdout.flush()
     kept = os.dup(1)
     with tempfile.TemporaryFile() as file:
@@ -51,7 +52,7 @@ def captured_output(printed: list[str]) -> Iterator[None]:
         printed.append(file.read(200).decode(errors="replace"))
 
 
-def judged(fixture: Any, device: DeviceInfo, deadlines: Limits, commit: str, processes: int) -> dict[str, Any]:
+def judged(fixture: Any, device: DeviceInfo, deadlines: Deadlines, commit: str, processes: int) -> dict[str, Any]:
     """One candidate's line."""
     judging = module_of_tests("candidates", "judging")
     line = {"candidate": fixture.file, "task": fixture.task, "class": fixture.kind, "wrong": bool(fixture.reasons)}
@@ -69,7 +70,7 @@ def judged(fixture: Any, device: DeviceInfo, deadlines: Limits, commit: str, pro
 
 
 def _begin_worker(folder: str) -> None:
-    """A folder of its own for temporary files, and for the locks by which other processes take turns on a device."""
+    """A folder for a worker's temporary files, and for the locks by which processes take turns on a device."""
     tempfile.tempdir = os.environ["TMPDIR"] = os.environ[FOLDER_VARIABLE] = tempfile.mkdtemp(dir=folder)
 
 
@@ -123,8 +124,7 @@ def main() -> int:
         one for one in chosen if one.file not in lines or (options.again and lines[one.file].get("commit") != commit)
     ]
     # Workers share the device and slow each other down.
-    check = CHECK_SECONDS[device.limits.kind] * options.workers
-    deadlines = Limits(compile=60.0, run=options.seconds, check=check)
+    deadlines = Deadlines(run=options.seconds, check=CHECK_SECONDS[device.limits.kind] * options.workers)
     processes = max(1, process_count(device.limits) // options.workers)
     # Read by the libraries of the workers when they start.
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))

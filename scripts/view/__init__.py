@@ -1,1 +1,1 @@
-"""What people see on a terminal: tables, the live line, questions."""
+"""The output on a terminal: tables, the live line, questions."""

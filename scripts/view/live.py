@@ -26,7 +26,7 @@ PLAIN_SECONDS = 5.0
 
 @contextmanager
 def view() -> Iterator[Listener]:
-    """A listener for a terminal or for a log, as standard error is."""
+    """A listener that shows progress on standard error, a terminal or a log."""
     console = Output(stderr=True, highlight=False)
     if console.is_terminal:
         with _Live(console) as live:
@@ -45,7 +45,7 @@ def _plain(console: Console) -> Listener:
             if time.monotonic() - last < PLAIN_SECONDS and progress.done != progress.budget:
                 return
             last = time.monotonic()
-        # The last result and the end of the search both ask for a line.
+        # The last result and the end of the search have the same line.
         if text != shown:
             console.print(f"{progress.phase:>8}  {text}", markup=False, soft_wrap=True)
         shown = text
@@ -86,7 +86,7 @@ class _Live(Bar):
             self.console.print(line)
         self.update(self.line, phase=progress.phase)
         if progress.budget:
-            # Never all of it: the clock and the spinner of a task that rich takes for finished stand still.
+            # Never complete: rich stops the clock and the spinner of a finished task.
             done = min(progress.done, progress.budget) - 0.001
             count = f"{progress.done}/{progress.budget}"
             self.update(self.line, completed=done, total=progress.budget, count=count, account=progress.account)

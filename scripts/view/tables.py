@@ -1,4 +1,4 @@
-"""Tables for people, which no terminal cuts, and a run's summary as text."""
+"""Tables for people, which are never cut, and a run's summary as text."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from tunesmith.graph.results.summary import Summary
 
 LEGEND = (
-    "general: one configuration for all shapes. best: the fastest that was found for the shape. of floor: the shortest "
-    "time that the measured bandwidth, or arithmetic, allows, over the general one's. "
-    "regret: what the general one costs beside the best, which best/ has only for tuned shapes where it saves at "
-    "least 1 % and the two 99 % intervals do not overlap."
+    "general: one configuration for all shapes. best: the fastest configuration for the shape. of floor: the shortest "
+    "time by the measured bandwidth, or arithmetic, over the general one's. regret: the extra time of the general one "
+    "over the best, which best/ has only for tuned shapes where it saves at least 1 % and the two 99 % intervals do "
+    "not overlap."
 )
 """The meaning of the columns of a summary's tables."""
 STYLES = {"faster": "green", "slower": "red"}
 
 
 class Output(Console):
-    """A reader of results that goes away (`tunesmith tasks | head`) ends the command; a reader of progress
-    (`tunesmith tune TASK 2>&1 | head`) ends only the showing."""
+    """A console whose reader may go away: a reader of results (`tunesmith tasks | head`) ends the command, a reader of
+    progress (`tunesmith tune TASK 2>&1 | head`) ends only the display."""
 
     def on_broken_pipe(self) -> None:
         if not self.stderr:
@@ -59,9 +59,9 @@ def print_json(data: Any) -> None:
 def print_rows(
     headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", *, left: int = 1, prose: Sequence[str] = ()
 ) -> None:
-    """Prints a table, where it has rows; where the terminal is too narrow for it, a paragraph for each row: a name or
-    number that is cut says nothing. The first `left` columns and the columns `prose`, which may be wrapped, have text;
-    all others have numbers."""
+    """Prints a table, if it has rows; on a terminal that is too narrow a paragraph for each row, as names and numbers
+    must not be cut. The first `left` columns and the columns `prose`, which may be wrapped, have text; all others have
+    numbers."""
     out, found = console(), list(rows)
     if not found:
         return
@@ -92,7 +92,7 @@ def print_rows(
 
 
 def print_summary(summary: Summary, folder: Path) -> None:
-    """Prints a run's sentence, a row for each workload, and where its files are."""
+    """Prints a run's sentence, a row for each workload, and the places of its files."""
     out = console()
     echo(f"\n{summary.task} on {summary.device.name} ({summary.device.backend}): {summary.sentence}")
     _print_tables(summary)
@@ -170,7 +170,7 @@ def _print_tables(summary: Summary) -> None:
 
 
 def _print_dispatching(summary: Summary) -> None:
-    """Prints what each way to choose a kernel costs on shapes that neither tuning nor fitting saw, and the rule."""
+    """Prints the dispatch rule, and the costs of it and of other choices on shapes that tuning and fitting left out."""
     found = summary.dispatching
     if found is None or not found.tested:
         return
@@ -179,18 +179,18 @@ def _print_dispatching(summary: Summary) -> None:
         for one in found.policies
     )
     headings = ("kernel by", "median regret", "worst regret", "speed-up", "shapes slower than baseline")
-    print_rows(headings, policies, f"Dispatch on {found.tested} unseen shapes")
+    print_rows(headings, policies, f"Dispatch on {found.tested} test shapes")
     rule, exported = ("\n    ".join(lines) for lines in (found.lost or found.lines, found.lines))
     echo(f"Dispatch rule, fitted to {found.fitted} shapes:\n    {rule}")
     if found.lost:
-        echo(f"It lost to general on the unseen shapes and is not exported; exported is:\n    {exported}")
+        echo(f"It lost to the general configuration on the test shapes. The exported rule is:\n    {exported}")
     for item in found.excluded:
         where = "is not right on all shapes" if item.workload == "all" else f"fails on {item.workload}"
         echo(f"Not in the rule: {described(item.template, item.config)}, which {where}: {item.why}")
 
 
 def _checks(row: ExaminationRow) -> str:
-    """How much of the full verdict a kernel went through."""
+    """The numbers of passed and skipped steps in the full verdict on a kernel."""
     late = sum("--check-time" in step for step in row.skipped)
     untimely = f", {late} for lack of time (--check-time)" if late else ""
     skipped = f", {len(row.skipped)} skipped{untimely} (the report says why)" if row.skipped else ""
@@ -207,16 +207,16 @@ def _figures(figures: Figures | None) -> tuple[str, ...]:
 
 
 def _speedup(found: Figures | OpponentRow) -> tuple[str, str]:
-    """How many times faster a kernel is by its time over another's, and the interval."""
+    """The speed-up over another kernel, and its interval."""
     if not (found.ratio and found.low and found.high):
         return "-", "-"
     return f"{1 / found.ratio:.2f}x", f"{1 / found.high:.2f}-{1 / found.low:.2f}"
 
 
 def _models(models: ModelsUsage) -> str:
-    """What the models cost, in one line; the report has it by role."""
+    """Calls, tokens and cost of the models, in one line; the report has them by role."""
     paid = "cost unknown" if models.cost is None else f"${models.cost:.4f}"
-    # The account of a replay is that of the run it repeats.
+    # A replay repeats the account of the recorded run.
     paid = "no cost, as they are replayed" if models.transport == "replay" else paid
     failures = f"; no usable answer: {_counts(models.failures)}" if models.failures else ""
     return (

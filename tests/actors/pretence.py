@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tunesmith.actors.pool.pool import EvaluationRequest, Pool
-from tunesmith.actors.pool.workers import Deadlines, WorkerSet
+from tunesmith.actors.pool.pool import Pool
+from tunesmith.actors.pool.workers import WorkerSet
 from tunesmith.actors.process import pack, unpack
-from tunesmith.actors.workers import CompilerReady, LaneReady
+from tunesmith.actors.workers import CompilerReady, Deadlines, LaneReady
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.artifact import Artifact, EvaluationRequest
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.outcome import Energy, Evaluation, Measured, Resources

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Limits, judge
+from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, judge
+from tunesmith.actors.workers import Deadlines
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.spec.task import Task
@@ -59,7 +60,7 @@ def task(
 
 def verdict(made: Task, device: Any, check: float = CHECK, only: str | None = None) -> CandidateVerdict:
     template = made.sources("opencl").templates[0]
-    deadlines = Limits(check=check, prepare=30.0)
+    deadlines = Deadlines(check=check, prepare=30.0)
     question = (template, template.default_config, only)
     options = JudgeOptions(deadlines=deadlines, roofline=Roofline())
     return judge(made, device.limits, device.index, [question], options)[0]

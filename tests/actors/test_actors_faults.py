@@ -12,11 +12,11 @@ from unittest import mock
 import pytest
 from pretence import TEMPLATE, WORKLOAD, all_measured, drain, make_pool, run
 
-from tunesmith.actors.pool.pool import EvaluationRequest, PoolError
-from tunesmith.actors.pool.workers import Deadlines
+from tunesmith.actors.pool.workers import PoolError
+from tunesmith.actors.workers import Deadlines
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal, JournalError
-from tunesmith.kernels.build.artifact import ArtifactCache
+from tunesmith.kernels.build.artifact import ArtifactCache, EvaluationRequest
 from tunesmith.kernels.outcome import Crashed, Evaluation, TimedOut
 
 
@@ -60,7 +60,6 @@ def test_a_lost_node_loses_nothing(two_nodes: Any) -> None:
 def test_a_lost_node_that_does_not_come_back_is_a_sentence(two_nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, node = two_nodes
     monkeypatch.setattr("tunesmith.actors.pool.workers.NO_DEVICE_SECONDS", 5.0)
-    monkeypatch.setattr("tunesmith.actors.pool.workers.DEVICE_POLL_SECONDS", 1.0)
     with (
         make_pool(compilers=2, visit_seconds=0.02) as pool,
         pytest.raises(PoolError, match=r"has no GPU any more: .* `tunesmith resume`\.$"),
@@ -70,7 +69,7 @@ def test_a_lost_node_that_does_not_come_back_is_a_sentence(two_nodes: Any, monke
 
 def test_a_lane_that_hangs_costs_one_visit(ray_cluster: Any) -> None:
     """It keeps no deadline itself; the visit behind is made again."""
-    with make_pool(deadlines=Deadlines(visit=1.0, start=60.0, grace=0.0), hang_at=5) as pool:
+    with make_pool(deadlines=Deadlines(run=1.0, start=60.0, grace=0.0), hang_at=5) as pool:
         found = run(pool, 8)
     assert Counter(next(iter(one.outcomes.values())).kind for one in found) == {"measured": 7, "timed_out": 1}
 
@@ -107,16 +106,15 @@ def test_a_cache_that_cannot_be_written_is_told_once(tmp_path: Path, ray_cluster
 def shared_code(count: int) -> list[EvaluationRequest]:
     """Configurations of silu_and_mul with one code: their GRID_CAP is of the launch alone."""
     config = TEMPLATE.default_config | {"WALK": 1}
-    configs = [config | {"GRID_CAP": cap} for cap in (528, 1056, 2112, 4224)]
-    return [EvaluationRequest(number, TEMPLATE, one, WORKLOAD) for number, one in enumerate(configs[:count])]
+    caps = (528, 1056, 2112, 4224)[:count]
+    return [EvaluationRequest(at, TEMPLATE, config | {"GRID_CAP": cap}, WORKLOAD) for at, cap in enumerate(caps)]
 
 
 def test_code_that_evaluations_share_is_compiled_once(ray_cluster: Any) -> None:
     configs = [one.config | {"WALK": walk} for walk in (1, 0) for one in shared_code(2 if walk else 1)]
     with make_pool(compilers=2, compile_seconds=0.5) as pool:
         found = pool.evaluate([EvaluationRequest(at, TEMPLATE, one, WORKLOAD) for at, one in enumerate(configs)])
-    assert [one.config for one in found] == configs
-    assert all_measured(found)
+    assert [one.config for one in found] == configs and all_measured(found)
     assert [one.cached for one in found] == [False, True, False]
     # Counted from when the driver sees the call before it end: on a busy machine less than the half second.
     assert [one.compile_seconds > 0 for one in found] == [not one.cached for one in found]
@@ -126,7 +124,7 @@ def test_code_that_evaluations_share_is_compiled_once(ray_cluster: Any) -> None:
 @pytest.mark.slow
 def test_who_waits_for_a_lost_compilation_is_compiled(ray_cluster: Any) -> None:
     with make_pool(compile_seconds=1.0) as pool:
-        pool.make_ready(pool.workers.compilers[0])
+        pool.ready_worker(pool.workers.compilers)
         before = pool.target_in_flight
         for one in shared_code(2):
             pool.submit(one)

@@ -34,17 +34,16 @@ def test_lanes_share_the_work_and_those_of_another_model_or_speed_are_left_out()
     in comparisons."""
     said: list[str] = []
     names, bandwidths = (LIMITS.name, "NVIDIA A10", LIMITS.name), (4e12, 4e12, 3.6e12)
-    precision = Precision(energy_seconds=0.3)
     pretence: dict[str, Any] = {"names": names, "bandwidths": bandwidths, "visit_seconds": 0.02}
-    with make_pool(3, say=said.append, precision=precision, **pretence) as pool:
+    with make_pool(3, say=said.append, precision=Precision(energy_seconds=0.3), **pretence) as pool:
         found = run(pool, 60)
         outcomes = [one.outcomes[WORKLOAD[0]] for one in found]
         assert all(isinstance(one, Measured) and one.energy is not None for one in outcomes)
-        for lane in list(pool.workers.lanes):
-            pool.make_ready(lane)
-        served = [lane.served for lane in pool.lanes]
+        while not all(lane.ready for lane in pool.workers.lanes):
+            pool.advance(*pool.workers.lanes)
+        busy = [lane.busy_seconds for lane in pool.workers.lanes]
         # On a machine that is busy otherwise they do not get equal parts.
-        assert len({lane.name for lane in pool.lanes}) == 2 and sum(served) == 60 and min(served) >= 6
+        assert len({lane.name for lane in pool.workers.lanes}) == 2 and min(busy) >= 6 * 0.02
         assert pool.calibrate().bandwidth == ((1 << 26, 4e12),)
         assert len(pool.lanes) == 1 and len(said) == 2
         assert said[0].startswith("NVIDIA A10 (GPU-1)")
@@ -162,7 +161,7 @@ def test_a_tuning_that_waits_for_a_gpu_says_who_has_them(monkeypatch: pytest.Mon
     with first:
         run(first, 3)
         for lane in first.workers.lanes:
-            first.make_ready(lane)
+            first.ready_worker([lane])
         with make_pool(say=said.append) as second:
             second.submit(requests(1)[0])
             deadline = time.monotonic() + 60

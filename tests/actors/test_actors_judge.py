@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tunesmith.actors.judging import judge as judging
-from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Limits, judge, reason_of
+from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, judge, reason_of
+from tunesmith.actors.workers import Deadlines
 from tunesmith.hw import device_lock as exclusive
 from tunesmith.hw.device_lock import DeviceLock, Holder
 from tunesmith.hw.errors import TunesmithError
@@ -65,7 +66,7 @@ def test_a_slow_reference_is_not_held_against_the_candidate(task: Task, device: 
     """It takes longer, once, than a step may run."""
     once = tmp_path / "once"
     slow = f"import os, time; os.path.exists({str(once)!r}) or (open({str(once)!r}, 'w').close(), time.sleep(8))"
-    (judged,) = verdicts(with_reference(task, slow), device, FINE, deadlines=Limits(run=7.0), roofline=None)
+    (judged,) = verdicts(with_reference(task, slow), device, FINE, deadlines=Deadlines(run=7.0), roofline=None)
     assert once.exists() and judged.accepted, judged
 
 
@@ -79,7 +80,7 @@ def test_a_slow_reference_is_not_held_against_the_candidate(task: Task, device: 
 def test_a_reference_that_hangs_or_dies_is_named(task: Task, device: Any, statement: str, said: str) -> None:
     broken = with_reference(task, statement)
     with pytest.raises(TunesmithError, match=said):
-        verdicts(broken, device, FINE, deadlines=Limits(prepare=1.0))
+        verdicts(broken, device, FINE, deadlines=Deadlines(prepare=1.0))
 
 
 def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors.lane import DEVICE_BUSY, PROCESS_GONE, Lane
+from tunesmith.actors.pool.workers import DEVICE_BUSY, PROCESS_GONE, Lane
 from tunesmith.actors.process import pack, unpack
 from tunesmith.actors.workers import LaneReady
 from tunesmith.hw.device_lock import DeviceLock
@@ -52,8 +52,8 @@ def packed(task: Task, device: Any) -> Callable[[int], bytes]:
         config: dict[str, Any] = {"GROUP": 16, "TROUBLE": trouble}
         artifact = compiler.compile(specialise(template, config, workload.types))
         assert isinstance(artifact, Artifact)
-        candidate = Candidate(template, config, {types_key(workload): artifact})
-        return pack(candidate, (NAME,), Precision(budget_seconds=0.02, min_samples=3))
+        made = Candidate(template, config, {types_key(workload): artifact})
+        return pack(made, (NAME,), Precision(budget_seconds=0.02, min_samples=3))
 
     return give
 

@@ -12,15 +12,16 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import ray
 from pretence import LIMITS, TASK, drain
 
-from tunesmith.actors.pool.pool import EvaluationRequest, Pool, PoolError
-from tunesmith.actors.pool.workers import ActorHandle, Deadlines, WorkerSet, result_of
-from tunesmith.actors.workers import LaneReady
+from tunesmith.actors.pool.pool import Pool
+from tunesmith.actors.pool.workers import ActorHandle, PoolError, WorkerSet
+from tunesmith.actors.workers import Deadlines, LaneReady
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import NoDevice, OutOfTime
 from tunesmith.kernels.backends import open_device
-from tunesmith.kernels.build.artifact import ArtifactCache
+from tunesmith.kernels.build.artifact import ArtifactCache, EvaluationRequest
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Evaluation, Measured, TimedOut, WrongResult, describe
@@ -30,7 +31,7 @@ from tunesmith.kernels.spec.taskfile import load_task
 DATA = Path(__file__).resolve().parent.parent / "data"
 ENDLESS, CRASH, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT, LONG_COMPILE = range(1, 9)
 QUICK = Precision(budget_seconds=0.02, min_samples=3)
-DEADLINES = Deadlines(compile=4.0, visit=4.0, prepare=60.0, start=60.0)
+DEADLINES = Deadlines(compile=4.0, run=4.0, prepare=60.0, start=60.0)
 WORKLOAD = ("16384",)
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -48,13 +49,13 @@ def make_pool(task: Task, device: Any, cache: ArtifactCache | None = None, **cha
 
 def request(task: Task, trouble: int, number: int | None = None, group: int = 16) -> EvaluationRequest:
     template = task.sources("opencl").templates[0]
-    config: dict[str, Any] = {"GROUP": group, "TROUBLE": trouble}
-    return EvaluationRequest(trouble if number is None else number, template, config, WORKLOAD)
+    number = trouble if number is None else number
+    return EvaluationRequest(number, template, {"GROUP": group, "TROUBLE": trouble}, WORKLOAD)
 
 
 def test_waiting_for_a_device_ends_with_the_time(task: Task, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process, for which this one stands, holds it from the beginning, and again when a lane is ready."""
-    for name in ("workers.REPORT_AFTER_SECONDS", "workers.REPORT_EVERY_SECONDS", "scheduler.REPORT_AFTER_SECONDS"):
+    for name in ("workers.REPORT_AFTER_SECONDS", "workers.REPORT_EVERY_SECONDS", "pool.REPORT_AFTER_SECONDS"):
         monkeypatch.setattr(f"tunesmith.actors.pool.{name}", 0.2)
     left = [math.inf]
     with make_pool(task, device, seconds_left=lambda: left[0]) as pool:
@@ -90,7 +91,7 @@ def found(task: Task, troubled: Pool) -> dict[int, Evaluation]:
         troubled.submit(request(task, 0, 100 + trouble, group=64))
     ended = drain(troubled)
     # Two deadlines, and three processes replaced, on a machine that may be busy.
-    assert time.monotonic() - started < DEADLINES.compile + DEADLINES.visit + 45
+    assert time.monotonic() - started < DEADLINES.compile + DEADLINES.run + 45
     return {100: first} | ended
 
 
@@ -110,7 +111,7 @@ class TestTroubles:
             (INPUT, WrongResult, {"reason": "input_modified", "argument": "x"}, ""),
             (NO_COMPILE, CompileFailed, {}, "trouble:4:2"),
             (NO_COMPILE, CompileFailed, {}, "not meant to compile"),
-            (ENDLESS, TimedOut, {"phase": "run", "limit": DEADLINES.visit}, ""),
+            (ENDLESS, TimedOut, {"phase": "run", "limit": DEADLINES.run}, ""),
             (LONG_COMPILE, TimedOut, {"phase": "compile", "limit": DEADLINES.compile}, ""),
             (CRASH, Crashed, {"phase": "run"}, ""),
         ],
@@ -122,7 +123,7 @@ class TestTroubles:
         assert isinstance(outcome, kind)
         assert {name: getattr(outcome, name) for name in facts} == facts and said in describe(outcome)
         if trouble == ENDLESS:
-            assert DEADLINES.visit <= found[trouble].lane_seconds < 2 * DEADLINES.visit
+            assert DEADLINES.run <= found[trouble].lane_seconds < 2 * DEADLINES.run
 
     def test_neither_the_order_of_submission_nor_a_number_used_before_matters(
         self, task: Task, found: dict[int, Evaluation], troubled: Pool
@@ -149,7 +150,7 @@ class TestTroubles:
         assert isinstance(troubled.evaluate([request(task, 0)])[0].outcomes["16384"], Measured)
         with device_lock(device):
             troubled.submit(request(task, 0, 2))
-            waited = time.monotonic() + 1.5 * DEADLINES.visit
+            waited = time.monotonic() + 1.5 * DEADLINES.run
             while time.monotonic() < waited:
                 started = time.monotonic()
                 assert troubled.collect(0.2) == [], "it was measured while another process held the device"
@@ -161,7 +162,7 @@ class TestTroubles:
     ) -> None:
         started = time.monotonic()
         assert troubled.evaluate([request(task, ENDLESS, 5)])[0].outcomes == found[ENDLESS].outcomes
-        assert time.monotonic() - started < DEADLINES.visit
+        assert time.monotonic() - started < DEADLINES.run
 
     def test_a_baseline_that_does_not_compile_is_everyones_failure_in_a_comparison(
         self, task: Task, troubled: Pool
@@ -173,35 +174,35 @@ class TestTroubles:
 
 
 def pid_of(worker: ActorHandle) -> int:
-    pid: int = result_of(worker.actor.__ray_call__.remote(lambda _: os.getpid()))
-    return pid
+    return int(ray.get(worker.actor.__ray_call__.remote(lambda _: os.getpid())))
 
 
-def kill_at_work(pool: Pool, worker: ActorHandle) -> None:
-    """Ends its process by SIGKILL; then there is another."""
-    pool.make_ready(worker)
+def kill_at_work(pool: Pool, worker: ActorHandle) -> list[tuple[EvaluationRequest, Evaluation]]:
+    """Ends its process by SIGKILL; then there is another. Gives the evaluations that have ended meanwhile."""
+    pool.ready_worker([worker])
     actor, pid = worker.actor, pid_of(worker)
     deadline = time.monotonic() + 60
     while worker.state != "busy":
         assert time.monotonic() < deadline
-        pool.step(0.0)
+        assert not pool.collect(0.0)
     os.kill(pid, signal.SIGKILL)
+    ended = []
     while worker.actor is actor:
         assert time.monotonic() < deadline
-        pool.step(time.monotonic() + 0.1)
+        ended += pool.collect(0.1)
+    return ended
 
 
 def test_killed_workers_are_replaced_and_no_process_outlives_the_pool(task: Task, device: Any) -> None:
     """Who killed a process is not known, so its evaluation gets a second one."""
-    with make_pool(task, device, deadlines=Deadlines(compile=60.0, visit=60.0, grace=0.0)) as pool:
+    with make_pool(task, device, deadlines=Deadlines(compile=60.0, run=60.0, grace=0.0)) as pool:
         (lane,), (compiler,) = pool.workers.lanes, pool.workers.compilers
         pool.submit(request(task, 0))
         kill_at_work(pool, compiler)
         assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
         pool.submit(request(task, ENDLESS))
-        for _ in range(2):
-            kill_at_work(pool, lane)
-        ((_, lost),) = pool.collect()
+        assert not kill_at_work(pool, lane)
+        ((_, lost),) = kill_at_work(pool, lane)
         outcome = lost.outcomes["16384"]
         assert isinstance(outcome, Crashed) and outcome.phase == "run"
         pool.submit(request(task, ENDLESS, group=32))
@@ -225,7 +226,7 @@ def test_a_comparison_holds_an_end_against_who_ended_it_and_costs_no_other_anyth
         ),
         KernelOpponent(name="same", label="production", template=plain),
     ]
-    with make_pool(task, device, deadlines=Deadlines(visit=4.0)) as pool:
+    with make_pool(task, device, deadlines=Deadlines(run=4.0)) as pool:
 
         def compared(*troubles: int, opponents: Sequence[AnyOpponent] = ()) -> WorkloadComparison:
             candidates = [request(task, trouble, at, group=16 + 48 * at) for at, trouble in enumerate(troubles)]

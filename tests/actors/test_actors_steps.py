@@ -11,7 +11,8 @@ from unittest import mock
 import pytest
 
 from tunesmith.actors.judging.judge import JudgeOptions, judge
-from tunesmith.actors.judging.steps import Findings, HeldDevice, Limits, StepRunner, run_steps
+from tunesmith.actors.judging.steps import Findings, HeldDevice, StepRunner, run_steps
+from tunesmith.actors.workers import Deadlines
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check.plan import Step
@@ -20,6 +21,7 @@ from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.outcome import Outcome, TimedOut, WrongResult
 from tunesmith.kernels.spec.taskfile import load_task
 
+KERNELS: Any = (mock.Mock(), mock.Mock(), "not counted")
 TASK = load_task(str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"))
 
 
@@ -54,7 +56,7 @@ def run(
     steps: list[Any], count: int, budget: float = 60.0, runners: list[Any] | None = None
 ) -> tuple[Findings, dict[int, int]]:
     """The findings, and who did which step; steps on more than 10 bytes are the first runner's."""
-    done, findings, source = dict[int, int](), Findings(mock.Mock(), budget), mock.MagicMock()
+    done, findings, source = dict[int, int](), Findings(KERNELS, budget), mock.MagicMock()
     runners = [] if runners is None else runners
     runners += [PretendedRunner(number, done) for number in range(count)]
     with mock.patch("tunesmith.actors.judging.steps.excluded", return_value=None):
@@ -143,7 +145,7 @@ def made_up(size: int) -> Step:
 def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
     """Else a slow start is taken for a slow kernel, and all larger sizes are left out: a short deadline is only that of
     a launch, and not of the first one in a process, which loads the kernel."""
-    limits, findings, calls = Limits(run=20.0), Findings(mock.Mock(), 20.0), list[tuple[str, float]]()
+    limits, findings, calls = Deadlines(run=20.0), Findings(KERNELS, 20.0), list[tuple[str, float]]()
 
     def call(method: str, seconds: float, *_: object) -> float | None:
         """Like a process in which everything is right."""
@@ -170,14 +172,14 @@ def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
 
 
 def test_a_plain_kernel_that_overruns_in_a_first_step_rules_out_larger_sizes() -> None:
-    findings = Findings(mock.Mock(), 20.0)
+    findings = Findings(KERNELS, 20.0)
 
     def call(method: str, seconds: float, *_: object) -> TimedOut | None:
         return TimedOut("run", seconds) if method == "try_baseline" else None
 
     examiner: Any = SimpleNamespace(starts=1, call=call)
     runner = StepRunner(
-        TASK, resolve_target("h200"), Limits(), examiner, examiner, lambda _: None, Path(), baseline_ends=True
+        TASK, resolve_target("h200"), Deadlines(), examiner, examiner, lambda _: None, Path(), baseline_ends=True
     )
     assert runner.try_plain(made_up(100), findings) is not None
     assert runner.is_cold(made_up(100)) and findings.left_out(made_up(8)) is None

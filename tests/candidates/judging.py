@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Limits, compile_all, judge, rejected
+from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, compile_all, judge, rejected
 from tunesmith.actors.process import Isolated
-from tunesmith.actors.workers import CompileWorker
+from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.guard import refuse_text
@@ -127,7 +127,7 @@ def _replaced(name: str, text: str, entry: dict[str, Any]) -> str:
 
 
 def verdict_of(
-    fixture: Fixture, limits: DeviceLimits, index: int, deadlines: Limits, processes: int | None = None
+    fixture: Fixture, limits: DeviceLimits, index: int, deadlines: Deadlines, processes: int | None = None
 ) -> CandidateVerdict:
     """The full verdict, on the device. processes: that go through its steps; as many as suit this machine if left
     out."""
@@ -138,7 +138,7 @@ def verdict_of(
     return judge(task, limits, index, [(template, template.default_config, None)], options)[0]
 
 
-def compiler_verdict(fixture: Fixture, limits: DeviceLimits, deadlines: Limits) -> CandidateVerdict | None:
+def compiler_verdict(fixture: Fixture, limits: DeviceLimits, deadlines: Deadlines) -> CandidateVerdict | None:
     """The verdict of source rules and compiler, which need no device; None where these have nothing against it."""
     if (refused := refuse_text(fixture.text, limits.backend)) is not None:
         return rejected(refused)

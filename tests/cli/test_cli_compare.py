@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_pool import simulate_device
+from simulated_pool import ended_run
 
-from tunesmith.graph import tune
 from tunesmith.graph.journal.store import JournalError
 from tunesmith.graph.study import compare
 from tunesmith.graph.study.compare import compare_runs
 from tunesmith.hw.errors import TunesmithError
 
-TASK = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
-
 
 @pytest.fixture(scope="module")
 def run(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A finished run on a simulated device."""
-    with pytest.MonkeyPatch.context() as patch:
-        simulate_device(patch)
-        return tune(TASK, run_dir=tmp_path_factory.mktemp("compared") / "run", evaluations=3, rounds=1, seed=7)
+    return ended_run(tmp_path_factory.mktemp("compared") / "run", seed=7)
 
 
 def changed(run: Any, folder: Path, **values: Any) -> Path:
@@ -64,18 +59,17 @@ def test_a_shape_is_one_whatever_its_name_and_may_be_of_one_run_only(run: Any, t
     assert shapes[1]["results"][0] is None and shapes[1]["held_out"] == [None, True]
 
 
-def test_other_data_types_are_other_shapes_and_are_told(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = compare._task
+def test_other_data_types_are_other_shapes(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = compare.begun
 
     def halves(folder: Path) -> Any:
-        task = read(folder)
-        arguments = tuple(one.model_copy(update={"dtype": "float16"}) for one in task.arguments)
-        halved = task.model_copy(update={"arguments": arguments, "bytes": "6 * n"})
-        return halved if folder.name == "halves" else task
+        entry = read(folder)
+        arguments = tuple(one.model_copy(update={"dtype": "float16"}) for one in entry.event.task.arguments)
+        task = entry.event.task.model_copy(update={"arguments": arguments, "bytes": "6 * n"})
+        halved = replace(entry, event=entry.event.model_copy(update={"task": task}))
+        return halved if folder.name == "halves" else entry
 
-    monkeypatch.setattr(compare, "_task", halves)
+    monkeypatch.setattr(compare, "begun", halves)
     found = compare_runs([run.folder, changed(run, tmp_path / "halves")])
     assert {"arguments", "bytes"} <= set(found["differences"]) and "types" in found["same"]
     shapes = {shape["workload"]: shape["results"] for shape in found["shapes"]}
@@ -106,4 +100,4 @@ def test_what_cannot_be_compared_is_refused(run: Any, tmp_path: Path, here: Any)
     with pytest.raises(JournalError, match="is not a run"):
         compare_runs([run.folder, tmp_path])
     one = here("compare", run.folder)
-    assert one.returncode == 2 and one.stderr.count("\n") == 1 and "name at least two" in one.stderr
+    assert one.returncode == 2 and one.stderr.count("\n") == 1 and "give at least two" in one.stderr

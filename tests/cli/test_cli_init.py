@@ -87,19 +87,6 @@ def test_headers_and_macros_of_a_build_are_taken_along(tmp_path: Path, here: Any
     assert wrong.returncode == 2 and "-D: '3=x' is not of the form" in wrong.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "wanted"),
-    [
-        ("latin.cu", b"// caf\xe9", "latin.cu is not UTF-8 text: save it as UTF-8."),
-        ("wide.cu", "__global__".encode("utf-16"), "wide.cu is not UTF-8 text: save it as UTF-8."),
-    ],
-)
-def test_what_is_no_cuda_source_is_said(here: Any, tmp_path: Path, name: str, content: bytes, wanted: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    refused = here("init", name, "--out", "new", cwd=tmp_path)
-    assert refused.returncode == 2 and wanted in refused.stderr and not (tmp_path / "new").exists()
-
-
 def test_a_file_for_nvcc_becomes_a_task_that_is_right(here: Any, tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings")
     head = "\ufeff#include <cstdint>\n#include <vector>\ntemplate <typename T>\n"

@@ -14,10 +14,10 @@ import pytest
 from scale_task import write
 from simulated_pool import SimulatedPool, simulate_device
 
-from tunesmith.actors.pool.pool import EvaluationRequest
 from tunesmith.cli.app import EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_NOTHING, EXIT_UNMEASURED
 from tunesmith.cli.main import main
 from tunesmith.graph import tune
+from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.spec.task import TaskError
 
@@ -50,11 +50,7 @@ def test_standard_streams_may_be_closed(environment: dict[str, str], closed: str
 @pytest.mark.parametrize(
     ("limit", "code", "words"),
     [
-        (
-            "1h",
-            EXIT_NOTHING,
-            ("no valid configuration was found", "wrong_result 3", "out[0] is 1, not 2"),
-        ),
+        ("1h", EXIT_NOTHING, ("no valid configuration was found", "wrong_result 3", "out[0] is 1, not 2")),
         ("0.001s", EXIT_UNMEASURED, ("no configuration was measured", "0 of 3 evaluations", "ended by the time limit")),
     ],
 )
@@ -151,13 +147,8 @@ def test_what_a_reference_prints_does_not_disturb_json(folder: Path, capfd: pyte
 
 def test_a_full_standard_output_is_a_sentence(environment: dict[str, str]) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "tunesmith.cli.main", "tasks"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        line = [sys.executable, "-m", "tunesmith.cli.main", "tasks"]
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
     said = "tunesmith: Standard output cannot be used: No space left on device; name another.\n"
     assert (done.returncode, done.stderr) == (2, said)
 

@@ -13,14 +13,11 @@ from typing import Any
 import pytest
 
 
-def test_json_and_nothing_else_is_on_standard_output(finished_run: Any) -> None:
+def test_json_and_nothing_else_is_on_standard_output_and_progress_on_standard_error(finished_run: Any) -> None:
     assert finished_run.code == 0, finished_run.stderr
     shown = json.loads(finished_run.stdout)
     assert shown.pop("run_dir") == str(finished_run.folder)
     assert shown == finished_run.summary
-
-
-def test_progress_is_on_standard_error(finished_run: Any) -> None:
     assert "measuring the baseline" in finished_run.stderr and "3/3 evaluations" in finished_run.stderr
     assert "Traceback" not in finished_run.stderr and "raylet" not in finished_run.stderr
 
@@ -47,10 +44,8 @@ def test_the_winner_runs_by_itself(finished_run: Any, tmp_path: Any) -> None:
     best = finished_run.folder / "best"
     dispatch = json.loads((best / "dispatch.json").read_text())
     # Which of them is used depends on what the measurements showed, and nothing that lost is.
-    assert (
-        dispatch["rule"].get("folder", "general") in ("general", "baseline")
-        and dispatch["verdict"] == finished_run.summary["sentence"]
-    )
+    assert dispatch["rule"].get("folder", "general") in ("general", "baseline")
+    assert dispatch["verdict"] == finished_run.summary["sentence"]
     assert [shape["sizes"] for shape in dispatch["shapes"]] == [{"n": 16384}, {"n": 5000}]
     assert all((shape["folder"] == "baseline") == (shape["verdict"] != "faster") for shape in dispatch["shapes"])
     for folder in {"general", *(shape["folder"] for shape in dispatch["shapes"])}:
@@ -142,4 +137,4 @@ def test_a_rule_is_fitted_on_the_device(finished_run: Any, command: Any, tmp_pat
     shutil.copytree(finished_run.folder, folder)
     done = command("resume", folder, "--dispatch-shapes", 4)
     assert done.returncode == 0, done.stderr
-    assert "Dispatch on 2 unseen shapes" in done.stdout and "Dispatch rule, fitted to 4 shapes" in done.stdout
+    assert "Dispatch on 2 test shapes" in done.stdout and "Dispatch rule, fitted to 4 shapes" in done.stdout

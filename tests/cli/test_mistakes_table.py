@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from journal_rows import alter
 from scale_task import HEAD, edit, write
-from simulated_pool import simulate_device
-
-from tunesmith.graph import tune
+from simulated_pool import SCALE_ADD, ended_run
 
 Change = Callable[[Path, Path], object]
 """Of a task's folder and of a run's."""
@@ -47,6 +45,10 @@ def written(file: str, text: str) -> Change:
     return lambda task, run: ((run if file == "summary.json" else task) / file).write_text(text)
 
 
+def in_bytes(file: str, data: bytes) -> Change:
+    return lambda task, run: (task / file).write_bytes(data)
+
+
 def journal(change: Callable[[bytes], bytes]) -> Change:
     return lambda task, run: (run / "journal.sqlite").write_bytes(change((run / "journal.sqlite").read_bytes()))
 
@@ -70,12 +72,8 @@ def source_edited_since(task: Path, run: Path) -> None:
 
 def finished(folder: Path) -> Path:
     """A run that has ended, of a task beside it, on a device that is a formula."""
-    shutil.copytree(Path(__file__).resolve().parent.parent / "data" / "scale_add", folder / "own")
-    with pytest.MonkeyPatch.context() as patch:
-        simulate_device(patch)
-        path, run = folder / "own" / "task.toml", folder / "ended"
-        tune(path, run_dir=run, backend="opencl", strategy="random", evaluations=3, rounds=1, wisdom=False)
-    return run
+    shutil.copytree(SCALE_ADD.parent, folder / "own")
+    return ended_run(folder / "ended", folder / "own" / "task.toml").folder
 
 
 IN_TASK = (
@@ -130,6 +128,7 @@ OF_OPTIONS = (
     (("--objective", "energy", "--run-dir", "{task}/new"), "choose an NVIDIA GPU"),
 )
 """Of `tune`, on a task that is right."""
+HALF_A_CHARACTER = r'{"tune_params": {"GROUP": [1]}, "tune_params_keys": ["\ud800"], "cache": {}}'
 PLAIN_CUDA = "__global__ void k(float* x) { x[threadIdx.x] = 1; }"
 ANSWERS = (
     *((SPACE, edited("task.toml", old, new), 2, named) for old, new, named in IN_TASK),
@@ -164,7 +163,7 @@ ANSWERS = (
     *(
         (command, edited("template.toml", "values = [16, 64]", "values = [16, 512], default = 512"), code, named)
         for command, code, named in (
-            (SPACE, 0, "The default, GROUP=512, ITEMS=1, is none"),
+            (SPACE, 0, "The default, GROUP=512, ITEMS=1, is not feasible"),
             (("check", "{task}"), 0, "is not feasible: `GROUP"),
             (BENCH, 2, "name another with --config"),
         )
@@ -185,6 +184,11 @@ ANSWERS = (
     (("tune",), nothing, 2, "Missing argument 'task'; `tunesmith tune --help` shows how it is used."),
     (("no-such",), nothing, 2, "No such command 'no-such'; `tunesmith --help` shows how it is used."),
     (("resume", "nowhere", "--time-limit", "soon"), nothing, 2, "--time-limit: 'soon' is not a duration"),
+    *(
+        (("tune", "nowhere", option, value), nothing, 2, repr(value))
+        for option, value in (("--model-for", "\n"), ("--model-option", "a\rb"), ("--time-limit", "1\n2"))
+    ),
+    (("simulate", "{task}/half.json"), written("half.json", HALF_A_CHARACTER), 2, r"'\ud800'"),
     (("tune", "-h"), nothing, 0, "Usage: tunesmith tune"),
     (("space", "GEMM"), nothing, 2, "There is no task 'GEMM': did you mean gemm?"),
     ((*SPACE, "--workload", "7x7"), nothing, 2, "4096"),
@@ -197,7 +201,16 @@ ANSWERS = (
         ("init", "{task}/reference.py"),
         nothing,
         2,
-        "reference.py is no source: give a .cu file, a .cl file or a T1 file",
+        "reference.py is not a source: give a .cu file, a .cl file or a T1 file",
+    ),
+    *(
+        (
+            ("init", "{task}/k.cu", "--out", "{task}/new"),
+            in_bytes("k.cu", data),
+            2,
+            "k.cu is not UTF-8 text: save it as",
+        )
+        for data in (b"// caf\xe9", "__global__".encode("utf-16"))
     ),
     (("init", "{task}/t1.json"), written("t1.json", "[1]"), 2, "a value has another type than the format"),
     (

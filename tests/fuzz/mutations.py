@@ -125,6 +125,6 @@ def _nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 EXPRESSIONS = st.one_of(
     st.recursive(st.sampled_from(_NAMES + _LITERALS), _nested, max_leaves=12),
-    st.text(max_size=30),
+    *(st.text(max_size=60), st.text("()[]{}n1.,*+-'\"\\ \n\t\0#:=<>!&|^~@", max_size=40)),
 )
 """Expressions by a grammar, and arbitrary texts."""

@@ -11,19 +11,16 @@ from typing import Any
 
 import pytest
 from journal_rows import alter, rows
-from simulated_pool import simulate_device
+from simulated_pool import ended_run, simulate_device
 
-from tunesmith.graph import resume, tune
+from tunesmith.graph import resume
 from tunesmith.graph.journal.store import Journal, JournalError
-from tunesmith.kernels.search.tables import CacheFileError, read_cache
-
-TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"
 
 
 @pytest.fixture
 def ended(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    simulate_device(monkeypatch)
-    tune(str(TASK), run_dir=tmp_path / "run", backend="opencl", strategy="random", evaluations=2, rounds=1)
+    ended_run(tmp_path / "run")
+    simulate_device(monkeypatch)  # for runs that go on
     return tmp_path / "run"
 
 
@@ -37,7 +34,7 @@ def test_half_a_character_in_a_journal(ended: Path) -> None:
 
 
 def test_a_journal_whose_texts_are_bytes(ended: Path, tmp_path: Path) -> None:
-    """SQLite cites what it cannot read; the sentence is one line all the same."""
+    """SQLite's message quotes the bytes that it cannot read; the sentence is one line all the same."""
     whole = (ended / "journal.sqlite").read_bytes()
     at = whole.index(b"CREATE TABLE events")
     for number, there in enumerate((b"CREATE\n\nTA\xff", b"\xff\xfe\x80", b"CREATE TABLE \n(\n")):
@@ -61,35 +58,11 @@ def test_a_journal_whose_numbers_are_none(ended: Path, column: str) -> None:
         Journal(ended, create=False)
 
 
-@pytest.mark.parametrize("value", [[], None, {"a": 1}, [[1]]])
-def test_a_record_whose_value_is_no_number_and_no_text(tmp_path: Path, value: Any) -> None:
-    path = tmp_path / "table.json"
-    record = {"GROUP": value, "time": 1.0}
-    path.write_text(json.dumps({"tune_params": {"GROUP": [1, 16]}, "cache": {"1": record}}))
-    with pytest.raises(CacheFileError, match="the configuration 1"):
-        read_cache(path)
-
-
 def test_a_path_of_bytes_that_are_no_text(here: Any, tmp_path: Path, ended: Path) -> None:
     """What cannot be encoded is shown by its numbers."""
     folder = shutil.copytree(ended, tmp_path / os.fsdecode(b"run-\xff"))
     done = here("report", folder)
     assert done.returncode == 0 and "run-\\udcff" in done.stdout, done.stderr
-
-
-def test_half_a_character_in_a_sentence(tmp_path: Path, here: Any) -> None:
-    path = tmp_path / "table.json"
-    path.write_text(json.dumps({"tune_params": {"GROUP": [1]}, "tune_params_keys": ["\ud800"], "cache": {}}))
-    done = here("simulate", path)
-    assert done.returncode == 2 and "'\\ud800'" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("--model-for", "\n"), ("--model-option", "a\rb"), ("--time-limit", "1\n2")]
-)
-def test_an_option_with_the_end_of_a_line_in_it(option: str, value: str, here: Any) -> None:
-    done = here("tune", "there-is-no-such-task", option, value)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and repr(value) in done.stderr, done.stderr
 
 
 def test_an_evaluation_of_a_template_that_no_entry_has(ended: Path) -> None:

@@ -8,7 +8,6 @@ test tries a few dozen examples, always the same. TUNESMITH_FUZZ=100 has each tr
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -16,31 +15,27 @@ import shutil
 import signal
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from journal_rows import alter
 from mutations import EXPRESSIONS, VALUES, json_texts, toml_texts
-from simulated_pool import simulate_device
+from simulated_pool import SCALE_ADD, ended_run, simulate_device
 
-from tunesmith.graph import tune
 from tunesmith.graph.settings import make_settings, read_settings
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.space import Space, SpaceRule
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.taskfile import load_task, parse_config
-from tunesmith.kernels.spec.template import Parameter
 
-DATA = Path(__file__).resolve().parent.parent / "data" / "scale_add"
 TIMES = int(os.environ.get("TUNESMITH_FUZZ", "1"))
 """How many times as many examples each test tries."""
 HANG_SECONDS = 30
 """No example takes a tenth of this."""
-PARAMETERS = (Parameter(name="GROUP", values=(1, 16, 64)), Parameter(name="ITEMS", values=(0, 1, 4)))
 
 pytestmark = pytest.mark.timeout(120 * TIMES)
 
@@ -77,7 +72,7 @@ def fuzz(examples: int, strategy: st.SearchStrategy[Any], check: Callable[[Any],
 
 @pytest.fixture
 def said(here: Any) -> Callable[..., int]:
-    """Runs a command line here; it must be done, or say in one sentence what is to be fixed. Gives the exit code."""
+    """Runs a command line here; it must succeed, or tell the mistake in one sentence. Gives the exit code."""
 
     def run(*arguments: object) -> int:
         done = here(*arguments)
@@ -95,36 +90,16 @@ def said(here: Any) -> Callable[..., int]:
 def test_expressions() -> None:
     def check(text: str) -> None:
         try:
-            expression = parse(text)
-            expression.evaluate({"n": 7, "GROUP": 16, "ITEMS": 0, "T": "float16"})
+            parse(text).evaluate({"n": np.arange(4), "GROUP": 16, "ITEMS": 0, "T": "float16"})
         except ExpressionError as error:
-            assert str(error).endswith(".")
+            assert str(error).endswith(".") and str(error).encode(), "it can be printed"
 
-    fuzz(100, EXPRESSIONS, check)
-
-
-def test_constraints() -> None:
-    """Evaluated for all points of a space at once, an expression accepts the points that it accepts one by one."""
-
-    def check(text: str) -> None:
-        try:
-            rule = SpaceRule(parse(text))
-            space = Space.build(list(PARAMETERS), [rule])
-        except TunesmithError as error:
-            assert str(error).endswith(".")
-            return
-        for group, items in itertools.product(*(one.values for one in PARAMETERS)):
-            point = {"GROUP": group, "ITEMS": items}
-            with suppress(ExpressionError):
-                accepted = bool(parse(text).evaluate(point))
-                assert accepted == (space.index(point) is not None), point
-
-    fuzz(60, EXPRESSIONS, check)
+    fuzz(400, EXPRESSIONS, check)
 
 
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
-    return shutil.copytree(DATA, tmp_path / "task")
+    return shutil.copytree(SCALE_ADD.parent, tmp_path / "task")
 
 
 @pytest.mark.parametrize(("name", "options"), [("task.toml", ()), ("template.toml", ("--json",))])
@@ -139,7 +114,7 @@ def test_task_files(task: Path, device: Any, said: Callable[..., int], name: str
 
 
 def test_configurations() -> None:
-    (template,) = load_task(str(DATA / "task.toml")).sources("opencl").templates
+    (template,) = load_task(SCALE_ADD).sources("opencl").templates
 
     def check(text: str) -> None:
         try:
@@ -197,11 +172,9 @@ def test_tables(tmp_path: Path, said: Callable[..., int]) -> None:
 
 @pytest.fixture
 def ended(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run on a device that is a formula, which has ended."""
-    simulate_device(monkeypatch)
-    folder = tmp_path / "run"
-    tune(str(DATA / "task.toml"), run_dir=folder, backend="opencl", strategy="random", evaluations=3, rounds=1, seed=1)
-    return folder
+    ended_run(tmp_path / "run")
+    simulate_device(monkeypatch)  # for runs that go on
+    return tmp_path / "run"
 
 
 def test_summaries(ended: Path, said: Callable[..., int]) -> None:

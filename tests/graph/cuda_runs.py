@@ -73,7 +73,7 @@ def write_cuda_run(folder: Path, task_name: str, ratios: Mapping[str, float], mo
 
 
 class StubDriver:
-    """A CUDA driver's library in `folder`, which keeps what it is asked. arguments: how many the kernels have."""
+    """A CUDA driver's library in `folder`, which records its launches."""
 
     def __init__(self, folder: Path) -> None:
         if shutil.which("gcc") is None:

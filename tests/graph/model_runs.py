@@ -12,7 +12,6 @@ from journal_rows import rows
 from scripted_models import DATA, SOURCE, Script, Scripted, rewrite, template
 from simulated_pool import SimulatedPool, simulate_device
 
-from tunesmith.actors.pool.pool import EvaluationRequest
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import Planned
 from tunesmith.graph.journal.store import Journal
@@ -20,6 +19,7 @@ from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.state import Plan
+from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, LaunchFailed, WrongResult
 
 RAW = str(DATA / "raw_scale_add" / "task.toml")
@@ -27,7 +27,7 @@ LIBRARY = str(DATA / "scale_add" / "task.toml")
 
 
 class ModelPool(SimulatedPool):
-    """Sources say in a comment what is wrong with them: DOES_NOT_COMPILE, WRONG, FAULTS."""
+    """Sources name their fault in a comment: DOES_NOT_COMPILE, WRONG, FAULTS."""
 
     def compare(self, baseline: EvaluationRequest, candidates: Any, workload: str, **options: Any) -> Any:
         return super().compare(baseline, [likened(one) for one in candidates], workload, **options)

@@ -1,4 +1,4 @@
-"""A pool whose device is a formula: for what the roles decide, as against what a device measures."""
+"""A pool whose device is a formula: for tests of the roles' decisions, as against a device's measurements."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 import pytest
 
 from tunesmith.actors.judging.judge import CandidateVerdict
+from tunesmith.graph import tune
+from tunesmith.graph.run import RunResult
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.check.coverage import Unexecuted
@@ -20,6 +22,8 @@ from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, Measured, Outcome
 from tunesmith.kernels.spec.template import Config, Template, config_key
+
+SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
 
 
 class SimulatedPool:
@@ -125,6 +129,14 @@ def simulate_device(monkeypatch: pytest.MonkeyPatch, pool: type[SimulatedPool] =
     for name in ("measured", "examined", "wrong", "partial"):
         monkeypatch.setattr(SimulatedPool, name, [], raising=False)
     return SimulatedPool.measured
+
+
+def ended_run(folder: Path, task: Path = SCALE_ADD, **settings: Any) -> RunResult:
+    """A run on a simulated device that has ended."""
+    few = {"backend": "opencl", "strategy": "random", "evaluations": 3, "rounds": 1, "seed": 1, "wisdom": False}
+    with pytest.MonkeyPatch.context() as patch:
+        simulate_device(patch)
+        return tune(task, run_dir=folder, **few | settings)
 
 
 def add_templates(task: Path, *names: str) -> None:

@@ -1,4 +1,4 @@
-"""Ablations: what the arms do, that they have equal budgets, what is counted, and that nothing is done twice."""
+"""Ablations: the arms and their equal budgets, the figures, and that no work is done twice."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_two_searches_of_one_template_try_the_seeds_of_both(tmp_path: Path) -> N
 WRONG_PLANS: list[tuple[dict[str, Any], str]] = [
     ({"workloads": ["nowhere"]}, "workloads: there is no nowhere; tuned are 16384"),
     ({"workloads": []}, "workloads: name at least one of 16384"),
-    ({"evaluations": 9999}, "evaluations: give 1 to 12, what is left of the budget"),
+    ({"evaluations": 9999}, "evaluations: give 1 to 12, the rest of the budget"),
     ({"round": 7}, "round is 7, but the run is in round 1"),
     ({"branches": [{"parent": "ghost", "kind": "search"}]}, "There is no template 'ghost'"),
     ({"branches": [{"parent": "baseline", "kind": "template", "moves": ["x"]}]}, "only a search needs no model"),

@@ -78,7 +78,7 @@ def test_a_kernel_that_is_shown_slower_on_a_shape_is_not_used_there_and_only_the
     found = [seen(workload(*size), {0: 0.3}) for size in sizes] + [seen(workload(65536, 256), {0: 1.3})]
     rule = fit_rule(found, 1)
     assert [rule.kernel(one.workload) for one in found] == [0] * 7 + [BASELINE]
-    # One shape alone is no reason to use a kernel.
+    # One shape alone does not justify a kernel.
     few = [seen(workload(n), {0: ratio}) for n, ratio in [(16, 0.3), (4096, 1.3), (8192, 1.3)]]
     assert fit_rule(few, 1).used() == {BASELINE}
 
@@ -139,7 +139,7 @@ def test_a_type_on_which_a_kernel_was_not_shown_faster_gets_the_baseline() -> No
     for rule in (fit_rule(found, 1, types=every), for_types(0, found, every)):
         assert [rule.kernel(one) for one in every] == [0, BASELINE, BASELINE]
     assert [for_types(0, found, [single, brain]).kernel(one) for one in every] == [BASELINE] * 3
-    # A test that tells types apart stays, and those that it keeps away are not told apart again.
+    # A test that tells types apart stays, and a type that it keeps away is not tested again.
     apart = [seen(workload(n, 512, one), {0: 0.3}) for n, one in [(16, "float16"), (64, "float16")]]
     apart += [seen(workload(n, 512, one), {0: 1.5}) for n, one in [(16, "float32"), (64, "float32")]]
     assert len(fit_rule(apart, 1, types=[half, single]).lines({0: "general", BASELINE: "baseline"})) == 4
@@ -259,7 +259,7 @@ def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
     assert found is not None
     if baseline_fails:
         assert not found.excluded and found.tested == 0
-        assert any("tells nothing on dispatch" in note for note in summary.notes)
+        assert any("so the shape is left out" in note for note in summary.notes)
     else:
         assert found.excluded and found.rule.used() == {-1}
         assert json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())["rule"] == {"folder": "baseline"}
@@ -299,7 +299,7 @@ def test_a_rule_that_loses_to_the_general_configuration_on_unseen_shapes_is_not_
     assert dispatch["rule_that_lost_to_general"] == list(found.lost)
     assert "slower on 1 of 1 held-out workloads; not shown to be faster with T=float16." in result.summary.sentence
     print_summary(result.summary, result.folder)
-    assert "It lost to general on the unseen shapes and is not exported" in capsys.readouterr().out
+    assert "It lost to the general configuration on the test shapes" in capsys.readouterr().out
 
 
 def test_what_a_rule_may_use_is_examined_on_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

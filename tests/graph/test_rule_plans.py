@@ -1,4 +1,4 @@
-"""Rounds that rules plan: what they tune and in which order, how the budget is spent, and rules that are withdrawn."""
+"""Rounds that rules plan: the workloads and their order, how the budget is spent, and rules that are withdrawn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from model_runs import RAW, ModelPool, plans_of, run, simulation
 from simulated_pool import add_templates, add_workload, changed
 
 from tunesmith.graph import resume
-from tunesmith.graph.journal.events import TemplateAdded
+from tunesmith.graph.journal.events import Noted, TemplateAdded
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Waiting
@@ -207,11 +207,7 @@ DOES_NOT_COMPILE, IS_WRONG = planted("unreadable", "DOES_NOT_COMPILE"), planted(
     ],
 )
 def test_rules_that_break_a_kernel_are_withdrawn(
-    rules: tuple[Pass, ...],
-    withdrawn: list[str],
-    left: set[str],
-    monkeypatch: pytest.MonkeyPatch,
-    folder: Path,
+    rules: tuple[Pass, ...], withdrawn: list[str], left: set[str], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.setattr(template, "RULES", rules)
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
@@ -219,7 +215,7 @@ def test_rules_that_break_a_kernel_are_withdrawn(
     with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
         [searched] = [one.template for one in log.events(TemplateAdded)]
-        notes = " ".join(one.sentence for one in log.notes("round-1"))
+        notes = " ".join(one.sentence for one in log.events(Noted, "round-1"))
     assert {one.name for one in searched.parameters} == left
     for name in withdrawn:
         assert f"The rule {name} is withdrawn" in notes

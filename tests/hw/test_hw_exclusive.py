@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def another(folder: Path, temporary: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Another process that wants the device, and what it said of having got it. It keeps it until the end."""
+    """Another process that wants the device, and its line that says whether it got it. It keeps it until the end."""
     command = [sys.executable, "-c", HOLDER, str(folder)]
     environment = os.environ | {"TMPDIR": str(temporary)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as one:

@@ -1,4 +1,4 @@
-"""What NVML tells of one GPU: a sample of its state, what it does not report, and its health."""
+"""What NVML tells of one GPU: a sample of its state, missing figures, and its health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task on the OpenCL CPU, and its template compiled, for tests of what is measured."""
+"""Fixtures of several tests: a task on the OpenCL CPU with its template compiled, and NVRTC."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from compiling import compiled_candidate
 
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.spec.taskfile import load_task
@@ -18,6 +20,13 @@ SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.t
 @pytest.fixture(scope="module")
 def bench(device: Any) -> Bench:
     return Bench(load_task(str(SCALE_ADD)), device.limits, device.index)
+
+
+@pytest.fixture(scope="session")
+def nvrtc() -> Any:
+    """One for all tests, which keeps the headers that it has compiled."""
+    pytest.importorskip("cuda.bindings")
+    return open_compiler(resolve_target("sm_90"))
 
 
 @pytest.fixture(scope="session")

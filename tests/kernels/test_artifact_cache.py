@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: what is kept comes back whole or not at all, whatever happens to the folder."""
+"""The cache of compiled kernels: entries come back whole or not at all, whatever happens to the folder."""
 
 from __future__ import annotations
 

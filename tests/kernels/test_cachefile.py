@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +23,10 @@ FAILURES = {(128, "row"): "compile_failed", (32, "row"): "wrong_result"}
 
 def records() -> list[ConfigResult]:
     found = []
-    for block in (32, 64, 128):
-        for mode in ("row", "column"):
-            config = {"BLOCK": block, "MODE": mode, "FAST": True}
-            if failure := FAILURES.get((block, mode)):
-                found.append(ConfigResult(config, None, failure, (), 40.0, 2.5))
-            else:
-                found.append(ConfigResult(config, block / 10, None, (1.5, 2.5), 40.0, 2.5))
+    for point in itertools.product((32, 64, 128), ("row", "column")):
+        config, failure = dict(zip(("BLOCK", "MODE"), point, strict=True)) | {"FAST": True}, FAILURES.get(point)
+        result = (None, failure, ()) if failure else (point[0] / 10, None, (1.5, 2.5))
+        found.append(ConfigResult(config, *result, 40.0, 2.5))
     return found
 
 
@@ -82,6 +80,10 @@ def test_other_files_are_refused_with_the_reason(tmp_path: Path) -> None:
         ('{"tune_params": {"X": []}, "cache": {}}', "file: tune_params: "),
         ('{"tune_params": {"X": [1]}, "cache": {"1": {"X": 2, "time": 1.0}}}', "X=2 is not among"),
         ('{"tune_params": {"X": [1]}, "cache": {"1": {"X": 1}}}', "configuration 1: .*time"),
+        *(
+            (f'{{"tune_params": {{"X": [1]}}, "cache": {{"1": {{"X": {value}, "time": 1.0}}}}}}', "configuration 1")
+            for value in ("[]", "null", '{"a": 1}', "[[1]]")
+        ),
         ('{"tune_params": {"X": [1]}, "cache": {"1": {"X": 1, "time": null}}}', "configuration 1"),
         ('{"tune_params": {"X": [1]}, "cache": {"1": {"X": 1, "time": "RuntimeFailedConfig"}}}', "no configuration"),
     ):

@@ -99,7 +99,7 @@ FAULTS: dict[str, dict[str, Fault]] = {
     "other_set": {"other_set": wrong_element},
     "surroundings_at_the_end": {"other_set": astray(0)},
 }
-"""For each check what goes wrong, and when: in the candidate's first launch, or in those that a check makes."""
+"""For each check its fault, and the launches that have it: the candidate's first, or a check's own."""
 
 
 @pytest.mark.parametrize("name", checks.CHECKS)
@@ -130,7 +130,7 @@ def test_what_only_one_check_of_a_step_catches(name: str, device: Any, monkeypat
     def launch(one: Any) -> None:
         plain(one)
         opened.synchronize()
-        # Not those of the baseline, which come first, nor those of the check's own kernels.
+        # Not launches of the baseline, which come first, nor of the check's own kernels.
         if started and one.kernel.function_name == template.entry and (fault := faults.get(during[-1])) is not None:
             fault(data, one)
 

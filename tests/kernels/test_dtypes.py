@@ -9,10 +9,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from compiling import compiled_candidate, write_task
 
-from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
-from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.backends import BoundLaunch, open_device
 from tunesmith.kernels.check.compare import measure_set
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.contents import Contents, draw
@@ -20,7 +19,6 @@ from tunesmith.kernels.launch.reference import expected_results
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Fill, Special, Task, TaskError, geometry
-from tunesmith.kernels.spec.taskfile import read_task
 
 FLOATS = [one.name for one in DTYPES.values() if one.is_float]
 FP8 = ["float8_e4m3", "float8_e5m2"]
@@ -65,46 +63,25 @@ def test_a_scalar_has_the_bytes_of_its_type(name: str) -> None:
     assert dtype.scalar(1.5).tobytes() == np.array([1.5]).astype(dtype.storage).tobytes()
 
 
-REFERENCE = "def double(x, n):\n    return {'out': 2 * x}\n"
 KERNEL = """
-extern "C" __global__ void doubled(const T* __restrict__ x, T* __restrict__ out, int n) {
-    const int i = blockIdx.x * BLOCK + threadIdx.x;
+extern "C" __global__ void run(const T* __restrict__ x, T* __restrict__ out, int n) {
+    const int i = blockIdx.x * 256 + threadIdx.x;
     if (i < n) out[i] = T(2.0f * static_cast<float>(x[i]));
 }
-"""
-TASK = """
-name = "doubled"
-entry = "doubled"
-reference = "reference.py:double"
-bytes = "2 * n * sizeof(T)"
-arguments = [
-    {{ name = "x", role = "in", dtype = "T", shape = ["n"], fill = {{ scale = 100.0 }} }},
-    {{ name = "out", role = "out", dtype = "T", shape = ["n"] }},
-    {{ name = "n", role = "scalar", dtype = "int32", value = "n" }},
-]
-[types]
-T = ["{dtype}"]
-[[workloads]]
-sizes = {{ n = 10007 }}
-[backends.{backend}.baseline]
-source_file = "kernel.cu"
-parameters = [{{ name = "BLOCK", values = [256] }}]
-launch = {{ grid = ["ceil_div(n, BLOCK)"], block = ["BLOCK"] }}
 """
 
 
 def doubled(folder: Path, dtype: str, backend: str = "cuda") -> Task:
-    (folder / "reference.py").write_text(REFERENCE)
-    (folder / "kernel.cu").write_text(KERNEL)
-    (folder / "task.toml").write_text(TASK.format(dtype=dtype, backend=backend))
-    return read_task(folder / "task.toml")
-
-
-def compiled(task: Task) -> Any:
-    pytest.importorskip("cuda.bindings")
-    template = task.sources("cuda").baseline.template
-    source = specialise(template, template.default_config, task.workloads[0].types)
-    return open_compiler(resolve_target("sm_90")).compile(source)
+    return write_task(
+        folder,
+        "x in T n | scale = 100.0; out out T n; n scalar int32 n",
+        "n = 10007",
+        source=KERNEL,
+        reference="return {'out': 2 * inputs['x']}",
+        backends=(backend,),
+        launch='grid = ["ceil_div(n, 256)"], block = [256]',
+        tables=f'[types]\nT = ["{dtype}"]',
+    )
 
 
 @pytest.mark.parametrize("name", FP8)
@@ -151,10 +128,10 @@ def test_a_kernel_of_8_bit_floats_is_right_on_a_gpu(tmp_path: Path, name: str) -
     from tunesmith.hw.probe import probe_cuda
 
     found, task = probe_cuda().devices[0], doubled(tmp_path, name)
-    made, gpu = compiled(task), open_device(found.limits, found.index)
+    candidate, gpu = compiled_candidate(task, found), open_device(found.limits, found.index)
     data = WorkloadData(gpu, task, task.workloads[0], seed=1, max_bytes=1 << 26)
-    template = task.sources("cuda").baseline.template
-    shape = geometry(template, template.default_config, task.workloads[0])
+    (made,) = candidate.artifacts.values()
+    shape = geometry(candidate.template, {}, task.workloads[0])
     for index in range(2):
         gpu.launch(BoundLaunch(gpu.load(made), shape, data.arguments(index)))
         gpu.synchronize()

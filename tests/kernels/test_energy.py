@@ -7,12 +7,12 @@ import threading
 import time
 
 import pytest
+from compiling import visit
 
 from tunesmith.hw.telemetry import NoTelemetry, Telemetry
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
 from tunesmith.kernels.measure.energy import Move, energy_between, measure_energy
-from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Measured
 
 WATTS = 200.0
@@ -85,18 +85,16 @@ def test_a_counter_that_stands_still_or_is_missing_is_given_up(monkeypatch: pyte
 def test_a_visit_reports_energy_beside_time_where_it_was_asked(
     bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = bench.task.workloads[0].name
     monkeypatch.setattr(bench, "_telemetry", Counter())
-    quick = {"target": 0.5, "min_samples": 3, "budget_seconds": 0.05}
-    plain = bench.visit(candidate, [name], Precision(**quick))[name]
+    plain = visit(bench, candidate)
     assert isinstance(plain, Measured) and plain.energy is None
-    found = bench.visit(candidate, [name], Precision(**quick, energy_seconds=0.1))[name]
+    found = visit(bench, candidate, energy_seconds=0.1)
     assert isinstance(found, Measured) and found.energy is not None
     assert found.energy.seconds >= 0.1 and found.energy.sm_clock_hz == 1.5e9
     assert found.quantity("time") == found.seconds and found.quantity("energy") == found.energy.joules
     assert found.quantity("edp") == found.seconds * found.energy.joules
     monkeypatch.setattr(bench, "_telemetry", NoTelemetry("there is none"))
-    blind = bench.visit(candidate, [name], Precision(**quick, energy_seconds=0.1))[name]
+    blind = visit(bench, candidate, energy_seconds=0.1)
     assert isinstance(blind, Measured) and blind.energy is None and blind.quantity("edp") is None
 
 

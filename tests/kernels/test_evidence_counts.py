@@ -14,15 +14,6 @@ from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.check.sanitizer import count_events, parse_counters
 from tunesmith.kernels.spec.taskfile import load_task
 
-
-@pytest.fixture(scope="module")
-def compiler() -> Any:
-    pytest.importorskip("cuda.bindings.nvrtc")
-    from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
-
-    return NvrtcCompiler("sm_90")
-
-
 SORTS = """
 extern "C" __global__ void k(const uint4* x, float2* y, unsigned* count) {
     __shared__ float tile[32];
@@ -35,22 +26,22 @@ extern "C" __global__ void k(const uint4* x, float2* y, unsigned* count) {
 """
 
 
-def test_instructions_are_counted_by_what_they_do(compiler: Any) -> None:
+def test_instructions_are_counted_by_what_they_do(nvrtc: Any) -> None:
     once = {"ld.global 16 B", "st.shared 4 B", "ld.shared 4 B", "st.global 8 B", "atom.global 4 B", "bar", "shfl"}
     once |= {"branch", "fma, float", "special function or division, float", "compare or select"}
-    found = compiler.profile(Specialised("cuda", "k", SORTS)).sorts
+    found = nvrtc.profile(Specialised("cuda", "k", SORTS)).sorts
     assert {name for name, count in found.items() if count == 1} >= once and found["cvt"] > 1
 
 
-def test_a_compiler_s_own_ptx_shows_the_width_of_accesses(compiler: Any) -> None:
+def test_a_compiler_s_own_ptx_shows_the_width_of_accesses(nvrtc: Any) -> None:
     task = load_task("silu_and_mul")
     (template,) = task.sources("cuda").templates
     for vec, width in ((2, 4), (4, 8), (8, 16)):
         config = template.default_config | {"VEC": vec}
-        mix = compiler.profile(specialise(template, config, task.workloads[0].types)).sorts
+        mix = nvrtc.profile(specialise(template, config, task.workloads[0].types)).sorts
         assert mix[f"ld.global {width} B"] == 2 and mix[f"st.global {width} B"] == 1
         assert mix["cvt"] >= 2 * vec  # in the assembly of a header
-    assert compiler.profile(Specialised("cuda", "k", "no C++")) == Profile()
+    assert nvrtc.profile(Specialised("cuda", "k", "no C++")) == Profile()
 
 
 LOOPS = """
@@ -66,10 +57,10 @@ extern "C" __global__ void k(const float* x, float* y, int n) {
 """
 
 
-def test_lines_are_ranked_by_their_instructions_and_the_loops_around_them(compiler: Any) -> None:
+def test_lines_are_ranked_by_their_instructions_and_the_loops_around_them(nvrtc: Any) -> None:
     from tunesmith.graph.prompts.facts import hot_lines
 
-    profile = compiler.profile(Specialised("cuda", "k", f'#line 1 "loops"\n{LOOPS}'))
+    profile = nvrtc.profile(Specialised("cuda", "k", f'#line 1 "loops"\n{LOOPS}'))
     first = profile.lines[0]
     assert first.line == 6 and first.depth == 2 and first.instructions > 10
     assert [one.depth for one in profile.lines if one.line == 7] == [1]
@@ -120,7 +111,7 @@ def test_a_tool_that_works_gives_counters(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_every_header_that_a_source_may_include_compiles(compiler: Any) -> None:
+def test_every_header_that_a_source_may_include_compiles(nvrtc: Any) -> None:
     includes = "".join(f"#include <{name}>\n" for name in sorted(HEADERS))
     source = Specialised("cuda", "k", f'{includes}extern "C" __global__ void k() {{}}')
-    assert isinstance(compiler.compile(source), Artifact)
+    assert isinstance(nvrtc.compile(source), Artifact)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from compiling import write_task
 
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import open_device
@@ -25,7 +28,6 @@ from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Tolerance
-from tunesmith.kernels.spec.taskfile import load_task
 
 
 @pytest.fixture(scope="module", params=["any", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -36,26 +38,17 @@ def opened(request: pytest.FixtureRequest) -> Any:
 
 def data_of(opened: Any, dtype: str, tolerance: Tolerance, contents: Contents | None = None) -> WorkloadData:
     """x -> out (both of `dtype`), and an inout beside them."""
-    task = load_task("silu_and_mul")
-    fill = {"kind": "uniform", "mean": 0.0 if DTYPES[dtype].is_float else 30.0, "scale": 20.0}
-    arguments = [
-        {"name": "x", "role": "in", "dtype": dtype, "shape": ["n"], "fill": fill},
-        {"name": "out", "role": "out", "dtype": dtype, "shape": ["n"]},
-        {"name": "both", "role": "inout", "dtype": dtype, "shape": ["3", "n"], "fill": fill},
-    ]
-    reference = "def f(x, both):\n    return {'out': 2 * x, 'both': both + 1}\n"
-    changed = task.model_dump() | {
-        "arguments": arguments,
-        "bytes": f"8 * n * sizeof({dtype})",
-        "reference": reference,
-        "reference_name": "f",
-        "types": {},
-        "backends": {name: one for name, one in task.backends.items() if name in DTYPES[dtype].c_names},
-        "tolerance": {dtype: tolerance.model_dump()},
-        "workloads": [{"name": "w", "sizes": {"n": 1009}, "types": {}}],
-    }
-    changed = type(task).model_validate({k: v for k, v in changed.items() if k in type(task).model_fields})
-    return WorkloadData(opened, changed, changed.workloads[0], seed=1, max_bytes=1 << 28, contents=contents)
+    fill = f'kind = "uniform", mean = {0.0 if DTYPES[dtype].is_float else 30.0}, scale = 20.0'
+    with tempfile.TemporaryDirectory() as folder:
+        task = write_task(
+            Path(folder),
+            f"x in {dtype} n | {fill}; out out {dtype} n; both inout {dtype} 3 n | {fill}",
+            "n = 1009",
+            reference="return {'out': 2 * inputs['x'], 'both': inputs['both'] + 1}",
+            backends=[*DTYPES[dtype].c_names],
+            tables=f"[tolerance]\n{dtype} = {{ rtol = {tolerance.rtol}, atol = {tolerance.atol} }}",
+        )
+    return WorkloadData(opened, task, task.workloads[0], seed=1, max_bytes=1 << 28, contents=contents)
 
 
 def store(data: WorkloadData, index: int, name: str, values: Any) -> None:
@@ -168,17 +161,10 @@ def test_elements_just_within_and_just_beyond_the_tolerance(opened: Any) -> None
         assert isinstance(both_ways(data, 0), dict) == right
 
 
-def test_the_texts_compile_for_an_nvidia_gpu() -> None:
-    pytest.importorskip("cuda.bindings.nvrtc")
-    from tunesmith.kernels.backends.nvrtc import CudaUnavailable, NvrtcCompiler
-
-    try:
-        compiler = NvrtcCompiler("sm_90")
-    except CudaUnavailable as error:
-        pytest.skip(str(error))
+def test_the_texts_compile_for_an_nvidia_gpu(nvrtc: Any) -> None:
     texts = {("unchanged", _UNCHANGED), *(("compare", _compare_source("cuda", dtype)) for dtype in DTYPES)}
     for entry, text in texts:
-        made = compiler.compile(Specialised("cuda", entry, _HEADS["cuda"] + text))
+        made = nvrtc.compile(Specialised("cuda", entry, _HEADS["cuda"] + text))
         assert isinstance(made, Artifact) and made.resources.spills == 0 and not made.globals, made
 
 

@@ -7,22 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from compiling import visit
 
 from tunesmith.kernels.backends.opencl import OpenclDevice
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.launch.buffers import MAX_COLD_MULTIPLE, RED_ZONE, WorkloadData
 from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
-from tunesmith.kernels.measure.timing import Comparison, Precision
+from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import Implausible, Measured
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.taskfile import load_task
-
-QUICK = {"target": 0.5, "min_samples": 3, "budget_seconds": 0.05}
-
-
-def visit(bench: Bench, candidate: Candidate, **precision: Any) -> Any:
-    name = bench.task.workloads[0].name
-    return bench.visit(candidate, [name], Precision(**{**QUICK, **precision}))[name]
 
 
 @pytest.fixture

@@ -63,13 +63,7 @@ LIMITS: list[tuple[dict[str, Any], dict[str, Any], DeviceLimits, tuple[int, int]
     (SHARED, {"static_shared_bytes": "Y * 400"}, H200, (32, 128), "shared_per_block"),
     (SHARED, {}, H200, (32, 128), ""),  # opting in allows 227 KiB
     (SHARED, {}, H200, (512, 128), "shared memory is 2097152; it must be a whole number within 0 to 232448."),
-    (
-        {"shared_bytes": "X - 100"},
-        {},
-        H200,
-        (32, 1),
-        "dynamic shared memory is -68; it must be a whole number at",
-    ),
+    ({"shared_bytes": "X - 100"}, {}, H200, (32, 1), "dynamic shared memory is -68; it must be a whole number at"),
     ({"block": ["X"], "grid": ["d", "n // Y"]}, {}, H200, (16, 1), "grid_dim"),
     # OpenCL states no largest grid, but an empty one launches nothing, and drivers break on astronomic ones.
     ({"block": ["X"], "grid": ["1000 // X"]}, {}, OPENCL, (2048, 1), NO_WHOLE),
@@ -207,21 +201,20 @@ def test_every_binding_constraint_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threads", "registers", "shared", "reason"),
+    ("limits", "threads", "shared", "resources", "reason"),
     [
-        (1024, 64, 0, None),
-        (1024, 65, 0, "registers_per_block"),
-        (1056, 16, 0, "threads_per_block"),
-        (32, 16, 232448, None),
-        (32, 16, 232449, "shared_per_block"),
+        (H200, 1024, 0, Resources(64, 0), None),
+        (H200, 1024, 0, Resources(65, 0), "registers_per_block"),
+        (H200, 1056, 0, Resources(16, 0), "threads_per_block"),
+        (H200, 32, 232448, Resources(16, 0), None),
+        (H200, 32, 232449, Resources(16, 0), "shared_per_block"),
+        # A device without registers refuses none.
+        (OPENCL, 64, 1 << 20, Resources(None, 0), None),
+        (OPENCL, 64, 1 << 20, Resources(None, 4), "shared_per_block"),
     ],
 )
-def test_known_launches(threads: int, registers: int, shared: int, reason: str | None) -> None:
-    rejected = compiler_rejection(H200, Geometry((1, 1, 1), (threads, 1, 1), shared), Resources(registers, 0))
+def test_known_launches(
+    limits: DeviceLimits, threads: int, shared: int, resources: Resources, reason: str | None
+) -> None:
+    rejected = compiler_rejection(limits, Geometry((1, 1, 1), (threads, 1, 1), shared), resources)
     assert (rejected.reason if rejected else None) == reason
-
-
-def test_a_device_without_registers_refuses_none() -> None:
-    assert compiler_rejection(OPENCL, Geometry((1, 1, 1), (64, 1, 1), 1 << 20), Resources(None, 0)) is None
-    rejected = compiler_rejection(OPENCL, Geometry((1, 1, 1), (64, 1, 1), 1 << 20), Resources(None, 4))
-    assert rejected is not None and "and 1048580 bytes of shared memory exceeds the device's shared" in rejected.detail

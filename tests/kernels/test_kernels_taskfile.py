@@ -8,20 +8,19 @@ import pickle
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.launch.contents import Contents, draw
 from tunesmith.kernels.launch.reference import expected_results, reference_results
 from tunesmith.kernels.rewrite.signature import require_signature
 from tunesmith.kernels.spec.task import Fill, Task, TaskError
-from tunesmith.kernels.spec.taskfile import library_tasks, load_task, read_task
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task, parse_config, read_task
 from tunesmith.kernels.spec.template import config_key
 
 TASK = """
@@ -139,6 +138,7 @@ def test_json_and_back(name: str) -> None:
     assert Task.model_validate(json.loads(json.dumps(task.model_dump(mode="json")))) == task
 
 
+OPPONENT, FILE = 'name = "one"\nlabel = "eager"\n', 'source_file = "kernel.cu"\n'
 FILL = "fill = { special = [{ value = inf, fraction = 0.1 }] }"
 MISTAKES = [
     # file, old, new, part of the sentence
@@ -181,6 +181,16 @@ MISTAKES = [
     ("task.toml", '["ceil_div(n, 256)"]', "[]", "key backends.cuda.baseline.launch.grid: list at least 1, not []."),
     ("task.toml", FILL, "fill = { low = 5 }", "key arguments[x].fill: give `low` and `high`"),
     ("task.toml", FILL, "fill = { low = 5, high = 1 }", "lies above"),
+    ("task.toml", FILL, 'fill = { low = 0, high = "m - 1" }', "argument x, key fill: In the expression `m - 1`, col"),
+    ("task.toml", FILL, 'fill = { low = "n", high = "n - 1" }', "the low end `n` lies above `n - 1`: correct one of"),
+    ("task.toml", FILL, 'fill = { kind = "permutation", low = 1 }', "the kind permutation has no further key."),
+    ("task.toml", FILL, 'fill = "offsets"', 'has no further key but `high`, its last, such as high = "nnz".'),
+    ("task.toml", FILL, 'fill = "permutation"', "argument x: the fill `permutation` is of whole numbers: use int32"),
+    ("task.toml", "sizes = { n = 1000 }", "sizes = { n = 0 }", 'a scalar that is no size has value = "0"'),
+    ("task.toml", "[types]", f"[[opponents]]\n{OPPONENT}[types]", "key opponents[one].call: give the function as"),
+    ("task.toml", "[[wor", f"[[backends.cuda.opponents]]\n{OPPONENT}{FILE}[[wor", "opponents[one].launch: it is miss"),
+    ("task.toml", "bytes = ", 'framework = "jax"\nbytes = ', "key framework: choose 'numpy' or 'torch'"),
+    ("task.toml", '"reference.py:scale"', '"baseline"\nframework = "torch"', "key framework: the original kernel is"),
     ("reference.py", "n):", "n)", "key reference: it is not valid Python (line 1 of its file)"),
     ("reference.py", "def scale", "def other", "key reference: there is no function 'scale' in its file; it has other"),
 ]
@@ -220,12 +230,13 @@ def test_there_is_no_such_task(tmp_path: Path) -> None:
             load_task(text)
 
 
-def test_asking_a_task_for_what_it_lacks(folder: Path) -> None:
-    task = read_task(folder / "task.toml")
-    with pytest.raises(TaskError, match=r"The task scale has no workload 'big'; it has 1024, 1000-float16\."):
-        task.workload("big")
-    with pytest.raises(TaskError, match=r"The task scale has no opencl sources; it has cuda: add \[backends\.opencl\]"):
-        task.sources("opencl")
+def test_a_configuration_that_a_user_writes_has_values_of_the_template(folder: Path) -> None:
+    [template] = read_task(folder / "task.toml").sources("cuda").templates
+    for text in ('{"VEC": 1}', '{"VEC": 1.0}'):
+        assert repr(parse_config(text, template)) == "{'BLOCK': 64, 'VEC': 1}"
+    for text in ('{"VEC": [4]}', '{"VECS": 4}'):
+        with pytest.raises(TunesmithError, match=r"--config: VECS? = \[?4\]? is none of template, which takes BLOCK"):
+            parse_config(text, template)
 
 
 REFERENCES = [
@@ -233,6 +244,8 @@ REFERENCES = [
     ("return {'y': x[:5]}", r"returns y with the shape \(5,\), not \(1024,\)"),
     ("return missing", "raises NameError"),
     ("return {'y': [[1.0], [1.0, 2.0]]}", "returns y, which is not an array of numbers"),
+    # Running the file does not make the function.
+    ("return x\ndel scale", "there is no function scale in it"),
 ]
 
 
@@ -241,13 +254,6 @@ def test_a_reference_that_does_not_do_its_work(folder: Path, body: str, wanted: 
     (folder / "reference.py").write_text(f"def scale(x, a, n):\n    {body}\n")
     task = read_task(folder / "task.toml")
     with pytest.raises(TaskError, match=wanted):
-        expected_results(np, task, task.workload("1024"), {"x": np.zeros(1024)})
-
-
-def test_a_function_that_running_the_file_does_not_make_is_missed_at_the_call(folder: Path) -> None:
-    edit(folder, "reference.py", "def scale", "if n := 0:\n    scale = 1\ndef scaled")
-    task = read_task(folder / "task.toml")
-    with pytest.raises(TaskError, match="there is no function scale in it"):
         expected_results(np, task, task.workload("1024"), {"x": np.zeros(1024)})
 
 
@@ -302,12 +308,10 @@ def test_a_range_of_whole_numbers_has_both_ends() -> None:
 
 
 @pytest.mark.parametrize("name", ["__half", "half", "__nv_bfloat16", "__nv_fp8_e4m3"])
-def test_a_literal_type_gets_its_header(folder: Path, name: str) -> None:
-    pytest.importorskip("cuda.bindings")
+def test_a_literal_type_gets_its_header(folder: Path, nvrtc: Any, name: str) -> None:
     edit(folder, "kernel.cu", "const T* x", f"const {name}* x")
     template = read_task(folder / "task.toml").sources("cuda").baseline.template
-    source = specialise(template, {}, {"T": "float32"})
-    assert isinstance(open_compiler(resolve_target("sm_90"), 0).compile(source), Artifact)
+    assert isinstance(nvrtc.compile(specialise(template, {}, {"T": "float32"})), Artifact)
 
 
 class TestSignature:

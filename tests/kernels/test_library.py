@@ -1,16 +1,17 @@
-"""The tasks that ship: they load, say what is true of them, compile, and compute what their references say."""
+"""The tasks that ship: they load, describe themselves truly, compile, and compute what their references say."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from compiling import bytes_of_arrays, named_rows
 
 from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import BoundLaunch, Compiler
 from tunesmith.kernels.build.artifact import Artifact
@@ -211,16 +212,16 @@ def test_many_configurations_compile(name: str, dtype: str) -> None:
 
 
 class OpenclRunner:
-    """Compiles and runs on the first OpenCL device, with the project's own check of the results."""
+    """Compiles and runs on an OpenCL device, with the project's own check of the results."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: int) -> None:
         from tunesmith.kernels.backends.opencl import OpenclCompiler, OpenclDevice
 
-        self.compiler = OpenclCompiler(0)
+        self.compiler = OpenclCompiler(index)
         limits = dataclasses.replace(
             resolve_target("sm_90"), name="any", backend="opencl", max_grid_dims=None, shared_per_block_optin=None
         )
-        self.device = OpenclDevice(limits, 0)
+        self.device = OpenclDevice(limits, index)
         # Timing needs many sets of buffers, checking does not.
         self.device.cold_bytes = 0
         self.data: dict[tuple[str, str], WorkloadData] = {}
@@ -244,15 +245,8 @@ class OpenclRunner:
 
 
 @pytest.fixture(scope="module")
-def opencl() -> Iterator[OpenclRunner]:
-    pytest.importorskip("pyopencl")
-    from tunesmith.kernels.backends.opencl import OpenclUnavailable
-
-    try:
-        runner = OpenclRunner()
-    except OpenclUnavailable as error:
-        pytest.skip(str(error))
-    yield runner
+def opencl(device: DeviceInfo) -> OpenclRunner:
+    return OpenclRunner(device.index)
 
 
 @pytest.mark.timeout(900)

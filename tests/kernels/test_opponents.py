@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from compiling import compiled_candidate
 
-from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import BoundLaunch, HostCall, open_compiler, open_device
 from tunesmith.kernels.backends.opencl import OpenclDevice
@@ -156,25 +155,7 @@ def test_kernels_are_checked_and_timed_as_candidates(tmp_path: Path, device: Any
 
 def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> None:
     [one] = compared(task(tmp_path, "right", framework="cupy"), device).opponents
-    assert one.why == "functions of cupy do not run on this device, only those of numpy, torch"
-
-
-KERNEL = '\n[[backends.opencl.opponents]]\nname = "one"\nlabel = "production"\nsource_file = "baseline.cl"\n'
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "wanted"),
-    [
-        ("call = ", "cal = ", r"key opponents\[right\].call: give the function as 'FILE.py:FUNCTION'"),
-        ("\n[[opponents]]", KERNEL + "\n[[opponents]]", r"opponents\[one\].launch: it is missing"),
-    ],
-)
-def test_mistakes_are_named(tmp_path: Path, old: str, new: str, wanted: str) -> None:
-    task(tmp_path, "right")
-    path = tmp_path / "task" / "task.toml"
-    path.write_text(path.read_text().replace(old, new))
-    with pytest.raises(TunesmithError, match=wanted):
-        read_task(path)
+    assert one.why == "functions of cupy do not run on this device; functions of numpy, torch do"
 
 
 def task_on_gpu(tmp_path: Path, framework: str) -> Task:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from compiling import write_task
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
@@ -77,35 +78,18 @@ PATHS = [*LIBRARY.glob("*/task.toml"), *TASKS.glob("raw/*/task.toml"), *TASKS.gl
 def made(name: str, variant: int, folder: Path) -> Task:
     """The task of a row, in one set of types, with a scalar of its own, read from its file."""
     arrays, workloads, requires, flops, _ = FILES[name]
-    arguments = []
-    for text in arrays.split("; "):
-        argument, role, dtype, *shape = text.split()
-        arguments.append({"name": argument, "role": role, "dtype": dtype, "shape": shape})
-    arguments.append({"name": "scale", "role": "scalar", "dtype": "float32", "value": "0.5"})
-    outputs = {one["dtype"] for one in arguments if one["role"] in ("out", "inout")}
-    stored = outputs | set(TYPES[variant] if "T" in outputs else ())
-    whole = sorted({"int32", "uint8", "uint32"} & stored)
-    lines = [
-        f'name = "task{variant}"\nsummary = "of a table"\nentry = "run"\nbytes = "4096"',
-        'reference = "reference.py:run"',
-        f'flops = "{flops}"' if flops else "",
-        f"requires = {json.dumps(requires)}",
-        "arguments = [" + ", ".join(_inline(one) for one in arguments) + "]",
-        f"[types]\nT = {json.dumps(TYPES[variant])}" if any(one["dtype"] == "T" for one in arguments) else "",
-        "[tolerance]",
-        *(f"{dtype} = {{ rtol = 0, atol = 0 }}" for dtype in whole),
-        '[backends.cuda]\nbaseline = { source_file = "run.cu", launch = { grid = ["64"], block = ["64"] } }',
-        '[backends.opencl]\nbaseline = { source_file = "run.cu", launch = { grid = ["64"], block = ["64"] } }',
-        *(f"[[workloads]]\nsizes = {{ {sizes} }}" for sizes in workloads.split("; ")),
-    ]
-    (folder / "task.toml").write_text("\n".join(lines))
-    (folder / "run.cu").write_text("// a kernel")
-    (folder / "reference.py").write_text("def run(**inputs):\n    return inputs\n")
-    return read_task(folder / "task.toml")
-
-
-def _inline(argument: dict[str, object]) -> str:
-    return "{ " + ", ".join(f"{name} = {json.dumps(value)}" for name, value in argument.items()) + " }"
+    types = [(role, dtype) for _, role, dtype, *_ in map(str.split, arrays.split("; "))]
+    stored = {one for role, dtype in types if role != "in" for one in (TYPES[variant] if dtype == "T" else (dtype,))}
+    tables = f"[types]\nT = {json.dumps(TYPES[variant])}\n" if "T" in dict(map(reversed, types)) else ""
+    exact = [f"{dtype} = {{ rtol = 0, atol = 0 }}" for dtype in sorted({"int32", "uint8", "uint32"} & stored)]
+    return write_task(
+        folder,
+        f"{arrays}; scale scalar float32 0.5",
+        workloads,
+        backends=("cuda", "opencl"),
+        keys=f"requires = {json.dumps(requires)}" + (f'\nflops = "{flops}"' if flops else ""),
+        tables="\n".join([f"{tables}[tolerance]", *exact]),
+    )
 
 
 def array_bytes(task: Task, workload: Workload) -> int:

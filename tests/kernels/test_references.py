@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiling import compiled_candidate
+from compiling import compiled_candidate, write_task
 
 from tunesmith.actors.judging import judge
 from tunesmith.actors.judging.task_check import examine_reference
-from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.compare import measure_set
 from tunesmith.kernels.check.plan import Step, plan
-from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.check.verify import Passed, Skipped, prepare_step, verify
 from tunesmith.kernels.launch.buffers import ROUNDING_FACTOR, WorkloadData
 from tunesmith.kernels.launch.contents import Contents
@@ -63,10 +61,6 @@ class TestTorch:
         exec(runnable_reference(task), namespace)
         assert namespace["scale_add"](x=np.ones(2), y=np.ones(2), a=3.0, n=2)["out"].tolist() == [4.0, 4.0]
 
-    def test_another_framework_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(TunesmithError, match="key framework: choose 'numpy' or 'torch'"):
-            scale_add(tmp_path, "def scale_add(x, y, a, n): ...\n", f'{OWN}\nframework = "jax"')
-
 
 def test_how_well_results_are_determined_is_seen_where_numbers_cancel(tmp_path: Path, device: Any) -> None:
     """Of 2 * x + y, however close the two are to each other: what a fused multiply-add differs in depends on them."""
@@ -103,13 +97,9 @@ class TestOriginal:
     def test_a_verdict_says_what_it_is_worth(self, tmp_path: Path) -> None:
         task = scale_add(tmp_path, "", 'reference = "baseline"')
         assert task.original_is_reference and task.caveats == (ORIGINAL_IS_REFERENCE,)
-        assert "no proof" in ORIGINAL_IS_REFERENCE
+        assert "does not prove" in ORIGINAL_IS_REFERENCE
         with pytest.raises(SystemExit, match="nothing on the host to compare with"):
             exec(runnable_reference(task) + "\nbaseline(x=1)\n", {})
-
-    def test_a_framework_beside_it_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(TunesmithError, match="so leave it out"):
-            scale_add(tmp_path, "", 'reference = "baseline"\nframework = "torch"')
 
 
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
@@ -126,7 +116,7 @@ def test_the_original_as_reference_end_to_end(
 
 ROW_SUM = """
 #define ELEMENT(at) x[get_global_id(0) * (size_t)n + (at)]
-__kernel void row_sum(__global const float* x, __global float* out, int n) {
+__kernel void run(__global const float* x, __global float* out, int n) {
     float sum = 0.0f;
     LOOP
     out[get_global_id(0)] = sum;
@@ -139,32 +129,15 @@ LOOPS = {
 }
 
 
-ROW_SUM_TASK = """
-name = "row_sum"
-entry = "row_sum"
-reference = "baseline"
-bytes = "4 * rows * n"
-arguments = [
-    { name = "x", role = "in", dtype = "float32", shape = ["rows", "n"], fill = { kind = "normal", scale = 1.0 } },
-    { name = "out", role = "out", dtype = "float32", shape = ["rows"] },
-    { name = "n", role = "scalar", dtype = "int32", value = "n" },
-]
-[[workloads]]
-sizes = { rows = 64, n = 4096 }
-[backends.opencl]
-baseline = { source_file = "k.cl", launch = { grid = ["rows"], block = [1] } }
-"""
-
-
 @pytest.mark.parametrize("loop", ["backwards", "without the last"])
 def test_a_sum_in_another_order_agrees_with_the_original(tmp_path: Path, device: Any, loop: str) -> None:
     """With the kernel that adds forwards as the reference; a sum that leaves something out does not agree."""
-    (tmp_path / "task.toml").write_text(ROW_SUM_TASK)
-    (tmp_path / "k.cl").write_text(ROW_SUM.replace("LOOP", LOOPS["forwards"]))
-    task = read_task(tmp_path / "task.toml")
+    arguments = 'x in float32 rows n | kind = "normal", scale = 1.0; out out float32 rows; n scalar int32 n'
+    source, launch = ROW_SUM.replace("LOOP", LOOPS["forwards"]), 'grid = ["rows"], block = [1]'
+    task = write_task(tmp_path, arguments, "rows = 64, n = 4096", source=source, reference="", launch=launch)
     opened = open_device(device.limits, device.index)
     data = WorkloadData(opened, task, task.workloads[0], seed=1, max_bytes=1 << 28)
-    launches = bind(changed(task, device, ROW_SUM.replace("LOOP", LOOPS[loop])), data, {})
+    launches = data.bind(changed(task, device, ROW_SUM.replace("LOOP", LOOPS[loop])), {})
     assert isinstance(launches, list), launches
     opened.launch(launches[0])
     opened.synchronize()
@@ -182,36 +155,23 @@ def changed(task: Task, device: Any, source: str) -> Candidate:
 
 
 QUANTISED = """
-__kernel void quantised(__global const float* x, __global char* out, float factor, int n) {
+__kernel void run(__global const float* x, __global char* out, float factor, int n) {
     for (int i = get_global_id(0); i < n; i += get_global_size(0)) out[i] = STORED;
 }
-"""
-QUANTISED_TASK = """
-name = "quantised"
-summary = "out[i] = x[i] * factor, rounded"
-entry = "quantised"
-reference = "reference.py:quantised"
-bytes = "5 * n"
-arguments = [
-    { name = "x", role = "in", dtype = "float32", shape = ["n"], fill = { kind = "uniform", mean = 0.0, scale = 1.0 } },
-    { name = "out", role = "out", dtype = "int8", shape = ["n"] },
-    { name = "factor", role = "scalar", dtype = "float32", value = "100" },
-    { name = "n", role = "scalar", dtype = "int32", value = "n" },
-]
-tolerance = { int8 = { rtol = 0, atol = 0.51 } }
-[[workloads]]
-sizes = { n = 500 }
-[backends.opencl]
-baseline = { source_file = "k.cl", launch = { grid = ["4"], block = [16] } }
 """
 
 
 def test_a_result_that_its_type_cannot_hold_is_not_asked_for(tmp_path: Path, device: Any) -> None:
     """One kernel wraps around, another stores the nearest: both are right where the result fits."""
-    (tmp_path / "task.toml").write_text(QUANTISED_TASK)
-    (tmp_path / "reference.py").write_text('def quantised(x, factor, n):\n    return {"out": x * factor}\n')
-    (tmp_path / "k.cl").write_text(QUANTISED.replace("STORED", "(char)(int)rint(x[i] * factor)"))
-    task = read_task(tmp_path / "task.toml")
+    task = write_task(
+        tmp_path,
+        'x in float32 n | kind = "uniform", scale = 1.0; out out int8 n; factor scalar float32 100; n scalar int32 n',
+        "n = 500",
+        source=QUANTISED.replace("STORED", "(char)(int)rint(x[i] * factor)"),
+        reference="return {'out': inputs['x'] * inputs['factor']}",
+        launch='grid = ["4"], block = [16]',
+        tables="[tolerance]\nint8 = { rtol = 0, atol = 0.51 }",
+    )
     opened, baseline = open_device(device.limits, device.index), compiled_candidate(task, device)
     nearest = changed(task, device, QUANTISED.replace("STORED", "convert_char_sat_rte(x[i] * factor)"))
     for factor, judged in ((100.0, True), (127.0, True), (100000.0, False)):

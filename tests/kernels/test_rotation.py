@@ -72,8 +72,6 @@ extern "C" __global__ void chase(const unsigned* next, unsigned* out, int steps)
 }
 """
 LINES = 1 << 16
-STEPS = 400
-THREADS = 32
 
 
 @pytest.mark.gpu
@@ -96,7 +94,7 @@ def test_a_sample_on_a_gpu_is_cold_from_the_first_on(count: int) -> None:
         following[order, 0] = np.roll(order, -1) * 32
         buffer = device.allocate(nbytes)
         device.write(buffer, following.view(np.uint8).reshape(-1))
-        launches.append(BoundLaunch(kernel, Geometry((1, 1, 1), (THREADS, 1, 1)), (buffer, out, np.int32(STEPS))))
+        launches.append(BoundLaunch(kernel, Geometry((1, 1, 1), (32, 1, 1)), (buffer, out, np.int32(400))))
     flush = device.allocate(2 * device.cold_bytes)
     overwritten, again = device.allocate(device.cold_bytes), device.sequence([launches[0]])
     cold, warm = [], []

@@ -1,4 +1,4 @@
-"""Which launches compute-sanitizer sees; that it finds what it is for is shown by the candidates on a GPU."""
+"""Which launches compute-sanitizer sees; the candidates show on a GPU that it finds faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The feasible space: what is listed, what is refused and why, who is whose neighbour."""
+"""The feasible space: its points, the reasons against others, and neighbours."""
 
 from __future__ import annotations
 

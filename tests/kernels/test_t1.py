@@ -1,4 +1,4 @@
-"""Tuning problems in the format T1 as tasks: their parts, what is refused, and one tuned on a device."""
+"""Tuning problems in the format T1 as tasks: their parts, and problems that are refused."""
 
 from __future__ import annotations
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tunesmith.hw.errors import NoDevice
-from tunesmith.hw.probe import DeviceInfo, probe
+from tunesmith.hw.probe import DeviceInfo, probe_cuda
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.machine_code import global_variables, used_variables
+from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.sanitizer import find_tool
 from tunesmith.kernels.spec.taskfile import load_task
@@ -22,22 +24,16 @@ from tunesmith.kernels.spec.taskfile import load_task
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "candidates"))
 from judging import FOLDER, Fixture, compiler_verdict, edited, fixtures, verdict_of
 
-from tunesmith.actors.judging.judge import Limits
+from tunesmith.actors.workers import Deadlines
 
 LIBRARY = FOLDER.parent.parent / "kernels" / "library"
-DEADLINES = Limits(compile=8.0, run=8.0)
+DEADLINES = Deadlines(compile=8.0, run=8.0)
 FILES = fixtures()
 ALL = FILES + edited()
-QUICK = {
-    "residual_not_written",
-    "writes_past_end",
-    "skips_when_written",
-    "include_by_macro",
-    "silu_probes_sixteen",
-    "softmax_reads_before",
-}
-"""One of each kind of judging, without which no test run should be: those of which the verdict comes early. Right
-ones go through all steps, and are judged with the slow tests."""
+QUICK = {"residual_not_written", "writes_past_end", "skips_when_written", "include_by_macro"}
+QUICK |= {"silu_probes_sixteen", "softmax_reads_before"}
+"""One candidate of each kind of judging, for every test run: the verdict on these comes early. Right candidates go
+through all steps, and are judged with the slow tests."""
 
 
 def parameters(backend: str, judges: set[str]) -> list[object]:
@@ -45,14 +41,6 @@ def parameters(backend: str, judges: set[str]) -> list[object]:
     return [
         pytest.param(one, id=one.file, marks=[] if Path(one.file).stem in QUICK else pytest.mark.slow) for one in chosen
     ]
-
-
-@pytest.fixture(scope="module")
-def cuda() -> DeviceInfo:
-    try:
-        return probe().device("cuda")
-    except NoDevice as error:
-        pytest.skip(str(error))
 
 
 def test_the_index_names_every_file_and_known_reasons() -> None:
@@ -75,7 +63,7 @@ def test_candidates_are_of_all_classes_and_tasks(backend: str) -> None:
 @pytest.mark.parametrize("fixture", parameters("opencl", {"pocl"}))
 def test_verdicts_with_opencl(fixture: Fixture, device: DeviceInfo) -> None:
     # Nothing of these is about deadlines.
-    deadlines = Limits(compile=60.0, run=60.0) if fixture.kind or "edited" in fixture.file else DEADLINES
+    deadlines = Deadlines(compile=60.0, run=60.0) if fixture.kind or "edited" in fixture.file else DEADLINES
     # Where the verdict comes early, a second process takes longer to start than it saves.
     processes = 1 if Path(fixture.file).stem in QUICK else None
     verdict = verdict_of(fixture, device.limits, device.index, deadlines, processes=processes)
@@ -89,7 +77,7 @@ def test_verdicts_of_the_cuda_compiler(fixture: Fixture) -> None:
     if fixture.judge == "compiler":
         assert verdict is not None and fixture.agrees(verdict), verdict
     else:
-        # What a device must judge may be refused before, but only what is wrong.
+        # A candidate that a device must judge may be refused before, if it is wrong.
         assert verdict is None or (fixture.reasons and fixture.agrees(verdict)), verdict
 
 
@@ -97,16 +85,35 @@ def test_verdicts_of_the_cuda_compiler(fixture: Fixture) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fixture", [pytest.param(one, id=one.file) for one in ALL if one.backend == "cuda"])
-def test_verdicts_on_a_gpu(fixture: Fixture, cuda: DeviceInfo) -> None:
+def test_verdicts_on_a_gpu(fixture: Fixture) -> None:
     if fixture.judge == "sanitizer" and find_tool("compute-sanitizer") is None:
         pytest.skip("compute-sanitizer is not installed")
-    verdict = verdict_of(fixture, cuda.limits, cuda.index, Limits(compile=20.0, run=30.0))
+    cuda = probe_cuda().devices[0]
+    verdict = verdict_of(fixture, cuda.limits, cuda.index, Deadlines(compile=20.0, run=30.0))
     assert fixture.agrees(verdict), f"{verdict.reason}: {verdict.detail}"
 
 
 def test_constants_that_the_compiler_folded_are_no_state() -> None:
     ptx = ".global .align 4 .u32 FOLDED = 4;\n.global .align 4 .u32 state;\nld.global.u32 %r1, [state];"
-    assert used_variables(("FOLDED", "state", "$__renamed$1"), ptx) == ("state", "$__renamed$1")
+    assert used_variables(("FOLDED", "state", "$__renamed$1"), ptx, "") == ("state", "$__renamed$1")
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("void wave(double* x) { x[0] = sin(x[1]); }", False),
+        ("void wave(double* x) { static double __cudart_i2opi_d; x[0] = __cudart_i2opi_d += sin(x[1]); }", True),
+        (
+            "void wave(double* x) { static double NAME(__cuda, rt_i2opi_d); x[0] = NAME(__cuda, rt_i2opi_d) += 1; }",
+            True,
+        ),
+    ],
+)
+def test_the_tables_of_the_compilers_sine_are_no_state(nvrtc: Any, text: str, state: bool) -> None:
+    """Unless the source might have variables of their names."""
+    macro = "#define NAME(a, b) a##b\n" if "NAME" in text else ""
+    artifact = nvrtc.compile(Specialised("cuda", "wave", f'{macro}extern "C" __global__ {text}'))
+    assert isinstance(artifact, Artifact) and bool(artifact.globals) == state
 
 
 def test_what_is_no_cubin_is_said_to_be_none() -> None:

@@ -1,4 +1,4 @@
-"""The full verdict: what is checked, what is skipped, and how accuracy is compared with the baseline's."""
+"""The full verdict: its steps, and how accuracy is compared with the baseline's."""
 
 from __future__ import annotations
 
@@ -37,16 +37,7 @@ from tunesmith.kernels.check.verify import (
     infeasible_on,
     less_accurate,
 )
-from tunesmith.kernels.launch.contents import (
-    EDGE_SHARE,
-    KINDS,
-    RANDOM_BLOCK,
-    WHOLE,
-    Contents,
-    draw,
-    kinds_of,
-    spread,
-)
+from tunesmith.kernels.launch.contents import EDGE_SHARE, KINDS, RANDOM_BLOCK, WHOLE, Contents, draw, kinds_of, spread
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Fill, Special, Task
 from tunesmith.kernels.spec.taskfile import load_task
@@ -86,7 +77,7 @@ def test_a_look_at_what_did_not_run_makes_each_size_as_long_as_the_memory_budget
     for types in both:
         mine = [one.workload.sizes for one in steps if one.workload.types == types]
         for size in ("n", "d"):
-            # Up to half of what the budget holds, and with every length one that no vector divides.
+            # Up to half of the budget, and beside every length another that no vector divides.
             assert max(one[size] for one in mine) > 100_000
             assert {one[size] % 16 for one in mine if one[size] >= 1536} == {0, 1}
     near = [one.workload for one in steps if one.workload.name.endswith("(near)")]

@@ -3,16 +3,21 @@
 // of 16 bytes where the row and all pointers allow it; float32 goes element by element, as in production. Sum, norm and
 // weighted norm are each rounded to T.
 
+#include "kit/vectors.cuh"
+
+enum { WIDTH = 16 / sizeof(T) };
+using Vector = kit::Vector<T, WIDTH>;
+
 __device__ __forceinline__ T add(T x, T y) {
     T sum;
-    from_float(sum, to_float(x) + to_float(y));
+    sum = T(float(x) + float(y));
     return sum;
 }
 
 __device__ __forceinline__ T weighted(T x, float scale, T weight) {
     T norm, result;
-    from_float(norm, to_float(x) * scale);
-    from_float(result, to_float(norm) * to_float(weight));
+    norm = T(float(x) * scale);
+    result = T(float(norm) * float(weight));
     return result;
 }
 
@@ -31,7 +36,8 @@ extern "C" __global__ void fused_add_rmsnorm(T* __restrict__ input, T* __restric
                                              const T* __restrict__ weight, float eps, int n, int d) {
     __shared__ float partial[32];
     __shared__ float scale;
-    const bool vectors = sizeof(T) == 2 && d % WIDTH == 0 && aligned(input) && aligned(residual) && aligned(weight);
+    const bool vectors = sizeof(T) == 2 && d % WIDTH == 0 && kit::on_vectors<T, WIDTH>(input) &&
+                         kit::on_vectors<T, WIDTH>(residual) && kit::on_vectors<T, WIDTH>(weight);
     T* in = input + (long long)blockIdx.x * d;
     T* res = residual + (long long)blockIdx.x * d;
 
@@ -42,15 +48,15 @@ extern "C" __global__ void fused_add_rmsnorm(T* __restrict__ input, T* __restric
             const Vector y = reinterpret_cast<Vector*>(res)[i];
 #pragma unroll
             for (int k = 0; k < WIDTH; ++k) {
-                x.at[k] = add(x.at[k], y.at[k]);
-                sum += to_float(x.at[k]) * to_float(x.at[k]);
+                x.value[k] = add(x.value[k], y.value[k]);
+                sum += float(x.value[k]) * float(x.value[k]);
             }
             reinterpret_cast<Vector*>(res)[i] = x;
         }
     } else {
         for (int i = threadIdx.x; i < d; i += blockDim.x) {
             const T x = add(in[i], res[i]);
-            sum += to_float(x) * to_float(x);
+            sum += float(x) * float(x);
             res[i] = x;
         }
     }
@@ -64,7 +70,7 @@ extern "C" __global__ void fused_add_rmsnorm(T* __restrict__ input, T* __restric
             Vector x = reinterpret_cast<Vector*>(res)[i];
             const Vector w = reinterpret_cast<const Vector*>(weight)[i];
 #pragma unroll
-            for (int k = 0; k < WIDTH; ++k) x.at[k] = weighted(x.at[k], scale, w.at[k]);
+            for (int k = 0; k < WIDTH; ++k) x.value[k] = weighted(x.value[k], scale, w.value[k]);
             reinterpret_cast<Vector*>(in)[i] = x;
         }
     } else {

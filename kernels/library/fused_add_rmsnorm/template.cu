@@ -1,191 +1,123 @@
 // A row belongs to BLOCK_X threads, BLOCK_Y rows to a block. A thread holds ITEMS vectors of its row in registers from the
 // sum of squares to the scaling, so that they are read once; what a longer row has beyond that is read again.
 
-using Address = unsigned long long;
-enum {
-    PIECE = Pack<VEC>::PIECE,
-    STEP = BLOCK_X * VEC,
-    WARPS = BLOCK_X / 32,
-    WALKS = GRID_CAP > 0,  // a block goes on to further rows
-};
+#include "kit/reduce.cuh"
+#include "kit/views.cuh"
 
-// The sum over the BLOCK_X threads of a row, in all of them. `round` counts the calls: two buffers in turn need one
-// barrier a call, as whoever writes a buffer again has passed the barrier behind its last reading.
-__device__ __forceinline__ float row_sum(float x, int round) {
-#pragma unroll
-    for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
-#if BLOCK_X > 32
-    __shared__ float partial[WALKS ? 2 : 1][BLOCK_Y][WARPS];
-    float* mine = partial[WALKS ? round & 1 : 0][threadIdx.y];
-    if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = mine[threadIdx.x % WARPS];
-#pragma unroll
-    for (int lane = WARPS / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
-#endif
-    return x;
+enum { WALKS = GRID_CAP > 0 };  // a block goes on to further rows
+using Partials = float[WALKS ? 2 : 1][BLOCK_Y][BLOCK_X / 32];
+
+// The sum over the threads of a row, in all of them. `round` counts the calls, which take turns with two memories.
+__device__ __forceinline__ float row_sum(float x, unsigned round, Partials& partials) {
+    return kit::fold_row<BLOCK_X>(x, partials[WALKS ? round & 1 : 0][threadIdx.y], kit::Sum{});
 }
 
-// The weight is the same for every row: it may stay in every cache.
-__device__ __forceinline__ Pack<VEC> kept(const T* from) { return *reinterpret_cast<const Pack<VEC>*>(from); }
-
-__device__ __forceinline__ void scaled(T* to, const float (&x)[VEC], float scale, const Pack<VEC>& weight) {
-    Pack<VEC> out;
+template <class X> __device__ __forceinline__ void scaled(T* to, const X& x, float scale, const kit::Vector<T, VEC>& weight) {
+    kit::Vector<T, VEC> out;
 #pragma unroll
-    for (int k = 0; k < VEC; ++k) from_float(out.value[k], x[k] * scale * to_float(weight.value[k]));
-    store<VEC>(to, out);
+    for (int k = 0; k < VEC; ++k) out.value[k] = T(float(x.value[k]) * scale * float(weight.value[k]));
+    kit::store<CACHE>(to, out);
 }
 
 // Rows that all start and end on a vector.
 __device__ __forceinline__ void rows(T* __restrict__ input, T* __restrict__ residual, const T* __restrict__ weight,
-                                     float eps, int n, int d) {
-    const int first = threadIdx.x * VEC;
+                                     float eps, int n, int d, Partials& partials) {
+    kit::Columns<BLOCK_X, VEC, ITEMS> columns;
+    // The weight is the same for every row: it may stay in every cache.
+    const auto kept = [&](int col) { return kit::load<VEC, kit::KEPT>(weight + col); };
 #if WEIGHT_EARLY
-    Pack<VEC> w[ITEMS];
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i)
-        if (first + i * STEP < d) w[i] = kept(weight + first + i * STEP);
+    kit::Vector<T, VEC> w[ITEMS];
+    columns.end = d;
+    columns.fetch<kit::KEPT>(w, weight);
 #endif
-    int round = 0;
-    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
+    kit::RowOfBlock<BLOCK_Y, WALKS> at;
     do {
         // Threads beyond the last row have no columns, but take part in the barriers.
-        const int end = row < n ? d : 0;
-        T* in = input + row * d;
-        T* res = residual + row * d;
+        columns.end = at.row < n ? d : 0;
+        T* in = input + at.row * d;
+        T* res = residual + at.row * d;
         float sum = 0.0f;
 
-        Pack<VEC> a[ITEMS], r[ITEMS];
+        kit::Vector<T, VEC> a[ITEMS], r[ITEMS];
 #if HOLD_FLOAT
-        float x[ITEMS][VEC];
+        kit::Vector<float, VEC> x[ITEMS];
+#else
+        kit::Vector<T, VEC>(&x)[ITEMS] = r;
 #endif
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            const int col = first + i * STEP;
-            if (col < end) {
-                a[i] = load<VEC>(in + col);
-                r[i] = load<VEC>(res + col);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            const int col = first + i * STEP;
-            if (col < end) {
-#pragma unroll
-                for (int k = 0; k < VEC; ++k) {
-                    const float y = to_float(a[i].value[k]) + to_float(r[i].value[k]);
-                    sum += y * y;
-                    from_float(r[i].value[k], y);
-#if HOLD_FLOAT
-                    x[i][k] = y;
-#endif
-                }
-                store<VEC>(res + col, r[i]);
-            }
-        }
-        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
-            const Pack<VEC> p = load<VEC>(in + col);
-            Pack<VEC> q = load<VEC>(res + col);
+        columns.held([&](int i, int col) {
+            a[i] = kit::load<VEC, CACHE>(in + col);
+            r[i] = kit::load<VEC, CACHE>(res + col);
+        });
+        columns.held([&](int i, int col) {
 #pragma unroll
             for (int k = 0; k < VEC; ++k) {
-                const float y = to_float(p.value[k]) + to_float(q.value[k]);
+                const float y = float(a[i].value[k]) + float(r[i].value[k]);
                 sum += y * y;
-                from_float(q.value[k], y);
-            }
-            *reinterpret_cast<Pack<VEC>*>(res + col) = q;  // without a hint: it is read again soon
-        }
-
-        const float scale = rsqrtf(row_sum(sum, round) / d + eps);
-
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            const int col = first + i * STEP;
-            if (col < end) {
-#if !HOLD_FLOAT
-                float x[ITEMS][VEC];
-#pragma unroll
-                for (int k = 0; k < VEC; ++k) x[i][k] = to_float(r[i].value[k]);
+                r[i].value[k] = T(y);
+#if HOLD_FLOAT
+                x[i].value[k] = y;
 #endif
+            }
+            kit::store<CACHE>(res + col, r[i]);
+        });
+        const auto add = [&](auto a, auto r, auto i) {
+            const float y = float(a[i]) + float(r[i]);
+            sum += y * y;
+            r[i] = T(y);
+        };
+        // Without a hint: it is read again soon.
+        const kit::In<T, VEC, CACHE> more(in);
+        columns.more([&](int col) { kit::each_loaded<VEC>(col, add, more, kit::InOut<T, VEC, CACHE, kit::KEPT>(res)); });
+
+        const float scale = rsqrtf(row_sum(sum, at.round, partials) / d + eps);
+
 #if WEIGHT_EARLY
-                scaled(in + col, x[i], scale, w[i]);
+        columns.held([&](int i, int col) { scaled(in + col, x[i], scale, w[i]); });
 #else
-                scaled(in + col, x[i], scale, kept(weight + col));
+        columns.held([&](int i, int col) { scaled(in + col, x[i], scale, kept(col)); });
 #endif
-            }
-        }
-        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
-            const Pack<VEC> q = *reinterpret_cast<const Pack<VEC>*>(res + col);
-            float y[VEC];
-#pragma unroll
-            for (int k = 0; k < VEC; ++k) y[k] = to_float(q.value[k]);
-            scaled(in + col, y, scale, kept(weight + col));
-        }
-        ++round;
-        row += (long long)gridDim.x * BLOCK_Y;
-    } while (WALKS && row - threadIdx.y < n);  // the same answer in every thread of the block
+        columns.more([&](int col) { scaled(in + col, kit::load<VEC, kit::KEPT>(res + col), scale, kept(col)); });
+    } while (at.next(n));
 }
 
-// Rows that begin or end between vectors hold nothing: the elements up to the first vector, vectors, the elements behind the
-// last, and all of them read again. Its loops stay loops, so that these rows do not decide how many registers the
-// kernel takes.
+// Rows that begin or end between vectors hold nothing, and are read again.
 __device__ __forceinline__ void unaligned_rows(T* __restrict__ input, T* __restrict__ residual, const T* __restrict__ weight,
-                                               float eps, int n, int d) {
-    enum { V = 4 };
-    // Whether both arrays' rows begin at the same place between two vectors; if not, all is taken element by element.
-    const Address between = reinterpret_cast<Address>(input) ^ reinterpret_cast<Address>(residual);
-    const bool alike = between % Pack<V>::PIECE == 0;
-    int round = 0;
-    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
+                                               float eps, int n, int d, Partials& partials) {
+    const bool alike = kit::alike<T, 4>(input, residual);
+    kit::RowOfBlock<BLOCK_Y, WALKS> at;
     do {
-        const int end = row < n ? d : 0;
-        T* in = input + row * d;
-        T* res = residual + row * d;
-        const int head = alike ? min(end, elements_to_vector<V>(in)) : end;
-        const int last = head + (end - head) / V * V, edges = head + end - last;
+        const int end = at.row < n ? d : 0;
+        T* in = input + at.row * d;
+        T* res = residual + at.row * d;
+        const kit::Pieces<BLOCK_X, 4> pieces(in, end, alike);
         float sum = 0.0f;
-#pragma unroll 1
-        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
-            const Pack<V> p = load<V>(in + col);
-            Pack<V> q = load<V>(res + col);
-#pragma unroll
-            for (int k = 0; k < V; ++k) {
-                const float y = to_float(p.value[k]) + to_float(q.value[k]);
-                sum += y * y;
-                from_float(q.value[k], y);
-            }
-            *reinterpret_cast<Pack<V>*>(res + col) = q;
-        }
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
-            const int col = i < head ? i : i - head + last;
-            const float y = to_float(in[col]) + to_float(res[col]);
+        const auto add = [&](auto a, auto r, auto i) {
+            const float y = float(a[i]) + float(r[i]);
             sum += y * y;
-            from_float(res[col], y);
-        }
+            r[i] = T(y);
+        };
+        kit::each<1>(pieces, add, kit::In<T, 4, CACHE>(in), kit::InOut<T, 4, CACHE, kit::KEPT>(res));
 
         if (BLOCK_X == 32) __syncwarp();  // a barrier in row_sum otherwise: threads read what others have written
-        const float scale = rsqrtf(row_sum(sum, round) / d + eps);
+        const float scale = rsqrtf(row_sum(sum, at.round, partials) / d + eps);
 
         // Two at once. The second of a pair may be the row's last element once more.
 #pragma unroll 1
         for (int col = threadIdx.x; col < end; col += 2 * BLOCK_X) {
             const int more = min(col + BLOCK_X, end - 1);
             const T a = res[col], b = weight[col], c = res[more], e = weight[more];
-            from_float(in[col], to_float(a) * scale * to_float(b));
-            from_float(in[more], to_float(c) * scale * to_float(e));
+            in[col] = T(float(a) * scale * float(b));
+            in[more] = T(float(c) * scale * float(e));
         }
-        ++round;
-        row += (long long)gridDim.x * BLOCK_Y;
-    } while (WALKS && row - threadIdx.y < n);
+    } while (at.next(n));
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, MIN_BLOCKS)
 fused_add_rmsnorm(T* __restrict__ input, T* __restrict__ residual, const T* __restrict__ weight, float eps, int n, int d) {
-    // The same answer in every thread.
-    const Address addresses = reinterpret_cast<Address>(input) | reinterpret_cast<Address>(residual) |
-                              reinterpret_cast<Address>(weight);
-    if (d % VEC == 0 && addresses % PIECE == 0)
-        rows(input, residual, weight, eps, n, d);
+    __shared__ Partials partials;
+    const bool aligned = kit::on_vectors<T, VEC>(input, residual, weight);
+    if (d % VEC == 0 && aligned)
+        rows(input, residual, weight, eps, n, d, partials);
     else
-        unaligned_rows(input, residual, weight, eps, n, d);
+        unaligned_rows(input, residual, weight, eps, n, d, partials);
 }

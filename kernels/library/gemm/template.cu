@@ -2,11 +2,8 @@
 // registers, in groups of four columns and four rows: the groups of neighbouring threads lie side by side, so that a warp
 // reads whole runs of shared memory. Rows no vector divides, and what lies beyond the matrices, are read one by one.
 
-// V elements of T, moved in pieces of at most 16 bytes.
-template <int V> struct Pack {
-    enum { BYTES = V * sizeof(T), PIECE = BYTES < 16 ? BYTES : 16 };  // static members would be variables of the module
-    alignas(PIECE) T value[V];
-};
+#include "kit/tiles.cuh"
+#include "kit/vectors.cuh"
 
 #if SHARED_FLOAT
 using S = float;  // converted once, on the way in
@@ -14,7 +11,7 @@ using S = float;  // converted once, on the way in
 using S = T;  // converted at every use, in half the space
 #endif
 
-struct alignas(4 * sizeof(S)) Quad { S value[4]; };
+using Quad = kit::Vector<S, 4>;
 
 enum {
     ACROSS = BN / TN, DOWN = BM / TM, THREADS = ACROSS * DOWN,
@@ -25,22 +22,18 @@ enum {
     A_LOADS = (A_VECTORS + THREADS - 1) / THREADS, B_LOADS = (B_VECTORS + THREADS - 1) / THREADS,
 };
 
-__device__ __forceinline__ void to_shared(S& to, T x) {
-#if SHARED_FLOAT
-    to = to_float(x);
-#else
-    to = x;
-#endif
-}
+// Addresses come before what is written there: the other order takes more registers.
+__device__ __forceinline__ void to_shared(S& to, T x) { to = x; }
 
 // VEC elements of a row from `col` on, zero where the matrix has none.
-__device__ __forceinline__ Pack<VEC> fetch(const T* __restrict__ matrix, int row, int col, int rows, int cols, bool vectors) {
-    Pack<VEC> pack;
+__device__ __forceinline__ kit::Vector<T, VEC> fetch(const T* __restrict__ matrix, int row, int col, int rows, int cols,
+                                                     bool vectors) {
+    kit::Vector<T, VEC> pack;
     const T* from = matrix + (long long)row * cols + col;
-    if (vectors && row < rows && col < cols) return *reinterpret_cast<const Pack<VEC>*>(from);
+    if (vectors && row < rows && col < cols) return *reinterpret_cast<const kit::Vector<T, VEC>*>(from);
 #pragma unroll
     for (int e = 0; e < VEC; ++e) {
-        from_float(pack.value[e], 0.0f);
+        pack.value[e] = T(0.0f);
         if (!vectors && row < rows && col + e < cols) pack.value[e] = from[e];
     }
     return pack;
@@ -52,17 +45,17 @@ __device__ __forceinline__ int a_col(int v) { return v % (BK / VEC) * VEC; }
 __device__ __forceinline__ int b_row(int v) { return v / (BN / VEC); }
 __device__ __forceinline__ int b_col(int v) { return v % (BN / VEC) * VEC; }
 
-__device__ __forceinline__ void put_row(S* to, const Pack<VEC>& pack) {
+__device__ __forceinline__ void put_row(S* to, const kit::Vector<T, VEC>& pack) {
 #pragma unroll
     for (int q = 0; q < VEC / 4; ++q) {
         Quad quad;
 #pragma unroll
-        for (int e = 0; e < 4; ++e) to_shared(quad.value[e], pack.value[q * 4 + e]);
+        for (int e = 0; e < 4; ++e) quad.value[e] = pack.value[q * 4 + e];
         reinterpret_cast<Quad*>(to)[q] = quad;
     }
 }
 
-__device__ __forceinline__ void put_a(S* tile, int v, const Pack<VEC>& pack) {
+__device__ __forceinline__ void put_a(S* tile, int v, const kit::Vector<T, VEC>& pack) {
     if (A_VECTORS % THREADS != 0 && v >= A_VECTORS) return;
 #if TRANSPOSE_A
 #pragma unroll
@@ -72,7 +65,7 @@ __device__ __forceinline__ void put_a(S* tile, int v, const Pack<VEC>& pack) {
 #endif
 }
 
-__device__ __forceinline__ void put_b(S* tile, int v, const Pack<VEC>& pack) {
+__device__ __forceinline__ void put_b(S* tile, int v, const kit::Vector<T, VEC>& pack) {
     if (B_VECTORS % THREADS != 0 && v >= B_VECTORS) return;
     put_row(tile + A_SIZE + b_row(v) * B_STRIDE + b_col(v), pack);
 }
@@ -87,10 +80,10 @@ __device__ __forceinline__ void multiply(const S* tile, int down, int across, fl
 #if TRANSPOSE_A
             const Quad quad = *reinterpret_cast<const Quad*>(tile + i * A_STRIDE + row);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) x[q * 4 + e] = to_float(quad.value[e]);
+            for (int e = 0; e < 4; ++e) x[q * 4 + e] = float(quad.value[e]);
 #else
 #pragma unroll
-            for (int e = 0; e < 4; ++e) x[q * 4 + e] = to_float(tile[(row + e) * A_STRIDE + i]);
+            for (int e = 0; e < 4; ++e) x[q * 4 + e] = float(tile[(row + e) * A_STRIDE + i]);
 #endif
         }
 #pragma unroll
@@ -98,7 +91,7 @@ __device__ __forceinline__ void multiply(const S* tile, int down, int across, fl
             const int col = (q * ACROSS + across) * 4;
             const Quad quad = *reinterpret_cast<const Quad*>(tile + A_SIZE + i * B_STRIDE + col);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) y[q * 4 + e] = to_float(quad.value[e]);
+            for (int e = 0; e < 4; ++e) y[q * 4 + e] = float(quad.value[e]);
         }
 #pragma unroll
         for (int r = 0; r < TM; ++r)
@@ -120,10 +113,10 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
     const int row0 = (group * 8 + within % height) * BM, col0 = within / height * BN;
 
     // The same answers in every thread: vectors need rows that start and end on one.
-    constexpr int ALIGNMENT = Pack<VEC>::PIECE;
+    constexpr int ALIGNMENT = kit::Vector<T, VEC>::PIECE;
     const bool a_vectors = k % VEC == 0 && reinterpret_cast<unsigned long long>(a) % ALIGNMENT == 0;
     const bool b_vectors = n % VEC == 0 && reinterpret_cast<unsigned long long>(b) % ALIGNMENT == 0;
-    const bool c_vectors = n % 4 == 0 && reinterpret_cast<unsigned long long>(c) % sizeof(Pack<4>) == 0;
+    const bool c_vectors = n % 4 == 0 && reinterpret_cast<unsigned long long>(c) % sizeof(kit::Vector<T, 4>) == 0;
 
     float sum[TM][TN] = {};
 #if STAGES == 1
@@ -144,7 +137,7 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
     }
 #else
     // The next tile is on its way to registers while this one is multiplied, and goes to the other half of the memory.
-    Pack<VEC> next_a[A_LOADS], next_b[B_LOADS];
+    kit::Vector<T, VEC> next_a[A_LOADS], next_b[B_LOADS];
     S* now = shared;
     S* then = shared + STAGE;
     for (int start = -BK; start < k; start += BK) {
@@ -183,11 +176,11 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
         for (int q = 0; q < TN / 4; ++q) {
             const int col = col0 + (q * ACROSS + across) * 4;
             T* to = c + (long long)row * n + col;
-            Pack<4> out;
+            kit::Vector<T, 4> out;
 #pragma unroll
-            for (int e = 0; e < 4; ++e) from_float(out.value[e], sum[r][q * 4 + e]);
+            for (int e = 0; e < 4; ++e) out.value[e] = T(sum[r][q * 4 + e]);
             if (c_vectors) {
-                if (col < n) *reinterpret_cast<Pack<4>*>(to) = out;
+                if (col < n) *reinterpret_cast<kit::Vector<T, 4>*>(to) = out;
             } else {
 #pragma unroll
                 for (int e = 0; e < 4; ++e)

@@ -7,6 +7,11 @@
 // its blocks have in each other's shared memory. Neighbouring 16-byte chunks of shared memory are exchanged by row, so that
 // the eight rows that a matrix load reads lie in different banks.
 
+#include "kit/clusters.cuh"
+#include "kit/copies.cuh"
+#include "kit/fragments.cuh"
+#include "kit/tiles.cuh"
+
 enum {
     WARPS_M = BM / WM, WARPS_N = BN / WN, WARPS = WARPS_M * WARPS_N * SLICES, THREADS = WARPS * 32,
     CHUNK = 8,  // elements of 16 bytes
@@ -15,14 +20,6 @@ enum {
     TILES_M = WM / 16, TILES_N = WN / 8,  // products of a warp, and of one of its steps of 16 in depth
     STEPS = BK / 16,
 };
-
-// The byte at which chunk `chunk` of row `row` lies in a tile whose rows have CHUNKS chunks. Rows of 128 bytes and more
-// exchange chunks by the row's last three bits; two rows of 64 bytes share a line of banks.
-template <int CHUNKS> __device__ __forceinline__ int place(int row, int chunk) {
-    constexpr int BITS = CHUNKS >= 8 ? 7 : CHUNKS - 1;
-    const int by = CHUNKS >= 8 ? row : CHUNKS == 4 ? row >> 1 : row >> 2;
-    return (row * CHUNKS + (chunk ^ (by & BITS))) * 16;
-}
 
 // A tile of ROWS x COLS elements from (row0, col0) of a matrix of `rows` x `cols`. chunks: every row starts and ends on
 // 16 bytes.
@@ -38,27 +35,19 @@ __device__ __forceinline__ void fetch(
             if (ALL % THREADS != 0 && at >= ALL) break;
             const int row = at / PER_ROW, chunk = at % PER_ROW, r = row0 + row, col = col0 + chunk * CHUNK;
             const bool valid = r < rows && col < cols;
-            const unsigned target = shared_address(to) + place<PER_ROW>(row, chunk);
-            copy_later<16>(target, matrix + (valid ? (long long)r * cols + col : 0), valid);
+            const unsigned target = kit::shared_address(to) + kit::swizzled<PER_ROW>(row, chunk);
+            kit::copy_later<16>(target, matrix + (valid ? (long long)r * cols + col : 0), valid);
         }
         return;
     }
 #pragma unroll 1
     for (int at = threadIdx.x; at < ROWS * COLS; at += THREADS) {
         const int row = at / COLS, col = at % COLS, r = row0 + row;
-        T* target = reinterpret_cast<T*>(to + place<PER_ROW>(row, col / CHUNK)) + col % CHUNK;
+        T* target = reinterpret_cast<T*>(to + kit::swizzled<PER_ROW>(row, col / CHUNK)) + col % CHUNK;
         *target = r < rows && col0 + col < cols ? matrix[(long long)r * cols + col0 + col] : T(0.0f);
     }
 }
 
-__device__ __forceinline__ void load_a(unsigned (&to)[4], unsigned from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from));
-}
-__device__ __forceinline__ void load_b(unsigned& t0, unsigned& t1, unsigned& t2, unsigned& t3, unsigned from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-                 : "=r"(t0), "=r"(t1), "=r"(t2), "=r"(t3) : "r"(from));
-}
 extern "C" __global__ void
 #if SPLIT > 1
 __cluster_dims__(1, 1, SPLIT)
@@ -66,14 +55,14 @@ __cluster_dims__(1, 1, SPLIT)
 __launch_bounds__(THREADS, MIN_BLOCKS)
 gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k) {
 #if T_IS_FLOAT32
-    plainly(a, b, c, m, n, k);
+    kit::plainly<BM, BN, GROUP>(a, b, c, m, n, k);
 #else
     extern __shared__ __align__(128) char shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int slice = warp / (WARPS_M * WARPS_N);
     const int warp_m = warp % (WARPS_M * WARPS_N) / WARPS_N * WM, warp_n = warp % WARPS_N * WN;
 
-    const int2 first = tile_of(blockIdx.x, m, n);
+    const int2 first = kit::tile_of<BM, BN, GROUP>(blockIdx.x, m, n);
     const int row0 = first.x, col0 = first.y;
 
     // This block's share of the depth, in whole tiles.
@@ -100,35 +89,35 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
 #pragma unroll 1
     for (int tile = 0; tile < STAGES - 1; ++tile) {
         if (tile < count) fetch_tile(tile);
-        close_group();
+        kit::close_group();
     }
     for (int tile = 0; tile < count; ++tile) {
-        wait_groups<STAGES - 2>();
+        kit::wait_groups<STAGES - 2>();
         __syncthreads();  // the tile is there for all, and nobody reads the stage that is filled next
         if (tile + STAGES - 1 < count) fetch_tile(tile + STAGES - 1);
-        close_group();
-        const unsigned stage = shared_address(shared) + tile % STAGES * STAGE_BYTES;
+        kit::close_group();
+        const unsigned stage = kit::shared_address(shared) + tile % STAGES * STAGE_BYTES;
 #pragma unroll
         for (int step = 0; step < STEPS / SLICES; ++step) {
             const int depth = (step * SLICES + slice) * 16;
             unsigned left[TILES_M][4], right[TILES_N][2];
 #pragma unroll
             for (int i = 0; i < TILES_M; ++i)
-                load_a(left[i], stage + place<A_CHUNKS>(warp_m + i * 16 + lane % 16, depth / CHUNK + lane / 16));
+                kit::load_a(left[i], stage + kit::swizzled<A_CHUNKS>(warp_m + i * 16 + lane % 16, depth / CHUNK + lane / 16));
 #pragma unroll
             for (int j = 0; j < TILES_N; j += 2)
-                load_b(right[j][0], right[j][1], right[j + 1][0], right[j + 1][1],
-                       stage + A_BYTES + place<B_CHUNKS>(depth + lane % 16, (warp_n + j * 8) / CHUNK + lane / 16));
+                kit::load_b(right[j][0], right[j][1], right[j + 1][0], right[j + 1][1],
+                       stage + A_BYTES + kit::swizzled<B_CHUNKS>(depth + lane % 16, (warp_n + j * 8) / CHUNK + lane / 16));
 #pragma unroll
             for (int i = 0; i < TILES_M; ++i)
 #pragma unroll
-                for (int j = 0; j < TILES_N; ++j) multiply(acc[i][j], left[i], right[j][0], right[j][1]);
+                for (int j = 0; j < TILES_N; ++j) kit::multiply<T>(acc[i][j], left[i], right[j][0], right[j][1]);
         }
     }
 
 #if SLICES > 1 || SPLIT > 1
     // Sums of parts of the depth meet in shared memory, as BM x BN floats.
-    wait_groups<0>();
+    kit::wait_groups<0>();
     float* sums = reinterpret_cast<float*>(shared);
     const auto at = [&](int i, int j, int half) {
         return sums + (warp_m + i * 16 + half * 8 + lane / 4) * BN + warp_n + j * 8 + lane % 4 * 2;
@@ -149,23 +138,23 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
                 }
     }
 #if SPLIT > 1
-    meet_cluster();
+    kit::meet_cluster();
     // Each block of the cluster finishes its part of the results.
     for (int pair = blockIdx.z * THREADS + threadIdx.x; pair < BM * BN / 2; pair += SPLIT * THREADS) {
         float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
         for (int rank = 0; rank < SPLIT; ++rank) {
-            const float2 part = read_from<float2>(shared_address(sums + pair * 2), rank);
+            const float2 part = kit::read_from<float2>(kit::shared_address(sums + pair * 2), rank);
             sum.x += part.x;
             sum.y += part.y;
         }
-        write(c, row0 + pair * 2 / BN, col0 + pair * 2 % BN, m, n, sum.x, sum.y);
+        kit::write_pair(c, row0 + pair * 2 / BN, col0 + pair * 2 % BN, m, n, sum.x, sum.y);
     }
-    meet_cluster();  // others may still read what is here
+    kit::meet_cluster();  // others may still read what is here
 #else
     __syncthreads();
     for (int pair = threadIdx.x; pair < BM * BN / 2; pair += THREADS)
-        write(c, row0 + pair * 2 / BN, col0 + pair * 2 % BN, m, n, sums[pair * 2], sums[pair * 2 + 1]);
+        kit::write_pair(c, row0 + pair * 2 / BN, col0 + pair * 2 % BN, m, n, sums[pair * 2], sums[pair * 2 + 1]);
 #endif
 #else
 #pragma unroll
@@ -174,7 +163,7 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
         for (int j = 0; j < TILES_N; ++j)
 #pragma unroll
             for (int half = 0; half < 2; ++half)
-                write(c, row0 + warp_m + i * 16 + half * 8 + lane / 4, col0 + warp_n + j * 8 + lane % 4 * 2, m, n,
+                kit::write_pair(c, row0 + warp_m + i * 16 + half * 8 + lane / 4, col0 + warp_n + j * 8 + lane % 4 * 2, m, n,
                       acc[i][j][half * 2], acc[i][j][half * 2 + 1]);
 #endif
 #endif

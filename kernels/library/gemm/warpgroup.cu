@@ -14,6 +14,13 @@
 // of the warpgroup copy 16 bytes at a time (cp.async), which starts sooner; rows that are no multiple of 16 bytes are copied
 // an element at a time.
 
+#include "kit/clusters.cuh"
+#include "kit/tiles.cuh"
+#include "kit/warpgroups.cuh"
+
+#ifndef GROUP
+#define GROUP 1  // where tiles of C lie in one row, or in two
+#endif
 enum {
     ROWS = BM / DOWN, COLS = BN / ACROSS,  // of a warpgroup that multiplies
     GROUPS = DOWN * ACROSS, MULTIPLIERS = GROUPS * 128, THREADS = MULTIPLIERS + 128,
@@ -29,79 +36,7 @@ enum {
     MULTIPLY_REGISTERS = (CAP * (GROUPS + 1) - COPY_REGISTERS) / GROUPS / 8 * 8,
 };
 
-__device__ __forceinline__ void start_barrier(unsigned barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void wait_for(unsigned barrier, int parity) {
-    unsigned done;
-    do {
-        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
-                     : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
-    } while (done == 0);
-}
-__device__ __forceinline__ void arrive(unsigned barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void expect(unsigned barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
-}
-#if SPLIT > 1
-// A cluster's barrier in two steps: what was written before the one is seen after the other, unless nothing is to be seen.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive;\n" ::: "memory"); }
-__device__ __forceinline__ void cluster_arrive_bare() { asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait;\n" ::: "memory"); }
-// Two floats to the place of block `rank` that is `local` in this block.
-__device__ __forceinline__ void give(unsigned local, int rank, float x, float y) {
-    unsigned there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(there) : "r"(local), "r"(rank));
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};\n" ::"r"(there), "f"(x), "f"(y) : "memory");
-}
-#endif
-
 #if MAPS
-// The box of a described matrix whose first element is (row, col) to shared memory; `barrier` counts its bytes.
-__device__ __forceinline__ void copy_box(unsigned to, const void* map, int row, int col, unsigned barrier) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];\n"
-                 ::"r"(to), "l"(map), "r"(col), "r"(row), "r"(barrier) : "memory");
-}
-
-// Describes a row-major matrix of 16-bit floats in 128 bytes of shared memory that are zero: boxes of `high` rows and 64
-// columns, zeros beyond the matrix. (PTX ISA, "tensormap.replace"; encodings of its "Tensor-map fields".)
-__device__ __forceinline__ void describe(unsigned map, const T* matrix, int rows, int cols, int high) {
-    asm volatile("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;\n" ::"r"(map), "l"(matrix) : "memory");
-    asm volatile("tensormap.replace.tile.rank.shared::cta.b1024.b32 [%0], 1;\n" ::"r"(map) : "memory");
-#define SET(field, type, at, value, kind) \
-    asm volatile("tensormap.replace.tile." field ".shared::cta.b1024." type " [%0], " at ", %1;\n" \
-                 ::"r"(map), kind(value) : "memory")
-    SET("box_dim", "b32", "0", (int)SLAB, "r");
-    SET("box_dim", "b32", "1", high, "r");
-    SET("global_dim", "b32", "0", cols, "r");
-    SET("global_dim", "b32", "1", rows, "r");
-    SET("global_stride", "b64", "0", (long long)cols * 2, "l");
-    SET("element_stride", "b32", "0", 1, "r");
-    SET("element_stride", "b32", "1", 1, "r");
-#undef SET
-#define SET(field, code) \
-    asm volatile("tensormap.replace.tile." field ".shared::cta.b1024.b32 [%0], " code ";\n" ::"r"(map) : "memory")
-#if T_IS_BFLOAT16
-    SET("elemtype", "0xa");
-#else
-    SET("elemtype", "0x6");
-#endif
-    SET("interleave_layout", "0x0");
-    SET("swizzle_mode", "0x3");
-    SET("fill_mode", "0x0");
-#undef SET
-}
-// What was described, in global memory, for copies that a thread starts which has acquired it.
-__device__ __forceinline__ void publish(void* to, unsigned map) {
-    asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;\n"
-                 ::"l"(to), "r"(map) : "memory");
-}
-__device__ __forceinline__ void acquire(const void* map) {
-    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;\n" ::"l"(map) : "memory");
-}
-
 // Place `wanted` of 128 aligned bytes within a tile of C; null where it has none.
 __device__ __forceinline__ char* place_in(T* c, int2 tile, int m, int n, int wanted) {
     const int width = min((int)BN, n - tile.y);
@@ -123,12 +58,12 @@ __device__ __forceinline__ void fetch_slab(
 ) {
     if (chunks) {
         const int chunk = thread % CHUNK, first = thread / CHUNK, col = col0 + chunk * CHUNK;
-        const unsigned place = shared_address(to) + first * 128 + (chunk ^ (first & 7)) * 16;
+        const unsigned place = kit::shared_address(to) + first * 128 + (chunk ^ (first & 7)) * 16;
         const T* from = matrix + (long long)(row0 + first) * cols + col;
         const int there = col < cols ? rows - row0 : 0;  // rows of these columns that the matrix has
 #pragma unroll 4
         for (int row = 0; row < HIGH; row += 16, from += 16ll * cols)
-            copy_later<16>(place + row * 128, first + row < there ? from : matrix, first + row < there);
+            kit::copy_later<16>(place + row * 128, first + row < there ? from : matrix, first + row < there);
         return;
     }
     const int col = thread % SLAB, first = thread / SLAB;
@@ -146,73 +81,6 @@ __device__ __forceinline__ void fetch_slab(
     }
 }
 
-// A matrix in shared memory as the product wants it described: address and two strides in units of 16 bytes, 128-byte
-// swizzle. For A (its depth lies in a row) `stride` is from 8 rows to the next 8; for B (its columns lie in a row) `stride`
-// is from 8 rows in depth to the next 8, and `leading` from 64 columns to the next 64.
-__device__ __forceinline__ unsigned long long described(unsigned address, int leading, int stride) {
-    return (unsigned long long)((address & 0x3ffff) >> 4) | (unsigned long long)(leading >> 4) << 16
-        | (unsigned long long)(stride >> 4) << 32 | 1ull << 62;
-}
-
-#if T_IS_BFLOAT16
-#define WIDTH(N) "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 "
-#else
-#define WIDTH(N) "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 "
-#endif
-#define FOUR(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define SIXTEEN(d, i) FOUR(d, i), FOUR(d, i + 4), FOUR(d, i + 8), FOUR(d, i + 12)
-#define SIXTY_FOUR(d, i) SIXTEEN(d, i), SIXTEEN(d, i + 16), SIXTEEN(d, i + 32), SIXTEEN(d, i + 48)
-// d += A B, 64 x COLS in a warpgroup, 16 deep; the last two operands say that B's columns lie in a row.
-__device__ __forceinline__ void multiply(float (&d)[VALUES], unsigned long long a, unsigned long long b) {
-#if BN / ACROSS == 64
-    asm volatile(WIDTH(64)
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-        ", %32, %33, 1, 1, 1, 0, 1;\n" : SIXTEEN(d, 0), SIXTEEN(d, 16) : "l"(a), "l"(b));
-#elif BN / ACROSS == 128
-    asm volatile(WIDTH(128)
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-        ", %64, %65, 1, 1, 1, 0, 1;\n" : SIXTY_FOUR(d, 0) : "l"(a), "l"(b));
-#else
-    asm volatile(WIDTH(256)
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}"
-        ", %128, %129, 1, 1, 1, 0, 1;\n" : SIXTY_FOUR(d, 0), SIXTY_FOUR(d, 64) : "l"(a), "l"(b));
-#endif
-}
-
-__device__ __forceinline__ unsigned packed(float x, float y) {
-    alignas(4) T pair[2] = {T(x), T(y)};
-    return *reinterpret_cast<const unsigned*>(pair);
-}
-
-// 32 columns of one row, of which each of four neighbouring threads has two of every eight: each stores 16 bytes.
-__device__ __forceinline__ void store_together(T* __restrict__ row, int col, int n, unsigned (&x)[4]) {
-    const int lane = threadIdx.x % 4;
-    const bool odd = lane & 1, upper = lane & 2;
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-        const unsigned got = __shfl_xor_sync(0xffffffff, odd ? x[i] : x[i + 1], 1);
-        if (odd) x[i] = got; else x[i + 1] = got;
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const unsigned got = __shfl_xor_sync(0xffffffff, upper ? x[i] : x[i + 2], 2);
-        if (upper) x[i] = got; else x[i + 2] = got;
-    }
-    if (row != nullptr && col + lane * 8 < n)
-        *reinterpret_cast<uint4*>(row + col + lane * 8) = make_uint4(x[0], x[1], x[2], x[3]);
-}
-
 extern "C" __global__ void
 #if SPLIT > 1
 __cluster_dims__(1, 1, SPLIT)
@@ -220,12 +88,12 @@ __cluster_dims__(1, 1, SPLIT)
 __launch_bounds__(THREADS, MIN_BLOCKS)
 gemm(const T* __restrict__ a, const T* __restrict__ b, T* c, int m, int n, int k) {
 #if T_IS_FLOAT32
-    plainly(a, b, c, m, n, k);
+    kit::plainly<BM, BN, GROUP>(a, b, c, m, n, k);
 #else
     extern __shared__ char dynamic[];
     // The swizzle repeats every 1024 bytes, to which stages are aligned.
-    char* shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
-    const unsigned stages = shared_address(shared);
+    char* shared = dynamic + (1024 - kit::shared_address(dynamic) % 1024) % 1024;
+    const unsigned stages = kit::shared_address(shared);
     const unsigned scratch = stages + STAGES * STAGE_BYTES + SUM_BYTES;  // for two descriptions
     const unsigned full = scratch + 2 * MAP_BYTES, empty = full + STAGES * 8;  // barriers
     const int units = ((m + BM - 1) / BM) * ((n + BN - 1) / BN);  // tiles of C
@@ -237,7 +105,7 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* c, int m, int n, int k
     const bool a_chunks = k % CHUNK == 0 && reinterpret_cast<unsigned long long>(a) % 16 == 0;
     const bool b_chunks = n % CHUNK == 0 && reinterpret_cast<unsigned long long>(b) % 16 == 0;
 #if MAPS
-    const int2 last = tile_of(blockIdx.x + (units - 1 - blockIdx.x) / gridDim.x * gridDim.x, m, n);
+    const int2 last = kit::tile_of<BM, BN, GROUP>(blockIdx.x + (units - 1 - blockIdx.x) / gridDim.x * gridDim.x, m, n);
     // A block that copies nothing describes nothing: only data that have come tell that a description is not needed any more.
     const bool boxes = count > 0 && a_chunks && b_chunks && place_in(c, last, m, n, blockIdx.z * 2 + 1) != nullptr;
 #else
@@ -247,19 +115,19 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* c, int m, int n, int k
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) {
-            start_barrier(full + stage * 8, boxes ? 2 : 4);
-            start_barrier(empty + stage * 8, GROUPS * 4);
+            kit::start_barrier(full + stage * 8, boxes ? 2 : 4);
+            kit::start_barrier(empty + stage * 8, GROUPS * 4);
         }
         asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
     }
     __syncthreads();
 #if SPLIT > 1
-    cluster_arrive_bare();
+    kit::cluster_arrive_bare();
 #endif
 
     if (warp >= GROUPS * 4) {
 #if DOWN * ACROSS > 1
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"((int)COPY_REGISTERS));
+        kit::keep_registers<COPY_REGISTERS>();
 #endif
         int stage = 0, parity = 1;
 #if MAPS
@@ -269,26 +137,26 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* c, int m, int n, int k
             char* const map = place_in(c, last, m, n, blockIdx.z * 2 + (right ? 0 : 1));
             reinterpret_cast<unsigned*>(shared + (made - stages))[lane] = 0;
             __syncwarp();
-            if (lane == 0) describe(made, right ? b : a, right ? k : m, right ? n : k, right ? BK : BM);
+            if (lane == 0) kit::describe(made, right ? b : a, right ? k : m, right ? n : k, right ? BK : BM);
             // A checker of memory does not see what is published: these stores tell it that the place is written.
             reinterpret_cast<unsigned*>(map)[lane] = 0;
             __syncwarp();
-            publish(map, made);
+            kit::publish(map, made);
             if (lane == 0) {
-                acquire(map);
+                kit::acquire(map);
                 for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-                    const int2 tile = tile_of(unit, m, n);
+                    const int2 tile = kit::tile_of<BM, BN, GROUP>(unit, m, n);
                     for (int at = 0; at < count; ++at) {
                         const int depth = (begin + at) * BK;
                         const unsigned to = stages + stage * STAGE_BYTES, barrier = full + stage * 8;
-                        wait_for(empty + stage * 8, parity);
-                        expect(barrier, right ? SLABS * B_SLAB : A_BYTES);
+                        kit::wait_for(empty + stage * 8, parity);
+                        kit::expect(barrier, right ? SLABS * B_SLAB : A_BYTES);
                         if (right) {
 #pragma unroll
                             for (int i = 0; i < SLABS; ++i)
-                                copy_box(to + A_BYTES + i * B_SLAB, map, depth, tile.y + i * SLAB, barrier);
+                                kit::copy_box(to + A_BYTES + i * B_SLAB, map, depth, tile.y + i * SLAB, barrier);
                         } else {
-                            copy_box(to, map, tile.x, depth, barrier);
+                            kit::copy_box(to, map, tile.x, depth, barrier);
                         }
                         if (++stage == STAGES) stage = 0, parity ^= 1;
                     }
@@ -302,51 +170,51 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* c, int m, int n, int k
             const auto tell = [&]() {
                 asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
                 __syncwarp();
-                if (lane == 0) arrive(full + landed * 8);
+                if (lane == 0) kit::arrive(full + landed * 8);
                 if (++landed == STAGES) landed = 0;
                 --under_way;
             };
             for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-                const int2 tile = tile_of(unit, m, n);
+                const int2 tile = kit::tile_of<BM, BN, GROUP>(unit, m, n);
                 for (int at = 0; at < count; ++at) {
                     const int depth = (begin + at) * BK;
                     char* to = shared + stage * STAGE_BYTES;
-                    wait_for(empty + stage * 8, parity);
+                    kit::wait_for(empty + stage * 8, parity);
 #pragma unroll 1
                     for (int i = 0; i < SLABS; ++i)
                         fetch_slab<BK>(to + A_BYTES + i * B_SLAB, b, depth, tile.y + i * SLAB, k, n, b_chunks, thread);
                     fetch_slab<BM>(to, a, tile.x, depth, m, k, a_chunks, thread);
-                    close_group();
+                    kit::close_group();
                     if (++under_way > BEHIND) {
-                        wait_groups<BEHIND>();
+                        kit::wait_groups<BEHIND>();
                         tell();
                     }
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
-            wait_groups<0>();
+            kit::wait_groups<0>();
             while (under_way > 0) tell();
         }
 #if SPLIT > 1
         __syncwarp();
-        cluster_wait();
-        cluster_arrive_bare();
-        cluster_wait();
+        kit::cluster_wait();
+        kit::cluster_arrive_bare();
+        kit::cluster_wait();
 #endif
     } else {
 #if DOWN * ACROSS > 1
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"((int)MULTIPLY_REGISTERS));
+        kit::take_registers<MULTIPLY_REGISTERS>();
 #endif
         const int group = warp / 4, group_row = group / ACROSS * ROWS, group_col = group % ACROSS * COLS;
         // Where a thread's results lie: four neighbouring threads share a row's 8 columns, a warp 16 rows.
         const int row = group_row + warp % 4 * 16 + lane / 4, col = group_col + lane % 4 * 2;
         const auto release = [&](int stage) {
-            if (lane == 0) arrive(empty + stage * 8);
+            if (lane == 0) kit::arrive(empty + stage * 8);
         };
         int stage = 0, parity = 0;
         float acc[PARTS][VALUES];
         for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-            const int2 tile = tile_of(unit, m, n);
+            const int2 tile = kit::tile_of<BM, BN, GROUP>(unit, m, n);
 #pragma unroll
             for (int part = 0; part < PARTS; ++part)
 #pragma unroll
@@ -355,38 +223,38 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* c, int m, int n, int k
             for (int at = 0; at < count; ++at) {
                 const unsigned left = stages + stage * STAGE_BYTES + group_row * 128;
                 const unsigned right = stages + stage * STAGE_BYTES + A_BYTES + group_col / SLAB * B_SLAB;
-                wait_for(full + stage * 8, parity);
-                asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+                kit::wait_for(full + stage * 8, parity);
+                kit::begin_products();
 #pragma unroll
                 for (int step = 0; step < BK / 16; ++step)
 #pragma unroll
                     for (int part = 0; part < PARTS; ++part)
-                        multiply(acc[part], described(left + part * 64 * 128 + step * 32, 16, 1024),
-                                 described(right + step * 16 * 128, B_SLAB, 1024));
-                asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+                        kit::multiply<T>(acc[part], kit::described(left + part * 64 * 128 + step * 32, 16, 1024),
+                                 kit::described(right + step * 16 * 128, B_SLAB, 1024));
+                kit::close_products();
                 // The products of the tile before are done: its place is free.
-                asm volatile("wgmma.wait_group.sync.aligned 1;\n" ::: "memory");
+                kit::wait_products<1>();
                 if (at > 0) release(before);
                 before = stage;
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
-            asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory");
+            kit::wait_products<0>();
             if (count > 0) release(before);
 #if SPLIT > 1
             // A cluster has one tile of C. Each block writes what it has of a share of columns into the block that adds it up.
             float* const sums = reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES);
             const int high = min((int)BM, m - tile.x);
-            cluster_wait();  // all blocks have begun
+            kit::cluster_wait();  // all blocks have begun
 #pragma unroll
             for (int part = 0; part < PARTS; ++part)
 #pragma unroll
                 for (int v = 0; v < VALUES; v += 2) {
                     const int r = row + part * 64 + v / 2 % 2 * 8, at = group_col + v / 4 * 8;
                     float* const place = sums + (blockIdx.z * BM + r) * PITCH + at % SHARE + lane % 4 * 2;
-                    if (r < high) give(shared_address(place), at / SHARE, acc[part][v], acc[part][v + 1]);
+                    if (r < high) kit::give(kit::shared_address(place), at / SHARE, acc[part][v], acc[part][v + 1]);
                 }
-            cluster_arrive();
-            cluster_wait();
+            kit::cluster_arrive();
+            kit::cluster_wait();
             for (int at = threadIdx.x; at < high * SHARE / 4; at += MULTIPLIERS) {
                 const int r = at / (SHARE / 4), right = at % (SHARE / 4) * 4;
                 float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -399,8 +267,8 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* c, int m, int n, int k
                     sum.w += x.w;
                 }
                 const int to = tile.y + blockIdx.z * SHARE + right;
-                write(c, tile.x + r, to, m, n, sum.x, sum.y);
-                write(c, tile.x + r, to + 2, m, n, sum.z, sum.w);
+                kit::write_pair(c, tile.x + r, to, m, n, sum.x, sum.y);
+                kit::write_pair(c, tile.x + r, to + 2, m, n, sum.z, sum.w);
             }
 #else
             const bool wide = n % CHUNK == 0 && reinterpret_cast<unsigned long long>(c) % 16 == 0;
@@ -415,13 +283,13 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* c, int m, int n, int k
                         for (int v = half * 2; v < VALUES; v += 16) {
                             unsigned x[4];
 #pragma unroll
-                            for (int i = 0; i < 4; ++i) x[i] = packed(acc[part][v + i * 4], acc[part][v + i * 4 + 1]);
-                            store_together(to, tile.y + group_col + v / 16 * 32, n, x);
+                            for (int i = 0; i < 4; ++i) x[i] = kit::packed<T>(acc[part][v + i * 4], acc[part][v + i * 4 + 1]);
+                            kit::store_together(to, tile.y + group_col + v / 16 * 32, n, x);
                         }
                     } else {
 #pragma unroll
                         for (int v = half * 2; v < VALUES; v += 4)
-                            write(c, r, tile.y + col + v / 4 * 8, m, n, acc[part][v], acc[part][v + 1]);
+                            kit::write_pair(c, r, tile.y + col + v / 4 * 8, m, n, acc[part][v], acc[part][v + 1]);
                     }
                 }
 #endif

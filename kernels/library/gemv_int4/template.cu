@@ -2,7 +2,9 @@
 // time, with the same elements of x for all of them, and PARTS such pieces are in flight. The sums of a set's threads are
 // added up at the end, in shared memory where they are of several warps.
 
-using Address = unsigned long long;
+#include "kit/reduce.cuh"
+#include "kit/vectors.cuh"
+
 enum {
     GROUP = 64,  // bytes that share a scale
     STEP = LANES * WIDTH,
@@ -13,33 +15,14 @@ enum {
 // Weights of 4 bits as floats, exactly: above the bits of 2^23 they are its last places.
 __device__ __forceinline__ float weight(unsigned int bits) { return __uint_as_float(0x4b000000u | bits) - 8388616.0f; }
 
-template <int B> struct Words { alignas(B) unsigned int word[B / 4]; };
+using Words = kit::Vector<unsigned int, WIDTH / 4>;
 
-template <int B> __device__ __forceinline__ Words<B> words(const unsigned char* from) {
-    using Piece = typename Raw<B>::type;
-    Words<B> to;
-    *reinterpret_cast<Piece*>(to.word) = fetch(reinterpret_cast<const Piece*>(from));
-    return to;
-}
-
-// 2 B elements of x as floats; every row needs them, so that they may stay in every cache.
-template <int B> __device__ __forceinline__ void elements(float (&to)[2 * B], const T* from) {
-    enum { PIECES = 2 * B * sizeof(T) / 16, EACH = 16 / sizeof(T) };
-#pragma unroll
-    for (int i = 0; i < PIECES; ++i) {
-        alignas(16) T piece[EACH];
-        *reinterpret_cast<uint4*>(piece) = reinterpret_cast<const uint4*>(from)[i];
-#pragma unroll
-        for (int v = 0; v < EACH; ++v) to[i * EACH + v] = to_float(piece[v]);
-    }
-}
-
-template <int B> __device__ __forceinline__ float product(const Words<B>& w, const float (&x)[2 * B]) {
+__device__ __forceinline__ float product(const Words& w, const float (&x)[2 * WIDTH]) {
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < B / 4; ++i) {
+    for (int i = 0; i < WIDTH / 4; ++i) {
 #pragma unroll
-        for (int v = 0; v < 8; ++v) sum += weight(w.word[i] >> 4 * v & 15) * x[8 * i + v];
+        for (int v = 0; v < 8; ++v) sum += weight(w.value[i] >> 4 * v & 15) * x[8 * i + v];
     }
     return sum;
 }
@@ -49,25 +32,30 @@ __device__ __forceinline__ void pieces(float (&sums)[SET], const unsigned char* 
                                        const T* __restrict__ scales, const T* __restrict__ x, int first_row, int n, int m) {
     const int groups = (m + GROUP - 1) / GROUP;
     for (int begin = threadIdx.x * WIDTH; begin < m; begin += PARTS * STEP) {
-        Words<WIDTH> w[PARTS][SET];
+        Words w[PARTS][SET];
 #pragma unroll
         for (int p = 0; p < PARTS; ++p) {
 #pragma unroll
             for (int s = 0; s < SET; ++s)
                 if (begin + p * STEP < m && first_row + s < n)
-                    w[p][s] = words<WIDTH>(packed + (long long)(first_row + s) * m + begin + p * STEP);
+                    w[p][s] = kit::load<WIDTH / 4, CACHE>(
+                        reinterpret_cast<const unsigned int*>(packed + (long long)(first_row + s) * m + begin + p * STEP));
         }
 #pragma unroll
         for (int p = 0; p < PARTS; ++p) {
             const int at = begin + p * STEP;
             if (at < m) {
+                // Every row needs them, so that they may stay in every cache.
+                kit::Vector<T, 2 * WIDTH> loaded;
+                kit::load_into(loaded, x + 2 * at);
                 float of_x[2 * WIDTH];
-                elements<WIDTH>(of_x, x + 2 * at);
+#pragma unroll
+                for (int v = 0; v < 2 * WIDTH; ++v) of_x[v] = float(loaded.value[v]);
 #pragma unroll
                 for (int s = 0; s < SET; ++s)
                     if (first_row + s < n)
-                        sums[s] += product<WIDTH>(w[p][s], of_x) *
-                                   to_float(scales[(long long)(first_row + s) * groups + at / GROUP]);
+                        sums[s] += product(w[p][s], of_x) *
+                                   float(scales[(long long)(first_row + s) * groups + at / GROUP]);
             }
         }
     }
@@ -79,13 +67,13 @@ __device__ __forceinline__ void bytes(float (&sums)[SET], const unsigned char* _
     const int groups = (m + GROUP - 1) / GROUP;
 #pragma unroll 4
     for (int at = threadIdx.x; at < m; at += LANES) {
-        const float low = to_float(x[2 * at]), high = to_float(x[2 * at + 1]);
+        const float low = float(x[2 * at]), high = float(x[2 * at + 1]);
 #pragma unroll
         for (int s = 0; s < SET; ++s) {
             if (first_row + s < n) {
                 const unsigned int both = packed[(long long)(first_row + s) * m + at];
                 sums[s] += (weight(both & 15) * low + weight(both >> 4) * high) *
-                           to_float(scales[(long long)(first_row + s) * groups + at / GROUP]);
+                           float(scales[(long long)(first_row + s) * groups + at / GROUP]);
             }
         }
     }
@@ -98,17 +86,13 @@ gemv_int4(const unsigned char* __restrict__ packed, const T* __restrict__ scales
     float sums[SET];
 #pragma unroll
     for (int s = 0; s < SET; ++s) sums[s] = 0.0f;
-    // The same answer in every thread.
-    if (m % WIDTH == 0 && reinterpret_cast<Address>(packed) % WIDTH == 0 && reinterpret_cast<Address>(x) % 16 == 0)
+    if (m % WIDTH == 0 && kit::on_vectors<unsigned char, WIDTH>(packed) && kit::on_vectors<float, 4>(x))
         pieces(sums, packed, scales, x, first_row, n, m);
     else
         bytes(sums, packed, scales, x, first_row, n, m);
 
 #pragma unroll
-    for (int s = 0; s < SET; ++s) {
-#pragma unroll
-        for (int step = WITHIN / 2; step > 0; step /= 2) sums[s] += __shfl_xor_sync(0xffffffffu, sums[s], step);
-    }
+    for (int s = 0; s < SET; ++s) sums[s] = kit::fold_lanes<WITHIN>(sums[s], kit::Sum{});
 #if LANES > 32
     __shared__ float partial[SETS][SET][WARPS];
     if (threadIdx.x % 32 == 0) {
@@ -128,6 +112,6 @@ gemv_int4(const unsigned char* __restrict__ packed, const T* __restrict__ scales
     if (threadIdx.x == 0) {
 #pragma unroll
         for (int s = 0; s < SET; ++s)
-            if (first_row + s < n) from_float(out[first_row + s], sums[s]);
+            if (first_row + s < n) out[first_row + s] = T(sums[s]);
     }
 }

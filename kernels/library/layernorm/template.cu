@@ -1,241 +1,142 @@
 // A row belongs to BLOCK_X threads, BLOCK_Y rows to a block. A thread holds ITEMS vectors of its row in registers, so that
 // they are read once; what a longer row has beyond that is read again.
 
-using Address = unsigned long long;
-enum {
-    STEP = BLOCK_X * VEC,
-    WARPS = BLOCK_X / 32,
-    WALKS = GRID_CAP > 0,  // a block goes on to further rows
-};
+#include "kit/reduce.cuh"
+#include "kit/views.cuh"
 
-// Of some numbers: how many they are, their mean, and the sum of their squared distances from it.
-struct Part { float count, mean, squares; };
+enum { WALKS = GRID_CAP > 0 };  // a block goes on to further rows
 
 // What the warps of a row leave for each other.
 union Partials {
-    struct { float sums[BLOCK_Y][WARPS], squares[BLOCK_Y][WARPS]; } in_turn;
+    struct { float sums[BLOCK_Y][BLOCK_X / 32], squares[BLOCK_Y][BLOCK_X / 32]; } in_turn;
 #if ONE_PASS
-    Part together[WALKS ? 2 : 1][BLOCK_Y][WARPS];
+    kit::Moments together[WALKS ? 2 : 1][BLOCK_Y][BLOCK_X / 32];
 #endif
 };
 
-// Of two sets of numbers as of one (Chan, Golub and LeVeque 1979). A difference of sums of squares would lose the variance
-// where the mean is far larger.
-__device__ __forceinline__ Part both(Part a, Part b) {
-    const float count = a.count + b.count, apart = b.mean - a.mean;
-    const float share = count > 0.0f ? b.count / count : 0.0f;
-    return {count, a.mean + apart * share, a.squares + b.squares + apart * apart * a.count * share};
-}
-
-struct Join {
-    __device__ __forceinline__ Part operator()(Part x, int step) const {
-        return both(x, {__shfl_xor_sync(0xffffffffu, x.count, step), __shfl_xor_sync(0xffffffffu, x.mean, step),
-                        __shfl_xor_sync(0xffffffffu, x.squares, step)});
-    }
-};
-struct Sum {
-    __device__ __forceinline__ float operator()(float x, int step) const {
-        return x + __shfl_xor_sync(0xffffffffu, x, step);
-    }
-};
-
-// Folds x over the BLOCK_X threads of a row, for all of them, by way of `partial`: one value for each warp. Whoever calls
-// it again takes other memory than the last time; then one barrier a call is enough, as whoever writes a memory again has
-// passed the barrier behind its last reading.
-template <typename F, typename X> __device__ __forceinline__ X fold(F f, X x, X (&partial)[BLOCK_Y][WARPS]) {
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) x = f(x, step);
-    if (BLOCK_X > 32) {
-        X(&mine)[WARPS] = partial[threadIdx.y];
-        if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32] = x;
-        __syncthreads();
-        x = mine[threadIdx.x % WARPS];
-#pragma unroll
-        for (int step = WARPS / 2; step > 0; step /= 2) x = f(x, step);
-    }
-    return x;
-}
-
-template <typename X, int N> __device__ __forceinline__ float sum_of(const X (&x)[N]) {
+template <class X> __device__ __forceinline__ float sum_of(const X& x) {
     float sum = 0.0f;
 #pragma unroll
-    for (int k = 0; k < N; ++k) sum += to_float(x[k]);
+    for (int k = 0; k < X::SIZE; ++k) sum += float(x.value[k]);
     return sum;
 }
 
-template <typename X, int N> __device__ __forceinline__ float squares_of(const X (&x)[N], float mean) {
+template <class X> __device__ __forceinline__ float squares_of(const X& x, float mean) {
     float squares = 0.0f;
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-        const float away = to_float(x[k]) - mean;
+    for (int k = 0; k < X::SIZE; ++k) {
+        const float away = float(x.value[k]) - mean;
         squares += away * away;
     }
     return squares;
 }
 
-// Weight and bias are the same for every row: they may stay in every cache.
-__device__ __forceinline__ Pack<VEC> kept(const T* from) { return *reinterpret_cast<const Pack<VEC>*>(from); }
-
-template <typename X>
-__device__ __forceinline__ void scaled(T* to, const X (&x)[VEC], float mean, float scale, const Pack<VEC>& weight,
-                                       const Pack<VEC>& bias) {
-    Pack<VEC> result;
-#pragma unroll
-    for (int k = 0; k < VEC; ++k)
-        from_float(result.value[k],
-                   (to_float(x[k]) - mean) * scale * to_float(weight.value[k]) + to_float(bias.value[k]));
-    store<VEC>(to, result);
-}
-
 // Rows that all start and end on a vector.
 __device__ __forceinline__ void rows(const T* __restrict__ input, const T* __restrict__ weight, const T* __restrict__ bias,
                                      T* __restrict__ out, float eps, int n, int d, Partials& partials) {
-    const int first = threadIdx.x * VEC;
+    kit::Columns<BLOCK_X, VEC, ITEMS> columns;
 #if WEIGHT_EARLY
-    Pack<VEC> w[ITEMS], b[ITEMS];
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-        if (first + i * STEP < d) {
-            w[i] = kept(weight + first + i * STEP);
-            b[i] = kept(bias + first + i * STEP);
-        }
-    }
+    // Weight and bias are the same for every row: they may stay in every cache.
+    kit::Vector<T, VEC> w[ITEMS], b[ITEMS];
+    columns.end = d;
+    columns.fetch<kit::KEPT>(w, weight, b, bias);
 #endif
-    int round = 0;
-    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
+    kit::RowOfBlock<BLOCK_Y, WALKS> at;
     do {
         // Threads beyond the last row have no columns, but take part in the barriers.
-        const int end = row < n ? d : 0;
-        const T* from = input + row * d;
-        T* to = out + row * d;
-
-        Pack<VEC> loaded[ITEMS];
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < end) loaded[i] = load<VEC>(from + first + i * STEP);
+        columns.end = at.row < n ? d : 0;
+        const T* from = input + at.row * d;
+        T* to = out + at.row * d;
+        kit::Vector<T, VEC> loaded[ITEMS];
+        columns.fetch<CACHE>(loaded, from);
 #if HOLD_FLOAT
-        struct { float value[VEC]; } x[ITEMS];
+        kit::Vector<float, VEC> x[ITEMS];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
 #pragma unroll
-            for (int k = 0; k < VEC; ++k) x[i].value[k] = to_float(loaded[i].value[k]);
+            for (int k = 0; k < VEC; ++k) x[i].value[k] = float(loaded[i].value[k]);
 #else
-        Pack<VEC>(&x)[ITEMS] = loaded;
+        kit::Vector<T, VEC>(&x)[ITEMS] = loaded;
 #endif
 
         // Of the columns that this thread holds, then of all of them.
         float sum = 0.0f, squares = 0.0f;
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < end) sum += sum_of(x[i].value);
+        columns.held([&](int i, int) { sum += sum_of(x[i]); });
 #if ONE_PASS
-        const int vectors = first < end ? min((end - first + STEP - 1) / STEP, ITEMS) : 0;
+        const int first = columns.first, end = columns.end;
+        const int vectors = first < end ? min((end - first + columns.STEP - 1) / columns.STEP, ITEMS) : 0;
         float mean = vectors > 0 ? sum / (vectors * VEC) : 0.0f;
 #else
-        for (int col = first + ITEMS * STEP; col < end; col += STEP) sum += sum_of(load<VEC>(from + col).value);
-        const float mean = fold(Sum{}, sum, partials.in_turn.sums) / d;
+        columns.more([&](int col) { sum += sum_of(kit::load<VEC, CACHE>(from + col)); });
+        const float mean = kit::fold_row<BLOCK_X>(sum, partials.in_turn.sums[threadIdx.y], kit::Sum{}) / d;
 #endif
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < end) squares += squares_of(x[i].value, mean);
+        columns.held([&](int i, int) { squares += squares_of(x[i], mean); });
 #if ONE_PASS
-        Part part{(float)(vectors * VEC), mean, squares};
-        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
-            const Pack<VEC> more = load<VEC>(from + col);
-            const float mean_of_more = sum_of(more.value) / VEC;
-            part = both(part, {VEC, mean_of_more, squares_of(more.value, mean_of_more)});
-        }
-        part = fold(Join{}, part, partials.together[WALKS ? round & 1 : 0]);
-        mean = part.mean;
-        squares = part.squares;
+        kit::Moments all{(float)(vectors * VEC), mean, squares};
+        columns.more([&](int col) {
+            const kit::Vector<T, VEC> more = kit::load<VEC, CACHE>(from + col);
+            const float mean_of_more = sum_of(more) / VEC;
+            all = kit::JoinMoments{}(all, {VEC, mean_of_more, squares_of(more, mean_of_more)});
+        });
+        all = kit::fold_row<BLOCK_X>(all, partials.together[WALKS ? at.round & 1 : 0][threadIdx.y], kit::JoinMoments{});
+        mean = all.mean;
+        squares = all.squares;
 #else
-        for (int col = first + ITEMS * STEP; col < end; col += STEP)
-            squares += squares_of(load<VEC>(from + col).value, mean);
-        squares = fold(Sum{}, squares, partials.in_turn.squares);
+        columns.more([&](int col) { squares += squares_of(kit::load<VEC, CACHE>(from + col), mean); });
+        squares = kit::fold_row<BLOCK_X>(squares, partials.in_turn.squares[threadIdx.y], kit::Sum{});
 #endif
 
         const float scale = rsqrtf(squares / d + eps);
+        const auto scaled = [&](int col, const auto& x, const auto& w, const auto& b) {
+            kit::Vector<T, VEC> result;
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            const int col = first + i * STEP;
-            if (col < end) {
+            for (int k = 0; k < VEC; ++k)
+                result.value[k] = T((float(x.value[k]) - mean) * scale * float(w.value[k]) + float(b.value[k]));
+            kit::store<CACHE>(to + col, result);
+        };
+        const auto scaled_by_kept = [&](int col, const auto& x) {
+            scaled(col, x, kit::load<VEC, kit::KEPT>(weight + col), kit::load<VEC, kit::KEPT>(bias + col));
+        };
 #if WEIGHT_EARLY
-                scaled(to + col, x[i].value, mean, scale, w[i], b[i]);
+        columns.held([&](int i, int col) { scaled(col, x[i], w[i], b[i]); });
 #else
-                scaled(to + col, x[i].value, mean, scale, kept(weight + col), kept(bias + col));
+        columns.held([&](int i, int col) { scaled_by_kept(col, x[i]); });
 #endif
-            }
-        }
-        for (int col = first + ITEMS * STEP; col < end; col += STEP)
-            scaled(to + col, load<VEC>(from + col).value, mean, scale, kept(weight + col), kept(bias + col));
-        ++round;
-        row += (long long)gridDim.x * BLOCK_Y;
-    } while (WALKS && row - threadIdx.y < n);  // the same answer in every thread of the block
+        columns.more([&](int col) { scaled_by_kept(col, kit::load<VEC, CACHE>(from + col)); });
+    } while (at.next(n));
 }
 
-// Rows that begin or end between vectors hold nothing and are read three times: the elements up to the first vector,
-// vectors, and the elements behind the last. Their mean comes before their variance in every configuration. The loops stay
-// loops, so that these rows decide neither the kernel's registers nor the time to compile it.
+// Rows that begin or end between vectors hold nothing and are read three times. Their mean comes before their variance in every
+// configuration. Weight and bias, which begin elsewhere between vectors, come element by element.
 __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, const T* __restrict__ weight,
                                                const T* __restrict__ bias, T* __restrict__ out, float eps, int n, int d,
                                                Partials& partials) {
-    enum { V = 4 };
-    // Whether both arrays' rows begin at the same place between two vectors; if not, all is taken element by element.
-    const Address between = reinterpret_cast<Address>(input) ^ reinterpret_cast<Address>(out);
-    const bool alike = between % Pack<V>::PIECE == 0;
-    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
+    const bool alike = kit::alike<T, 4>(input, out);
+    const kit::Elements<T> w(weight), b(bias);
+    kit::RowOfBlock<BLOCK_Y, WALKS> at;
     do {
-        const int end = row < n ? d : 0;
-        const T* from = input + row * d;
-        T* to = out + row * d;
-        const int head = alike ? min(end, elements_to_vector<V>(from)) : end;
-        const int last = head + (end - head) / V * V, edges = head + end - last;
-
-        float sum = 0.0f;
-#pragma unroll 4
-        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) sum += sum_of(load<V>(from + col).value);
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X) sum += to_float(from[i < head ? i : i - head + last]);
-        const float mean = fold(Sum{}, sum, partials.in_turn.sums) / d;
-
-        float squares = 0.0f;
-#pragma unroll 4
-        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V)
-            squares += squares_of(load<V>(from + col).value, mean);
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
-            const float away = to_float(from[i < head ? i : i - head + last]) - mean;
-            squares += away * away;
-        }
-        const float scale = rsqrtf(fold(Sum{}, squares, partials.in_turn.squares) / d + eps);
-
-        // Weight and bias, which begin elsewhere between vectors, come element by element.
-#pragma unroll 2
-        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
-            Pack<V> p = load<V>(from + col);
-#pragma unroll
-            for (int k = 0; k < V; ++k)
-                from_float(p.value[k], (to_float(p.value[k]) - mean) * scale * to_float(weight[col + k]) +
-                                           to_float(bias[col + k]));
-            store<V>(to + col, p);
-        }
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
-            const int col = i < head ? i : i - head + last;
-            from_float(to[col], (to_float(from[col]) - mean) * scale * to_float(weight[col]) + to_float(bias[col]));
-        }
-        row += (long long)gridDim.x * BLOCK_Y;
-    } while (WALKS && row - threadIdx.y < n);
+        const kit::In<T, 4, CACHE> x(input + at.row * d);
+        const kit::Out<T, 4, CACHE> y(out + at.row * d);
+        const kit::Pieces<BLOCK_X, 4> pieces(x.pointer, at.row < n ? d : 0, alike);
+        float sum = 0.0f, squares = 0.0f;
+        pieces.vectors<4>([&](int col) { sum += sum_of(kit::load<4, CACHE>(x.pointer + col)); });
+        pieces.elements([&](int col) { sum += float(x[col]); });
+        const float mean = kit::fold_row<BLOCK_X>(sum, partials.in_turn.sums[threadIdx.y], kit::Sum{}) / d;
+        pieces.vectors<4>([&](int col) { squares += squares_of(kit::load<4, CACHE>(x.pointer + col), mean); });
+        pieces.elements([&](int col) { squares += (float(x[col]) - mean) * (float(x[col]) - mean); });
+        squares = kit::fold_row<BLOCK_X>(squares, partials.in_turn.squares[threadIdx.y], kit::Sum{});
+        const float scale = rsqrtf(squares / d + eps);
+        const auto scaled = [&](auto x, auto y, auto i) { y[i] = T((float(x[i]) - mean) * scale * float(w[i]) + float(b[i])); };
+        kit::each<2>(pieces, scaled, x, y);
+    } while (at.next(n));
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, 1)
 layernorm(const T* __restrict__ input, const T* __restrict__ weight, const T* __restrict__ bias, T* __restrict__ out,
           float eps, int n, int d) {
     __shared__ Partials partials;
-    // The same answer in every thread.
-    const Address addresses = reinterpret_cast<Address>(input) | reinterpret_cast<Address>(weight) |
-                              reinterpret_cast<Address>(bias) | reinterpret_cast<Address>(out);
-    if (d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0)
+    const bool aligned = kit::on_vectors<T, VEC>(input, weight, bias, out);
+    if (d % VEC == 0 && aligned)
         rows(input, weight, bias, out, eps, n, d, partials);
     else
         unaligned_rows(input, weight, bias, out, eps, n, d, partials);

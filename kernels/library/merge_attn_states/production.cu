@@ -3,6 +3,11 @@
 // all tokens and heads, each thread working the weights out anew. Widths that no vector divides, and pointers between
 // two vectors, which the published kernel refuses, go element by element; both parts empty gives zeros, not NaN.
 
+#include "kit/vectors.cuh"
+
+enum { WIDTH = 16 / sizeof(T) };
+using Vector = kit::Vector<T, WIDTH>;
+
 extern "C" __global__ void merge_attn_states(T* __restrict__ output, float* __restrict__ output_lse,
                                              const T* __restrict__ prefix_output, const float* __restrict__ prefix_lse,
                                              const T* __restrict__ suffix_output, const float* __restrict__ suffix_lse,
@@ -24,17 +29,18 @@ extern "C" __global__ void merge_attn_states(T* __restrict__ output, float* __re
     const float p_share = empty ? 0.0f : p_weight / sum, s_share = empty ? 0.0f : s_weight / sum;
 
     const long long first = (long long)row * d + part * width;
-    if (width == WIDTH && aligned(output) && aligned(prefix_output) && aligned(suffix_output)) {
+    if (width == WIDTH && kit::on_vectors<T, WIDTH>(output) && kit::on_vectors<T, WIDTH>(prefix_output) &&
+        kit::on_vectors<T, WIDTH>(suffix_output)) {
         const Vector x = *reinterpret_cast<const Vector*>(prefix_output + first);
         const Vector y = *reinterpret_cast<const Vector*>(suffix_output + first);
         Vector result;
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k)
-            from_float(result.at[k], to_float(x.at[k]) * p_share + to_float(y.at[k]) * s_share);
+            result.value[k] = T(float(x.value[k]) * p_share + float(y.value[k]) * s_share);
         *reinterpret_cast<Vector*>(output + first) = result;
     } else {
         for (long long at = first; at < first + width; ++at)
-            from_float(output[at], to_float(prefix_output[at]) * p_share + to_float(suffix_output[at]) * s_share);
+            output[at] = T(float(prefix_output[at]) * p_share + float(suffix_output[at]) * s_share);
     }
     if (part == 0) output_lse[head * n + token] = logf(sum) + largest;
 }

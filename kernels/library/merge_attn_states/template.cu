@@ -2,6 +2,8 @@
 // both parts of UNROLL rows in flight before it computes. Of rows that do not all start and end on a vector, the elements
 // before the first vector and behind the last are taken one by one.
 
+#include "kit/rows.cuh"
+
 // A row: where its elements and its log-sum-exps lie.
 struct Row {
     long long start;  // -1 where there is no such row
@@ -44,28 +46,29 @@ __device__ __forceinline__ Shares weigh(float p, float s) {
     return {p_weight * scale, s_weight * scale, lse};
 }
 
-__device__ __forceinline__ Pack<VEC> merged(const Pack<VEC>& p, const Pack<VEC>& s, const Shares& shares) {
-    Pack<VEC> out;
+using Vector = kit::Vector<T, VEC>;
+
+__device__ __forceinline__ Vector merged(const Vector& p, const Vector& s, const Shares& shares) {
+    Vector out;
 #pragma unroll
-    for (int i = 0; i < VEC; ++i)
-        from_float(out.value[i], to_float(p.value[i]) * shares.prefix + to_float(s.value[i]) * shares.suffix);
+    for (int i = 0; i < VEC; ++i) out.value[i] = T(float(p.value[i]) * shares.prefix + float(s.value[i]) * shares.suffix);
     return out;
 }
 
 // A row that starts or ends between two vectors. alike: at the same distance from one in all three arrays.
 __device__ __forceinline__ void between_vectors(T* __restrict__ out, const T* __restrict__ prefix,
                                                 const T* __restrict__ suffix, int d, bool alike, const Shares& shares) {
-    const int head = alike ? min(d, elements_to_vector<VEC>(prefix)) : d;
+    const int head = alike ? min(d, kit::elements_to_vector<VEC>(prefix)) : d;
     const int vectors = (d - head) / VEC, single = d - vectors * VEC;
 #pragma unroll 1
     for (int v = threadIdx.x; v < vectors; v += LANES) {
         const int at = head + v * VEC;
-        store<VEC>(out + at, merged(load<VEC>(prefix + at), load<VEC>(suffix + at), shares));
+        kit::store<CACHE>(out + at, merged(kit::load<VEC, CACHE>(prefix + at), kit::load<VEC, CACHE>(suffix + at), shares));
     }
 #pragma unroll 1
     for (int i = threadIdx.x; i < single; i += LANES) {
         const int at = i < head ? i : i + vectors * VEC;
-        from_float(out[at], to_float(prefix[at]) * shares.prefix + to_float(suffix[at]) * shares.suffix);
+        out[at] = T(float(prefix[at]) * shares.prefix + float(suffix[at]) * shares.suffix);
     }
 }
 
@@ -82,13 +85,13 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
         s_lse[u] = rows[u].start >= 0 ? suffix_lse[rows[u].lse] : 0.0f;
     }
     int col = threadIdx.x * VEC;
-    Pack<VEC> p[UNROLL], s[UNROLL];
+    Vector p[UNROLL], s[UNROLL];
     const auto fetch_columns = [&](int end) {
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             if (rows[u].start >= 0 && col < end) {
-                p[u] = load<VEC>(prefix + rows[u].start + col);
-                s[u] = load<VEC>(suffix + rows[u].start + col);
+                p[u] = kit::load<VEC, CACHE>(prefix + rows[u].start + col);
+                s[u] = kit::load<VEC, CACHE>(suffix + rows[u].start + col);
             }
         }
     };
@@ -111,7 +114,7 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
     while (col < d) {
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            if (rows[u].start >= 0) store<VEC>(output + rows[u].start + col, merged(p[u], s[u], shares[u]));
+            if (rows[u].start >= 0) kit::store<CACHE>(output + rows[u].start + col, merged(p[u], s[u], shares[u]));
         }
         col += LANES * VEC;
         fetch_columns(d);
@@ -124,16 +127,12 @@ merge_attn_states(T* __restrict__ output, float* __restrict__ output_lse, const 
                   const float* __restrict__ suffix_lse, int n, int h, int d) {
     constexpr unsigned TILE = ROWS * UNROLL;
     const unsigned tiles = ((unsigned)n * h + TILE - 1) / TILE;
-    // The same answer in every thread: vectors need rows that start and end on one.
-    const unsigned long long addresses = reinterpret_cast<unsigned long long>(output) |
-                                         reinterpret_cast<unsigned long long>(prefix_output) |
-                                         reinterpret_cast<unsigned long long>(suffix_output);
-    const bool alike = addresses % Pack<VEC>::PIECE == 0, aligned = VEC == 1 || (d % VEC == 0 && alike);
-
-    unsigned tile = blockIdx.x;
+    // Vectors need rows that start and end on one.
+    const bool alike = kit::on_vectors<T, VEC>(output, prefix_output, suffix_output);
+    const bool aligned = VEC == 1 || (d % VEC == 0 && alike);
+    kit::TileOfBlock<WALK> at;
     do {
-        tile_rows(output, output_lse, prefix_output, prefix_lse, suffix_output, suffix_lse, tile * TILE, n, h, d, aligned,
+        tile_rows(output, output_lse, prefix_output, prefix_lse, suffix_output, suffix_lse, at.tile * TILE, n, h, d, aligned,
                   alike);
-        tile += gridDim.x;
-    } while (WALK && tile < tiles);  // otherwise the grid has a block for every tile
+    } while (at.next(tiles));
 }

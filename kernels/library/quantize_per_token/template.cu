@@ -1,57 +1,47 @@
 // A row belongs to BLOCK_X threads, BLOCK_Y rows to a block. A thread holds ITEMS vectors of its row until the row's largest
 // magnitude is known, so that they are read once; what a longer row has beyond that is read again.
 
-using Address = unsigned long long;
-enum {
-    STEP = BLOCK_X * VEC,
-    WARPS = BLOCK_X / 32,
-    WALKS = GRID_CAP > 0,  // a block goes on to further rows
-};
+#include "kit/reduce.cuh"
+#include "kit/rows.cuh"
+
+enum { WALKS = GRID_CAP > 0 };  // a block goes on to further rows
 
 // Magnitudes of floats are in the order of their bits.
-struct Partials { unsigned int most[WALKS ? 2 : 1][BLOCK_Y][WARPS]; };
+struct Partials { unsigned int most[WALKS ? 2 : 1][BLOCK_Y][BLOCK_X / 32]; };
 
-__device__ __forceinline__ unsigned int most_of_warp(unsigned int x) {
-#if __CUDA_ARCH__ >= 800
-    return __reduce_max_sync(0xffffffffu, x);
+// Numbers of one byte, rounded to nearest even: int8, or float8_e4m3.
+#if Q_IS_INT8
+// The sum has a last place of one: its lowest byte is x, rounded. |x| is at most a hair above 127, so that nothing needs to
+// be clamped.
+__device__ __forceinline__ unsigned int rounded(float x) { return __float_as_uint(x + 12582912.0f) & 0xff; }
+__device__ __forceinline__ unsigned int rounded(float a, float b, float c, float d) {
+    const unsigned int low = __byte_perm(__float_as_uint(a + 12582912.0f), __float_as_uint(b + 12582912.0f), 0x0040);
+    const unsigned int high = __byte_perm(__float_as_uint(c + 12582912.0f), __float_as_uint(d + 12582912.0f), 0x0040);
+    return __byte_perm(low, high, 0x5410);
+}
 #else
-    for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(0xffffffffu, x, step));
-    return x;
+__device__ __forceinline__ unsigned int rounded(float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3); }
+__device__ __forceinline__ unsigned int rounded(float a, float b, float c, float d) {
+    const unsigned int low = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
+    const unsigned int high = __nv_cvt_float2_to_fp8x2(make_float2(c, d), __NV_SATFINITE, __NV_E4M3);
+    return low | high << 16;
+}
 #endif
-}
 
-// Of the BLOCK_X threads of a row, for all of them. Rows after another take turns with two memories, so that one barrier
-// each is enough: whoever writes to one again has passed the barrier behind its last reading.
-__device__ __forceinline__ unsigned int most_of_row(unsigned int x, Partials& partials, int round) {
-    x = most_of_warp(x);
-    if (BLOCK_X > 32) {
-        unsigned int* mine = partials.most[WALKS ? round & 1 : 0][threadIdx.y];
-        if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32] = x;
-        __syncthreads();
-        x = most_of_warp(mine[threadIdx.x % WARPS]);
-    }
-    return x;
-}
-
-template <int V> __device__ __forceinline__ unsigned int magnitude(const Pack<V>& x) {
+template <int V> __device__ __forceinline__ unsigned int magnitude(const kit::Vector<T, V>& x) {
     float most = 0.0f;
 #pragma unroll
-    for (int k = 0; k < V; ++k) most = fmaxf(most, fabsf(to_float(x.value[k])));
+    for (int k = 0; k < V; ++k) most = fmaxf(most, fabsf(float(x.value[k])));
     return __float_as_uint(most);
 }
 
-template <int V> __device__ __forceinline__ void put(unsigned char* to, const Pack<V>& x, float inverse) {
-    alignas(V) unsigned int words[V / 4];
+template <int V> __device__ __forceinline__ void put(unsigned char* to, const kit::Vector<T, V>& x, float inverse) {
+    kit::Vector<unsigned int, V / 4> words;
 #pragma unroll
     for (int k = 0; k < V; k += 4)
-        words[k / 4] = rounded(to_float(x.value[k]) * inverse, to_float(x.value[k + 1]) * inverse,
-                               to_float(x.value[k + 2]) * inverse, to_float(x.value[k + 3]) * inverse);
-    using Piece = typename Raw<V>::type;
-#if CACHE == 0
-    *reinterpret_cast<Piece*>(to) = *reinterpret_cast<const Piece*>(words);
-#else
-    __stcs(reinterpret_cast<Piece*>(to), *reinterpret_cast<const Piece*>(words));
-#endif
+        words.value[k / 4] = rounded(float(x.value[k]) * inverse, float(x.value[k + 1]) * inverse,
+                                     float(x.value[k + 2]) * inverse, float(x.value[k + 3]) * inverse);
+    kit::store<CACHE>(reinterpret_cast<unsigned int*>(to), words);
 }
 
 // By what a row is multiplied. Its first thread leaves the scale.
@@ -64,81 +54,51 @@ __device__ __forceinline__ float inverse_of(unsigned int magnitude, float larges
 // Rows that all start and end on a vector.
 __device__ __forceinline__ void rows(const T* __restrict__ x, unsigned char* __restrict__ q, float* __restrict__ scales,
                                      float largest, int n, int d, Partials& partials) {
-    const int first = threadIdx.x * VEC;
-    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
-    int round = 0;
+    kit::Columns<BLOCK_X, VEC, ITEMS> columns;
+    kit::RowOfBlock<BLOCK_Y, WALKS> at;
     do {
         // Threads beyond the last row have no columns, but take part in the barriers.
-        const int end = row < n ? d : 0;
-        const T* from = x + row * d;
-        unsigned char* to = q + row * d;
-
-        Pack<VEC> held[ITEMS];
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < end) held[i] = load<VEC>(from + first + i * STEP);
+        columns.end = at.row < n ? d : 0;
+        const T* from = x + at.row * d;
+        unsigned char* to = q + at.row * d;
+        kit::Vector<T, VEC> held[ITEMS];
+        columns.fetch<CACHE>(held, from);
         unsigned int most = 0;
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < end) most = max(most, magnitude<VEC>(held[i]));
-        for (int col = first + ITEMS * STEP; col < end; col += STEP)
-            most = max(most, magnitude<VEC>(load<VEC>(from + col)));
-
-        const float inverse = inverse_of(most_of_row(most, partials, round), largest, scales, row, n);
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < end) put<VEC>(to + first + i * STEP, held[i], inverse);
-        for (int col = first + ITEMS * STEP; col < end; col += STEP) put<VEC>(to + col, load<VEC>(from + col), inverse);
-        ++round;
-        row += (long long)gridDim.x * BLOCK_Y;
-    } while (WALKS && row - threadIdx.y < n);  // the same answer in every thread of the block
+        columns.held([&](int i, int) { most = max(most, magnitude(held[i])); });
+        columns.more([&](int col) { most = max(most, magnitude(kit::load<VEC, CACHE>(from + col))); });
+        most = kit::fold_row<BLOCK_X>(most, partials.most[WALKS ? at.round & 1 : 0][threadIdx.y], kit::Largest{});
+        const float inverse = inverse_of(most, largest, scales, at.row, n);
+        columns.held([&](int i, kit::Column col) { put(to + col, held[i], inverse); });
+        columns.more([&](int col) { put(to + col, kit::load<VEC, CACHE>(from + col), inverse); });
+    } while (at.next(n));
 }
 
-// Rows that begin or end between vectors hold nothing and are read twice: the elements up to the first vector, vectors, and
-// the elements behind the last.
+// Rows that begin or end between vectors hold nothing and are read twice.
 __device__ __forceinline__ void unaligned_rows(const T* __restrict__ x, unsigned char* __restrict__ q,
                                                float* __restrict__ scales, float largest, int n, int d,
                                                Partials& partials) {
-    enum { V = 4 };
-    // Whether both arrays' rows begin at the same place between two vectors; if not, all is taken element by element.
-    const bool alike = (reinterpret_cast<Address>(x) / sizeof(T) - reinterpret_cast<Address>(q)) % V == 0;
-    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
-    int round = 0;
+    using Address = unsigned long long;
+    const bool alike = (reinterpret_cast<Address>(x) / sizeof(T) - reinterpret_cast<Address>(q)) % 4 == 0;
+    kit::RowOfBlock<BLOCK_Y, WALKS> at;
     do {
-        const int end = row < n ? d : 0;
-        const T* from = x + row * d;
-        unsigned char* to = q + row * d;
-        const int head = alike ? min(end, elements_to_vector<V>(from)) : end;
-        const int last = head + (end - head) / V * V, edges = head + end - last;
-
+        const T* from = x + at.row * d;
+        unsigned char* to = q + at.row * d;
+        const kit::Pieces<BLOCK_X, 4> pieces(from, at.row < n ? d : 0, alike);
         unsigned int most = 0;
-#pragma unroll 4
-        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V)
-            most = max(most, magnitude<V>(load<V>(from + col)));
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X)
-            most = max(most, __float_as_uint(fabsf(to_float(from[i < head ? i : i - head + last]))));
-
-        const float inverse = inverse_of(most_of_row(most, partials, round), largest, scales, row, n);
-#pragma unroll 2
-        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V)
-            put<V>(to + col, load<V>(from + col), inverse);
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
-            const int col = i < head ? i : i - head + last;
-            to[col] = rounded(to_float(from[col]) * inverse);
-        }
-        ++round;
-        row += (long long)gridDim.x * BLOCK_Y;
-    } while (WALKS && row - threadIdx.y < n);
+        pieces.vectors<4>([&](int col) { most = max(most, magnitude(kit::load<4, CACHE>(from + col))); });
+        pieces.elements([&](int col) { most = max(most, __float_as_uint(fabsf(float(from[col])))); });
+        most = kit::fold_row<BLOCK_X>(most, partials.most[WALKS ? at.round & 1 : 0][threadIdx.y], kit::Largest{});
+        const float inverse = inverse_of(most, largest, scales, at.row, n);
+        pieces.vectors<2>([&](int col) { put(to + col, kit::load<4, CACHE>(from + col), inverse); });
+        pieces.elements([&](int col) { to[col] = rounded(float(from[col]) * inverse); });
+    } while (at.next(n));
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, 1)
 quantize_per_token(const T* __restrict__ x, Q* __restrict__ q, float* __restrict__ scales, float largest, int n, int d) {
     __shared__ Partials partials;
     unsigned char* bytes = reinterpret_cast<unsigned char*>(q);
-    // The same answer in every thread.
-    const bool aligned = reinterpret_cast<Address>(x) % Pack<VEC>::PIECE == 0 && reinterpret_cast<Address>(q) % VEC == 0;
+    const bool aligned = kit::on_vectors<T, VEC>(x) && kit::on_vectors<unsigned char, VEC>(q);
     if (d % VEC == 0 && aligned)
         rows(x, bytes, scales, largest, n, d, partials);
     else

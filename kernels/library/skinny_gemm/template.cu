@@ -7,6 +7,10 @@
 // factors agree: product j of a piece takes column j of each thread's VEC, and pairs of rows become pairs in a register.
 // SLICES warps and a cluster of SPLIT blocks divide the depth, a piece at a time in turn, and add up what they have at the end.
 
+#include "kit/clusters.cuh"
+#include "kit/copies.cuh"
+#include "kit/fragments.cuh"
+
 enum {
     DEEP = 32,
     WIDE = 8 * VEC, BN = WIDE * ACROSS,  // columns of a warp, and of a block
@@ -14,12 +18,6 @@ enum {
     TILES = BM / 16,
     PLACE = VEC * 2, STAGE_BYTES = 8 * 32 * PLACE,
 };
-
-__device__ __forceinline__ T element(float x) {
-    T to;
-    from_float(to, x);
-    return to;
-}
 
 #if T_IS_FLOAT32 || __CUDA_ARCH__ < 800
 // Tensor cores round float32 to 10 bits of mantissa, and older ones have no products this deep: such a product is made on the
@@ -44,10 +42,10 @@ __device__ __forceinline__ void plainly(
         for (int depth = slice * 4 + lane % 4; depth < k; depth += SLICES * 4) {
             float right[VEC];
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) right[v] = col + v < n ? to_float(b[(long long)depth * n + col + v]) : 0.0f;
+            for (int v = 0; v < VEC; ++v) right[v] = col + v < n ? float(b[(long long)depth * n + col + v]) : 0.0f;
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                const float left = to_float(from[r][depth]);
+                const float left = float(from[r][depth]);
 #pragma unroll
                 for (int v = 0; v < VEC; ++v) acc[r][v] += left * right[v];
             }
@@ -66,7 +64,7 @@ __device__ __forceinline__ void plainly(
             float sum = 0.0f;
 #pragma unroll
             for (int other = 0; other < SLICES; ++other) sum += sums[other * ROWS * BN + at];
-            if (row < m && to < n) c[(long long)row * n + to] = element(sum);
+            if (row < m && to < n) c[(long long)row * n + to] = T(sum);
         }
         __syncthreads();
     }
@@ -96,7 +94,7 @@ __device__ __forceinline__ float4 plus(float4 x, float4 y) {
 __device__ __forceinline__ void write(T* __restrict__ c, int row, int col, int m, int n, float4 x) {
     if (row >= m || col >= n) return;
     T* to = c + (long long)row * n + col;
-    alignas(8) T four[4] = {element(x.x), element(x.y), element(x.z), element(x.w)};
+    alignas(8) T four[4] = {T(x.x), T(x.y), T(x.z), T(x.w)};
     if (n % 4 == 0 && reinterpret_cast<unsigned long long>(c) % 8 == 0) {
         *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(four);
         return;
@@ -128,7 +126,7 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
     // Pieces of the depth: this warp's are `first`, `first` + SLICES * SPLIT, and so on.
     const int pieces = (k + DEEP - 1) / DEEP, first = blockIdx.z * SLICES + slice;
     const int count = first < pieces ? (pieces - first - 1) / (SLICES * SPLIT) + 1 : 0;
-    const unsigned own = shared_address(shared) + warp * STAGES * STAGE_BYTES + lane * PLACE;
+    const unsigned own = kit::shared_address(shared) + warp * STAGES * STAGE_BYTES + lane * PLACE;
     const auto depth_of = [&](int piece) { return (first + piece * (SLICES * SPLIT)) * DEEP + t * 8; };
 
     const auto fetch_b = [&](int piece, int stage) {
@@ -139,7 +137,7 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
 #pragma unroll
             for (int r = 0; r < 8; ++r) {
                 const bool valid = depth + r < k && col < n;
-                copy_later<PLACE>(to + r * 32 * PLACE, valid ? from + (long long)r * n : b, valid);
+                kit::copy_later<PLACE>(to + r * 32 * PLACE, valid ? from + (long long)r * n : b, valid);
             }
             return;
         }
@@ -148,7 +146,7 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
 #pragma unroll
             for (int v = 0; v < VEC; ++v) {
                 const T value = depth + r < k && col + v < n ? from[(long long)r * n + v] : T(0.0f);
-                write_own(to + r * 32 * PLACE + v * 2, reinterpret_cast<const unsigned short&>(value));
+                kit::write_own(to + r * 32 * PLACE + v * 2, reinterpret_cast<const unsigned short&>(value));
             }
     };
     const auto fetch_a = [&](uint4 (&left)[TILES][2], int piece) {
@@ -170,7 +168,7 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
 #pragma unroll 1
     for (int piece = 0; piece < STAGES - 1; ++piece) {
         if (piece < count) fetch_b(piece, piece);
-        close_group();
+        kit::close_group();
     }
     uint4 next[TILES][2];
     if (count > 0) fetch_a(next, 0);
@@ -185,14 +183,14 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
         if (piece + 1 < count) fetch_a(next, piece + 1);
         // The place of the piece before is free: only this thread has read it.
         if (piece + STAGES - 1 < count) fetch_b(piece + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
-        close_group();
-        wait_groups<STAGES - 1>();
+        kit::close_group();
+        kit::wait_groups<STAGES - 1>();
         const unsigned from = own + stage * STAGE_BYTES;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             unsigned rows[4][VEC / 2];
 #pragma unroll
-            for (int r = 0; r < 4; ++r) read_own(rows[r], from + (half * 4 + r) * 32 * PLACE);
+            for (int r = 0; r < 4; ++r) kit::read_own(rows[r], from + (half * 4 + r) * 32 * PLACE);
 #pragma unroll
             for (int j = 0; j < VEC; ++j) {
                 const unsigned which = j % 2 == 0 ? 0x5410 : 0x7632;
@@ -202,9 +200,9 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
                 for (int tile = 0; tile < TILES; ++tile) {
                     const uint4 upper = left[tile][0], lower = left[tile][1];
                     if (half == 0)
-                        multiply(acc[tile][j], {upper.x, lower.x, upper.y, lower.y}, b0, b1);
+                        kit::multiply<T>(acc[tile][j], {upper.x, lower.x, upper.y, lower.y}, b0, b1);
                     else
-                        multiply(acc[tile][j], {upper.z, lower.z, upper.w, lower.w}, b0, b1);
+                        kit::multiply<T>(acc[tile][j], {upper.z, lower.z, upper.w, lower.w}, b0, b1);
                 }
             }
         }
@@ -222,7 +220,7 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
 #if SLICES > 1 || SPLIT > 1
     // Sums of parts of the depth meet in shared memory: a group of a lane lies at the same place for every part.
     enum { ALL = ACROSS * GROUPS * 32 };
-    wait_groups<0>();
+    kit::wait_groups<0>();
     __syncthreads();
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group)
@@ -240,15 +238,15 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
     };
 #if SPLIT > 1
     for (int at = threadIdx.x; at < ALL; at += THREADS) shared[at] = sum_of(at);
-    meet_cluster();
+    kit::meet_cluster();
     // Each block of the cluster finishes its part of the results.
     for (int at = blockIdx.z * THREADS + threadIdx.x; at < ALL; at += SPLIT * THREADS) {
-        float4 sum = read_from<float4>(shared_address(shared + at), 0);
+        float4 sum = kit::read_from<float4>(kit::shared_address(shared + at), 0);
 #pragma unroll
-        for (int rank = 1; rank < SPLIT; ++rank) sum = plus(sum, read_from<float4>(shared_address(shared + at), rank));
+        for (int rank = 1; rank < SPLIT; ++rank) sum = plus(sum, kit::read_from<float4>(kit::shared_address(shared + at), rank));
         write_at(at, sum);
     }
-    meet_cluster();  // others may still read what is here
+    kit::meet_cluster();  // others may still read what is here
 #else
     for (int at = threadIdx.x; at < ALL; at += THREADS) write_at(at, sum_of(at));
 #endif

@@ -1,100 +1,44 @@
 // A row belongs to BLOCK_X threads, BLOCK_Y rows to a block. A thread holds ITEMS vectors of its row in registers, so that
 // they are read once; what a longer row has beyond that is read again.
 
-using Address = unsigned long long;
+#include "kit/reduce.cuh"
+#include "kit/views.cuh"
+
 enum {
-    STEP = BLOCK_X * VEC,
-    WARPS = BLOCK_X / 32,
     FEW = 4,  // elements of a thread, of rows that no vector divides and that are read once
     WALKS = GRID_CAP > 0,  // a block goes on to further rows
 };
-// Below every maximum, but finite: the difference of two infinities would be no number.
-#define LOWEST (-3.4028235e38f)
-
-__device__ __forceinline__ float exponential(float x) {
-#if FAST_EXP
-    return __expf(x);
-#else
-    return expf(x);
-#endif
-}
-
-// A maximum, and the sum of exponentials relative to it.
-struct Part { float largest, sum; };
 
 // What the warps of a row leave for each other.
 union Partials {
-    struct { float maxima[BLOCK_Y][WARPS], sums[BLOCK_Y][WARPS]; } in_turn;
-    Part together[ONLINE && WALKS ? 2 : 1][BLOCK_Y][WARPS];
+    struct { float maxima[BLOCK_Y][BLOCK_X / 32], sums[BLOCK_Y][BLOCK_X / 32]; } in_turn;
+    kit::Exponentials together[ONLINE && WALKS ? 2 : 1][BLOCK_Y][BLOCK_X / 32];
 };
 
-__device__ __forceinline__ Part both(Part a, Part b) {
-    const float largest = fmaxf(a.largest, b.largest);
-    return {largest, a.sum * exponential(a.largest - largest) + b.sum * exponential(b.largest - largest)};
-}
+__device__ __forceinline__ float exponential(float x) { return kit::exponential<FAST_EXP>(x); }
 
-struct Join {
-    __device__ __forceinline__ Part operator()(Part x, int step) const {
-        return both(x, {__shfl_xor_sync(0xffffffffu, x.largest, step), __shfl_xor_sync(0xffffffffu, x.sum, step)});
-    }
-};
-struct Largest {
-    __device__ __forceinline__ float operator()(float x, int step) const {
-        return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-    }
-};
-struct Sum {
-    __device__ __forceinline__ float operator()(float x, int step) const {
-        return x + __shfl_xor_sync(0xffffffffu, x, step);
-    }
-};
-
-// Folds x over the BLOCK_X threads of a row, for all of them, by way of `partial`: one value for each warp. Whoever calls
-// it again takes other memory than the last time; then one barrier a call is enough, as whoever writes a memory again has
-// passed the barrier behind its last reading.
-template <typename F, typename X> __device__ __forceinline__ X fold(F f, X x, X (&partial)[BLOCK_Y][WARPS]) {
+__device__ __forceinline__ float largest_of(float largest, const kit::Vector<T, VEC>& x) {
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) x = f(x, step);
-    if (BLOCK_X > 32) {
-        X* mine = partial[threadIdx.y];
-        if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32] = x;
-        __syncthreads();
-        x = mine[threadIdx.x % WARPS];
-#pragma unroll
-        for (int step = WARPS / 2; step > 0; step /= 2) x = f(x, step);
-    }
-    return x;
-}
-
-__device__ __forceinline__ float largest_of(float largest, const Pack<VEC>& pack) {
-#pragma unroll
-    for (int k = 0; k < VEC; ++k) largest = fmaxf(largest, to_float(pack.value[k]));
+    for (int k = 0; k < VEC; ++k) largest = fmaxf(largest, float(x.value[k]));
     return largest;
 }
 
 // Rows that all start and end on a vector.
 __device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict__ out, int n, int d, Partials& partials) {
-    const int first = threadIdx.x * VEC;
-    int round = 0;
-    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
+    kit::Columns<BLOCK_X, VEC, ITEMS> columns;
+    kit::RowOfBlock<BLOCK_Y, WALKS> at;
     do {
         // Threads beyond the last row have no columns, but take part in the barriers.
-        const int end = row < n ? d : 0;
-        const T* from = input + row * d;
-        T* to = out + row * d;
-
-        Pack<VEC> x[ITEMS];
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < end) x[i] = load<VEC>(from + first + i * STEP);
-        float largest = LOWEST;
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < end) largest = largest_of(largest, x[i]);
+        columns.end = at.row < n ? d : 0;
+        const T* from = input + at.row * d;
+        T* to = out + at.row * d;
+        kit::Vector<T, VEC> x[ITEMS];
+        columns.fetch<CACHE>(x, from);
+        float largest = KIT_LOWEST;
+        columns.held([&](int i, int) { largest = largest_of(largest, x[i]); });
 #if !ONLINE
-        for (int col = first + ITEMS * STEP; col < end; col += STEP)
-            largest = largest_of(largest, load<VEC>(from + col));
-        largest = fold(Largest{}, largest, partials.in_turn.maxima);
+        columns.more([&](int col) { largest = largest_of(largest, kit::load<VEC, CACHE>(from + col)); });
+        largest = kit::fold_row<BLOCK_X>(largest, partials.in_turn.maxima[threadIdx.y], kit::Largest{});
 #endif
 
         // Of the row's own maximum, or online of this thread's alone.
@@ -103,169 +47,103 @@ __device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict_
         float e[ITEMS][VEC];
         const float base = largest;
 #endif
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            if (first + i * STEP < end) {
-#pragma unroll
-                for (int k = 0; k < VEC; ++k) {
-                    const float y = exponential(to_float(x[i].value[k]) - largest);
-                    sum += y;
+        columns.each_held([&](int i, int k) {
+            const float y = exponential(float(x[i].value[k]) - largest);
+            sum += y;
 #if HOLD_EXP
-                    e[i][k] = y;
+            e[i][k] = y;
 #endif
-                }
-            }
-        }
-        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
-            const Pack<VEC> more = load<VEC>(from + col);
+        });
+        columns.more([&](int col) {
+            const kit::Vector<T, VEC> more = kit::load<VEC, CACHE>(from + col);
 #if ONLINE
             const float larger = largest_of(largest, more);
             sum *= exponential(largest - larger);
             largest = larger;
 #endif
 #pragma unroll
-            for (int k = 0; k < VEC; ++k) sum += exponential(to_float(more.value[k]) - largest);
-        }
+            for (int k = 0; k < VEC; ++k) sum += exponential(float(more.value[k]) - largest);
+        });
 #if ONLINE
-        const Part all = fold(Join{}, Part{largest, sum}, partials.together[WALKS ? round & 1 : 0]);
+        auto& partial = partials.together[WALKS ? at.round & 1 : 0][threadIdx.y];
+        const auto all = kit::fold_row<BLOCK_X>(kit::Exponentials{largest, sum}, partial, kit::JoinExponentials<FAST_EXP>{});
         largest = all.largest;
         sum = all.sum;
 #else
-        sum = fold(Sum{}, sum, partials.in_turn.sums);
+        sum = kit::fold_row<BLOCK_X>(sum, partials.in_turn.sums[threadIdx.y], kit::Sum{});
 #endif
 
         const float scale = 1.0f / sum;
 #if HOLD_EXP
         const float held_scale = ONLINE ? exponential(base - largest) * scale : scale;
 #endif
+        columns.held([&](int i, kit::Column col) {
+            kit::Vector<T, VEC> result;
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            if (first + i * STEP < end) {
-                Pack<VEC> result;
-#pragma unroll
-                for (int k = 0; k < VEC; ++k) {
+            for (int k = 0; k < VEC; ++k) {
 #if HOLD_EXP
-                    from_float(result.value[k], e[i][k] * held_scale);
+                result.value[k] = T(e[i][k] * held_scale);
 #else
-                    from_float(result.value[k], exponential(to_float(x[i].value[k]) - largest) * scale);
+                result.value[k] = T(exponential(float(x[i].value[k]) - largest) * scale);
 #endif
-                }
-                store<VEC>(to + first + i * STEP, result);
             }
-        }
-        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
-            const Pack<VEC> more = load<VEC>(from + col);
-            Pack<VEC> result;
-#pragma unroll
-            for (int k = 0; k < VEC; ++k)
-                from_float(result.value[k], exponential(to_float(more.value[k]) - largest) * scale);
-            store<VEC>(to + col, result);
-        }
-        ++round;
-        row += (long long)gridDim.x * BLOCK_Y;
-    } while (WALKS && row - threadIdx.y < n);  // the same answer in every thread of the block
+            kit::store<CACHE>(to + col, result);
+        });
+        columns.more([&](int col) {
+            const auto normalised = [&](auto x, auto y, auto i) { y[i] = T(exponential(float(x[i]) - largest) * scale); };
+            kit::each_loaded<VEC>(col, normalised, kit::In<T, VEC, CACHE>(from), kit::Out<T, VEC, CACHE>(to));
+        });
+    } while (at.next(n));
 }
 
-// Rows that begin or end between vectors hold nothing and are read three times: the elements up to the first vector,
-// vectors, and the elements behind the last. Their maximum comes before their sum in every configuration. The loops stay
-// loops, so that these rows decide neither the kernel's registers nor the time to compile it.
+// Rows that begin or end between vectors hold nothing and are read three times. Their maximum comes before their sum in every
+// configuration.
 __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, T* __restrict__ out, int n, int d,
                                                Partials& partials) {
-    enum { V = 4 };
-    // Whether both arrays' rows begin at the same place between two vectors; if not, all is taken element by element.
-    const Address between = reinterpret_cast<Address>(input) ^ reinterpret_cast<Address>(out);
-    const bool alike = between % Pack<V>::PIECE == 0;
-    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
+    const bool alike = kit::alike<T, 4>(input, out);
+    kit::RowOfBlock<BLOCK_Y, WALKS> at;
     do {
-        const int end = row < n ? d : 0;
-        const T* from = input + row * d;
-        T* to = out + row * d;
-        const int head = alike ? min(end, elements_to_vector<V>(from)) : end;
-        const int last = head + (end - head) / V * V, edges = head + end - last;
-
-        float largest = LOWEST;
-#pragma unroll 4
-        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
-            const Pack<V> p = load<V>(from + col);
-#pragma unroll
-            for (int k = 0; k < V; ++k) largest = fmaxf(largest, to_float(p.value[k]));
-        }
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X)
-            largest = fmaxf(largest, to_float(from[i < head ? i : i - head + last]));
-        largest = fold(Largest{}, largest, partials.in_turn.maxima);
-
-        float sum = 0.0f;
-#pragma unroll 4
-        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
-            const Pack<V> p = load<V>(from + col);
-#pragma unroll
-            for (int k = 0; k < V; ++k) sum += exponential(to_float(p.value[k]) - largest);
-        }
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X)
-            sum += exponential(to_float(from[i < head ? i : i - head + last]) - largest);
-        const float scale = 1.0f / fold(Sum{}, sum, partials.in_turn.sums);
-
-#pragma unroll 2
-        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
-            Pack<V> p = load<V>(from + col);
-#pragma unroll
-            for (int k = 0; k < V; ++k) from_float(p.value[k], exponential(to_float(p.value[k]) - largest) * scale);
-            store<V>(to + col, p);
-        }
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
-            const int col = i < head ? i : i - head + last;
-            from_float(to[col], exponential(to_float(from[col]) - largest) * scale);
-        }
-        row += (long long)gridDim.x * BLOCK_Y;
-    } while (WALKS && row - threadIdx.y < n);
+        const kit::In<T, 4, CACHE> x(input + at.row * d);
+        const kit::Out<T, 4, CACHE> y(out + at.row * d);
+        const kit::Pieces<BLOCK_X, 4> pieces(x.pointer, at.row < n ? d : 0, alike);
+        float largest = KIT_LOWEST, sum = 0.0f;
+        kit::each<4>(pieces, [&](auto x, auto i) { largest = fmaxf(largest, float(x[i])); }, x);
+        largest = kit::fold_row<BLOCK_X>(largest, partials.in_turn.maxima[threadIdx.y], kit::Largest{});
+        kit::each<4>(pieces, [&](auto x, auto i) { sum += exponential(float(x[i]) - largest); }, x);
+        const float scale = 1.0f / kit::fold_row<BLOCK_X>(sum, partials.in_turn.sums[threadIdx.y], kit::Sum{});
+        kit::each<2>(pieces, [&](auto x, auto y, auto i) { y[i] = T(exponential(float(x[i]) - largest) * scale); }, x, y);
+    } while (at.next(n));
 }
 
 // Of such rows those of a few elements for each thread, which are read once: what three readings cost shows most there.
 __device__ __forceinline__ void short_rows(const T* __restrict__ input, T* __restrict__ out, int n, int d,
                                            Partials& partials) {
-    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
+    kit::RowOfBlock<BLOCK_Y, WALKS> at;
     do {
-        const int end = row < n ? d : 0;
-        const T* from = input + row * d;
-        T* to = out + row * d;
+        const kit::Columns<BLOCK_X, 1, FEW> columns(at.row < n ? d : 0);
+        const T* from = input + at.row * d;
+        T* to = out + at.row * d;
         float x[FEW];
-        float largest = LOWEST;
-#pragma unroll
-        for (int i = 0; i < FEW; ++i) {
-            const int col = threadIdx.x + i * BLOCK_X;
-            if (col < end) {
-                x[i] = to_float(from[col]);
-                largest = fmaxf(largest, x[i]);
-            }
-        }
-        largest = fold(Largest{}, largest, partials.in_turn.maxima);
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < FEW; ++i) {
-            if (threadIdx.x + i * BLOCK_X < end) {
-                x[i] = exponential(x[i] - largest);
-                sum += x[i];
-            }
-        }
-        const float scale = 1.0f / fold(Sum{}, sum, partials.in_turn.sums);
-#pragma unroll
-        for (int i = 0; i < FEW; ++i) {
-            const int col = threadIdx.x + i * BLOCK_X;
-            if (col < end) from_float(to[col], x[i] * scale);
-        }
-        row += (long long)gridDim.x * BLOCK_Y;
-    } while (WALKS && row - threadIdx.y < n);
+        float largest = KIT_LOWEST, sum = 0.0f;
+        columns.held([&](int i, int col) {
+            x[i] = float(from[col]);
+            largest = fmaxf(largest, x[i]);
+        });
+        largest = kit::fold_row<BLOCK_X>(largest, partials.in_turn.maxima[threadIdx.y], kit::Largest{});
+        columns.held([&](int i, int) {
+            x[i] = exponential(x[i] - largest);
+            sum += x[i];
+        });
+        const float scale = 1.0f / kit::fold_row<BLOCK_X>(sum, partials.in_turn.sums[threadIdx.y], kit::Sum{});
+        columns.held([&](int i, int col) { to[col] = T(x[i] * scale); });
+    } while (at.next(n));
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, 1)
 softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
     __shared__ Partials partials;
-    // The same answer in every thread.
-    const Address addresses = reinterpret_cast<Address>(input) | reinterpret_cast<Address>(out);
-    if (d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0)
+    const bool aligned = kit::on_vectors<T, VEC>(input, out);
+    if (d % VEC == 0 && aligned)
         rows(input, out, n, d, partials);
     else if (d <= FEW * BLOCK_X)
         short_rows(input, out, n, d, partials);

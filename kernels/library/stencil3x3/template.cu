@@ -1,22 +1,22 @@
 // A thread takes VEC columns of ROWS rows, one below the other: each row of the image that it has read serves three of its
 // results. Columns beside its own come from its neighbours in the warp, or from memory again (of which L1 has most).
 
-using Address = unsigned long long;
+#include "kit/rows.cuh"
 
 // A row of a thread's columns, with one more on either side.
 template <int V> struct Line { float value[V + 2]; };
 
 __device__ __forceinline__ float element(const T* row, int col, int w) {
-    return 0 <= col && col < w ? to_float(row[col]) : 0.0f;
+    return 0 <= col && col < w ? float(row[col]) : 0.0f;
 }
 
 // The vector and, where a warp's columns end, what lies beyond.
 template <int V>
 __device__ __forceinline__ void read(Line<V>& to, const T* row, bool inside, int first, int w) {
     if (inside && first < w) {
-        const Pack<V> x = load<V>(row + first);
+        const kit::Vector<T, V> x = kit::load<V, CACHE>(row + first);
 #pragma unroll
-        for (int k = 0; k < V; ++k) to.value[k + 1] = to_float(x.value[k]);
+        for (int k = 0; k < V; ++k) to.value[k + 1] = float(x.value[k]);
     } else {
 #pragma unroll
         for (int k = 0; k < V; ++k) to.value[k + 1] = 0.0f;
@@ -36,16 +36,16 @@ __device__ __forceinline__ void read(Line<V>& to, const T* row, bool inside, int
 template <int V>
 __device__ __forceinline__ void write(T* to, const Line<V>& above, const Line<V>& here, const Line<V>& below,
                                       const float (&filter)[9]) {
-    Pack<V> result;
+    kit::Vector<T, V> result;
 #pragma unroll
     for (int k = 0; k < V; ++k) {
         float sum = 0.0f;
 #pragma unroll
         for (int x = 0; x < 3; ++x)
             sum += filter[x] * above.value[k + x] + filter[3 + x] * here.value[k + x] + filter[6 + x] * below.value[k + x];
-        from_float(result.value[k], sum);
+        result.value[k] = T(sum);
     }
-    store<V>(to, result);
+    kit::store<CACHE>(to, result);
 }
 
 // Rows of the image that all start and end on a vector.
@@ -102,7 +102,7 @@ __device__ __forceinline__ void elements(const T* __restrict__ image, const floa
             float sum = 0.0f;
 #pragma unroll
             for (int x = 0; x < 3; ++x) sum += filter[x] * above[x] + filter[3 + x] * here[x] + filter[6 + x] * below[x];
-            from_float(out[(long long)(first_row + i) * w + col], sum);
+            out[(long long)(first_row + i) * w + col] = T(sum);
 #pragma unroll
             for (int x = 0; x < 3; ++x) {
                 above[x] = here[x];
@@ -121,9 +121,8 @@ stencil3x3(const T* __restrict__ image, const float* __restrict__ filter, T* __r
     const int bands = (h + BLOCK_Y * ROWS - 1) / (BLOCK_Y * ROWS), of_image = blockIdx.y / bands;
     const int first_row = (blockIdx.y - of_image * bands) * BLOCK_Y * ROWS + threadIdx.y * ROWS;
     const long long start = (long long)of_image * h * w;
-    // The same answer in every thread.
-    const Address addresses = reinterpret_cast<Address>(image) | reinterpret_cast<Address>(out);
-    if (w % VEC == 0 && addresses % Pack<VEC>::PIECE == 0)
+    const bool aligned = kit::on_vectors<T, VEC>(image, out);
+    if (w % VEC == 0 && aligned)
         vectors(image + start, weights, out + start, h, w, first_row);
     else
         elements(image + start, weights, out + start, h, w, first_row);

@@ -2,7 +2,9 @@
 // order of the logits; what a longer row has beyond that is read again for every choice. What was chosen before is what
 // comes no later in the order than the last choice, so that nothing has to be marked.
 
-using Address = unsigned long long;
+#include "kit/reduce.cuh"
+#include "kit/vectors.cuh"
+
 enum { NONE = 0 };
 
 // Whole numbers in the order of floats; none of a number is NONE.
@@ -22,9 +24,6 @@ struct Choice {
 __device__ __forceinline__ bool before(Choice a, Choice b) {
     return a.order > b.order || (a.order == b.order && a.column < b.column);
 }
-__device__ __forceinline__ void keep_first(Choice& best, Choice other) {
-    if (before(other, best)) best = other;
-}
 
 // The lanes of this thread's row.
 __device__ __forceinline__ unsigned int row_mask() {
@@ -39,25 +38,15 @@ __device__ __forceinline__ Choice first_of_row(Choice mine) {
     return {order, static_cast<int>(__reduce_min_sync(mask, mine.order == order ? mine.column : 0x7fffffffu))};
 #else
 #pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2)
-        keep_first(mine, {__shfl_xor_sync(0xffffffffu, mine.order, step), __shfl_xor_sync(0xffffffffu, mine.column, step)});
+    for (int step = LANES / 2; step > 0; step /= 2) {
+        const Choice other{__shfl_xor_sync(0xffffffffu, mine.order, step), __shfl_xor_sync(0xffffffffu, mine.column, step)};
+        if (before(other, mine)) mine = other;
+    }
     return mine;
 #endif
 }
 
-__device__ __forceinline__ float sum_of_row(float x) {
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-
-__device__ __forceinline__ float power(float x) {
-#if FAST_EXP
-    return __expf(x);
-#else
-    return expf(x);
-#endif
-}
+__device__ __forceinline__ float power(float x) { return kit::exponential<FAST_EXP>(x); }
 
 // V: elements of an access; 1 where rows do not all start and end on a vector. A thread then holds as many elements.
 template <int V>
@@ -75,9 +64,9 @@ __device__ __forceinline__ void choose(const T* __restrict__ logits, float* __re
     for (int i = 0; i < PARTS; ++i) {
         const int col = first + i * APART;
         if (col < end) {
-            const Pack<V> x = load<V>(from + col);
+            const kit::Vector<T, V> x = kit::load<V, CACHE>(from + col);
 #pragma unroll
-            for (int v = 0; v < V; ++v) held[i][v] = ordered(to_float(x.value[v]));
+            for (int v = 0; v < V; ++v) held[i][v] = ordered(float(x.value[v]));
         } else {
 #pragma unroll
             for (int v = 0; v < V; ++v) held[i][v] = NONE;
@@ -99,10 +88,10 @@ __device__ __forceinline__ void choose(const T* __restrict__ logits, float* __re
             }
 #pragma unroll 1
         for (int col = first + PARTS * APART; col < end; col += APART) {
-            const Pack<V> x = load<V>(from + col);
+            const kit::Vector<T, V> x = kit::load<V, CACHE>(from + col);
 #pragma unroll
             for (int v = 0; v < V; ++v) {
-                const Choice one{ordered(to_float(x.value[v])), col + v};
+                const Choice one{ordered(float(x.value[v])), col + v};
                 if (before(last, one) && one.order > best.order) best = one;
             }
         }
@@ -119,11 +108,11 @@ __device__ __forceinline__ void choose(const T* __restrict__ logits, float* __re
                     if (first + i * APART < end) sum += power(logit(held[i][v]) - largest);
 #pragma unroll 1
             for (int col = first + PARTS * APART; col < end; col += APART) {
-                const Pack<V> x = load<V>(from + col);
+                const kit::Vector<T, V> x = kit::load<V, CACHE>(from + col);
 #pragma unroll
-                for (int v = 0; v < V; ++v) sum += power(to_float(x.value[v]) - largest);
+                for (int v = 0; v < V; ++v) sum += power(float(x.value[v]) - largest);
             }
-            inverse = 1.0f / sum_of_row(sum);
+            inverse = 1.0f / kit::fold_lanes<LANES>(sum, kit::Sum{});
         }
         // A lane keeps one choice, so that those of LANES turns are written side by side.
         if (turn % LANES == lane) {
@@ -140,8 +129,7 @@ __device__ __forceinline__ void choose(const T* __restrict__ logits, float* __re
 
 extern "C" __global__ void __launch_bounds__(LANES * ROWS)
 topk_softmax(const T* __restrict__ logits, float* __restrict__ weights, int* __restrict__ experts, int n, int e, int k) {
-    // The same answer in every thread.
-    if (e % VEC == 0 && reinterpret_cast<Address>(logits) % Pack<VEC>::PIECE == 0)
+    if (e % VEC == 0 && kit::on_vectors<T, VEC>(logits))
         choose<VEC>(logits, weights, experts, n, e, k);
     else
         choose<1>(logits, weights, experts, n, e, k);

@@ -1,4 +1,4 @@
-"""Air-gapped nodes: what is written, what is read, and what a file may look like after its journey."""
+"""Air-gapped nodes: the files of requests and answers, also as editors and other systems change them."""
 
 from __future__ import annotations
 

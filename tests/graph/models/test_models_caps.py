@@ -1,4 +1,4 @@
-"""Caps on calls, tokens and money hold whatever happens, kills included; what was spent is told truly."""
+"""Caps on calls, tokens and money hold whatever happens, kills included; the account has all that was spent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_calls(live: Live, server: FakeOpenAI) -> None:
 
 @pytest.mark.parametrize("behaviour", [answer("prose"), CLOSED])
 def test_a_second_try_counts(live: Live, server: FakeOpenAI, behaviour: Behaviour) -> None:
-    """For a wrong answer, and for one that did not come."""
+    """After a wrong answer, and after none."""
     server.next(behaviour)
     assert live(max_calls=1).failure().kind == "capped" and len(server.requests) == 1
 

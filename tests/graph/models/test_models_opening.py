@@ -93,11 +93,7 @@ def test_the_users_prices_come_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [
-        ("[models", "write it as TOML"),
-        ("[model]", "models"),
-        ('[models]\n"a" = { input = 1 }', r"models\.a\.output"),
-    ],
+    [("[models", "write it as TOML"), ("[model]", "models"), ('[models]\n"a" = { input = 1 }', r"models\.a\.output")],
 )
 def test_a_file_of_prices_that_makes_no_sense(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "prices.toml"

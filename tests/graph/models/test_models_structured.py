@@ -1,4 +1,4 @@
-"""How an answer of a schema is asked for, and what is read out of an answer."""
+"""How an answer of a schema is asked for, and how it is read."""
 
 from __future__ import annotations
 

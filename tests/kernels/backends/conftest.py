@@ -1,4 +1,4 @@
-"""The contract's assertions explain themselves as those of test modules do."""
+"""pytest explains the contract's assertions as it does those in test modules."""
 
 import pytest
 

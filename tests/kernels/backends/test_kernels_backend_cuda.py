@@ -170,7 +170,7 @@ def test_only_code_that_needs_it_is_compiled_for_one_architecture_alone(arch: st
 
 @pytest.mark.parametrize("fails", ["cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"])
 def test_a_mapping_that_fails_gives_everything_back(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver is pretended: what it gave, and has not got back."""
+    """A stand-in for the driver records the resources that it gave and has not got back."""
     from cuda.bindings import driver
 
     from tunesmith.kernels.backends.cuda import _Mapping
@@ -255,7 +255,7 @@ class TestCudaDevice(DeviceContract):
         assert self.ints(opened, buffer, 32) == list(range(32, 0, -1))
 
     def test_a_launch_takes_the_same_in_short_and_in_long_sequences(self, compiler: Compiler, opened: Device) -> None:
-        """What a sequence takes to start and to end is no part of it: some 6 % of the short one."""
+        """The time to start and end a sequence, some 6 % of the short one, is left out."""
         kernel = opened.load(compiled(compiler, "cuda", SOURCES["cuda"]["add"], "add"))
         buffer = self.filled(opened, np.zeros(1 << 20, np.int32))
         launch = BoundLaunch(kernel, Geometry((1 << 13, 1, 1), (128, 1, 1)), (buffer, np.int32(1 << 20), np.float32(1)))

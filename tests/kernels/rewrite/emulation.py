@@ -36,10 +36,11 @@ struct float4 { float x, y, z, w; };
 inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned int w) { return {x, y, z, w}; }
 inline int2 make_int2(int x, int y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-struct __half { unsigned short bits; __half() = default; __half(float x); };
+struct __half { unsigned short bits; __half() = default; __half(float x); operator float() const; };
 inline float __half2float(__half x) { _Float16 y; memcpy(&y, &x, 2); return y; }
 inline __half __float2half_rn(float x) { const _Float16 y = x; __half to; memcpy(&to, &y, 2); return to; }
 inline __half::__half(float x) { *this = __float2half_rn(x); }
+inline __half::operator float() const { return __half2float(*this); }
 template <class V> V __ldg(const V* from) { return *from; }
 template <class V> V __ldcs(const V* from) { return *from; }
 template <class V> void __stcs(V* to, V value) { *to = value; }
@@ -93,6 +94,7 @@ template <class V> V atomicAdd(V* at, V value) { V old = *at; *at += value; retu
 """What a kernel sees."""
 TENSOR_CORES = r"""
 #define __CUDA_ARCH__ 800
+namespace kit {
 inline unsigned shared_address(const void* at) { return __cvta_generic_to_shared(at); }
 template <int BYTES> void copy_later(unsigned to, const void* from, bool valid) {
     if (valid) memcpy(shim::dynamic + to, from, BYTES); else memset(shim::dynamic + to, 0, BYTES);
@@ -108,7 +110,7 @@ inline float half_of(unsigned both, int which) {
     return __half2float(x);
 }
 // As PTX describes the fragments of m16n8k16: what each lane has of both factors, exchanged.
-inline void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+template <class T> void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     const unsigned mine[6] = {a[0], a[1], a[2], a[3], b0, b1}, me = threadIdx.x % 32;
     unsigned all[32][6];
     for (unsigned mask = 0; mask < 32; ++mask)
@@ -120,8 +122,9 @@ inline void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigne
             c[e] += half_of(all[left][e / 2 + half * 2], which) * half_of(all[right][4 + half], which);
         }
 }
+}
 """
-"""In place of the library's tensor_cores.cuh, whose functions are assembly."""
+"""In place of the kit's copies.cuh and fragments.cuh, whose functions are assembly."""
 DEFINED = r"""
 #include <ucontext.h>
 #include <vector>

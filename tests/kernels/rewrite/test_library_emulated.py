@@ -11,10 +11,11 @@ from compiling import named_rows
 from emulation import TENSOR_CORES, contents, run_kernel
 
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.build.source import kit
 from tunesmith.kernels.launch.reference import reference_results
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task, Tolerance, Workload
-from tunesmith.kernels.spec.taskfile import LIBRARY, load_task
+from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Config, Template
 
 # Of each parameter that decides a path of its own, every value. Loads that skip L1 are assembly, so CACHE is never 2.
@@ -164,10 +165,10 @@ def test_products_of_warps_are_those_of_the_reference(config: Config, tmp_path: 
     """In half precision, with what PTX says of a product in place of the instruction."""
     task = load_task("skinny_gemm")
     template = task.sources("cuda").templates[-1]
-    assembly = (LIBRARY / "tensor_cores.cuh").read_text(encoding="utf-8").strip()
+    stand_ins = {kit()["kit/copies.cuh"]: "", kit()["kit/fragments.cuh"]: TENSOR_CORES}
     for sizes in SIZES["skinny_gemm"]:
         workload = Workload(name="small", sizes=sizes, types={"T": "float16"})
-        require_right(task, template, config, workload, tmp_path, {assembly: TENSOR_CORES})
+        require_right(task, template, config, workload, tmp_path, stand_ins)
 
 
 @pytest.mark.parametrize(

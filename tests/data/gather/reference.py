@@ -1,0 +1,2 @@
+def gather(table, index, n, d):
+    return {"out": table[index.astype(int)]}
