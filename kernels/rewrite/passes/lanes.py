@@ -145,7 +145,8 @@ def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
 #define {macros["FIRST"]} + {lane}
 #define {macros["NEXT"]}(variable, ...) variable += {name}
 #define {macros["BEGIN"]}(sum) if ({lane} > 0) sum = 0;
-#define {macros["JOIN"]}(sum, ...) sum = {joined}({mask}, sum, [](auto a, auto b) {{ return __VA_ARGS__; }});
+#define {macros["JOIN"]}(sum, ...) \\
+sum = {joined}({mask}, sum, [](decltype(sum) a, decltype(sum) b) {{ return __VA_ARGS__; }});
 #define {macros["ALONE"]} if ({lane} == 0)
 #else
 #define {macros["FIRST"]}

@@ -113,9 +113,9 @@ def _exchanged(subject: Subject, trees: list[_Tree], plan: Plan) -> Change:
         start, last = tree.statements[0].start, tree.statements[-1]
         code = subject.facts.syntax.code
         end = last.end if code[last.end - 1 : last.end] in (b"}", b";") else code.index(b";", last.end) + 1
-        call = (
-            f"tunesmith::combine<{subject.block('x')}>({tree.array.name}, [](auto a, auto b) {{ return {tree.how}; }});"
-        )
+        element = tree.array.element
+        join = f"[]({element} a, {element} b) {{ return {tree.how}; }}"
+        call = f"tunesmith::combine<{subject.block('x')}>({tree.array.name}, {join});"
         edits.append(Edit(start, end, (f"\n#if {name}\n{call}\n#else\n", Span(start, end), "\n#endif\n")))
     parameter = Parameter(name=name, values=(False, True), doc="whether warps combine values by shuffles")
     return Change(parameters=(parameter,), edits=tuple(edits), kit=("shuffles",))

@@ -255,8 +255,8 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     results = {symbol: subject.name(f"all_{symbol.name}") for symbol in found.sums}
     each = f"tunesmith::each<{rows}, {columns}>([&](const int {i}, const int {j}) {{ {coordinates}"
     parts: list[str | Span] = [f"\n#if {tile} > 0\n"]
-    for axis in (down, across):
-        element = found.operands[axis][0].root.element
+    elements = {axis: found.operands[axis][0].root.element for axis in (down, across)}
+    for axis, element in elements.items():
         parts.append(f"__shared__ tunesmith::Part<{element}, {tile}, {depth}> {part}_{axis};\n")
     parts += [f"{symbol.written} {results[symbol]}[{rows}][{columns}];\n" for symbol in found.sums]
     parts.append(f"const {index} {place}_x = blockIdx.x * {tile}, {place}_y = blockIdx.y * {tile};\n")
@@ -275,16 +275,16 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
         access = found.operands[axis][0]
         written = plan.written(access.index, None, {f"@{axis}": here[axis], loop.atom: k})
         parts.append(
-            f"[&](const {index} {i}, const long long {k}, auto& {to}) {{ "
+            f"[&](const {index} {i}, const long long {k}, {access.root.element}& {to}) {{ "
             f"const {index} {here[axis]} = {place}_{axis} + {i}; "
             f"if ({here[axis]} < {bounds[axis]}) "
             f"{to} = tunesmith::load<{plan.hint(access.root)}>(&{access.root.name}[{written}]); }},\n"
         )
     swaps = tuple(replace(one.node, f"{part}_of_{axis}") for axis, those in found.operands.items() for one in those)
+    taken = ", ".join(f"const {elements[axis]}& {part}_of_{axis}" for axis in (down, across))
     needed = [one for one in declared if facts.declared_in(one) & facts.names_in(loop.body)]
     parts += [
-        f"[&](const int {i}, const int {j}, const long long {k}, const auto& {part}_of_{down}, const auto& "
-        f"{part}_of_{across}) {{ {coordinates}\n",
+        f"[&](const int {i}, const int {j}, const long long {k}, {taken}) {{ {coordinates}\n",
         *(part_ for one in needed for part_ in (span(one, *moved), "\n")),
         f"{{ const {kind} {loop.variable.name} = {k};\n",
         *(f"auto& {symbol.name} = {results[symbol]}[{i}][{j}]; " for symbol in found.sums),
