@@ -424,7 +424,7 @@ def compile_source(source: str, arch: str, fast_math: bool, max_registers: int) 
     """
     # From 9.0 on an "a" allows the instructions that only this architecture has.
     target = f"{arch}a" if int("".join(filter(str.isdigit, arch))) >= 90 else arch
-    options = [f"--gpu-architecture={target}", "--std=c++17", "--no-source-include"]
+    options = [f"--gpu-architecture={target}", "--std=c++17", "--no-source-include", "-default-device"]
     options += ["--use_fast_math"] * fast_math + [f"--maxrregcount={max_registers}"] * (max_registers > 0)
     options += [f"--include-path={folder}" for folder in _headers()]
     library = _nvrtc()

@@ -117,6 +117,8 @@ class NvrtcCompiler:
         self._options = [
             *(f"--include-path={folder}" for folder in header_folders),
             "--std=c++17",
+            # NVRTC 13.0 takes a generic lambda in a kernel for a function of the host.
+            "--device-as-default-execution-space",
             # Without it NVRTC adds the working directory, and a source could include the user's files.
             "--no-source-include",
             "--ptxas-options=-v",

@@ -249,7 +249,7 @@ def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: lis
         arrays.append(f"tunesmith::Along<{root.element}, {count}, {flags}, {hints}>{{{pointer}, {held}}}")
     goes_on = [one for one in loop.body.walk() if one.what == "continue" and not _in_inner(one, loop.node)]
     swaps += [replace(one, "return") for one in goes_on]
-    # NVRTC before 13.5 takes no lambda whose parameters are `auto` within a kernel.
+    # NVRTC 13.0 takes no lambda whose parameters are `auto` within a kernel.
     taken = "".join(f", {root.element}& {subject.name(f'{root.name}_here')}" for root in row.arrays)
     first, step = plan.builtins.get("turn", "threadIdx.x"), plan.builtins.get("turns", plan.builtin("blockDim.x"))
     keep = subject.name("KEEP") if holds else "0"

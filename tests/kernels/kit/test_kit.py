@@ -65,7 +65,7 @@ def test_a_header_stands_alone(name: str) -> None:
     # The text is complete: each header once, in front of the macros; lines of the template keep their numbers.
     before, own = made.source.split('#line 1 "k"\n')
     assert '"kit/' not in made.source and before.count("struct Column {") == (name in ("kit/rows.cuh", "kit/views.cuh"))
-    assert before.index("namespace kit") < before.index("#define VEC")
+    assert before.index("namespace ") < before.index("#define VEC")
     assert own.splitlines()[1:] == template.source.splitlines()[1:]
 
 
