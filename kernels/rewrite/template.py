@@ -66,7 +66,6 @@ RULES: tuple[Pass, ...] = (
     compiler.NARROW_INDICES,
     launch.LAUNCH_BOUNDS,
     compiler.UNROLLING,
-    compiler.RESTRICTED_POINTERS,
     compiler.FAST_MATH,
 )
 """In the order in which a template lists their parameters; of changes at one place the first is the outermost."""
@@ -134,7 +133,7 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"OUTPUT_TILE": (128,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (8,), "OUTPUT_COLUMNS": (8,)},
     {"LANES": (32,)},
     {"OWN_BINS": (1,), "ITEMS": (32, 8), "BLOCK": (256,)},
-    {"WALK": (8, 4, 2), "RESTRICT": (1,), "INDEX_BITS": (32,)},
+    {"WALK": (8, 4, 2), "INDEX_BITS": (32,)},
 )
 """Each element is needed by several threads: it is read once for all of them."""
 _STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (
@@ -154,7 +153,7 @@ _STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (
 )
 """Each element is needed once: it comes in wide accesses and displaces no data that is needed again. Short rows have a
 quarter or half of a warp each, in blocks of two warps or more."""
-_ALU: tuple[dict[str, tuple[int, ...]], ...] = ({"FAST_MATH": (1,), "RESTRICT": (1,)}, {"UNROLL": (4,)})
+_ALU: tuple[dict[str, tuple[int, ...]], ...] = ({"FAST_MATH": (1,)}, {"UNROLL": (4,)})
 
 
 def starts(template: Template, limit: Limit, fits: Callable[[Config], bool]) -> tuple[Config, ...]:

@@ -88,7 +88,7 @@ def test_without_a_model_a_kernel_that_no_rule_fits_has_nothing_to_tune(tmp_path
     source = tmp_path / "scale_add" / "baseline.cl"
     source.write_text(source.read_text().replace("get_global_id(0)", "(get_global_id(0) % get_global_size(0))"))
     with pytest.raises(
-        TaskError, match=r"has no opencl template, and the rules make none .it asks for the size"
+        TaskError, match=r"has no opencl template, and the rules make none .*get_global_size\(0\) for more than"
     ) as error:
         run(tmp_path / "run", None, task=str(tmp_path / "raw_scale_add" / "task.toml"))
     assert not hasattr(error.value, "__notes__"), "a traceback ends in the sentence"

@@ -201,7 +201,7 @@ DOES_NOT_COMPILE, IS_WRONG = planted("unreadable", "DOES_NOT_COMPILE"), planted(
 @pytest.mark.parametrize(
     ("rules", "withdrawn", "left"),
     [
-        ((DOES_NOT_COMPILE, *template.RULES), ["unreadable"], {"BLOCK", "VEC", "ITEMS", "BLOCKED", "RESTRICT"}),
+        ((DOES_NOT_COMPILE, *template.RULES), ["unreadable"], {"BLOCK", "VEC", "ITEMS", "BLOCKED"}),
         ((BLOCK_SIZE, IS_WRONG, DOES_NOT_COMPILE), ["unreadable", "wrong"], {"BLOCK"}),
         ((IS_WRONG,), ["wrong"], set()),
     ],

@@ -49,30 +49,6 @@ def _unroll(subject: Subject, loops: list[Node], plan: Plan) -> Change:
     return Change(parameters=(parameter,), edits=tuple(insert(one.start, pragma) for one in loops), header=header)
 
 
-def _free_pointers(subject: Subject) -> list[Symbol] | Refused:
-    head = subject.facts.syntax.code
-    found = [
-        one
-        for one in subject.facts.arrays
-        if one.type.what == "pointer"
-        and "restrict" not in one.written
-        and head[one.place :].startswith(one.name.encode())
-    ]
-    written = [one for one in found if b"*" in head[max(0, one.place - 40) : one.place].rsplit(b",", 1)[-1]]
-    return written or Refused("all pointers are __restrict__ already")
-
-
-def _restrict(subject: Subject, pointers: list[Symbol], plan: Plan) -> Change:
-    """A task's arrays never overlap. It also lets the compiler read through the read-only cache."""
-    name, macro = subject.name("RESTRICT"), subject.name("RESTRICTED")
-    word = "__restrict__" if subject.backend == "cuda" else "restrict"
-    return Change(
-        parameters=(Parameter(name=name, values=(False, True), doc="whether pointers are __restrict__"),),
-        edits=tuple(insert(one.place, f"{macro} ") for one in pointers),
-        header=f"#if {name}\n#define {macro} {word}\n#else\n#define {macro}\n#endif",
-    )
-
-
 def _slow(subject: Subject) -> bool | Refused:
     for one in subject.facts.syntax.everything():
         if one.what == "call" and _SLOW.fullmatch(one.op):
@@ -249,6 +225,5 @@ def _narrow(subject: Subject, found: _Search, plan: Plan) -> Change:
 
 
 UNROLLING = Pass("unrolling", _loops, _unroll, languages=("cuda", "opencl"))
-RESTRICTED_POINTERS = Pass("restricted_pointers", _free_pointers, _restrict, languages=("cuda", "opencl"))
 FAST_MATH = Pass("fast_math", _slow, _fast_math, languages=("cuda", "opencl"))
 NARROW_INDICES = Pass("narrow_indices", _wide_indices, _narrow)

@@ -144,7 +144,7 @@ class TestShuffles:
                 of[me] += of[me + 4]; of[me] += of[me + 2]; of[me] += of[me + 1]; }} {FIRST}"""
         more = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;"
         source = template_of(kernel(body, SUMS, BLOCKS, more)).source
-        assert "tunesmith::combine<128>(cache, [](auto a, auto b) { return a + b; });" in source
+        assert "tunesmith::combine<128>(cache, [](float a, float b) { return a + b; });" in source
 
     @pytest.mark.parametrize(
         ("steps", "why"),
@@ -327,7 +327,7 @@ class TestWalk:
     def test_a_causal_window_over_the_blocks_of_a_grid(self, window: str, tmp_path: Path) -> None:
         body = f"""const int ch = blockIdx.x * blockDim.x + threadIdx.x, step = blockIdx.y; if (ch >= 40) return;
             float s = 0; {window} y[step * 40 + ch] = s;"""
-        configs: list[Config] = [{"WALK": 2}, {"WALK": 8, "RESTRICT": True}, {"WALK": 4, "BLOCK": 128}]
+        configs: list[Config] = [{"WALK": 2}, {"WALK": 8}, {"WALK": 4, "BLOCK": 128}]
         require_equal(kernel(body, SIGNAL, STEPS), configs, tmp_path, n=37)
 
     def test_rows_of_a_stencil_that_threads_go_down(self, tmp_path: Path) -> None:
