@@ -92,9 +92,16 @@ def test_every_point_computes_what_the_kernel_does(body: str, parameters: set[st
         ("__local float t[64]; t[get_local_id(0)] = 1; barrier(CLK_LOCAL_MEM_FENCE); y[get_global_id(0)] = t[0];", ""),
     ],
 )
-def test_work_items_that_need_their_group_keep_it(body: str, more: str) -> None:
-    template = rewrite(opencl_task(f"{more}\n{HEAD} {{ {body} }}"), "opencl").template
-    assert template is None or not {"BLOCK", "ITEMS"} & template.default_config.keys()
+def test_work_items_that_need_their_group_keep_it(body: str, more: str, device: Any) -> None:
+    source = f"{more}\n{HEAD} {{ {body} }}"
+    if rewrite(opencl_task(source), "opencl").template is None:
+        return
+    task, template, configs = points(source)
+    assert not {"BLOCK", "ITEMS"} & template.default_config.keys()
+    sizes = [task.workloads[0].model_copy(update={"sizes": {"n": 1024}})]
+    expected = run(task.sources("opencl").baseline.template, {}, sizes)
+    for config in configs:
+        assert run(template, config, sizes) == expected, config
 
 
 @pytest.mark.parametrize(
