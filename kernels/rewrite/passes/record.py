@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunesmith.kernels.rewrite.facts import AXES, Facts
+from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
 from tunesmith.kernels.rewrite.syntax import WORK_ITEM, Node, Symbol
@@ -105,6 +105,24 @@ class Refused:
     """why: a sentence without its full stop, which names the code."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedArray:
+    """An array of which the kernel touches the element `rest` behind a place: a thread's coordinate, or its place in a
+    loop, in every round for certain."""
+
+    root: Symbol
+    rest: Form
+    accesses: list[Access]
+
+    @property
+    def read(self) -> bool:
+        return any(one.read for one in self.accesses)
+
+    @property
+    def written(self) -> bool:
+        return any(one.written for one in self.accesses)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from tunesmith.kernels.rewrite.passes.record import (
     Change,
     Edit,
     Pass,
+    PlacedArray,
     Plan,
     Refused,
     Subject,
@@ -32,29 +33,11 @@ _KEPT = 64
 
 
 @dataclass(slots=True)
-class _Array:
-    """What a loop does at its own place of an array, in every round for certain. rest: how far its element 0 is from
-    the begin of the array."""
-
-    root: Symbol
-    rest: Form
-    accesses: list[Access]
-
-    @property
-    def read(self) -> bool:
-        return any(one.read for one in self.accesses)
-
-    @property
-    def written(self) -> bool:
-        return any(one.written for one in self.accesses)
-
-
-@dataclass(slots=True)
 class _Row:
     """A loop over a row. arrays: which may go in vectors, by array."""
 
     loop: Loop
-    arrays: dict[Symbol, _Array] = field(default_factory=dict)
+    arrays: dict[Symbol, PlacedArray] = field(default_factory=dict)
 
     def touches(self, access: Access) -> bool:
         return self.loop.body.holds(access.node)
@@ -117,7 +100,7 @@ def _in_inner(node: Node, loop: Node) -> bool:
     return False
 
 
-def _array(subject: Subject, loop: Loop, root: Symbol, first: Node) -> _Array | None:
+def _array(subject: Subject, loop: Loop, root: Symbol, first: Node) -> PlacedArray | None:
     facts = subject.facts
     own = [one for one in facts.of(root) if loop.body.holds(one.node)]
     if not own or root in facts.escaping or not subject.dtype(root) or len({one.index for one in own}) != 1:
@@ -130,7 +113,7 @@ def _array(subject: Subject, loop: Loop, root: Symbol, first: Node) -> _Array | 
         return None
     rest = index.without(loop.atom)
     known = Plan(subject).written(rest, first) is not None
-    return _Array(root, rest, own) if known else None
+    return PlacedArray(root, rest, own) if known else None
 
 
 def _shared_out(subject: Subject, rows: list[_Row]) -> str:

@@ -11,12 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tunesmith.kernels.rewrite.facts import Access
-from tunesmith.kernels.rewrite.forms import ONE, Form
+from tunesmith.kernels.rewrite.forms import ONE
 from tunesmith.kernels.rewrite.passes.record import (
     Change,
     Edit,
     Layer,
     Pass,
+    PlacedArray,
     Plan,
     Refused,
     Span,
@@ -95,29 +96,12 @@ def _hint(subject: Subject, found: _Marked, plan: Plan) -> Change:
 CACHE_HINTS = Pass("cache_hints", _marked, _hint)
 
 
-@dataclass(frozen=True, slots=True)
-class _Array:
-    """An array of which the kernel touches the element `rest` behind the coordinate of the thread."""
-
-    root: Symbol
-    rest: Form
-    accesses: list[Access]
-
-    @property
-    def read(self) -> bool:
-        return any(one.read for one in self.accesses)
-
-    @property
-    def written(self) -> bool:
-        return any(one.written for one in self.accesses)
-
-
-def _arrays(subject: Subject) -> list[_Array] | Refused:
+def _arrays(subject: Subject) -> list[PlacedArray] | Refused:
     if subject.unmovable:
         return Refused(f"elements are read one by one: {subject.unmovable}")
     if "x" not in subject.bounds:
         return Refused("elements are read one by one: there is no guard for the coordinate of a thread")
-    found, why = list[_Array](), "no array is read or written at the coordinate of a thread for certain"
+    found, why = list[PlacedArray](), "no array is read or written at the coordinate of a thread for certain"
     for root in subject.facts.arrays:
         made = _array(subject, root)
         if made is not None and (subject.backend == "cuda" or "__global" in root.written):
@@ -125,7 +109,7 @@ def _arrays(subject: Subject) -> list[_Array] | Refused:
     return found or Refused(f"elements are read one by one: {why}")
 
 
-def _array(subject: Subject, root: Symbol) -> _Array | None:
+def _array(subject: Subject, root: Symbol) -> PlacedArray | None:
     facts, plain = subject.facts, Plan(subject)
     own = facts.of(root)
     at = [one for one in own if one.index.times("@x") == ONE and one.node.what == "index" and not one.node.fixed]
@@ -139,11 +123,11 @@ def _array(subject: Subject, root: Symbol) -> _Array | None:
             continue
         known = plain.written(rest) is not None
         if known and any(facts.certain(one.node, subject.bounds) for one in written or mine):
-            return _Array(root, rest, mine)
+            return PlacedArray(root, rest, mine)
     return None
 
 
-def _vectors(subject: Subject, arrays: list[_Array], plan: Plan) -> Change | Refused:
+def _vectors(subject: Subject, arrays: list[PlacedArray], plan: Plan) -> Change | Refused:
     name, index = subject.name("VEC"), subject.index_type
     element, assign = subject.name("ELEMENT"), subject.name("ELEMENT_IS")
     first, item, at, whole, limit, of = (
