@@ -132,11 +132,20 @@ def test_steps_for_each_template_of_a_task_keep_to_the_bounds(path: Path, limits
         assert require_bounds(task, limits, source) > 100
 
 
-@pytest.mark.parametrize(("name", "variant"), [(name, at % 3) for at, name in enumerate(FILES)])
-def test_steps_for_any_task_file_keep_to_the_bounds(name: str, variant: int, tmp_path: Path) -> None:
+# Each file on one kind of device, by turns; with the slow tests on both.
+CASES = [
+    pytest.param(name, at % 3, limits, id=f"{name} {limits.kind}", marks=[] if at % 2 == place else pytest.mark.slow)
+    for at, name in enumerate(FILES)
+    for place, limits in enumerate((GPU, CPU))
+]
+
+
+@pytest.mark.parametrize(("name", "variant", "limits"), CASES)
+def test_steps_for_any_task_file_keep_to_the_bounds(
+    name: str, variant: int, limits: DeviceLimits, tmp_path: Path
+) -> None:
     task = made(name, variant, tmp_path)
     assert set(task.workloads[0].sizes) - extents(task, task.workloads) == FILES[name][-1]
-    for limits in (GPU, CPU):
-        assert require_bounds(task, limits, SOURCES[variant])
+    assert require_bounds(task, limits, SOURCES[variant])
     small = small_workload(task, task.workloads)
     assert task.allows(small) and array_bytes(task, small) <= array_bytes(task, task.workloads[0])

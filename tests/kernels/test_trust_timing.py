@@ -93,8 +93,7 @@ def test_every_block_loads_each_kernel_once_and_orders_vary() -> None:
 
     samples = interleaved([partial(load, at) for at in range(3)], rounds=30, seed=0, budget_seconds=1e9)
     assert [sorted(loads[at : at + 3]) for at in range(0, len(loads), 3)] == [[0, 1, 2]] * len(samples[0])
-    turns = {tuple(order[at : at + 3]) for at in range(0, len(order), 3)}
-    assert len(turns) == 6
+    assert len({tuple(order[at : at + 3]) for at in range(0, len(order), 3)}) == 6
 
 
 def test_a_clear_loser_is_dropped_and_says_so() -> None:
