@@ -32,10 +32,6 @@ MIN_FREE_BYTES = 8 << 20
 """Disk space that a cluster here needs for its sockets and logs. It writes a quarter of a megabyte in a short run."""
 
 
-class ClusterError(TunesmithError):
-    """The cluster cannot be reached, or lacks a resource."""
-
-
 @dataclass(frozen=True, slots=True)
 class Offer:
     """The CPU cores and GPUs of the whole cluster. attached: it was there before."""
@@ -48,7 +44,7 @@ class Offer:
 @contextlib.contextmanager
 def cluster() -> Iterator[Offer]:
     """Joins the cluster of RAY_ADDRESS (as `ray job submit` sets it), or starts one here for as long as it is needed.
-    Raises `ClusterError`."""
+    Raises `TunesmithError` where it cannot be used."""
     address = os.environ.get("RAY_ADDRESS")
     already = ray.is_initialized()
     on_sigterm = signal.getsignal(signal.SIGTERM)
@@ -70,7 +66,7 @@ def cluster() -> Iterator[Offer]:
             )
     except (OSError, ValueError, RuntimeError) as error:
         where = f"at RAY_ADDRESS={address}" if address else "on this machine"
-        raise ClusterError(f"No Ray cluster could be used {where}: {error}.") from error
+        raise TunesmithError(f"No Ray cluster could be used {where}: {error}.") from error
     # Ray's own handler prints a stack and ends the process at once, so one that was there before is kept.
     if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)
@@ -82,8 +78,8 @@ def cluster() -> Iterator[Offer]:
 
 
 def _require_room() -> None:
-    """Raises `ClusterError` where Ray's folder, among the temporary files, cannot be written or is full: Ray would fail
-    of it half a minute later, and not say why."""
+    """Raises `TunesmithError` where Ray's folder, among the temporary files, cannot be written or is full: Ray would
+    fail of it half a minute later, and not say why."""
     name = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"
     folder = os.environ.get(name, "/tmp")
     try:
@@ -91,7 +87,7 @@ def _require_room() -> None:
             file.write(bytes(MIN_FREE_BYTES))
             file.flush()
     except OSError as error:
-        raise ClusterError(
+        raise TunesmithError(
             f"{name}: the folder for temporary files {folder} cannot be used ({error.strerror}): let it be writable, "
             f"with {MIN_FREE_BYTES >> 20} MiB free, or set {name} to another folder."
         ) from error
@@ -125,10 +121,8 @@ def _require_reachable(address: str) -> None:
 
 def cpu_share(lanes: int, compilers: int, *, gpu: bool) -> float:
     """CPUs that each worker takes in Ray's accounts: a whole one, which it does keep busy, or an equal part where the
-    cluster has fewer cores than workers.
-
-    gpu: lanes hold GPUs, and a node's share has to do for as many lanes as it has GPUs.
-    """
+    cluster has fewer cores than workers. gpu: lanes hold GPUs, and a node's share has to do for as many lanes as it has
+    GPUs."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     shares = [1.0, sum(node.get("CPU", 0.0) for node in nodes) / (lanes + compilers)]
     if gpu:

@@ -40,8 +40,7 @@ from tunesmith.kernels.spec.template import BACKENDS
 
 T = TypeVar("T")
 MIN_STEP_SECONDS, STEP_SHARE = 2.0, 0.1
-"""Deadline of the reference, or of the plain kernel, on a made-up workload: at least so many seconds, or this share of
-the budget."""
+"""Shortest deadline of the reference, or of the plain kernel, on a made-up workload, and its share of the budget."""
 MAX_COMPILER_BYTES = 8 << 30
 """Limit of the address space that a compiler may take beyond that of its process before the first compilation."""
 HEAP_RESERVE_BYTES = 256 << 20

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def inventory_for(backend: str) -> Inventory:
-    """The devices here; with a cluster (RAY_ADDRESS), its GPUs and the OpenCL devices here. Raises `ClusterError`."""
+    """The devices here; with a cluster (RAY_ADDRESS), its GPUs and the OpenCL devices here. Raises `TunesmithError`."""
     here = probe()
     if "RAY_ADDRESS" not in os.environ or (backend in BACKENDS and not BACKENDS[backend].pinned_by_ray):
         return here

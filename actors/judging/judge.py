@@ -162,10 +162,9 @@ def compile_all(
     for workload in workloads:
         if types_key(workload) in artifacts:
             continue
-        artifact = compiler.call("compile", seconds, specialise(template, config, workload.types))
+        artifact: Artifact | Outcome = compiler.call("compile", seconds, specialise(template, config, workload.types))
         if not isinstance(artifact, Artifact):
-            failure: Outcome = artifact
-            return failure
+            return artifact
         if (kept := undeclared_state(template, artifact)) is not None:
             return kept
         artifacts[types_key(workload)] = artifact
@@ -187,12 +186,11 @@ def judge(
                 suspects[len(verdicts)] = suspect
             verdicts.append(replace(verdict, seconds=round(time.monotonic() - started, 1)))
         for place, answer in zip(suspects, judgement.sanitize(list(suspects.values())), strict=True):
+            found = verdicts[place]
             if isinstance(answer, WrongResult):
-                verdicts[place] = replace(
-                    verdicts[place], verdict="rejected", reason=answer.reason, detail=answer.detail
-                )
+                verdicts[place] = replace(found, verdict="rejected", reason=answer.reason, detail=answer.detail)
             elif answer:
-                verdicts[place] = replace(verdicts[place], notes=(answer, *verdicts[place].notes))
+                verdicts[place] = replace(found, notes=(answer, *found.notes))
     return verdicts
 
 

@@ -40,8 +40,7 @@ MAX_NAMED_VALUES = 4
 BLAMED = {"reference": "the reference fails", "plain kernel": "the plain kernel fails"}
 """The cause, by the reason for which steps are left out."""
 EDGES: tuple[Edge, ...] = ("end", "start", "read-only")
-"""Where kernels reach beyond an array, the likelier first, and where they use inputs as scratch and put back what was
-there."""
+"""Where kernels reach beyond an array, the likelier first, and where they write to inputs and then restore them."""
 MAX_PROCESSES = 4
 CORES_PER_PROCESS = 2
 """NumPy and the driver have threads of their own."""
@@ -121,7 +120,7 @@ class Findings:
     reserve: seconds kept for later steps; slow: made-up workloads on which the reference or the plain kernel took too
     long, each with a clause that says so; results: of `steps` so far, by their places; unchecked: clauses on faults
     that were not looked for; first_wrong: the first step that rejects the candidate; counting: parts that ran are still
-    counted.
+    counted; begun: the start (monotonic seconds), moved on by the time that does not count.
     """
 
     kernels: BuiltKernels
@@ -134,21 +133,18 @@ class Findings:
     first_wrong: int | None = None
     counting: bool = True
     lock: threading.Lock = field(default_factory=threading.Lock)
-    _ends: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._ends = time.monotonic() + self.seconds
+    begun: float = field(default_factory=time.monotonic)
 
     @property
     def is_spent(self) -> bool:
         """Whether no time is left for steps on made-up workloads."""
-        return time.monotonic() > self._ends - self.reserve
+        return time.monotonic() - self.begun > self.seconds - self.reserve
 
     def extend(self, seconds: float) -> None:
         """Does not count time spent on waiting for the device, on the task's own workloads, or on first steps, which
         compile the checks."""
         with self.lock:
-            self._ends += seconds
+            self.begun += seconds
 
     def note(self, place: int, result: Passed | Skipped | Outcome) -> None:
         """The step at `place` has ended."""
@@ -500,7 +496,7 @@ class StepRunner:
         why nothing is known."""
         arrays = self._arrays(edge)
         self.listener(f"checking accesses outside of arrays on {step.name}")
-        result = self.call("try_edges", candidate, step, arrays, edge)
+        result: bool | Skipped | Outcome = self.call("try_edges", candidate, step, arrays, edge)
         if result is True:
             return None
         if result is False:
@@ -511,8 +507,7 @@ class StepRunner:
         if isinstance(result, Skipped):
             return f"accesses outside of arrays were not looked for on {result.step}: {result.why}"
         if not isinstance(result, Crashed | LaunchFailed):
-            failed: Outcome = result
-            return failed
+            return result
         if self._fails_at(baseline, step, arrays, edge):
             return f"accesses outside of arrays were not looked for on {step.name}: the baseline makes some"
         # The first array that makes the candidate fail when it alone lies there; all where none does alone.

@@ -26,16 +26,7 @@ from ray.exceptions import NodeDiedError, ObjectLostError, RayTaskError
 from ray.util.metrics import Counter, Gauge
 
 from tunesmith.actors.judging.judge import CandidateVerdict, Question
-from tunesmith.actors.pool.workers import (
-    DEVICE_BUSY,
-    GATE,
-    LOST,
-    PROCESS_GONE,
-    ActorCall,
-    ActorHandle,
-    WorkerSet,
-    describe_loss,
-)
+from tunesmith.actors.pool.workers import DEVICE_BUSY, GATE, LOST, PROCESS_GONE, ActorCall, ActorHandle, WorkerSet
 from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS
 from tunesmith.hw.errors import TunesmithError
@@ -68,8 +59,7 @@ from tunesmith.kernels.spec.task import AnyOpponent, FunctionOpponent
 
 T = TypeVar("T")
 MAX_WORKER_LOSSES = 2
-"""Worker losses after which an evaluation itself is blamed. The cause of a loss is not known: a kernel that wrote out
-of bounds, or a system that was short of memory."""
+"""Worker losses after which an evaluation is blamed: a single one may also be due to a system short of memory."""
 EARLY_STOP_RATIO = 1.25
 """Time over the fastest's from which on a candidate is not sampled to the full precision."""
 CALLS_PER_WORKER = 2
@@ -212,9 +202,24 @@ class Pool:
             target = min(target, CALLS_PER_WORKER * self._lanes + 1 + compiling)
         return target + sum(len(one.jobs) - 1 for one in self._compilations.values() if one.jobs)
 
-    def submit(self, request: EvaluationRequest) -> None:
-        """Begins an evaluation, which `collect` gives when it has ended."""
-        self._begin(request)
+    def submit(self, request: EvaluationRequest, *, compile_only: bool = False) -> Job:
+        """Begins an evaluation, which `collect` gives when it has ended. compile_only: see `Job`."""
+        types = {types_key(workload): workload.types for workload in map(self.task.workload, request.workloads)}
+        sources = {key: specialise(request.template, request.config, one) for key, one in types.items()}
+        job = Job(request, sources, compile_only)
+        self.in_flight += 1
+        if not compile_only and (known := self._quarantine.get(request.key)) is not None:
+            self._fail(job, known)
+            return job
+        for digest, source in {source.digest: source for source in sources.values()}.items():
+            compilation = self._compilations.setdefault(digest, Compilation(source))
+            if compilation.end is not None:
+                self._fail(job, compilation.end)
+                continue
+            if not compilation.jobs:
+                self._compile_queue.append(compilation)
+            compilation.jobs.append(job)
+        return job
 
     def collect(self, timeout: float = 1.0) -> list[tuple[EvaluationRequest, Evaluation]]:
         """Evaluations that have ended, in the order they ended; waits up to `timeout` seconds for the first."""
@@ -241,7 +246,7 @@ class Pool:
     def compile(self, *requests: EvaluationRequest) -> list[Candidate | Failure]:
         """The kernels of `requests`, each for all of its workloads' types, or why not. Nothing else may be in
         flight."""
-        jobs = [self._begin(request, compile_only=True) for request in requests]
+        jobs = [self.submit(request, compile_only=True) for request in requests]
         while self.in_flight:
             self._dispatch([])
             self.advance(*self.workers.lanes)
@@ -249,7 +254,7 @@ class Pool:
 
     def ready_worker(self, group: list[ActorHandle], seed: int | None = None) -> ActorHandle:
         """The first of the lanes or compile workers, once it is ready; where it is excluded meanwhile, the next. seed:
-        of the contents that a lane has, where it matters. Raises `PoolError` when none is left."""
+        of the contents that a lane has, where it matters. Raises `TunesmithError` when none is left."""
         while True:
             worker = group[0]
             if seed is not None and worker.seed != seed:
@@ -317,13 +322,12 @@ class Pool:
         base, *compiled = self.compile(baseline, *candidates)
         if not isinstance(base, Candidate):
             return WorkloadComparison(workload, tuple(base for _ in candidates))
-        rivals: list[Rival] = []
-        for one in opponents:
-            if isinstance(one, FunctionOpponent):
-                rivals.append(one)
-            else:
-                (kernel,) = self.compile(EvaluationRequest(0, one.template, {}, (workload,)))
-                rivals.append(KernelRival(one.name, one.label, kernel))
+        rivals: list[Rival] = [
+            one
+            if isinstance(one, FunctionOpponent)
+            else KernelRival(one.name, one.label, *self.compile(EvaluationRequest(0, one.template, {}, (workload,))))
+            for one in opponents
+        ]
         deadlines, lanes = self.workers.deadlines, self.workers.lanes
 
         def run(request: ComparisonRequest) -> WorkloadComparison:
@@ -381,25 +385,6 @@ class Pool:
         if worker.ready and _ended_process(answer.result()):
             worker.reset_in_place()
         return answer.result()
-
-    def _begin(self, request: EvaluationRequest, *, compile_only: bool = False) -> Job:
-        """A job for `request`, which ends at once with a failure that is known."""
-        types = {types_key(workload): workload.types for workload in map(self.task.workload, request.workloads)}
-        sources = {key: specialise(request.template, request.config, one) for key, one in types.items()}
-        job = Job(request, sources, compile_only)
-        self.in_flight += 1
-        if not compile_only and (known := self._quarantine.get(request.key)) is not None:
-            self._fail(job, known)
-            return job
-        for digest, source in {source.digest: source for source in sources.values()}.items():
-            compilation = self._compilations.setdefault(digest, Compilation(source))
-            if compilation.end is not None:
-                self._fail(job, compilation.end)
-                continue
-            if not compilation.jobs:
-                self._compile_queue.append(compilation)
-            compilation.jobs.append(job)
-        return job
 
     def advance(self, *needed: ActorHandle, until: float = math.inf) -> None:
         """Waits for a call of the workers `needed`, or of a compile worker, to end, until a monotonic time at most,
@@ -490,7 +475,7 @@ class Pool:
             # The evaluation is not to blame for a lost node, nor for a result that was lost after it was there.
             alive = [None, *(one["NodeID"] for one in ray.nodes() if one["Alive"])]  # type: ignore[no-untyped-call]
             blameless = worker.node not in alive or isinstance(error, ObjectLostError | NodeDiedError)
-            outcome = Crashed(worker.phase, describe_loss(error))
+            outcome = worker.crash(error)
             self._retry_all(worker.replace_actor())
             self._on_lost(worker, call, outcome, seconds, blameless=blameless)
             return

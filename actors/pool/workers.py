@@ -59,10 +59,6 @@ GATE = "device"
 """The job of a call that waits for the device, and must return before the call behind it begins."""
 
 
-class PoolError(TunesmithError):
-    """The pool can no longer work: workers die without doing anything, or no device is left."""
-
-
 class Lane:
     """A device's place, and the process that uses the device. holder: the process that the device's lock names to
     others that wait for it. index: the device's; a lane's process sees its GPU as device 0, whatever its number on the
@@ -139,11 +135,10 @@ class Lane:
             return pack(PROCESS_GONE)
         if not self._lock.try_acquire():
             return pack(DEVICE_BUSY)
-        answer = self.run("visit_packed", data, seconds)
+        answer: tuple[bytes, bool] | Crashed | TimedOut = self.run("visit_packed", data, seconds)
         if isinstance(answer, Crashed | TimedOut):
             self._process = None
             return pack(answer)
-        outcomes: bytes
         outcomes, context_lost = answer
         if context_lost:
             self.end()
@@ -300,6 +295,16 @@ class ActorHandle:
             ray.kill(self.actor)
             self.actor = self._placed = None
 
+    def crash(self, error: Exception) -> Crashed:
+        """The outcome of a call that ended with an error of `LOST`."""
+        # Ray does not know the signal.
+        why = "the worker process ended without a result, as after an invalid access or when the system kills it"
+        if isinstance(error, OutOfMemoryError):
+            why = "Ray ended the worker process because its node ran out of memory"
+        elif isinstance(error, NodeDiedError | ObjectLostError):
+            why = "its node left the cluster"
+        return Crashed(self.phase, why)
+
     def _begin_first(self) -> None:
         first = self.calls[0]
         self.started = time.monotonic()
@@ -308,17 +313,6 @@ class ActorHandle:
             self.deadline += self.deadlines.grace
         if first.job is GATE or not self.ready:
             self.deadline += self.deadlines.start
-
-
-def describe_loss(error: Exception) -> str:
-    """A clause for the user on an error of `LOST`."""
-    match error:
-        case OutOfMemoryError():
-            return "Ray ended the worker process because its node ran out of memory"
-        case NodeDiedError() | ObjectLostError():
-            return "its node left the cluster"
-    # Ray does not know the signal.
-    return "the worker process ended without a result, as after an invalid access or when the system kills it"
 
 
 class WorkerSet:
@@ -358,24 +352,20 @@ class WorkerSet:
         self._noted: set[str] = set()
         self._started = self._device_seen = self._next_report = 0.0
 
-    @property
-    def workers(self) -> list[ActorHandle]:
-        return [*self.compilers, *self.lanes]
-
     def start(self) -> None:
         """Starts all actors. Lanes first: a compile worker may be on any node, and must not take the last core of one
         that has a GPU."""
         # On a CPU compiling and timing take turns, so compile workers take no core besides the lane's.
         takes_turns = self.limits.kind == "cpu"
         share = cpu_share(len(self.lanes), len(self.compilers), gpu=self._gpu)
-        options: dict[str, Any] = {"num_cpus": 0 if takes_turns else share, "scheduling_strategy": "SPREAD"}
-        self._compile_actor: Any = ray.remote(max_restarts=0, **options)(WorkerActor)
-        options = {"num_cpus": 1 if takes_turns else share, "num_gpus": 1 if self._gpu else 0}
+        compile_cpus, lane_cpus = (0, 1) if takes_turns else (share, share)
+        self._compile_actor: Any = ray.remote(num_cpus=compile_cpus, scheduling_strategy="SPREAD")(WorkerActor)
+        options: dict[str, Any] = {"num_cpus": lane_cpus, "num_gpus": 1 if self._gpu else 0}
         if not self._gpu:
             # An OpenCL device's number is this machine's.
             here = ray.get_runtime_context().get_node_id()
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=True)
-        self._lane_actor: Any = ray.remote(max_restarts=0, **options)(LaneActor)
+        self._lane_actor: Any = ray.remote(**options)(LaneActor)
         # Arguments that every worker needs are stored once in the cluster, not sent with each.
         self._shared_task = ray.put(self.task)
         for worker in (*self.lanes, *self.compilers):
@@ -387,11 +377,13 @@ class WorkerSet:
 
     def end(self) -> None:
         """Ends all actors."""
-        for worker in self.workers:
+        for worker in (*self.compilers, *self.lanes):
             worker.end()
 
     def others_ready(self, worker: ActorHandle) -> bool:
-        return any(other.ready for other in self.workers if other is not worker and other.phase == worker.phase)
+        return any(
+            one.ready for one in (*self.compilers, *self.lanes) if one is not worker and one.phase == worker.phase
+        )
 
     def request_ready(self, worker: ActorHandle) -> None:
         """Has `worker` make itself ready, unless it is or is at it. Lanes begin once a compile worker is ready."""
@@ -407,7 +399,7 @@ class WorkerSet:
             worker.begin(None, seconds, "start", health, workloads, worker.seed, seconds)
 
     def on_started(self, worker: ActorHandle, answer: CompilerReady | LaneReady | Crashed | TimedOut) -> None:
-        """`worker` has answered whether it is ready. Raises `PoolError` where no other can work."""
+        """`worker` has answered whether it is ready. Raises `TunesmithError` where no other can work."""
         match answer:
             case CompilerReady():
                 worker.version, worker.ready = answer.version, True
@@ -440,38 +432,38 @@ class WorkerSet:
         self.exclude(worker, str(error).rstrip("."))
 
     def exclude(self, worker: ActorHandle, why: str) -> None:
-        """Takes a worker out. Raises `PoolError` when it was the last."""
+        """Takes a worker out. Raises `TunesmithError` when it was the last."""
         worker.end()
         worker.calls.clear()
         group = self.lanes if worker.phase == "run" else self.compilers
         group.remove(worker)
         sentence = f"{worker.name} is excluded: {why}."
         if not group:
-            raise PoolError(f"{sentence} No other is left.")
+            raise TunesmithError(f"{sentence} No other is left.")
         self.say(sentence)
 
     def on_startup_death(
         self, worker: ActorHandle, outcome: Crashed | TimedOut, when: str = "before doing any work", cause: str = ""
     ) -> None:
-        """A worker's process ended before any candidate ran. Raises `PoolError` when that goes on and no other can
+        """A worker's process ended before any candidate ran. Raises `TunesmithError` when that goes on and no other can
         work. cause: a clause for that."""
         worker.startup_deaths += 1
         if worker.startup_deaths < MAX_STARTUP_DEATHS:
             return
         why = f"its process ended {worker.startup_deaths} times {when}: {describe(outcome).rstrip('.')}"
         if not self.others_ready(worker):
-            raise PoolError(f"{worker.name} cannot be used: {why}{cause}.")
+            raise TunesmithError(f"{worker.name} cannot be used: {why}{cause}.")
         self.exclude(worker, why)
 
     def report_waiting(self, needed: Sequence[ActorHandle]) -> None:
         """Says, now and then, why none of the `needed` lanes works: others hold the GPUs of the cluster, or another
-        process uses the device. Raises `OutOfTime` where no time is left to wait, and `PoolError` where the cluster
-        has had no GPU for a while."""
+        process uses the device. Raises `OutOfTime` where no time is left to wait, and `TunesmithError` where the
+        cluster has had no GPU for a while."""
         now = time.monotonic()
         if not self._gpu or any(lane.ready for lane in self.lanes) or total("GPU") >= 1:
             self._device_seen = now
         elif now - self._device_seen > NO_DEVICE_SECONDS:
-            raise PoolError(
+            raise TunesmithError(
                 "The Ray cluster has no GPU any more: bring the node back and continue with `tunesmith resume`."
             )
         if now < self._next_report or any(lane.state in ("busy", "idle") for lane in needed):

@@ -154,7 +154,7 @@ def ready_pool(place: Place, folder: str, lanes: int, compilers: int, **more: An
     )
     with Pool(workers, cache=ArtifactCache(Path(folder))) as pool:
         started = time.monotonic()
-        for worker in pool.workers.workers:
+        for worker in (*pool.workers.compilers, *pool.workers.lanes):
             pool.ready_worker([worker])
         yield pool, round(time.monotonic() - started, 3)
 

@@ -8,7 +8,8 @@ from unittest import mock
 
 import pytest
 
-from tunesmith.actors.ray_cluster import ClusterError, cluster
+from tunesmith.actors.ray_cluster import cluster
+from tunesmith.hw.errors import TunesmithError
 
 
 def test_a_cluster_of_this_process_is_joined_and_left_running(ray_cluster: Any) -> None:
@@ -26,5 +27,5 @@ def test_a_folder_for_temporary_files_that_is_of_no_use_is_named(
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr("tempfile.NamedTemporaryFile", mock.Mock(side_effect=OSError(28, "No space left on device")))
     said = rf"^{name}: .* {tmp_path} cannot be used \(No space left .* 8 MiB free, or set {name} to another folder\.$"
-    with pytest.raises(ClusterError, match=said), cluster():
+    with pytest.raises(TunesmithError, match=said), cluster():
         pass

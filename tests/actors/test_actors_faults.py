@@ -12,10 +12,10 @@ from unittest import mock
 import pytest
 from pretence import TEMPLATE, WORKLOAD, all_measured, drain, make_pool, run
 
-from tunesmith.actors.pool.workers import PoolError
 from tunesmith.actors.workers import Deadlines
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import ArtifactCache, EvaluationRequest
 from tunesmith.kernels.outcome import Crashed, Evaluation, TimedOut
 
@@ -62,7 +62,7 @@ def test_a_lost_node_that_does_not_come_back_is_a_sentence(two_nodes: Any, monke
     monkeypatch.setattr("tunesmith.actors.pool.workers.NO_DEVICE_SECONDS", 5.0)
     with (
         make_pool(compilers=2, visit_seconds=0.02) as pool,
-        pytest.raises(PoolError, match=r"has no GPU any more: .* `tunesmith resume`\.$"),
+        pytest.raises(TunesmithError, match=r"has no GPU any more: .* `tunesmith resume`\.$"),
     ):
         run(pool, 120, {40: lambda: cluster.remove_node(node, allow_graceful=False)})
 

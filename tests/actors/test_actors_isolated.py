@@ -153,7 +153,6 @@ subject.call("wait", 700.0, 600.0)
 def test_children_go_with_a_host_that_is_killed() -> None:
     """Also in the middle of a call that never ends."""
     with subprocess.Popen([sys.executable, "-c", HOST, sys_path_entry], stdout=subprocess.PIPE, text=True) as host:
-        assert host.stdout is not None
         pid = int(host.stdout.readline())
         assert Path(f"/proc/{pid}").exists()
         host.kill()

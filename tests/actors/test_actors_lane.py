@@ -83,7 +83,6 @@ def test_whatever_ends_the_process_is_told_and_the_lane_starts_again(lane: Lane,
     found = visit(lane, packed(CRASH))
     assert isinstance(found, Crashed)
     start()
-    assert lane._process is not None
     os.kill(lane._process._process.pid, signal.SIGKILL)
     found = visit(lane, packed(FINE))
     assert isinstance(found, Crashed) and "SIGKILL" in found.detail

@@ -7,11 +7,15 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from tunesmith.graph.journal.events import Event
+from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
+
+T = TypeVar("T", bound=Event)
 
 
 class Killed(BaseException):
@@ -50,6 +54,12 @@ def rows(folder: Path, kind: str | None = None) -> list[Row]:
     finally:
         connection.close()
     return [row for row in found if kind is None or row.kind == kind]
+
+
+def events(folder: Path, kind: type[T], stage: str | None = None) -> list[T]:
+    """The journal's entries of one kind, of a stage or all, as a run reads them."""
+    with Journal(folder, create=False, reading=True) as journal:
+        return RunLog(journal).events(kind, stage)
 
 
 def alter(run: Path, *statements: tuple[str, Any]) -> None:

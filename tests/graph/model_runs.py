@@ -7,14 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-from journal_rows import rows
+from journal_rows import events, rows
 from scripted_models import DATA, SOURCE, Script, Scripted, rewrite, template
-from simulated_pool import SimulatedPool, simulate_device
+from simulated_pool import SimulatedPool
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import Planned
-from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.run import RunResult
@@ -56,12 +54,6 @@ def likened(request: EvaluationRequest) -> EvaluationRequest:
     return replace(request, config={name: int(value) for name, value in zip(names, found.groups(), strict=True)})
 
 
-@pytest.fixture
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> list[dict[str, Any]]:
-    """Every run is on a simulated device; gives the list of measured configurations."""
-    return simulate_device(monkeypatch, ModelPool)
-
-
 def run(folder: Path, script: Script | None, task: str = RAW, **settings: Any) -> tuple[RunResult, Scripted | None]:
     """One run; the ledger of the model stands beside its folder."""
     models = None if script is None else Scripted(script, folder.parent / f"{folder.name}.ledger")
@@ -75,13 +67,8 @@ def go_on(folder: Path, script: Script) -> tuple[RunResult, Scripted]:
     return resume(folder, models=models), models
 
 
-def entries(folder: Path, kind: str | None = None) -> list[Any]:
-    return rows(folder, kind)
-
-
 def plans_of(folder: Path) -> list[Plan]:
-    with Journal(folder, create=False) as journal:
-        return [entry.event.plan for entry in journal.entries(Planned)]
+    return [event.plan for event in events(folder, Planned)]
 
 
 def code(call: ModelCall) -> Any:
@@ -92,4 +79,4 @@ def code(call: ModelCall) -> Any:
 
 
 def keys(folder: Path) -> list[tuple[str, str]]:
-    return [(event.data["evaluation"]["template"], event.data["key"]) for event in entries(folder, "evaluation")]
+    return [(event.data["evaluation"]["template"], event.data["key"]) for event in rows(folder, "evaluation")]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_runs import RAW, entries, simulation
+from journal_rows import rows
+from model_runs import RAW
 from scripted_models import SOURCE, Script, Scripted, branch, explain, plan, rewrite, template
 
 from tunesmith.cli.commands.ablate import print_ablation
@@ -18,7 +19,6 @@ from tunesmith.graph.settings import SettingsError
 from tunesmith.graph.study.ablation import Repeat, ablate, compare
 from tunesmith.hw.errors import TunesmithError
 
-__all__ = ["simulation"]
 CALLS = 6
 
 
@@ -87,10 +87,10 @@ class TestArms:
         assert by_name["template+search"].mean > by_name["rewrite"].mean
         assert [by_name[arm].repeats[0].evaluations for arm in ("template+search", "rewrite")] == [12, 6]
         folder = tmp_path / "a" / "template-1"
-        evaluations = entries(folder, "evaluation")
-        assert not entries(folder, "asked"), "without a search only defaults are measured"
+        evaluations = rows(folder, "evaluation")
+        assert not rows(folder, "asked"), "without a search only defaults are measured"
         assert len(evaluations) == 3 and all(event.stage.endswith("-trial") for event in evaluations)
-        assert len({event.stage for event in entries(folder, "comparison")}) == 1, "tested once, at the end"
+        assert len({event.stage for event in rows(folder, "comparison")}) == 1, "tested once, at the end"
 
     def test_direct_rewriting_sees_its_times_and_failures_and_builds_on_the_best(self, tmp_path: Path) -> None:
         asked: list[ModelCall] = []
@@ -122,8 +122,7 @@ class TestArms:
         count = len(asked)
         second = run(tmp_path / "a", asked)
         assert len(asked) == count and [arm.mean for arm in first] == [arm.mean for arm in second]
-        whole = run(tmp_path / "b")
-        assert [arm.mean for arm in first] == [arm.mean for arm in whole]
+        assert [arm.mean for arm in first] == [arm.mean for arm in run(tmp_path / "b")]
 
     @pytest.mark.parametrize(
         ("arm", "kind", "ends"),
@@ -143,7 +142,7 @@ class TestArms:
         stages = list(dict.fromkeys(call.stage for call in asked))
         assert stages[:2] == ["round-1", "round-2"] and (len(stages) == 2) == ends
         assert found[0].repeats[0].valid and (not ends or found[0].repeats[0].ended_by == "no model")
-        notes = [event.data for event in entries(tmp_path / "a" / f"{arm}-1", "note") if event.stage == "round-2"]
+        notes = [event.data for event in rows(tmp_path / "a" / f"{arm}-1", "note") if event.stage == "round-2"]
         assert notes[0]["failure"] == kind
 
     def test_all_files_of_requests_are_named_at_once(self, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 import pytest
-from journal_rows import Killed
-from model_runs import LIBRARY, entries, go_on, keys, run, simulation
+from journal_rows import Killed, rows
+from model_runs import LIBRARY, go_on, keys, run
 from scripted_models import branch, explain, plan, template
 
 from tunesmith.cli.view.live import ask_on
@@ -21,7 +21,6 @@ from tunesmith.graph.models.calls import ModelCall, Waiting
 from tunesmith.graph.progress import silent
 from tunesmith.graph.roles.approval import PlanError
 
-__all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
 
 
@@ -44,13 +43,13 @@ def waiting(tmp_path: Path, script: Any = script, **settings: Any) -> Path:
 
 def test_without_a_terminal_every_plan_waits_in_a_file(tmp_path: Path) -> None:
     folder = waiting(tmp_path, rounds=2)
-    assert entries(folder, "asked") == [] and json.loads((folder / "plan-1.json").read_text())["round"] == 1
+    assert rows(folder, "asked") == [] and json.loads((folder / "plan-1.json").read_text())["round"] == 1
     with pytest.raises(Waiting, match=r"plan-2\.json"):
         go_on(folder, script)
-    assert len(entries(folder, "searched")) == 1
+    assert len(rows(folder, "searched")) == 1
     result, models = go_on(folder, script)
     assert result.valid and result.summary["evaluations"] == 12 and len(models.paid) == len(set(models.paid)) == 6
-    assert len(entries(folder, "approved")) == 2
+    assert len(rows(folder, "approved")) == 2
 
 
 def test_an_edited_plan_is_what_is_carried_out_and_explained(tmp_path: Path) -> None:
@@ -72,7 +71,7 @@ def test_two_searches_of_one_template_try_the_seeds_of_both(tmp_path: Path) -> N
     seeds = [{"GROUP": group, "ITEMS": 4, "UNROLL": 1} for group in (64, 4, 16)]
     edit(file, branches=[planned | {"seeds": seeds[:2]}, planned | {"parent": "runs", "seeds": seeds[1:]}])
     resume(folder)
-    assert [event.data["config"] for event in entries(folder, "asked")][:3] == seeds
+    assert [event.data["config"] for event in rows(folder, "asked")][:3] == seeds
 
 
 WRONG_PLANS: list[tuple[dict[str, Any], str]] = [
@@ -128,10 +127,10 @@ def test_killed_around_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         # Killed before anybody could know of the file, the run stops once more; afterwards it does not.
         with pytest.raises(Waiting):
             go_on(folder, script)
-    assert entries(folder, "asked") == []
+    assert rows(folder, "asked") == []
     result, models = go_on(folder, script)
     assert result.valid and len(models.paid) == len(set(models.paid)) == 3
-    assert len(entries(folder, "approved")) == 1 and len(keys(folder)) == len(set(keys(folder))) == 12
+    assert len(rows(folder, "approved")) == 1 and len(keys(folder)) == len(set(keys(folder))) == 12
 
 
 def test_a_terminal_may_quit_and_takes_edits_until_they_make_a_plan(
@@ -145,7 +144,6 @@ def test_a_terminal_may_quit_and_takes_edits_until_they_make_a_plan(
     with pytest.raises(Waiting, match="Stopped before round 1; go on with `tunesmith resume"):
         tune(LIBRARY, run_dir=folder, ask=ask_on(silent), **settings)
     shown.clear()
-    result = resume(folder, ask=ask_on(silent))
-    assert result.summary["evaluations"] == 2 and answers == []
+    assert resume(folder, ask=ask_on(silent)).summary["evaluations"] == 2 and answers == []
     assert json.loads(shown[0])["round"] == 1
     assert len(shown) == 2 and "evaluations: give 1 to 6" in shown[1]

@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 import simulated_pool
-from simulated_pool import SimulatedPool, simulate_device
+from journal_rows import events
+from simulated_pool import SimulatedPool
 
 from tunesmith.actors.judging.judge import CandidateVerdict
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import resume, tune
 from tunesmith.graph.dispatch import BASELINE, DispatchRule, Seen, draw_shapes, fit_rule, for_types, row_sizes
 from tunesmith.graph.journal.events import ShapeCompared
-from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Figures
-from tunesmith.graph.journal.store import Journal
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.taskfile import load_task
 
+pytestmark = pytest.mark.usefixtures("simulation")
 TASK = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
 SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}
 Times = Callable[[Workload], dict[int, float]]
@@ -157,8 +157,7 @@ def test_what_gains_nothing_is_not_told_apart() -> None:
 def test_a_path_has_at_most_two_tests() -> None:
     random = np.random.default_rng(3)
     rule = fit_rule(drawn(24, lambda _: {k: float(random.uniform(0.5, 1.5)) for k in range(5)}), 5)
-    names = dict.fromkeys(range(BASELINE, 5), "kernel")
-    assert max(line.count("    ") for line in rule.lines(names)) <= 2
+    assert max(line.count("    ") for line in rule.lines(dict.fromkeys(range(BASELINE, 5), "kernel"))) <= 2
 
 
 def test_drawn_shapes_lie_in_the_tasks_ranges_and_are_none_of_its_own() -> None:
@@ -185,33 +184,23 @@ def test_every_combination_of_types_gets_its_share_of_the_drawn_shapes() -> None
     assert max(one.sizes["d"] for one in found if one.types["T"] == "float32") > 1010
 
 
-@pytest.fixture(autouse=True)
-def simulated(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    simulate_device(monkeypatch)
-
-
-def shapes_of(run: Path) -> list[ShapeCompared]:
-    with Journal(run, create=False) as journal:
-        return RunLog(journal).events(ShapeCompared)
-
-
 def test_winners_are_measured_on_drawn_shapes_and_the_rule_is_tried_on_half_of_them(tmp_path: Path) -> None:
     """Also for a run that has ended, without a further search; more shapes keep the measured ones."""
     before = tune(TASK, run_dir=tmp_path / "run", **SETTINGS).summary
     assert before.dispatching is not None and before.dispatching.tested == 0
     SimulatedPool.measured.clear()
     resume(tmp_path / "run", dispatch_shapes=4)
-    first = shapes_of(tmp_path / "run")
+    first = events(tmp_path / "run", ShapeCompared)
     summary = resume(tmp_path / "run", dispatch_shapes=6).summary
-    events = shapes_of(tmp_path / "run")
-    assert events[: len(first)] == first and SimulatedPool.measured == []
+    compared = events(tmp_path / "run", ShapeCompared)
+    assert compared[: len(first)] == first and SimulatedPool.measured == []
     assert summary.evaluations == before.evaluations
     found = summary.dispatching
     assert found is not None and (found.fitted, found.tested) == (2 + 3, 3)
     assert [policy.policy for policy in found.policies] == ["rule", "general", "table", "oracle"]
     assert found.policies[-1].worst_regret == 0
-    assert len({event.workload.name for event in events}) == 8
-    assert all(5000 <= event.workload.sizes["n"] <= 16384 for event in events)
+    assert len({event.workload.name for event in compared}) == 8
+    assert all(5000 <= event.workload.sizes["n"] <= 16384 for event in compared)
     dispatch = json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())
     assert dispatch["rule_tried_on"] == 3 and dispatch["policies"][0]["policy"] == "rule"
     # The simulated winner is faster everywhere, and so serves every shape of the sort that was measured.
@@ -235,7 +224,7 @@ def test_what_was_measured_before_an_interruption_is_not_measured_again(
         patch.setattr(SimulatedPool, "compare", interrupted)
         tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=4, **SETTINGS)
     result = resume(tmp_path / "run")
-    names = [event.workload.name for event in shapes_of(tmp_path / "run")]
+    names = [event.workload.name for event in events(tmp_path / "run", ShapeCompared)]
     assert names[:3] == asked and len(names) == len(set(names)) == 6
     assert result.summary.dispatching is not None and result.summary.dispatching.tested == 2
 
@@ -256,7 +245,6 @@ def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
     monkeypatch.setattr(SimulatedPool, "compare", wrong)
     summary = tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=2, **SETTINGS).summary
     found = summary.dispatching
-    assert found is not None
     if baseline_fails:
         assert not found.excluded and found.tested == 0
         assert any("so the shape is left out" in note for note in summary.notes)

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from journal_rows import events
 from simulated_pool import SimulatedPool, changed, seconds, simulate_device
 
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import tune
 from tunesmith.graph.context import COUNTER_SECONDS, BaselineError, Context
-from tunesmith.graph.journal.events import Compared
-from tunesmith.graph.journal.log import RunLog, quantities_of
+from tunesmith.graph.journal.events import Compared, Evaluated
+from tunesmith.graph.journal.log import quantities_of
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError, make_settings
@@ -66,8 +67,8 @@ def run(folder: Path, **settings: Any) -> RunResult:
 def test_the_winner_is_the_least_in_what_was_asked(tmp_path: Path, objective: Any, items: int) -> None:
     summary = run(tmp_path / "run", objective=objective).summary
     assert summary.general is not None and summary.objective == objective
-    with Journal(tmp_path / "run", create=False) as journal:
-        right = [one for one in RunLog(journal).evaluations() if one.failure is None]
+    found = [one.evaluation for one in events(tmp_path / "run", Evaluated)]
+    right = [one for one in found if one.failure is None]
     (row,) = summary.tuned
     assert summary.general.config == min(right, key=lambda one: quantities_of(one, objective)[row.workload]).config
     assert summary.general.config["ITEMS"] == items
@@ -122,8 +123,7 @@ def test_where_finalists_have_no_energy_the_fastest_is_chosen(tmp_path: Path, mo
     summary = run(tmp_path / "run", objective="energy").summary
     (row,) = summary.tuned
     assert summary.energy_ratio is None and row.general is not None and row.best is not None
-    with Journal(tmp_path / "run", create=False) as journal:
-        finalists = [one.config for one in RunLog(journal).events(Compared)[-1].entries]
+    finalists = [one.config for one in events(tmp_path / "run", Compared)[-1].entries]
     assert row.best.config == min(finalists, key=lambda config: seconds(config, row.workload))
     assert row.general.ratio == row.best.ratio < 0.99 * max(seconds(one, row.workload) for one in finalists) / 20e-6
 

@@ -73,7 +73,6 @@ def test_the_code_comes_from_the_cache_and_then_from_the_export_before(
     context: Context, codes: dict[str, Artifact], tmp_path: Path
 ) -> None:
     cache = open_cache()
-    assert cache is not None
     for folder, template in (("general", TEMPLATE), ("baseline", SOURCES.baseline.template)):
         source = specialise(template, template.default_config, WORKLOAD.types)
         cache.put(cache_key(source, "sm_90", "NVRTC of a test"), codes[folder])
@@ -149,5 +148,4 @@ def test_an_exported_kernel_takes_the_time_that_was_reported(tmp_path: Path) -> 
         end.record()
         end.synchronize()
         times.append(cupy.cuda.get_elapsed_time(start, end) * 1e-3)
-    assert row.general is not None
     assert statistics.median(times) == pytest.approx(row.general.seconds, rel=0.1)

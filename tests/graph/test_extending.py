@@ -11,8 +11,9 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from journal_rows import rows
 from langgraph.types import Command
-from model_runs import LIBRARY, RAW, entries, run, simulation
+from model_runs import LIBRARY, RAW, run
 from scripted_models import SOURCE, branch, explain, plan, template
 
 from tunesmith.cli.main import main
@@ -21,7 +22,6 @@ from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.roles import REGISTERED, RoleError, register
 from tunesmith.graph.settings import Placement
 
-__all__ = ["simulation"]
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
 
@@ -159,7 +159,7 @@ class TestReviewer:
 
         result, _ = self.reviewed(tmp_path, script, rounds=1)
         assert result.valid and result.summary["evaluations"] == 12
-        steps = [event.data for event in entries(tmp_path / "run", "step") if event.data["role"] == "reviewer"]
+        steps = [event.data for event in rows(tmp_path / "run", "step") if event.data["role"] == "reviewer"]
         assert [step["goto"] for step in steps] == ["template", "tune"]
 
     def test_a_role_registered_in_one_line(self, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_pool import SimulatedPool, simulate_device
+from simulated_pool import SimulatedPool
 
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import tune
@@ -23,12 +23,8 @@ from tunesmith.graph.run import RunResult, resumed
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.spec.template import config_key
 
+pytestmark = pytest.mark.usefixtures("simulation")
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
-
-
-@pytest.fixture(autouse=True)
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    simulate_device(monkeypatch)
 
 
 def run(tmp_path: Path, constraint: str) -> RunResult:
@@ -80,7 +76,6 @@ def test_a_winner_with_lines_that_never_ran_is_marked_or_out(
     result = tune_whole(TASK, tmp_path / "run", allow_unexecuted=allowed)
     print_summary(result.summary, result.folder)
     blocks = f"T=float32: 1 of 9 blocks, {'line 12' if lines else 'in lines that also ran'}"
-    assert result.summary.general is not None
     if allowed or not lines:
         assert result.summary.general.config == winner
         assert result.summary.examined[0].unexecuted == (blocks,)
@@ -139,8 +134,7 @@ def test_the_best_of_a_shape_is_used_where_it_is_shown_to_be_better(ratio: float
     figures = Figures(seconds=0.9, ratio=0.9, low=0.9, high=0.95, verdict="faster")
     best = {"seconds": ratio, "ratio": ratio, "low": ratio, "high": high, "verdict": "faster"}
     row = row_of("w", general=figures, best=BestHere(template="t", config={"AT": "best"}, **best))
-    found = dispatched(row, general)
-    assert found is not None and found.config == {"AT": used}
+    assert dispatched(row, general).config == {"AT": used}
 
 
 def row_of(workload: str, **fields: Any) -> WorkloadRow:

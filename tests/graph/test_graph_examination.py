@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from journal_rows import rows
-from simulated_pool import SimulatedPool, seconds, simulate_device
+from simulated_pool import SimulatedPool, seconds
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Context
@@ -18,12 +18,8 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Parameter
 
+pytestmark = pytest.mark.usefixtures("simulation")
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
-
-
-@pytest.fixture(autouse=True)
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    simulate_device(monkeypatch)
 
 
 def run(folder: Path, **settings: Any) -> RunResult:
@@ -131,8 +127,7 @@ def test_what_the_time_limit_leaves_no_time_for_is_examined_when_there_is_more(
         names = ", ".join(row["workload"] for row in result.summary["held_out"])
         assert names and without.valid and not without.summary["held_out"]
         assert f"The time limit left no time for the held-out workloads {names}." in without.summary["notes"]
-    again = resume(folder, more=1)
-    assert again.summary["examined"][0]["verdict"] == "accepted" and SimulatedPool.examined
+    assert resume(folder, more=1).summary["examined"][0]["verdict"] == "accepted" and SimulatedPool.examined
 
 
 def test_what_shares_the_defect_of_rejected_configurations_is_not_examined(tmp_path: Path) -> None:
@@ -140,8 +135,7 @@ def test_what_shares_the_defect_of_rejected_configurations_is_not_examined(tmp_p
     SimulatedPool.wrong.extend(one for one in SPACE if one["GROUP"] == group)
     result = run(tmp_path / "run", **EXHAUSTIVE)
     assert result.valid and result.summary["general"]["config"]["GROUP"] != group
-    rejected = [one for one in SimulatedPool.examined if f"GROUP={group}" in one]
-    assert 2 <= len(set(rejected)) <= 4
+    assert 2 <= len({one for one in SimulatedPool.examined if f"GROUP={group}" in one}) <= 4
     assert any(f"it shares GROUP={group}" in one.why for one in result.summary.disqualified)
 
 

@@ -100,7 +100,6 @@ def test_sessions_and_their_time_add_up(tmp_path: Path) -> None:
 def test_everything_appended_survives_a_kill(tmp_path: Path, attempt: int) -> None:
     """Killed at a random moment: whatever `append` returned for is there, in order, and the file goes on working."""
     writer = subprocess.Popen([sys.executable, "-c", WRITER, tmp_path], stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None
     assert writer.stdout.readline().strip() == "0"
     with Journal(tmp_path, create=False, reading=True) as reader:
         assert next(reader.entries(Asked)), "a reader does not disturb the writer"

@@ -31,13 +31,8 @@ from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import config_key
 
+pytestmark = pytest.mark.usefixtures("simulation")
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
-
-
-@pytest.fixture(autouse=True)
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> list[dict[str, Any]]:
-    """Every run here is on a simulated device; gives the list of measured configurations."""
-    return simulate_device(monkeypatch)
 
 
 def run(folder: Path, **settings: Any) -> RunResult:
@@ -251,8 +246,7 @@ def test_a_run_that_measured_nothing_makes_room(
         with pytest.raises(error):
             run(tmp_path / "run", seed=1)
     assert run(tmp_path / "run", seed=2).valid
-    begun = rows(tmp_path / "run", "run")
-    assert [event.data["settings"]["seed"] for event in begun] == [2]
+    assert [event.data["settings"]["seed"] for event in rows(tmp_path / "run", "run")] == [2]
 
 
 def test_a_journal_without_an_entry_makes_room(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_rows import end_after, rows
-from simulated_pool import SimulatedPool, add_templates, simulate_device
+from journal_rows import end_after, events, rows
+from simulated_pool import SimulatedPool, add_templates
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.history import (
@@ -24,7 +24,7 @@ from tunesmith.graph.history import (
     read_prior,
     suggest,
 )
-from tunesmith.graph.journal.events import EarlierResults, RunStarted, TemplateAdded, TemplateVetoed
+from tunesmith.graph.journal.events import EarlierResults, Evaluated, RunStarted, TemplateAdded, TemplateVetoed
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import TemplateResults
 from tunesmith.graph.journal.store import Journal, JournalError
@@ -38,21 +38,15 @@ from tunesmith.kernels.space import Space
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import LaunchGeometry, Parameter, Template
 
+pytestmark = pytest.mark.usefixtures("simulation")
 TASK = str(Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml")
 SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}
-
-
-@pytest.fixture(autouse=True)
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    simulate_device(monkeypatch)
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ResultsStore:
     monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "deep" / "wisdom.sqlite"))
-    found = open_store()
-    assert found is not None
-    return found
+    return open_store()
 
 
 def entry(**changes: Any) -> StoredResult:
@@ -68,20 +62,17 @@ def run(folder: Path, **settings: Any) -> RunResult:
 
 
 def last_suggestions(folder: Path) -> Any:
-    with Journal(folder, create=False) as journal:
-        (found,) = journal.entries(EarlierResults)
-    return found.event.suggestions
+    (found,) = events(folder, EarlierResults)
+    return found.suggestions
 
 
 def test_what_a_run_finds_is_measured_first_by_the_next(store: ResultsStore, tmp_path: Path) -> None:
     first = run(tmp_path / "one")
     kept = store.entries("scale_add")
     assert kept and all(one.ratio < 1 and one.run == "one" for one in kept)
-    assert first.summary.general is not None
     SimulatedPool.measured.clear()
     second = run(tmp_path / "two", seed=5)
     assert SimulatedPool.measured[0] in [one.config for one in kept], "it is measured again, before anything else"
-    assert second.summary.ratio is not None and first.summary.ratio is not None
     assert second.summary.ratio <= first.summary.ratio + 1e-9
 
 
@@ -96,8 +87,7 @@ def test_what_is_finished_again_keeps_its_date(
     store.path.unlink()
     resume(tmp_path / "run")
     assert store.entries() == kept, "as after a kill before anything was kept"
-    with Journal(tmp_path / "run", create=False) as journal:
-        (started,) = [entry.event for entry in journal.entries(RunStarted)]
+    (started,) = events(tmp_path / "run", RunStarted)
     newer = replace(started.device, driver="another")
     monkeypatch.setattr("tunesmith.graph.run.inventory_for", lambda backend: Inventory((newer,), ()))
     resume(tmp_path / "run")
@@ -153,8 +143,7 @@ def test_switched_off_nothing_is_read_or_kept(store: ResultsStore, tmp_path: Pat
     run(tmp_path / "one", wisdom=False)
     assert not store.path.exists() and store.entries() == []
     assert open_store({"TUNESMITH_WISDOM": "off"}) is None
-    at_home = open_store({"XDG_DATA_HOME": str(tmp_path)})
-    assert at_home is not None and at_home.path == tmp_path / "tunesmith" / "wisdom.sqlite"
+    assert open_store({"XDG_DATA_HOME": str(tmp_path)}).path == tmp_path / "tunesmith" / "wisdom.sqlite"
     with pytest.raises(HistoryError, match=r"is a folder; name a file, such as .*/wisdom\.sqlite, or off"):
         open_store({"TUNESMITH_WISDOM": str(tmp_path)})
 
@@ -239,11 +228,9 @@ def test_each_search_gets_the_results_of_its_own_template(tmp_path: Path) -> Non
     settings: dict[str, Any] = {"strategy": "random", "evaluations": 12, "rounds": 2, "seed": 3}
     source = tune(task, run_dir=tmp_path / "source", backend="opencl", **settings).folder
     measured: dict[str, list[dict[str, Any]]] = {}
-    with Journal(source, create=False) as journal:
-        log = RunLog(journal)
-        runs, other = (event.template for event in log.events(TemplateAdded))
-        for one in log.evaluations():
-            measured.setdefault(one.template, []).append(one.config)
+    runs, other = (event.template for event in events(source, TemplateAdded))
+    for one in events(source, Evaluated):
+        measured.setdefault(one.evaluation.template, []).append(one.evaluation.config)
     assert measured.keys() == {runs.id, other.id}
 
     def priors(name: str, *templates: Template) -> list[Any]:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_runs import RAW, entries
+from journal_rows import rows
+from model_runs import RAW
 from scripted_models import SOURCE, Scripted, branch, explain, plan, template
 
 from tunesmith.graph import tune
@@ -44,7 +45,7 @@ def test_bad_answers_are_repaired_and_the_raw_kernel_is_tuned(tmp_path: Path) ->
     assert "refused before compiling" in said[2] and "root:" not in said[2]
     assert "on the workload 5001" in said[3] and "out[5000]" in said[3]
     # What was refused by the guard was never evaluated; the other four answers were, and count.
-    assert len([event for event in entries(tmp_path / "run", "evaluation") if event.stage.endswith("trial")]) == 4
+    assert len([event for event in rows(tmp_path / "run", "evaluation") if event.stage.endswith("trial")]) == 4
     assert result.valid and result.summary["evaluations"] == 10
     assert result.summary["failures"].items() >= {("compile_failed", 1), ("wrong_result", 2)}
     row = result.summary["tuned"][0]

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_rows import Killed, end_after
-from model_runs import ModelPool, entries, go_on, keys, run, simulation
+from journal_rows import Killed, end_after, rows
+from model_runs import ModelPool, go_on, keys, run
 from scripted_models import SOURCE, branch, explain, plan, template
 
 from tunesmith.graph.models.calls import ModelCall
 
-__all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
 
 
@@ -38,7 +37,7 @@ def script(call: ModelCall) -> Any:
 
 
 def asked(folder: Path) -> list[Any]:
-    return [(event.data["template"], event.data["config"]) for event in entries(folder, "asked")]
+    return [(event.data["template"], event.data["config"]) for event in rows(folder, "asked")]
 
 
 @pytest.mark.timeout(600)
@@ -54,9 +53,9 @@ def test_ended_after_any_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(ModelPool, "target_in_flight", ahead)
     settings: dict[str, Any] = {"rounds": 2, "evaluations": 14}
     whole, models = run(tmp_path / "whole", script, **settings)
-    paid, total = models.paid, len(entries(tmp_path / "whole"))
+    paid, total = models.paid, len(rows(tmp_path / "whole"))
     assert len(paid) == len(set(paid)) == 8 and total > 40
-    kinds = {event.kind for event in entries(tmp_path / "whole")}
+    kinds = {event.kind for event in rows(tmp_path / "whole")}
     assert {"plan", "writing", "template", "seeds", "refused_seeds", "templates", "explanation"} <= kinds
     for count in counts:
         if count >= total:
@@ -66,9 +65,9 @@ def test_ended_after_any_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
             end_after(patch, count)
             with pytest.raises(Killed):
                 run(folder, script, **settings)
-        before = entries(folder)
+        before = rows(folder)
         result, models = go_on(folder, script)
-        after = entries(folder)
+        after = rows(folder)
         assert [event.data for event in after[: len(before)]] == [event.data for event in before]
         assert sorted(models.paid) == sorted(set(models.paid)), f"paid twice, ended after entry {count}"
         assert len(keys(folder)) == len(set(keys(folder))) == 14, f"ended after entry {count}"

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from model_runs import LIBRARY, entries, keys, run, simulation
+from journal_rows import rows
+from model_runs import LIBRARY, keys, run
 from scripted_models import DATA, SOURCE, branch, explain, plan, template
 
 from tunesmith.graph.context import Context
@@ -21,7 +22,6 @@ from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
-__all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
 
 
@@ -34,7 +34,7 @@ def marked(mark: str, **fields: Any) -> dict[str, Any]:
 
 
 def first_template(folder: Path) -> str:
-    return Template.model_validate(entries(folder, "template")[0].data["template"]).id
+    return Template.model_validate(rows(folder, "template")[0].data["template"]).id
 
 
 def seed(*values: int) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def test_a_raw_kernel_becomes_a_template_that_is_tuned(tmp_path: Path, simulatio
     assert made["parent"] == "baseline" and made["moves"] == ["several elements a work-item"]
     assert made["id"] == result.summary["general"]["template"] and made["evaluations"] == 12
     assert result.summary["explanations"][0]["lines"] == ["Sixteen elements a work-item are best."]
-    (event,) = entries(tmp_path / "run", "template")
+    (event,) = rows(tmp_path / "run", "template")
     template_file = Template.model_validate(event.data["template"])
     assert template_file.entry == "scale_add" and template_file.device_globals == () and event.data["answers"] == 1
 
@@ -105,12 +105,12 @@ def test_what_does_not_work_goes_back_with_the_reason_and_is_taken_when_it_does(
     # Only the last answer is shown again, with what is wrong with it.
     assert [len(messages) for messages in repairs] == [4, 4]
     assert "WRONG" in repairs[1][-2].content and "DOES_NOT_COMPILE" not in repairs[1][-2].content
-    found = entries(tmp_path / "run", "evaluation")
+    found = rows(tmp_path / "run", "evaluation")
     trials = [event.data["evaluation"] for event in found if event.stage == "round-1-trial"]
     kinds = [trial["outcomes"]["16384"]["kind"] for trial in trials]
     assert kinds == ["compile_failed", "wrong_result", "measured"] and "5001" in trials[2]["outcomes"]
     assert result.summary["evaluations"] == 12
-    (event,) = entries(tmp_path / "run", "template")
+    (event,) = rows(tmp_path / "run", "template")
     assert event.data["answers"] == 3
 
 
@@ -186,7 +186,7 @@ def test_several_templates_of_a_round_are_asked_for_and_repaired_together(tmp_pa
         ["explain"],
     ]
     assert len(result.summary["templates"]) == 2 and result.summary["evaluations"] == 24
-    searched = entries(tmp_path / "run", "searched")[0].data
+    searched = rows(tmp_path / "run", "searched")[0].data
     assert [one["asked"] for one in searched["templates"]] and len(searched["templates"]) == 2
     assert min(one["asked"] for one in searched["templates"]) >= 5, "each has its share"
     assert len(set(keys(tmp_path / "run"))) == len(keys(tmp_path / "run")) == 24
@@ -210,7 +210,7 @@ def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
         assert shown in second.partition("## Templates so far")[2]
     finalists = {
         entry["template"].split("-")[0]
-        for event in entries(tmp_path / "run", "comparison")[-1:]
+        for event in rows(tmp_path / "run", "comparison")[-1:]
         for entry in event.data["entries"]
     }
     assert len(finalists) > 1, "finalists come from all templates"
@@ -228,12 +228,12 @@ def test_a_template_may_be_searched_further_and_its_seeds_come_first(tmp_path: P
     result, models = run(tmp_path / "run", script, rounds=2, evaluations=10)
     assert "round-2.template.template-1" not in models.paid
     asked = {
-        stage: [event.data["config"] for event in entries(tmp_path / "run", "asked") if event.stage == stage]
+        stage: [event.data["config"] for event in rows(tmp_path / "run", "asked") if event.stage == stage]
         for stage in ("round-1", "round-2")
     }
     assert asked["round-1"][0] == {"GROUP": 4, "ITEMS": 64, "UNROLL": 0}
     assert asked["round-2"][0] == {"GROUP": 64, "ITEMS": 4, "UNROLL": 1}
-    (refused,) = entries(tmp_path / "run", "refused_seeds")
+    (refused,) = rows(tmp_path / "run", "refused_seeds")
     assert refused.data["refused"][0]["config"]["GROUP"] == 3 and "not among its" in refused.data["refused"][0]["why"]
     assert result.summary["evaluations"] == 10
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from journal_rows import rows
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.cli.measure import library
 from tunesmith.graph import tune
-from tunesmith.graph.journal.events import Compared
-from tunesmith.graph.journal.store import Journal
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.measure.timing import compare
@@ -64,8 +63,7 @@ def run(task: Task, folder: Path, **settings: Any) -> Any:
 @pytest.mark.parametrize(("which", "names"), [("usual", ("near",)), ("all", ("near", "far")), ("none", ())])
 def test_only_the_last_test_times_them(task: Task, tmp_path: Path, which: str, names: tuple[str, ...]) -> None:
     summary = run(task, tmp_path / "run", opponents=which).summary
-    with Journal(tmp_path / "run", create=False) as journal:
-        stages = [entry.stage for entry in journal.entries(Compared)]
+    stages = [row.stage for row in rows(tmp_path / "run", "comparison")]
     timed = [asked for asked, stage in zip(OpponentPool.asked, stages, strict=True) if stage == "round-2"]
     earlier = [asked for asked, stage in zip(OpponentPool.asked, stages, strict=True) if stage == "round-1"]
     assert timed and set(timed) == {names} and set(earlier) <= {()}

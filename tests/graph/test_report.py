@@ -118,14 +118,12 @@ def test_throttling_is_told(found: Found, monkeypatch: pytest.MonkeyPatch) -> No
 
     cool = RunLog.evaluations
     monkeypatch.setattr(RunLog, "evaluations", lambda self, stage=None: [hot(one) for one in cool(self, stage)])
-    page = render_report(log, summary)
-    assert "throttled (sw_power_cap)" in page
+    assert "throttled (sw_power_cap)" in render_report(log, summary)
 
 
 def test_bars_show_every_kernel_and_which_is_used(found: Found) -> None:
     _, summary, _ = found
     (row,) = summary.tuned
-    assert row.general is not None and row.best is not None and summary.general is not None
     other = row.best.model_copy(update={"config": {**row.best.config, "GROUP": 1}, "ratio": row.best.ratio * 0.9})
     told = Figures(seconds=9e-6, ratio=0.45, low=0.44, high=0.47, verdict="faster")
     opponents = (
@@ -226,7 +224,6 @@ window.onload = () => {{
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on PATH")
 def test_a_browser_shows_it_on_a_phone_and_a_desktop(found: Found, tmp_path: Path) -> None:
-    assert BROWSER is not None
     probe = tmp_path / "probe.html"
     probe.write_text(PROBE.format(page=(found[2] / "report.html").as_uri()), encoding="utf-8")
     done = subprocess.run(

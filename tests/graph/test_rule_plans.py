@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_rows import rows
-from model_runs import RAW, ModelPool, plans_of, run, simulation
+from journal_rows import events, rows
+from model_runs import RAW, ModelPool, plans_of, run
 from simulated_pool import add_templates, add_workload, changed
 
 from tunesmith.graph import resume
-from tunesmith.graph.journal.events import Noted, TemplateAdded
+from tunesmith.graph.journal.events import Evaluated, Noted, TemplateAdded
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Waiting
@@ -26,7 +26,6 @@ from tunesmith.kernels.rewrite.passes.launch import BLOCK_SIZE
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Subject, insert
 from tunesmith.kernels.spec.template import Parameter, config_key
 
-__all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
 EVERYTHING = ("16384", "5000", "777")
@@ -145,17 +144,14 @@ def test_later_rounds_go_by_the_plan_as_a_person_changed_it(wide: Path, folder: 
 def test_every_template_is_searched_before_a_run_is_exhausted(task: Path, folder: Path) -> None:
     add_templates(task, "second")
     result = tuned(task, folder, evaluations=200, rounds=4)
-    parents = [one.branches[0].parent.split("-")[0] for one in plans_of(folder)]
-    assert parents[:2] == ["runs", "second"]
+    assert [one.branches[0].parent.split("-")[0] for one in plans_of(folder)][:2] == ["runs", "second"]
     assert result.summary.ended_by == "exhausted" and result.summary.evaluations == 2 * 28
 
 
 def test_a_search_of_one_workload_exhausts_nothing(wide: Path, folder: Path) -> None:
     """What was measured on one workload alone can never be the general configuration."""
-    result = tuned(wide, folder, evaluations=90, rounds=9)
-    assert result.summary.ended_by in ("exhausted", "rounds")
-    with Journal(folder, create=False) as journal:
-        found = RunLog(journal).evaluations()
+    assert tuned(wide, folder, evaluations=90, rounds=9).summary.ended_by in ("exhausted", "rounds")
+    found = [one.evaluation for one in events(folder, Evaluated)]
     for name in EVERYTHING:
         measured = {str(one.config) for one in found if name in one.outcomes}
         assert len(measured) >= 21, "all that compiles, on every workload"
@@ -212,10 +208,8 @@ def test_rules_that_break_a_kernel_are_withdrawn(
     monkeypatch.setattr(template, "RULES", rules)
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
     result, _ = run(folder, None, task=RAW, evaluations=8, rounds=1)
-    with Journal(folder, create=False, reading=True) as journal:
-        log = RunLog(journal)
-        [searched] = [one.template for one in log.events(TemplateAdded)]
-        notes = " ".join(one.sentence for one in log.events(Noted, "round-1"))
+    [searched] = [one.template for one in events(folder, TemplateAdded)]
+    notes = " ".join(one.sentence for one in events(folder, Noted, "round-1"))
     assert {one.name for one in searched.parameters} == left
     for name in withdrawn:
         assert f"The rule {name} is withdrawn" in notes

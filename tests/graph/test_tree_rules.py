@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_runs import RAW, ModelPool, code, entries, plans_of, run, simulation
+from journal_rows import events, rows
+from model_runs import RAW, ModelPool, code, plans_of, run
 from scripted_models import SOURCE, branch, plan, rewrite, template
 from simulated_pool import changed
 
 from tunesmith.graph.journal.events import TemplateAdded
 from tunesmith.graph.journal.log import FailedBranch, Node, Tree
-from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import ModelCall, ModelFailed
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.roles.planner import branch_problems, options_of
@@ -22,7 +22,6 @@ from tunesmith.kernels.outcome import Evaluation, Measured, WrongResult
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Parameter, Template
 
-__all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
 WRONG = WrongResult("mismatch", "out", "it is wrong on fresh contents")
 
@@ -33,9 +32,7 @@ def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path) -> None:
     assert all(".template." in name for name in models.paid), "none is for a plan or an explanation"
     first, second, third = plans_of(tmp_path / "run")
     assert [(one.kind, one.parent) for one in first.branches] == [("template", "baseline"), ("rewrite", "baseline")]
-    with Journal(tmp_path / "run", create=False) as journal:
-        added = [entry.event for entry in journal.entries(TemplateAdded)]
-    whole = next(event for event in added if event.made_by == "rewrite")
+    whole = next(event for event in events(tmp_path / "run", TemplateAdded) if event.made_by == "rewrite")
     assert not whole.template.has_choices
     # The best template is searched further without a call; the rewrite that came near it gets parameters.
     assert second.branches[0].kind == "search"
@@ -60,7 +57,7 @@ def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path) -> N
     result, _ = run(tmp_path / "run", only_rewrites, rounds=1, planner="rules", repairs=0)
     assert result.summary["evaluations"] == 2, "the template that failed, and the rewrite"
     assert result.valid and result.summary["general"]["config"] == {}
-    (given_up,) = entries(tmp_path / "run", "given_up")
+    (given_up,) = rows(tmp_path / "run", "given_up")
     assert given_up.data["made_by"] == "template"
 
 
@@ -142,9 +139,7 @@ def test_an_answer_that_the_run_has_already_is_a_call_without_gain(tmp_path: Pat
         return rewrite("LIKE 16 16 0") if call.schema is RewriteAnswer else template()
 
     run(tmp_path / "run", script, rounds=4, evaluations=40, planner="rules")
-    with Journal(tmp_path / "run", create=False) as journal:
-        added = [entry.event.made_by for entry in journal.entries(TemplateAdded)]
-    assert added == ["template", "rewrite"]
+    assert [event.made_by for event in events(tmp_path / "run", TemplateAdded)] == ["template", "rewrite"]
     exposed = [one for later in plans_of(tmp_path / "run") for one in later.branches if one.kind == "expose"]
     assert len({one.parent for one in exposed}) == len(exposed), "the same question is not asked twice"
 
@@ -183,8 +178,7 @@ def test_the_kinds_that_the_tree_allows_take_turns() -> None:
     later = options_of(Tree((first, whole, wider), (failed,)))
     assert [one.kind for one in later] == ["rewrite", "template", "extend"], "the kernel is not exposed again"
     assert later[2].parent == wider.id
-    unanswered = failure("baseline", "rewrite", 0)
-    assert [one.kind for one in options_of(Tree((first, whole), (unanswered,)))] == kinds
+    assert [one.kind for one in options_of(Tree((first, whole), (failure("baseline", "rewrite", 0),)))] == kinds
 
 
 def searched(sizes: dict[str, tuple[Any, ...]], best: dict[str, Any], *others: tuple[float, dict[str, Any]]) -> Node:

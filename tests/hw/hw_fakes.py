@@ -98,8 +98,7 @@ class FakeDriver:
         return OK, 140 * 2**30
 
     def cuDeviceGetAttribute(self, key: str, device: int) -> tuple[FakeResult, int]:
-        name = key.removeprefix("CU_DEVICE_ATTRIBUTE_")
-        return OK, (H200_ATTRIBUTES | self.devices[device][2])[name]
+        return OK, (H200_ATTRIBUTES | self.devices[device][2])[key.removeprefix("CU_DEVICE_ATTRIBUTE_")]
 
 
 class FakeNvmlError(Exception):

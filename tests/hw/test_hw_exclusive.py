@@ -49,7 +49,6 @@ def another(folder: Path, temporary: Path) -> Iterator[tuple[subprocess.Popen[st
     command = [sys.executable, "-c", HOLDER, str(folder)]
     environment = os.environ | {"TMPDIR": str(temporary)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as one:
-        assert one.stdout is not None
         try:
             yield one, one.stdout.readline().strip()
         finally:

@@ -27,8 +27,7 @@ def machine(count=1, visible=None, mig=None, **overrides):
     """NVML with `count` GPUs, and CUDA which sees those at the indices `visible`, in that order."""
     gpus = [FakeGpu(f"GPU-{UUIDS[n]}", LONG_PCI[n], mig=mig, name=f"NVIDIA H20{n}") for n in range(count)]
     shown = range(count) if visible is None else visible
-    driver = FakeDriver([(UUIDS[n], PCI[n], overrides) for n in shown])
-    return driver, FakeNvml(gpus)
+    return FakeDriver([(UUIDS[n], PCI[n], overrides) for n in shown]), FakeNvml(gpus)
 
 
 def see(driver, nvml, **environ):

@@ -51,8 +51,7 @@ def test_an_elementwise_kernel_is_memory_bound_and_below_its_roofs(opened, roofs
     count = 3 + opened[0].cold_bytes // (8 * COUNT)
     taken = seconds(opened, "scale", SCALE, count, COUNT // 256, 256, 4 * COUNT, 4 * COUNT, np.float32(0.5))[3]
     assert roofs.bound(8 * COUNT, COUNT, "float32") == "memory"
-    floor = roofs.floor_seconds(8 * COUNT, COUNT, "float32")
-    assert floor is not None and floor <= 1.05 * taken
+    assert roofs.floor_seconds(8 * COUNT, COUNT, "float32") <= 1.05 * taken
     kept, reasons = roofs.without_beaten([Timed("scale", taken, 8 * COUNT, COUNT, "float32")])
     assert kept == roofs and not reasons
 

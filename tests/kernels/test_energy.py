@@ -43,12 +43,10 @@ def test_launches_are_counted_from_move_to_move() -> None:
     """Two launches a second, one of which ends at 0.5; the window is from 1.0 to 3.0, in which four end."""
     moves = [Move(1.0, 10.0, 0.01), Move(2.0, 30.0, 0.01), Move(3.0, 50.0, 0.03)]
     found = energy_between(moves, [(0.0, 0), (2.5, 5), (4.0, 8)])
-    assert found is not None
     assert (found.joules, found.seconds, found.launches) == (pytest.approx(10.0), 2.0, 4)
     assert found.error == pytest.approx(0.02)
     # Work that stood still for a while costs its idle energy, and no launch is counted for it.
-    idle = energy_between(moves, [(0.0, 0), (1.0, 2), (2.9, 2), (3.0, 4)])
-    assert idle is not None and idle.joules == pytest.approx(20.0)
+    assert energy_between(moves, [(0.0, 0), (1.0, 2), (2.9, 2), (3.0, 4)]).joules == pytest.approx(20.0)
 
 
 def test_without_launches_there_is_no_energy() -> None:

@@ -65,8 +65,7 @@ def test_lines_are_ranked_by_their_instructions_and_the_loops_around_them(nvrtc:
     assert first.line == 6 and first.depth == 2 and first.instructions > 10
     assert [one.depth for one in profile.lines if one.line == 7] == [1]
     assert all(one.depth == 0 for one in profile.lines if one.line == 9)
-    shown = hot_lines(LOOPS, profile)
-    assert shown[0] == f"6: {first.instructions} in 2 loops: sum += sinf(x[i]) / x[j];"
+    assert hot_lines(LOOPS, profile)[0] == f"6: {first.instructions} in 2 loops: sum += sinf(x[i]) / x[j];"
 
 
 CSV = """==PROF== Connected to process 77 (/usr/bin/python3.11)

@@ -12,16 +12,8 @@ from compiling import write_task
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.check.plan import (
-    MAX_BYTES,
-    MAX_ELEMENTS_PER_BYTE,
-    MAX_FLOPS,
-    MAX_NEIGHBOUR_BYTES,
-    extents,
-    plan,
-    reaching_steps,
-    small_workload,
-)
+from tunesmith.kernels.check import plan as planning
+from tunesmith.kernels.check.plan import extents, plan, reaching_steps, small_workload
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Task, Workload
@@ -105,20 +97,22 @@ def require_bounds(task: Task, limits: DeviceLimits, source: str) -> int:
     steps += reaching_steps(task, limits, own[-1], [own[-1].types], 6, tried=True)
     long = extents(task, own)
     smallest = min(own, key=lambda one: array_bytes(task, one))
-    most_bytes = max(MAX_BYTES[limits.kind], array_bytes(task, smallest))
-    most_flops = max(MAX_FLOPS[limits.kind], task.flops_of(smallest))
+    most_elements = planning.MAX_ELEMENTS_PER_BYTE * planning.MAX_BYTES[limits.kind]
+    most_bytes = max(planning.MAX_BYTES[limits.kind], array_bytes(task, smallest))
+    most_flops = max(planning.MAX_FLOPS[limits.kind], task.flops_of(smallest))
+    near_bytes = planning.MAX_NEIGHBOUR_BYTES[limits.kind]
     for step in steps:
         workload = step.workload
         assert task.allows(workload), step.name
         near = workload.name.endswith("(near)")
-        assert array_bytes(task, workload) <= (MAX_NEIGHBOUR_BYTES[limits.kind] if near else most_bytes), step.name
+        assert array_bytes(task, workload) <= (near_bytes if near else most_bytes), step.name
         assert near or task.flops_of(workload) <= most_flops, step.name
         for name, size in workload.sizes.items():
             usual = {one.sizes[name] for one in own}
             beside = {value for one in usual for value in (one, one // 2, one - 1, one + 1, 2 * one) if value >= 1}
             related = any(name in parse(text).names for text in task.requires)
             assert name in long or related or size in beside, f"{step.name}: {name} is no extent"
-            assert 1 <= size <= max(MAX_ELEMENTS_PER_BYTE * MAX_BYTES[limits.kind], max(usual) + 3), step.name
+            assert 1 <= size <= max(most_elements, max(usual) + 3), step.name
     return len(steps)
 
 
@@ -132,11 +126,20 @@ def test_steps_for_each_template_of_a_task_keep_to_the_bounds(path: Path, limits
         assert require_bounds(task, limits, source) > 100
 
 
-@pytest.mark.parametrize(("name", "variant"), [(name, at % 3) for at, name in enumerate(FILES)])
-def test_steps_for_any_task_file_keep_to_the_bounds(name: str, variant: int, tmp_path: Path) -> None:
+# Each file on one kind of device, by turns; with the slow tests on both.
+CASES = [
+    pytest.param(name, at % 3, limits, id=f"{name} {limits.kind}", marks=[] if at % 2 == place else pytest.mark.slow)
+    for at, name in enumerate(FILES)
+    for place, limits in enumerate((GPU, CPU))
+]
+
+
+@pytest.mark.parametrize(("name", "variant", "limits"), CASES)
+def test_steps_for_any_task_file_keep_to_the_bounds(
+    name: str, variant: int, limits: DeviceLimits, tmp_path: Path
+) -> None:
     task = made(name, variant, tmp_path)
     assert set(task.workloads[0].sizes) - extents(task, task.workloads) == FILES[name][-1]
-    for limits in (GPU, CPU):
-        assert require_bounds(task, limits, SOURCES[variant])
+    assert require_bounds(task, limits, SOURCES[variant])
     small = small_workload(task, task.workloads)
     assert task.allows(small) and array_bytes(task, small) <= array_bytes(task, task.workloads[0])

@@ -81,8 +81,7 @@ def test_a_task_whose_arrays_are_only_written_has_data(tmp_path: Path, device: A
     task = task.model_copy(update={"arguments": arguments})
     opened = open_device(device.limits, device.index)
     for seed in range(4):
-        data = WorkloadData(opened, task, task.workloads[0], seed=seed, max_bytes=1 << 24)
-        assert len(data.variants) == 2
+        assert len(WorkloadData(opened, task, task.workloads[0], seed=seed, max_bytes=1 << 24).variants) == 2
 
 
 class TestOriginal:
@@ -91,8 +90,7 @@ class TestOriginal:
         opened = open_device(device.limits, device.index)
         data = WorkloadData(opened, task, task.workloads[1], seed=3, max_bytes=1 << 24)
         [x, y] = [opened.array(data.view(place, 0), "float32") for place in data.places[:2]]
-        expected = data.expected_of(0)["out"]
-        assert np.array_equal(expected, (np.float32(2) * x + y).astype(np.float64))
+        assert np.array_equal(data.expected_of(0)["out"], (np.float32(2) * x + y).astype(np.float64))
 
     def test_a_verdict_says_what_it_is_worth(self, tmp_path: Path) -> None:
         task = scale_add(tmp_path, "", 'reference = "baseline"')

@@ -92,8 +92,7 @@ def test_where_something_is_found_each_goes_alone(tmp_path: Path, monkeypatch: p
     script = f'grep -q "{name}" "$job" && echo "========= Oh" && exit {ERROR_EXIT_CODE}; printf 1 > "$done"'
     pretend(tmp_path, monkeypatch, script)
     monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
-    found = sanitize(SUSPECTS, TASK, LIMITS, 0, 0)
-    assert [one != "" for one in found] == [True, False]
+    assert [one != "" for one in sanitize(SUSPECTS, TASK, LIMITS, 0, 0)] == [True, False]
 
 
 def test_once_a_tool_has_found_an_error_no_other_runs_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,8 @@ import numpy as np
 import pytest
 
 from tunesmith.hw.telemetry import NoTelemetry, Telemetry, harmful
-from tunesmith.kernels.measure.timing import (
-    BLOCK_ROUNDS,
-    MAX_ROUNDS_FACTOR,
-    MIN_BLOCKS,
-    Precision,
-    compare,
-    interleaved,
-    sample_until,
-)
+from tunesmith.kernels.measure import timing as measuring
+from tunesmith.kernels.measure.timing import Precision, compare, interleaved, sample_until
 
 
 def noisy(rng: np.random.Generator, noise: float, drift: list[float], seconds: float = 1.0) -> Callable[[], float]:
@@ -68,9 +61,9 @@ def test_a_comparison_ends_at_its_target_and_goes_on_for_it() -> None:
     quiet = interleaved([kernel(rng, 1e-4, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9, target=0.005)
     loud = interleaved([kernel(rng, 0.2, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9, target=0.005)
     plain = interleaved([kernel(rng, 0.2, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9)
-    assert quiet[0].shape == (MIN_BLOCKS, BLOCK_ROUNDS)
-    assert len(loud[0]) == math.ceil(40 * MAX_ROUNDS_FACTOR / BLOCK_ROUNDS)
-    assert len(plain[0]) == math.ceil(40 / BLOCK_ROUNDS)
+    assert quiet[0].shape == (measuring.MIN_BLOCKS, measuring.BLOCK_ROUNDS)
+    assert len(loud[0]) == math.ceil(40 * measuring.MAX_ROUNDS_FACTOR / measuring.BLOCK_ROUNDS)
+    assert len(plain[0]) == math.ceil(40 / measuring.BLOCK_ROUNDS)
 
 
 def test_a_comparison_ends_with_its_budget_after_three_blocks() -> None:
@@ -93,8 +86,7 @@ def test_every_block_loads_each_kernel_once_and_orders_vary() -> None:
 
     samples = interleaved([partial(load, at) for at in range(3)], rounds=30, seed=0, budget_seconds=1e9)
     assert [sorted(loads[at : at + 3]) for at in range(0, len(loads), 3)] == [[0, 1, 2]] * len(samples[0])
-    turns = {tuple(order[at : at + 3]) for at in range(0, len(order), 3)}
-    assert len(turns) == 6
+    assert len({tuple(order[at : at + 3]) for at in range(0, len(order), 3)}) == 6
 
 
 def test_a_clear_loser_is_dropped_and_says_so() -> None:

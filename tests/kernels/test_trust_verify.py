@@ -13,30 +13,12 @@ import pytest
 from tunesmith.actors.judging.judge import _source_with_parameters
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.check import plan as planning
+from tunesmith.kernels.check import verify as verifying
 from tunesmith.kernels.check.compare import Deviation
-from tunesmith.kernels.check.plan import (
-    LADDER,
-    MAX_BYTES,
-    MAX_COVERAGE_STEPS,
-    MAX_NEIGHBOUR_BYTES,
-    MAX_NEIGHBOUR_STEPS,
-    SECOND_SEED,
-    Shapes,
-    Step,
-    derived_steps,
-    plan,
-    reaching_steps,
-)
+from tunesmith.kernels.check.plan import Shapes, Step, derived_steps, plan, reaching_steps
 from tunesmith.kernels.check.source_sizes import source_integers
-from tunesmith.kernels.check.verify import (
-    ACCURACY_ELEMENTS,
-    ACCURACY_FREE,
-    Passed,
-    allowed_errors,
-    growth,
-    infeasible_on,
-    less_accurate,
-)
+from tunesmith.kernels.check.verify import Passed, allowed_errors, growth, infeasible_on, less_accurate
 from tunesmith.kernels.launch.contents import EDGE_SHARE, KINDS, RANDOM_BLOCK, WHOLE, Contents, draw, kinds_of, spread
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Fill, Special, Task
@@ -53,7 +35,7 @@ def test_the_plan_has_all_workloads_distributions_and_two_seeds(limits: DeviceLi
     own = {one.name for one in task.workloads if limits.kind in one.devices}
     assert {one.workload.name for one in steps if not one.derived} == own
     assert {one.contents.kind for one in steps} == set(KINDS)
-    assert {one.contents.seed for one in steps} == {3, 3 + SECOND_SEED}
+    assert {one.contents.seed for one in steps} == {3, 3 + planning.SECOND_SEED}
     small = plan(task, limits, seed=3, largest_bytes=0)
     assert len({one.workload.name for one in small if not one.derived}) == 1
 
@@ -62,7 +44,7 @@ def test_the_first_steps_of_a_look_at_what_did_not_run_are_of_all_sizes() -> Non
     task = load_task("silu_and_mul")
     workload = task.workloads[0]
     steps = reaching_steps(task, GPU, workload, [workload.types], seed=0, tried=False)
-    assert 8 < len(steps) <= MAX_COVERAGE_STEPS + MAX_NEIGHBOUR_STEPS
+    assert 8 < len(steps) <= planning.MAX_COVERAGE_STEPS + planning.MAX_NEIGHBOUR_STEPS
     assert all(one.derived and one.workload.types == workload.types for one in steps)
     first = [math.prod(one.workload.sizes.values()) for one in steps[:8]]
     assert min(first) < 100 and max(first) > 1e5 and sum(1e3 < size < 1e5 for size in first) > 1
@@ -82,11 +64,11 @@ def test_a_look_at_what_did_not_run_makes_each_size_as_long_as_the_memory_budget
             assert {one[size] % 16 for one in mine if one[size] >= 1536} == {0, 1}
     near = [one.workload for one in steps if one.workload.name.endswith("(near)")]
     moved = [task.bytes_of(one.workload) for one in steps if one.workload not in near]
-    assert max(moved) <= 2 * MAX_BYTES["gpu"]
+    assert max(moved) <= 2 * planning.MAX_BYTES["gpu"]
     # Large arrays whose rows no vector divides, too, in both types.
     for types in both:
         large = [one for one in near if one.types == types and one.sizes["d"] % 2 and one.sizes["n"] > 1000]
-        assert large and max(map(task.bytes_of, large)) <= 2 * MAX_NEIGHBOUR_BYTES["gpu"]
+        assert large and max(map(task.bytes_of, large)) <= 2 * planning.MAX_NEIGHBOUR_BYTES["gpu"]
 
 
 def derived(name: str, limits: DeviceLimits = GPU) -> tuple[Task, list[tuple[dict[str, int], str, str, bool]]]:
@@ -104,13 +86,13 @@ def test_each_size_and_each_kind_comes_with_each_type(name: str) -> None:
     types = {workload.types["T"] for workload in task.workloads}
     for size in task.size_names:
         together = {(sizes[size], dtype) for sizes, dtype, _, _ in found}
-        assert together >= {(one, dtype) for of_class in LADDER for one in of_class for dtype in types}
+        assert together >= {(one, dtype) for of_class in planning.LADDER for one in of_class for dtype in types}
     assert {(kind, dtype) for _, dtype, kind, _ in found} >= {(kind, one) for kind in kinds_of(task) for one in types}
 
 
 def test_each_class_of_a_size_comes_with_each_kind_and_each_value_of_a_scalar() -> None:
     task, found = derived("fused_add_rmsnorm")
-    for of_class, size in itertools.product(LADDER, ("n", "d")):
+    for of_class, size in itertools.product(planning.LADDER, ("n", "d")):
         together = {kind for sizes, _, kind, _ in found if sizes[size] in of_class}
         # Where two long sizes meet, one gives way to the memory budget.
         assert len(together) >= 0.8 * len(kinds_of(task)), (size, of_class)
@@ -137,8 +119,7 @@ def test_a_launch_of_nothing_is_no_traceback_but_a_reason() -> None:
     launch = plain.launch.model_copy(update={"block": ("min(1024, d // 8)",)})
     template = plain.model_copy(update={"launch": launch})
     workload = task.workloads[0].model_copy(update={"sizes": {"n": 3, "d": 7}, "name": "3x7"})
-    found = infeasible_on(template, {}, workload, GPU)
-    assert found is not None and "the launch of 3x7 is empty" in found.detail
+    assert "the launch of 3x7 is empty" in infeasible_on(template, {}, workload, GPU).detail
 
 
 @pytest.mark.parametrize(
@@ -292,13 +273,13 @@ def test_a_task_of_integers_has_kinds_of_contents() -> None:
 @pytest.mark.parametrize(
     ("rms", "baseline", "elements", "longer", "accepted"),
     [
-        (0.39, 0.2, ACCURACY_ELEMENTS, 1, True),
-        (0.41, 0.2, ACCURACY_ELEMENTS, 1, False),
-        (0.24, 0.001, ACCURACY_ELEMENTS, 1, True),
+        (0.39, 0.2, verifying.ACCURACY_ELEMENTS, 1, True),
+        (0.41, 0.2, verifying.ACCURACY_ELEMENTS, 1, False),
+        (0.24, 0.001, verifying.ACCURACY_ELEMENTS, 1, True),
         (0.41, 0.2, 3, 1, True),
         # A sum in order of 32768 float32 squares has a quarter of a tolerance that is meant for 14336.
-        (0.5, 0.004, ACCURACY_ELEMENTS, 1, False),
-        (0.5, 0.004, ACCURACY_ELEMENTS, 3, True),
+        (0.5, 0.004, verifying.ACCURACY_ELEMENTS, 1, False),
+        (0.5, 0.004, verifying.ACCURACY_ELEMENTS, 3, True),
     ],
 )
 def test_less_accurate_is_judged_by_the_baseline_above_a_share_that_grows_with_sums(
@@ -309,8 +290,7 @@ def test_less_accurate_is_judged_by_the_baseline_above_a_share_that_grows_with_s
     grown = growth(task, task.workloads[0].model_copy(update={"sizes": {"n": 1, "d": longer * longest}}))
     assert grown == longer and growth(task, task.workloads[0]) == 1
     found, standard = {"out": Deviation(0.9, rms)}, {"out": Deviation(0.4, baseline)}
-    wrong = less_accurate(found, standard, {"out": elements}, grown * ACCURACY_FREE)
-    assert (wrong is None) == accepted
+    assert (less_accurate(found, standard, {"out": elements}, grown * verifying.ACCURACY_FREE) is None) == accepted
 
 
 @pytest.mark.parametrize("dtype", [one.name for one in DTYPES.values() if one.is_float])

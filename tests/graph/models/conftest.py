@@ -49,7 +49,6 @@ def open_run(tmp_path: Path) -> Iterator[Callable[..., Opened]]:
 
             models = open_models(settings, journal, tmp_path / folder, listen, seconds_left)
             opened = time.monotonic()
-            assert models is not None
             return Opened(tmp_path / folder, journal, models, settings, said)
 
         yield make

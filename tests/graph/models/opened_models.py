@@ -26,8 +26,7 @@ class Move(BaseModel, extra="forbid"):
 
 
 def call(name: str = "moves", text: str = "What next?", stage: str = "round-1", role: str = "plan") -> ModelCall:
-    messages = (Message("system", "You tune kernels."), Message("user", text))
-    return ModelCall(role, stage, name, messages, Move)
+    return ModelCall(role, stage, name, (Message("system", "You tune kernels."), Message("user", text)), Move)
 
 
 def kinds(answers: list[Reply | ModelFailed]) -> list[str]:

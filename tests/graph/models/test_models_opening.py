@@ -68,8 +68,7 @@ def test_the_user_is_told_where_sources_go(values: dict[str, Any], said: str | N
 
 def test_a_server_that_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
-    told = destination(made(model="q", base_url="http://localhost:11434/v1"))
-    assert str(told).endswith("without a key")
+    assert str(destination(made(model="q", base_url="http://localhost:11434/v1"))).endswith("without a key")
     with pytest.raises(TunesmithError, match="OPENAI_API_KEY has no key"):
         check_models(made(model="gpt-5"))
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from fake_openai import HANG, FakeOpenAI, answer, serve, status
-from model_runs import LIBRARY, RAW, entries, simulation
+from journal_rows import rows
+from model_runs import LIBRARY, RAW
 from opened_models import KEY
 from scripted_models import explain, plan, template
 
@@ -23,7 +24,6 @@ from tunesmith.graph import resume, tune
 from tunesmith.graph.models.calls import Waiting
 from tunesmith.hw.errors import TunesmithError
 
-__all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
 OPTIONS: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2, "seed": 5}
 ARGUMENTS = tuple(text for name, value in OPTIONS.items() for text in (f"--{name}", value))
@@ -35,7 +35,7 @@ def answers(server: FakeOpenAI) -> None:
 
 
 def ends(folder: Path) -> dict[str, str]:
-    return {event.data["custom_id"]: event.data["status"] for event in entries(folder, "model_call")}
+    return {event.data["custom_id"]: event.data["status"] for event in rows(folder, "model_call")}
 
 
 def test_from_the_command_line_to_the_report(here: Any, server: FakeOpenAI, tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_waiting_on_the_command_line(here: Any, server: FakeOpenAI, tmp_path: Pa
     done = here("tune", RAW, *ARGUMENTS, "--model", f"batch:{air}", "--run-dir", folder, "--json")
     shown = json.loads(done.stdout)
     assert done.returncode == EXIT_WAITING and "requests.jsonl" in shown["waiting"] and shown["run_dir"] == str(folder)
-    before = len(entries(folder, "evaluation"))
+    before = len(rows(folder, "evaluation"))
     done = here("resume", folder)
-    assert done.returncode == EXIT_WAITING and len(entries(folder, "evaluation")) == before
+    assert done.returncode == EXIT_WAITING and len(rows(folder, "evaluation")) == before
     assert done.stdout == "" and f"tunesmith resume {folder}" in done.stderr.splitlines()[-1]
     assert str(air / "requests.jsonl") in done.stderr and str(air / "answers.jsonl") in done.stderr
     (air / "answers.jsonl").write_text('{"custom_id": "round-1.pl')

@@ -119,8 +119,7 @@ class DeviceContract:
         return buffer
 
     def ints(self, opened: Device, buffer: Any, count: int) -> list[int]:
-        values: list[int] = opened.read(buffer)[: 4 * count].view(np.int32).tolist()
-        return values
+        return opened.read(buffer)[: 4 * count].view(np.int32).tolist()
 
     def adding(self, opened: Device, compiler: Compiler, backend: BackendName) -> Any:
         return opened.load(compiled(compiler, backend, SOURCES[backend]["add"], "add"))

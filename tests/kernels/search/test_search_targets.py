@@ -96,14 +96,12 @@ def searched(seed: int, count: int, *, told: str) -> float:
     strategy = SurrogateSearch(SPACE, seed=seed)
     for _ in range(count):
         config = strategy.ask()
-        assert config is not None
         seen = value(config)
         if strategy.best is not None and seen > 1.2 * strategy.best[1] and told != "full":
             bound = 1.2 * strategy.best[1]
             strategy.tell(config, Observation(bound, dropped=told == "dropped"))
         else:
             strategy.tell(config, Observation(seen))
-    assert strategy.best is not None
     return math.log(strategy.best[1])
 
 

@@ -1,0 +1,15 @@
+"""The simulated device on which most runs here are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from model_runs import ModelPool
+from simulated_pool import simulate_device
+
+
+@pytest.fixture
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> list[dict[str, Any]]:
+    """Every run is on a simulated device; gives the list of measured configurations."""
+    return simulate_device(monkeypatch, ModelPool)
