@@ -231,7 +231,7 @@ def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
     "parameter samples" where it shares its name with another); then the compiler's figures, wall-clock seconds of the
     evaluation, and why it failed. Rows with the outcome "compared" come last: ratio is the finalist's time over the
     baseline's, both timed in turn, with its 99 % interval and verdict; seconds is the baseline's median times the
-    ratio. Raises `JournalError`, and `OutputError` where `out` must not be written."""
+    ratio. Raises `JournalError`, and `TunesmithError` where `out` must not be written."""
     with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
         _ = log.started  # a table is of a run, which has a beginning

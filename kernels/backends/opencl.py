@@ -67,13 +67,9 @@ _PROCESSORS = (
 )
 
 
-class OpenclUnavailable(TunesmithError):
-    """pyopencl or an OpenCL driver is missing, or the embedded one cannot compile for this processor."""
-
-
 def name_processor(device: Any) -> bool:
     """Gives a PoCL CPU `device` (pyopencl) a processor name its compiler knows; True where that was needed. Raises
-    `OpenclUnavailable`.
+    `TunesmithError`.
 
     Memory is looked at through /proc/self/mem, where an address that is not mapped is an error and not a crash; the
     name is written only where the allocation that holds the other has room for it.
@@ -113,7 +109,7 @@ def _processor_name() -> bytes:
     for name, needed in _PROCESSORS:
         if flags >= needed:
             return name
-    raise OpenclUnavailable(
+    raise TunesmithError(
         "The embedded OpenCL (PoCL) does not know this processor and cannot compile for it: install "
         "an OpenCL driver for it, or use a machine with a GPU."
     )
@@ -141,15 +137,15 @@ def open_device(index: int) -> Any:
     try:
         import pyopencl
     except ImportError as error:
-        raise OpenclUnavailable(
+        raise TunesmithError(
             "OpenCL is not available here: the package pyopencl is missing; install it with "
             "`pip install 'tunesmith[opencl]'`."
         ) from error
     listed = read_devices(pyopencl)
     if isinstance(listed, Unavailable):
-        raise OpenclUnavailable(listed.reason)
+        raise TunesmithError(listed.reason)
     if not 0 <= index < len(listed.devices):
-        raise OpenclUnavailable(
+        raise TunesmithError(
             f"There is no OpenCL device {index}; there are {len(listed.devices)}: see `tunesmith devices`."
         )
     # Listing leaves out devices that are neither CPU nor GPU, and platforms that fail: numbers in the driver differ.

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from tunesmith.kernels.search.base import Observation, Prior, SearchError, Strategy
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.search.base import Observation, Prior, Strategy
 from tunesmith.kernels.space import Space
 
-__all__ = ["STRATEGIES", "Observation", "Prior", "SearchError", "Strategy", "make_strategy"]
+__all__ = ["STRATEGIES", "Observation", "Prior", "Strategy", "TunesmithError", "make_strategy"]
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {
@@ -31,10 +32,10 @@ STRATEGIES: Mapping[str, str] = MappingProxyType(
 def make_strategy(name: str, space: Space, **arguments: Any) -> Strategy:
     """The strategy called `name` on `space`; `arguments` as for `Strategy` (`seed` is required).
 
-    Raises `SearchError` for an unknown name.
+    Raises `TunesmithError` for an unknown name.
     """
     if name not in STRATEGIES:
-        raise SearchError(f"There is no search strategy '{name}'; choose one of {', '.join(STRATEGIES)}.")
+        raise TunesmithError(f"There is no search strategy '{name}'; choose one of {', '.join(STRATEGIES)}.")
     module, _, attribute = STRATEGIES[name].partition(":")
     strategy: Strategy = getattr(importlib.import_module(module), attribute)(space, **arguments)
     return strategy

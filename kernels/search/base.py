@@ -23,10 +23,6 @@ from tunesmith.kernels.space import Space
 from tunesmith.kernels.spec.template import Config
 
 
-class SearchError(TunesmithError):
-    """A search was asked for, or given, something that does not fit it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Observation:
     """The result of one point.
@@ -44,24 +40,24 @@ class Observation:
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.failure is None):
-            raise SearchError("An observation has either a value or a kind of failure; give exactly one of them.")
+            raise TunesmithError("An observation has either a value or a kind of failure; give exactly one of them.")
         if self.value is not None and not (math.isfinite(self.value) and self.value > 0):
-            raise SearchError(f"The objective must be positive and finite, not {self.value!r}; tell a failure instead.")
+            raise TunesmithError(f"The objective must be positive and finite, not {self.value!r}; or tell a failure.")
 
 
 class Prior:
     """Configurations with their results. Only the order of the values counts, so that their unit does not matter."""
 
     def __init__(self, results: Iterable[tuple[Config, Observation]], name: str = "earlier results") -> None:
-        """Raises `SearchError` when none of `results` was measured."""
+        """Raises `TunesmithError` when none of `results` was measured."""
         self.name = name
         self.results = tuple((dict(config), seen) for config, seen in results)
         if all(seen.value is None for _, seen in self.results):
-            raise SearchError(f"Nothing can be learned from {name}: it contains no configuration that was measured.")
+            raise TunesmithError(f"Nothing can be learned from {name}: it contains no configuration that was measured.")
 
     @classmethod
     def from_table(cls, path: Path) -> Prior:
-        """The prior of a Kernel Tuner cache file, or of results in the format T4. Raises `CacheFileError` when it
+        """The prior of a Kernel Tuner cache file, or of results in the format T4. Raises `TunesmithError` when it
         cannot be read."""
         if is_t4(path):
             results, name = read_t4(path), path.stem
@@ -111,7 +107,7 @@ class Strategy(ABC):
         prior: Prior | None = None,
     ) -> None:
         if workers < 1 or (budget is not None and budget < 1):
-            raise SearchError(f"A search needs at least 1 worker and a budget of at least 1, not {workers}, {budget}.")
+            raise TunesmithError(f"A search needs at least 1 worker and a budget of at least 1: {workers}, {budget}.")
         self.space, self.seed, self.budget, self.workers = space, seed, budget, workers
         self.asked: dict[int, None] = {}
         self.pending: set[int] = set()
@@ -169,12 +165,12 @@ class Strategy(ABC):
 
     def tell(self, config: Config, observation: Observation) -> None:
         """Records a result. It may be of a point never asked (an earlier run, the baseline) or a second measurement
-        of the same point, which replaces the first. Raises `SearchError` for a configuration outside the space."""
+        of the same point, which replaces the first. Raises `TunesmithError` for a configuration outside the space."""
         point = self.space.index(config)
         if point is None:
             reason = self.space.reject(config)
             why = reason.detail if reason is not None else "it has no such point."
-            raise SearchError(f"The result of {config} does not belong to this space: {why}")
+            raise TunesmithError(f"The result of {config} does not belong to this space: {why}")
         self._tells += 1
         self._dry = False
         self.pending.discard(point)
@@ -201,10 +197,10 @@ class Strategy(ABC):
         return point in self.asked or point in self.known
 
     def assume_asked(self, config: Config) -> None:
-        """Notes an ask of an earlier session without computing it again. Raises `SearchError` outside the space."""
+        """Notes an ask of an earlier session without computing it again. Raises `TunesmithError` outside the space."""
         point = self.space.index(config)
         if point is None:
-            raise SearchError(f"The configuration {config} was asked in another space; start a new search.")
+            raise TunesmithError(f"The configuration {config} was asked in another space; start a new search.")
         self._ask_noted(point)
 
     def random_state(self) -> dict[str, int]:
