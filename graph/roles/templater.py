@@ -22,7 +22,7 @@ from tunesmith.graph.journal.events import (
     TemplateVetoed,
     WritingStarted,
 )
-from tunesmith.graph.journal.log import LIBRARY, stage_of, trial_stage
+from tunesmith.graph.journal.log import LIBRARY, round_of, stage_of, trial_stage
 from tunesmith.graph.models.calls import FailureKind, Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
@@ -384,6 +384,7 @@ def _give_up(
     """Journals that a branch gets no template, and why; True. failure: the model's, where that is the reason."""
     branch = draft.branch
     event = BranchAbandoned(
+        round=round_of(stage),
         branch=draft.number,
         parent=branch.parent,
         # The author of a whole kernel describes the attempt better than the plan.
