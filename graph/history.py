@@ -2,7 +2,7 @@
 
 The store is one SQLite file, which several runs may use at once. A run keeps the results that it takes from store
 and prior in its own journal (`EarlierResults`), so that a resumed run has them even where the sources are gone. How a
-search uses a prior is in `tunesmith.kernels.search.base`.
+search uses a prior is in `tunesmith.kernels.search`.
 """
 
 from __future__ import annotations

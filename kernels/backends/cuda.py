@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tunesmith.hw.drivers.cuda import read_uuid
 from tunesmith.hw.drivers.nvml import with_prefix
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends.base import (
+from tunesmith.kernels.backends import (
     BEYOND_EDGE,
     BoundLaunch,
     Device,

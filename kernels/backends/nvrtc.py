@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends.base import MAX_LOG, NotMarked
+from tunesmith.kernels.backends import MAX_LOG, NotMarked
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse, without_comments
 from tunesmith.kernels.build.machine_code import (

@@ -33,7 +33,7 @@ from tunesmith.hw.drivers.nvml import uuid_at
 from tunesmith.hw.drivers.opencl import pci_address, read_devices
 from tunesmith.hw.errors import TunesmithError, Unavailable
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends.base import (
+from tunesmith.kernels.backends import (
     BEYOND_EDGE,
     MAX_LOG,
     BoundLaunch,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.search.base import Prior
+from tunesmith.kernels.search import Prior
 from tunesmith.kernels.search.tables import ConfigResult, is_t4, read_t4, write_t4
 
 RECORDS = [
