@@ -30,8 +30,7 @@ MAX_LOG = 20_000
 Side = Literal["start", "end"]
 """At which edge of its memory an array lies."""
 BEYOND_EDGE = 64 << 20
-"""Bytes of addresses beyond either edge that hold nothing: whole rows and tiles, as kernels miss by. They take no
-memory."""
+"""Bytes of addresses beyond either edge that hold nothing, and take no memory: kernels miss by whole rows and tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +99,7 @@ class Device(Protocol):
     cold_bytes: int
     """Bytes that must be touched between two uses of a line for it to be gone from the last cache."""
     sample_seconds: float
-    """How long a timed sequence should last: long against the clock's resolution and against its start and end, which
-    are only known to some tenths of a microsecond."""
+    """How long a timed sequence should last: long against the clock's resolution and its own start and end."""
     loads_quickly: bool
     """Whether `load` takes milliseconds at most, so that a comparison can afford it many times."""
     has_graph_overhead: bool
@@ -123,13 +121,11 @@ class Device(Protocol):
         """A part of a buffer as a buffer (no copy); `offset` is a multiple of `base_alignment`."""
 
     def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
-        """A copy of a buffer where memory begins or ends: a launch that touches what lies beyond, or that writes a copy
-        which is not `writable`, fails, or its process dies. At the end, what the alignment of arrays leaves over lies
-        between. None where the device has no such memory. Raises `DeviceError`."""
+        """A copy of a buffer where memory begins or, as near as the alignment of arrays allows, ends: a launch that
+        touches memory beyond, or writes a copy that is not `writable`, fails or dies. None without such memory."""
 
     def array(self, buffer: Any, dtype: str) -> Any:
-        """The buffer as a flat array of the type `DataType.array` for comparisons: a CuPy array on the
-        device, or a NumPy copy."""
+        """The buffer as a flat array of the type `DataType.array`: a CuPy array on the device, or a NumPy copy."""
 
     def load(self, artifact: Artifact) -> Any:
         """The kernel of an artifact, ready to be launched; it ends with its last use."""
@@ -148,29 +144,25 @@ class Device(Protocol):
         """Waits for all launches; what failed in one of them is raised here."""
 
     def foreign_code(self) -> AbstractContextManager[None]:
-        """For as long as code runs that is not ours, a reference or an opponent: a stream that it makes the current one
-        is taken back. Work on a second stream while ours is busy would not be ordered with ours, and makes each launch
-        of the process take longer (docs/trust.md, "Two speeds")."""
+        """While a reference or an opponent runs: a stream that it makes the current one is taken back. Work on a second
+        stream is not ordered with ours, and slows each launch of the process (docs/trust.md, "Two speeds")."""
         return nullcontext()
 
     def reset_cache(self) -> None:
-        """Ends what earlier kernels asked the last cache to keep (CUDA's persisting lines), where there is such a
-        thing."""
-        return
+        """Ends what earlier kernels asked the last cache to keep (CUDA's persisting lines), if it can keep lines."""
 
     def sequence(self, launches: Sequence[BoundLaunch | HostCall]) -> Any:
         """These launches, made ready to be timed together, again and again."""
 
     def times(self, sequences: Sequence[Any]) -> list[float]:
-        """Runs these sequences one right behind the other, all launches of each once, and returns the device time that
-        each took, in seconds, without the time to start and to end a sequence, as far as that is known."""
+        """Runs these sequences one right behind the other and returns the device time that each took, in seconds,
+        without the time to start and to end a sequence, as far as that is known."""
 
     def free_bytes(self) -> int:
         """Bytes that can still be allocated; where the driver does not tell, a safe share of the memory."""
 
     def trim(self) -> None:
         """Hands memory that is kept for later allocations back to the device, for other processes."""
-        return
 
 
 def open_compiler(limits: DeviceLimits, index: int = 0) -> Compiler:

@@ -231,8 +231,7 @@ def _silent_compiler() -> Iterator[None]:
 
 def pages_of(data: NDArray[np.uint8], side: Side, alignment: int, *, writable: bool) -> NDArray[np.uint8]:
     """A copy of `data` in pages of its own among `BEYOND_EDGE` bytes that cannot be touched: at their start, or as near
-    to their end as `alignment` allows. A NaN of every float type fills the rest. writable: whether a copy may
-    be written."""
+    to their end as `alignment` allows, and `writable` or not. A NaN of every float type fills the rest."""
     size = -(-data.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     # Only pages that are touched take memory.
     whole = np.frombuffer(mmap.mmap(-1, size + 2 * BEYOND_EDGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)

@@ -272,8 +272,7 @@ def measure_set(
 
 
 def _unwritten_nan(data: WorkloadData, index: int) -> WrongResult | None:
-    """Outputs are NaN before a launch, with bits that no arithmetic makes: found where a NaN is to be, they say that
-    nothing was written."""
+    """Outputs hold a NaN that no arithmetic makes before a launch: found where a NaN should be, it was not written."""
     if not data.nan_is_defined:
         return None
     for place in (one for one in data.places if one.argument.role == "out"):

@@ -165,8 +165,7 @@ def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any],
 
 
 def load_reference(task: Task) -> None:
-    """Runs the reference's module, and imports its framework, so that no call takes the time for that. Raises
-    `TaskError`."""
+    """Runs the reference's module and imports its framework, ahead of all calls. Raises `TaskError`."""
     try:
         _defined(task)
         if task.framework == "torch":

@@ -94,8 +94,7 @@ class ComparisonRequest:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A candidate that passed the check, ready to be timed. errors: the largest deviation per output, as a share of the
-    tolerance."""
+    """A checked candidate, ready to be timed. errors: the largest deviation per output, as a share of the tolerance."""
 
     artifact: Artifact
     rotation: Rotation
@@ -346,8 +345,7 @@ class Bench:
         )
 
     def _energy(self, rotation: Rotation, seconds: float) -> Energy | None:
-        """The energy of a launch over a window of `seconds`; None for 0, and where the device does not tell. Raises
-        `DeviceError`."""
+        """The energy of a launch over a window of `seconds`; None for 0, and where the device does not tell."""
         if not seconds:
             return None
         samples = max(1, math.ceil(BATCH_SECONDS / rotation.lasted)) if rotation.lasted > 0 else 1

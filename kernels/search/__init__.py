@@ -58,8 +58,7 @@ class Prior:
 
     @classmethod
     def from_table(cls, path: Path) -> Prior:
-        """The prior of a Kernel Tuner cache file, or of results in the format T4. Raises `TunesmithError` when it
-        cannot be read."""
+        """The prior of a Kernel Tuner cache file, or of results in the format T4. Raises `TunesmithError`."""
         if is_t4(path):
             results, name = read_t4(path), path.stem
         else:

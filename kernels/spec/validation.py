@@ -150,8 +150,7 @@ def _value_mistakes(task: Task, workload: Workload) -> Iterator[str]:
 
 
 def _template_mistakes(template: Template, task: Task, launched: bool = False) -> Iterator[str]:
-    """launched: the template is launched with its defaults, whatever the device, so that its grid and block must be
-    possible."""
+    """launched: the template is launched with its defaults on any device, so its grid and block must be possible."""
     names = {parameter.name for parameter in template.parameters}
     for what, taken in (("size", task.size_names), ("type", task.types.keys()), ("data type", DTYPES.keys())):
         if clash := names & taken:
