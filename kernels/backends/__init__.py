@@ -150,6 +150,7 @@ class Device(Protocol):
 
     def reset_cache(self) -> None:
         """Ends what earlier kernels asked the last cache to keep (CUDA's persisting lines), if it can keep lines."""
+        return
 
     def sequence(self, launches: Sequence[BoundLaunch | HostCall]) -> Any:
         """These launches, made ready to be timed together, again and again."""
@@ -163,6 +164,7 @@ class Device(Protocol):
 
     def trim(self) -> None:
         """Hands memory that is kept for later allocations back to the device, for other processes."""
+        return
 
 
 def open_compiler(limits: DeviceLimits, index: int = 0) -> Compiler:
