@@ -207,8 +207,7 @@ def _finished_step(context: Context, role: str, turn: int, stage: str, following
 
 
 def _sent_back(name: str, goto: object, state: State, update: State, context: Context) -> str:
-    """The role that gets the state back at another's wish; empty where no round (for a plan) or repair (for templates)
-    is left. Changes `update`."""
+    """The role that gets the state back; empty where no round or repair of templates is left. Changes `update`."""
     if name in BUILT_IN or goto not in BACK:
         to = " or ".join(BACK)
         raise TunesmithError(f"The role {name} sends the state to '{goto}'; it may be sent back to {to}.")

@@ -109,8 +109,7 @@ _TRANSIENT = re.compile(
 """Messages of compilers about failures that are not the source's. NVRTC's catastrophic errors have other causes too,
 such as a missing header: such a source is compiled again each time."""
 _DECIDING = ("spec/template", "build/guard", "build/source", "build/machine_code", "backends/nvrtc", "backends/opencl")
-"""Modules whose text decides what a source becomes, and which sources count as one: what newer rules refuse, or tell
-apart, must not come from the cache."""
+"""Modules that decide what a source becomes, and which sources count as one; a change of them empties the cache."""
 
 
 class ArtifactCache:

@@ -322,9 +322,8 @@ COMPILER_TABLES = frozenset(("__cudart_i2opi_d", "__cudart_i2opi_f", "__cudart_s
 
 
 def used_variables(variables: tuple[str, ...], ptx: str, source: str) -> tuple[str, ...]:
-    """The `variables` that the code uses. `ptx`: the assembly the cubin was made from, of `source`.
-
-    The tables of the compiler do not count, unless the source might name them itself, also by pasting tokens.
+    """The `variables` that the code uses. `ptx`: the assembly the cubin was made from, of `source`. The compiler's
+    tables do not count, unless the source might name them itself, also by pasting tokens.
 
     The compiler keeps constants that it has folded into the code. Such a name stands once in the assembly, where it is
     declared. A name that is missing there was renamed, and counts as used, and so does a name whose declaration is not

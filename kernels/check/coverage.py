@@ -98,8 +98,7 @@ class Coverage:
 
 def launch_marked(twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[object, object]]) -> frozenset[int]:
     """The numbers of the blocks that one launch of a marked twin on set 0, or an earlier one of the same machine code,
-    entered. loaded: kernels of this device and their marks, by the digest of their machine code, to which this one is
-    added. Raises `DeviceError`."""
+    entered. loaded: kernels of this device and their marks, by code digest; gets this one. Raises `DeviceError`."""
     artifact = twin.artifacts[types_key(data.workload)]
     if artifact.code_digest not in loaded:
         loaded[artifact.code_digest] = data.device.load_marked(artifact)

@@ -350,8 +350,7 @@ def less_accurate(
     elements: Mapping[str, int],
     free: float = ACCURACY_FREE,
 ) -> WrongResult | None:
-    """Whether an output is materially less accurate than the baseline's. elements: of each output. free: share of the
-    tolerance that is never too much."""
+    """Whether an output, of so many `elements`, is materially less accurate than the baseline's, and than `free`."""
     for name, one in found.items():
         bound = max(free, ACCURACY_FACTOR * standard[name].rms)
         if one.rms > bound and elements[name] >= ACCURACY_ELEMENTS:

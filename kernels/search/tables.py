@@ -1,9 +1,8 @@
 """Files of measured configurations, in and out: Kernel Tuner's cache files, and T4 of Kernel Tuner, KTT and BAT.
 
-A cache file is JSON, plain or gzip, also cut short by a killed run.
-`tune_params` maps a name to its values, `tune_params_keys` gives their order, and `cache` maps the values
-of a configuration, joined by commas, to its record with `time`, `times`, `compile_time` and `benchmark_time` in
-milliseconds; `time` is a text such as "RuntimeFailedConfig" where the configuration failed.
+A cache file is JSON, plain or gzip, also cut short by a killed run. `tune_params` maps a name to its values, `cache`
+the values of a configuration, joined by commas, to its record with `time`, `times`, `compile_time` and `benchmark_time`
+in milliseconds; `time` is a text such as "RuntimeFailedConfig" where the configuration failed.
 """
 
 from __future__ import annotations

@@ -50,12 +50,9 @@ _FORMS = {
 
 
 def folded(text: str, values: Mapping[str, Any]) -> str:
-    """`text` with `values` for names; a part that they decide is written as its value. Once types are folded in, the
-    result is Python; the runtime of exports has the functions that it calls.
-
-    Its value is that of `text`, whatever the other names are. Raises `ExpressionError` where a part
-    without other names has no value.
-    """
+    """`text` with `values` for names, and the value of each part that they decide. Once types are folded in, it is
+    Python; the runtime of exports has the functions that it calls. Raises `ExpressionError` where a part without other
+    names has no value."""
     return ast.unparse(_Folder(values).visit(ast.parse(parse(text).text, mode="eval").body))
 
 

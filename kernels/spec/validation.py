@@ -39,9 +39,8 @@ def validate_task(task: Task, where: str) -> None:
 
 
 def validate_template(template: Template, task: Task, where: str) -> None:
-    """Raises `TaskError` for the first mistake of a template of `task`: a parameter that cannot be a macro or that
-    nothing uses, a constraint that is not a condition, an expression with an unknown name or without a value where all
-    parameters have their defaults."""
+    """Raises `TaskError` for the first mistake of a template of `task`: a parameter that is no macro or unused, a
+    constraint that is no condition, an expression with unknown names or without a value at the defaults."""
     _raise_first(_template_mistakes(template, task), where)
 
 
