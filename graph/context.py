@@ -22,6 +22,7 @@ from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Measured, describe
 from tunesmith.kernels.space import device_names
 from tunesmith.kernels.spec.task import AnyOpponent, BackendSources, Task, Workload
+from tunesmith.kernels.spec.template import Template
 
 if TYPE_CHECKING:
     from tunesmith.actors.pool.pool import Pool
@@ -97,6 +98,10 @@ class Context:
     def held_out(self) -> tuple[Workload, ...]:
         return self.task.workloads_for(self.device.limits.kind, held_out=True)
 
+    @property
+    def weights(self) -> dict[str, float]:
+        return {workload.name: workload.weight for workload in self.task.workloads}
+
     def roofline(self) -> Roofline:
         """The best roofs ever measured on the device; measured anew once in a run."""
         if (known := self.log.roofline) is not None:
@@ -124,7 +129,7 @@ class Context:
     def tree(self, before: int | None = None) -> Tree:
         """The tree of templates now, or before the journal's entry `before`."""
         log = self.log if before is None else RunLog(self.journal, before)
-        return read_tree(log, self.sources.templates, self.tuned_names)
+        return read_tree(log, self.sources.templates, self.tuned_names, self.weights)
 
     def note(self, role: str, sentence: str, stage: str, failure: FailureKind | Literal[""] = "") -> None:
         """Journals and shows that something did not go as planned, once in a stage. failure: a model's, if any."""
@@ -161,6 +166,10 @@ class Context:
         """The shortest possible seconds of a workload, if the roofs are known."""
         task = self.task
         return self.roofline().floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
+
+    def template(self, template_id: str) -> Template:
+        """The template of an id. Raises `JournalError` where it is not part of the run."""
+        return self.log.template(template_id)
 
     def seconds_left(self) -> float:
         return (self.settings.time_limit or math.inf) - self.journal.seconds_spent()

@@ -367,7 +367,7 @@ def _measure(context: Context, kernels: Sequence[Winner], shapes: Sequence[tuple
     """Compares `kernels` with the baseline on `shapes` (each with: the rule is fitted to it), unless journalled."""
     known = {event.workload.name: event.entries for event in context.log.events(ShapeCompared)}
     for number, (workload, fitted) in enumerate(shapes, 1):
-        entrants = [one for one in kernels if can_launch(context, context.log.template(one.template), workload, one)]
+        entrants = [one for one in kernels if can_launch(context, context.template(one.template), workload, one)]
         before = known.get(workload.name)
         if before is not None and {one.key for one in entrants} <= {one.key for one in before}:
             continue

@@ -325,7 +325,7 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
     found = [
         StoredResult(
             task=context.task.name,
-            template=context.log.template(winner.template).name,
+            template=context.template(winner.template).name,
             config=winner.config,
             backend=device.backend,
             device=device.name,

@@ -34,3 +34,7 @@ class Unavailable:
 
 class NoDevice(TunesmithError):
     """A device was asked for that this process cannot see."""
+
+
+class OutOfTime(TunesmithError):
+    """The time limit was reached while nothing could be measured; the message names the cause of the wait."""

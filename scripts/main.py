@@ -26,7 +26,7 @@ from typer.exceptions import Abort, TyperException
 
 from tunesmith import __version__
 from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_UNMEASURED, EXIT_WAITING, echo
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import OutOfTime, TunesmithError
 
 EXIT_BUG = 70
 """EX_SOFTWARE of sysexits.h."""
@@ -206,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except TunesmithError as error:
         from tunesmith.graph.models.calls import Waiting
 
-        codes = ((Waiting, EXIT_WAITING), (TunesmithError, EXIT_UNMEASURED))
+        codes = ((Waiting, EXIT_WAITING), (OutOfTime, EXIT_UNMEASURED))
         _fail(str(error), next((code for kind, code in codes if isinstance(error, kind)), EXIT_MISTAKE))
     except (KeyboardInterrupt, Abort):
         _end_interrupted()

@@ -35,7 +35,7 @@ from tunesmith.actors.process import Isolated, pack, preload
 from tunesmith.actors.ray_cluster import cpu_share, total
 from tunesmith.actors.workers import CompilerReady, CompileWorker, Deadlines, DeviceWorker, LaneReady
 from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS, REPORT_EVERY_SECONDS, DeviceLock, Holder, this_process
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import OutOfTime, TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
@@ -465,8 +465,8 @@ class WorkerSet:
 
     def report_waiting(self, needed: Sequence[ActorHandle]) -> None:
         """Says, now and then, why none of the `needed` lanes works: others hold the GPUs of the cluster, or another
-        process uses the device. Raises `TunesmithError` where no time is left to wait, and `PoolError` where the
-        cluster has had no GPU for a while."""
+        process uses the device. Raises `OutOfTime` where no time is left to wait, and `PoolError` where the cluster
+        has had no GPU for a while."""
         now = time.monotonic()
         if not self._gpu or any(lane.ready for lane in self.lanes) or total("GPU") >= 1:
             self._device_seen = now
@@ -490,7 +490,7 @@ class WorkerSet:
         left = self._seconds_left()
         self._next_report = now + max(0.0, min(REPORT_EVERY_SECONDS, left))
         if clause and left <= 0:
-            raise TunesmithError(
+            raise OutOfTime(
                 f"The time limit is reached. {clause}; what was measured is kept: once it is free, go on with "
                 "`tunesmith resume` and a new --time-limit."
             )

@@ -236,7 +236,7 @@ class RunLog:
         return {event.id: event.template for event in self.events(kinds.TemplateAdded)}
 
     def template(self, template_id: str) -> Template:
-        """The template of an id that an entry names. Raises `JournalError` where it is not part of the run."""
+        """The template of an id that an entry names."""
         if (found := self.templates.get(template_id)) is None:
             raise JournalError(
                 f"The journal has no entry with the template '{template_id}', which others name: {RESTORE}."
@@ -457,9 +457,9 @@ class Tree:
         return [node for node in self.nodes if not node.vetoed]
 
 
-def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str]) -> Tree:
+def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str], weights: ByWorkload) -> Tree:
     """The tree as `log` has it, with templates of `library` that were not used yet. Objectives are over `workloads`."""
-    baseline, weights, wrong, vetoed = log.baseline_quantities, log.weights, log.rejected(), log.vetoed()
+    baseline, wrong, vetoed = log.baseline_quantities, log.rejected(), log.vetoed()
     evaluations: dict[str, list[Evaluation]] = defaultdict(list)
     for evaluation in log.evaluations():
         evaluations[evaluation.template].append(evaluation)

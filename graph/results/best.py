@@ -73,13 +73,13 @@ def _write_all(writer: _Writer, verdict: Verdict) -> None:
     folders = dict[tuple[str, str], str]()
     if verdict.general is not None:
         folders[verdict.general.key] = GENERAL
-        writer.write_kernel(GENERAL, context.log.template(verdict.general.template), verdict.general.config, workloads)
+        writer.write_kernel(GENERAL, context.template(verdict.general.template), verdict.general.config, workloads)
     # Kernels of the rule serve all types; a winner that only its own shape uses serves the types of that shape.
     by_rule = {found.kernels[number].key for number in found.rule.used() - {BY_BASELINE}}
     for best in verdict.dispatch:
         if (key := best.key) not in folders:
             folders[key] = _free_name(best.workload, {BASELINE, *folders.values()})
-            template = context.log.template(best.template)
+            template = context.template(best.template)
             served = [context.task.workload(one.workload) for one in verdict.dispatch if one.key == key]
             if key in by_rule:
                 served = [one for one in workloads if can_launch(context, template, one, best)]

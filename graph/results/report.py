@@ -282,7 +282,7 @@ def _search_chart(log: RunLog, goal: Sequence[str], most: int) -> Chart | None:
 def effect_charts(log: RunLog, summary: Summary) -> list[Chart]:
     """A chart for each parameter of the general configuration's template that makes a difference, the largest first."""
     general = summary.general
-    tree = read_tree(log, (), _tuned(log, summary))
+    tree = read_tree(log, (), _tuned(log, summary), log.weights)
     node = None if general is None else tree.node(general.template)
     if general is None or node is None or not node.ranked:
         return []

@@ -171,14 +171,14 @@ class _Test:
             fastest.setdefault(tried.template, tried)
         for name, tried in fastest.items():
             if name in rejected:
-                template, defect = context.log.template(name), common.get(name, {})
+                template, defect = context.template(name), common.get(name, {})
                 changed = [one for one in variations(template, tried.config, defect) if not has(one, defect)]
                 wanted += [Winner(template=name, config=one) for one in (*changed, template.default_config)]
         known, everywhere = {one.key for one in self.general}, (*context.tuned, *context.held_out)
         wanted = [one for one in _distinct(wanted) if one.key not in known and not _broken(context, one, everywhere)]
         found = {(one.template, config_key(one.config)): one for one in context.log.evaluations()}
         requests = [
-            EvaluationRequest(number, context.log.template(one.template), one.config, tuple(context.tuned_names))
+            EvaluationRequest(number, context.template(one.template), one.config, tuple(context.tuned_names))
             for number, one in enumerate(wanted)
             if one.key not in found
         ]
@@ -196,7 +196,7 @@ class _Test:
 def requests_for(context: Context, entrants: Sequence[Winner], workload: Workload) -> list[EvaluationRequest]:
     """Finalists as requests for the pool, numbered from 1."""
     return [
-        EvaluationRequest(number, context.log.template(one.template), one.config, (workload.name,))
+        EvaluationRequest(number, context.template(one.template), one.config, (workload.name,))
         for number, one in enumerate(entrants, 1)
     ]
 
@@ -226,7 +226,7 @@ def finalists(
     # A test that was interrupted goes on with the finalists that it began with.
     began = context.log.entries(Compared, stage)
     wrong = (RunLog(context.journal, began[0].sequence) if began else context.log).rejected()
-    names, weights, of = context.tuned_names, context.log.weights, context.settings.objective
+    names, weights, of = context.tuned_names, context.weights, context.settings.objective
     had, templates = {one.key for one in after}, {one.template for one in after}
     right = [
         (Winner(template=one.template, config=one.config), one)
@@ -250,7 +250,7 @@ def finalists(
 
 
 def _broken(context: Context, one: Winner, workloads: Sequence[Workload]) -> str:
-    return broken_rule(context, context.log.template(one.template), one.config, workloads)
+    return broken_rule(context, context.template(one.template), one.config, workloads)
 
 
 def _best_first(found: Iterable[tuple[Any, Winner]]) -> list[Winner]:
@@ -298,7 +298,7 @@ def examine_winners(context: Context, kernels: Mapping[VerifiedKernel, Winner]) 
     results: list[dict[str, Any]] = []
     failure = NO_TIME
     if left >= MIN_EXAMINATION_SECONDS:
-        jobs = [(context.log.template(one.template), one.config, key[2] or None) for key, one in waiting.items()]
+        jobs = [(context.template(one.template), one.config, key[2] or None) for key, one in waiting.items()]
         try:
             found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left)
             if isinstance(found, list):

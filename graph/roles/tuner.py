@@ -92,7 +92,7 @@ class Tuner:
         templates = [
             one
             for one in state.get("templates", [])
-            if context.log.template(one).has_choices or not context.log.evaluations_of(one)
+            if context.template(one).has_choices or not context.log.evaluations_of(one)
         ]
         return ({}, _Round(context, plan, templates).run()) if templates else {}
 
@@ -111,12 +111,12 @@ class _Round:
         self.baseline, self.defects = baseline_quantities(context), defects(context.log)
         budget = max(1, max_evaluations(len(templates), self.total))
         begun = context.once(SearchStarted, self.stage, lambda: SearchStarted(workers=context.pool.max_in_flight))
-        self.searches = [self._search(context.log.template(one), budget, begun.workers) for one in templates]
+        self.searches = [self._search(context.template(one), budget, begun.workers) for one in templates]
         self.asked: dict[int, tuple[TemplateSearch, Config]] = {}
         self.results: dict[int, Evaluation] = {}
         self.failures: Counter[str] = Counter()
         self._shown = 0.0
-        seconds, weights = baseline_seconds(context), context.log.weights
+        seconds, weights = baseline_seconds(context), context.weights
         self.usual = weighted_geomean({name: seconds[name] for name in plan.workloads}, weights)
         """The baseline's seconds, as the objective counts workloads."""
         floors = {one.name: floor / seconds[one.name] for one in self.workloads if (floor := context.floor(one))}
@@ -249,7 +249,7 @@ class _Round:
         self._tell(self.asked[number][0], evaluation)
 
     def _tell(self, search: TemplateSearch, evaluation: Evaluation) -> None:
-        settings, weights = self.context.settings, self.context.log.weights
+        settings, weights = self.context.settings, self.context.weights
         seen = observation(evaluation, self.plan.workloads, self.baseline, weights, settings.objective)
         if has(evaluation.config, self.defects.get(search.template.id, {})):
             # A configuration with the defect of rejected winners must not attract the search.

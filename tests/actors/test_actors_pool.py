@@ -19,7 +19,7 @@ from tunesmith.actors.pool.pool import Pool
 from tunesmith.actors.pool.workers import ActorHandle, PoolError, WorkerSet
 from tunesmith.actors.workers import Deadlines, LaneReady
 from tunesmith.hw.device_lock import DeviceLock
-from tunesmith.hw.errors import NoDevice, TunesmithError
+from tunesmith.hw.errors import NoDevice, OutOfTime
 from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.build.artifact import ArtifactCache, EvaluationRequest
 from tunesmith.kernels.measure.bench import WorkloadComparison
@@ -62,7 +62,7 @@ def test_waiting_for_a_device_ends_with_the_time(task: Task, device: Any, monkey
         for wait in (lambda: pool.evaluate([request(task, 0)]), pool.calibrate):
             with device_lock(device):
                 left[0] = 0.0
-                with pytest.raises(TunesmithError, match=r"limit is reached\. .* is waiting for the device: pid \d+"):
+                with pytest.raises(OutOfTime, match=r"time limit is reached\. .* is waiting for the device: pid \d+"):
                     wait()
             left[0] = math.inf
             drain(pool)
