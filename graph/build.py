@@ -32,7 +32,7 @@ from tunesmith.graph.journal.events import Planned, Searched, StepTaken
 from tunesmith.graph.journal.log import RunLog, stage_of
 from tunesmith.graph.models.recorded import NotRecorded
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles import REGISTERED, Role, RoleError
+from tunesmith.graph.roles import REGISTERED, Role
 from tunesmith.graph.roles.approval import Approver, Explainer
 from tunesmith.graph.roles.planner import Planner, searches
 from tunesmith.graph.roles.templater import Templater
@@ -40,6 +40,7 @@ from tunesmith.graph.roles.tester import Tester
 from tunesmith.graph.roles.tuner import Tuner
 from tunesmith.graph.settings import Placement, Settings
 from tunesmith.graph.state import State
+from tunesmith.hw.errors import TunesmithError
 
 BUILT_IN: dict[str, Callable[[], Role]] = {
     one.name: one for one in (Planner, Approver, Templater, Tuner, Tester, Explainer)
@@ -64,7 +65,7 @@ def load_roles() -> dict[str, Role]:
             roles[point.name] = point.load()()
         except (ImportError, AttributeError, TypeError) as error:
             package = point.dist.name if point.dist else "another package"
-            raise RoleError(
+            raise TunesmithError(
                 f"The role {point.name} of {package} cannot be loaded from {point.value}: {error}. "
                 "Fix it, or uninstall the package."
             ) from error
@@ -89,7 +90,7 @@ def build_graph(
     roles: Mapping[str, Role] | None = None, placements: Mapping[str, Placement] | None = None
 ) -> StateGraph[State, Any]:
     """The graph, not yet compiled. roles: by name, the registered ones if left out; a built-in role that is missing
-    there is left out of the graph. placements: of further roles. Raises `RoleError`."""
+    there is left out of the graph. placements: of further roles. Raises `TunesmithError`."""
     roles = load_roles() if roles is None else roles
     chain = [name for name in place(roles, placements or {}) if name in roles]
     graph: StateGraph[State, Any] = StateGraph(State, context_schema=Context)
@@ -107,14 +108,14 @@ def build_graph(
 
 
 def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> list[str]:
-    """The names of all roles in the order of their work. Raises `RoleError` where a placement makes no sense."""
+    """The names of all roles in the order of their work. Raises `TunesmithError` where a placement makes no sense."""
     chain, left = list(BUILT_IN), dict(placements)
     for name in placements:
         if name in BUILT_IN:
-            raise RoleError(f"[roles.{name}]: {name} has its place already; only further roles are placed.")
+            raise TunesmithError(f"[roles.{name}]: {name} has its place already; only further roles are placed.")
         if name not in roles:
             names = ", ".join(sorted(set(roles) - set(BUILT_IN))) or "none"
-            raise RoleError(
+            raise TunesmithError(
                 f"[roles.{name}]: no role of this name is registered; registered are: {names}. Install the "
                 "package that brings it, or correct the name."
             )
@@ -122,7 +123,7 @@ def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> lis
         ready = [name for name, placement in left.items() if placement.after in chain]
         if not ready:
             name, placement = next(iter(left.items()))
-            raise RoleError(
+            raise TunesmithError(
                 f'[roles.{name}]: after = "{placement.after}" leads to no role that has a place: name one of '
                 f"{', '.join(chain)}."
             )
@@ -175,7 +176,7 @@ def _take_step(role: Role, following: str, may_end: bool, state: State, runtime:
     command: Command[Any] = result if isinstance(result, Command) else Command(update=result)
     update = cast(State, dict(cast(Mapping[str, Any], command.update or {})))
     if unknown := set(update) - set(State.__annotations__):
-        raise RoleError(
+        raise TunesmithError(
             f"The role {role.name} returns {', '.join(sorted(unknown))}, which the state does not have; to send "
             'it back, return Command(goto="template", update=...).'
         )
@@ -206,10 +207,10 @@ def _finished_step(context: Context, role: str, turn: int, stage: str, following
 
 
 def _sent_back(name: str, goto: object, state: State, update: State, context: Context) -> str:
-    """The role that gets the state back at another's wish; empty where no round (for a plan) or repair (for templates)
-    is left. Changes `update`."""
+    """The role that gets the state back; empty where no round or repair of templates is left. Changes `update`."""
     if name in BUILT_IN or goto not in BACK:
-        raise RoleError(f"The role {name} sends the state to '{goto}'; it may be sent back to {' or '.join(BACK)}.")
+        to = " or ".join(BACK)
+        raise TunesmithError(f"The role {name} sends the state to '{goto}'; it may be sent back to {to}.")
     stage, turn = stage_of(state["round"]), state.get("turn", 0)
     if goto == "plan" and state["round"] >= context.settings.rounds:
         context.note(name, f"The role {name} asks for another plan, and no round is left.", stage)
@@ -217,7 +218,7 @@ def _sent_back(name: str, goto: object, state: State, update: State, context: Co
         return ""
     if goto == "template":
         if context.log.last(Searched, stage) is not None:
-            raise RoleError(
+            raise TunesmithError(
                 f"The role {name} sends round {state['round']} back to template when it was searched already; behind "
                 "tune or test, send it back to plan, which begins another round."
             )

@@ -186,17 +186,13 @@ class Context:
         return self.settings.evaluations - self.log.evaluation_count
 
 
-class BaselineError(TunesmithError):
-    """The baseline, against which all is compared, does not run or is wrong."""
-
-
 def baseline_request(context: Context, workloads: Sequence[Workload]) -> EvaluationRequest:
     """The baseline as a request for the pool."""
     return EvaluationRequest(0, context.sources.baseline.template, {}, tuple(workload.name for workload in workloads))
 
 
 def baseline_seconds(context: Context) -> dict[str, float]:
-    """The baseline's time on each tuned workload, measured once in a run. Raises `BaselineError`."""
+    """The baseline's time on each tuned workload, measured once in a run. Raises `TunesmithError`."""
     evaluation = context.log.baseline
     if evaluation is None:
         context.listener(Progress("plan", "measuring the baseline"))
@@ -204,7 +200,7 @@ def baseline_seconds(context: Context) -> dict[str, float]:
         context.journal.append(BaselineMeasured(evaluation=evaluation))
     for name, outcome in evaluation.outcomes.items():
         if not isinstance(outcome, Measured):
-            raise BaselineError(
+            raise TunesmithError(
                 f"The {context.device.backend} baseline of {context.task.name} fails on the workload {name} "
                 f"({describe(outcome).rstrip('.')}): fix its source, its launch or the reference."
             )
@@ -212,12 +208,12 @@ def baseline_seconds(context: Context) -> dict[str, float]:
 
 
 def baseline_quantities(context: Context) -> dict[str, float]:
-    """The objective quantity of the baseline on each tuned workload, measured once in a run. Raises `BaselineError`."""
+    """The objective quantity of the baseline on each tuned workload, measured once. Raises `TunesmithError`."""
     seconds, evaluation = baseline_seconds(context), context.log.baseline
     assert evaluation is not None
     found = quantities_of(evaluation, context.settings.objective)
     if missing := [name for name in seconds if name not in found]:
-        raise BaselineError(
+        raise TunesmithError(
             f"The energy of the baseline could not be measured on {', '.join(missing)}: the energy counter of "
             f"{context.device.name} cannot be read, or does not move. Use --objective time."
         )

@@ -2,7 +2,7 @@
 
 The store is one SQLite file, which several runs may use at once. A run keeps the results that it takes from store
 and prior in its own journal (`EarlierResults`), so that a resumed run has them even where the sources are gone. How a
-search uses a prior is in `tunesmith.kernels.search.base`.
+search uses a prior is in `tunesmith.kernels.search`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tunesmith.graph.journal.log import RunLog, observation, quantities_of
 from tunesmith.graph.journal.records import KnownResult, Suggestion, TemplateResults, Verdict
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.outputs import require_writable_file
-from tunesmith.graph.settings import Settings, SettingsError
+from tunesmith.graph.settings import Settings
 from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
@@ -129,7 +129,7 @@ class ResultsStore:
             raise self._damaged(error) from error
 
     def write_file(self, path: Path, *, force: bool = False) -> int:
-        """Writes all entries as JSON and returns their number. force: replace any file. Raises `OutputError`, too."""
+        """Writes all entries as JSON and returns their number. force: replace any file. Raises `TunesmithError`."""
         require_writable_file(path, "wisdom export", begins=b'{\n "wisdom": ', force=force)
         entries = self.entries()
         text = _Exported(wisdom=FORMAT, entries=entries).model_dump_json(indent=1)
@@ -245,7 +245,7 @@ def read_prior(path: Path) -> EarlierResults:
     if path.is_dir():
         return _prior_of_run(path)
     if not path.is_file():
-        raise SettingsError(f"--prior: {path} is neither the folder of a run nor a table of `tunesmith exhaust`.")
+        raise TunesmithError(f"--prior: {path} is neither the folder of a run nor a table of `tunesmith exhaust`.")
     table = Prior.from_table(path)
     results = tuple((config, one.value, one.failure) for config, one in table.results)
     return EarlierResults(prior=table.name, results=(TemplateResults(template="", name="", results=results),))
@@ -275,13 +275,13 @@ def _prior_of_run(folder: Path) -> EarlierResults:
 
 
 def _require_common(earlier: EarlierResults, templates: Sequence[Template]) -> None:
-    """Raises `SettingsError` when no template has all its parameters in the prior, which is then of no use."""
+    """Raises `TunesmithError` when no template has all its parameters in the prior, which is then of no use."""
     known = {tuple(sorted(config)) for one in earlier.results for config, _, _ in one.results}
     wanted = [{parameter.name for parameter in template.parameters} for template in templates]
     pairs = [(sorted(names.difference(had)), had) for names in wanted for had in known]
     missing, had = min(pairs, key=lambda pair: len(pair[0]), default=([], ()))
     if missing:
-        raise SettingsError(
+        raise TunesmithError(
             f"--prior: the results of {earlier.prior} have the parameters {', '.join(had) or '(none)'}; this "
             f"task's templates also need {', '.join(missing)}. Give results of the same or a similar template."
         )

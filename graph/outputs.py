@@ -12,12 +12,8 @@ from pathlib import Path
 from tunesmith.hw.errors import TunesmithError
 
 
-class OutputError(TunesmithError):
-    """A file or folder that was named for output must not, or cannot, be written."""
-
-
 def require_writable_file(file: Path, option: str, *, begins: bytes, force: bool = False) -> None:
-    """Raises `OutputError` where `file`, the value of `option`, must not be written. begins: the first bytes of what
+    """Raises `TunesmithError` where `file`, the value of `option`, must not be written. begins: the first bytes of what
     the command writes; empty where it replaces nothing of its own. force: other files may be replaced."""
     with _outside_of_runs(file, option):
         # Anything but a regular file, such as /dev/stdout or a pipe, has no contents to lose.
@@ -27,25 +23,25 @@ def require_writable_file(file: Path, option: str, *, begins: bytes, force: bool
             ours = bool(begins) and there.read(len(begins)) == begins
     if not ours:
         what = ", and this command did not write it" if begins else ""
-        raise OutputError(f"{option}: {file} exists{what}; name another file, or replace it with --force.")
+        raise TunesmithError(f"{option}: {file} exists{what}; name another file, or replace it with --force.")
 
 
 def require_new_folder(folder: Path, option: str) -> None:
-    """Raises `OutputError` unless `folder`, the value of `option`, is missing or empty, and not inside a run's."""
+    """Raises `TunesmithError` unless `folder`, the value of `option`, is missing or empty, and not inside a run's."""
     with _outside_of_runs(folder, option):
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if taken:
         what = "is not empty" if folder.is_dir() else "is a file"
-        raise OutputError(f"{option}: {folder} {what}; name a new or an empty folder.")
+        raise TunesmithError(f"{option}: {folder} {what}; name a new or an empty folder.")
 
 
 @contextmanager
 def _outside_of_runs(path: Path, option: str) -> Iterator[None]:
-    """Looks at a path that is not in the folder of a run; also an error of the file system is an `OutputError`."""
+    """Looks at a path that is not in the folder of a run; also an error of the file system is a `TunesmithError`."""
     try:
         if run := next((one for one in path.resolve().parents if (one / "journal.sqlite").is_file()), None):
             where = f"would lie in {run}, the folder of a run, where only that run writes"
-            raise OutputError(f"{option}: {path} {where}; choose another place.")
+            raise TunesmithError(f"{option}: {path} {where}; choose another place.")
         yield
     except OSError as error:
-        raise OutputError(f"{option}: {path} cannot be written ({error.strerror}); choose another place.") from error
+        raise TunesmithError(f"{option}: {path} cannot be written ({error.strerror}); choose another place.") from error

@@ -42,7 +42,7 @@ from tunesmith.graph.models.opening import check_models, destination, open_model
 from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary, summarise
-from tunesmith.graph.settings import Settings, SettingsError, as_path, make_settings, new_run_dir
+from tunesmith.graph.settings import Settings, as_path, make_settings, new_run_dir
 from tunesmith.graph.setup import (
     choose_device,
     inventory_for,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 def _extended(journal: Journal, settings: Settings, given: dict[str, Any]) -> Settings:
     """Journals the extension of a run by the settings `given`, whose evaluations, rounds and time come on top, and
-    returns all settings. dispatch_shapes alone continues no search. On `SettingsError` nothing is written."""
+    returns all settings. dispatch_shapes alone continues no search. On `TunesmithError` nothing is written."""
     changed = {name: given[name] for name in ("dispatch_shapes",) if name in given}
     if given.keys() - changed.keys():
         log, spent, more_time = RunLog(journal), journal.seconds_spent(), given.get("time_limit")
@@ -76,11 +76,11 @@ def _extended(journal: Journal, settings: Settings, given: dict[str, Any]) -> Se
         limit = math.inf if settings.time_limit is None else settings.time_limit
         # A run also ends by time when the rest is only enough for a comparison.
         if not more_time and (spent >= limit or (step is not None and step.done == "time")):
-            raise SettingsError(
+            raise TunesmithError(
                 f"The run's time limit of {limit:.0f} s is spent; say with --time-limit how much longer it may take."
             )
         if "evaluations" not in given and settings.evaluations <= log.evaluation_count:
-            raise SettingsError("The run has measured all that it may; say with --more how many configurations to add.")
+            raise TunesmithError("The run has measured all that it may; say with --more how many to add.")
         # Evaluations that were left over at an earlier end are made as well.
         changed["evaluations"] = settings.evaluations + given.get("evaluations", 0)
         changed["rounds"] = had + given["rounds"] if "rounds" in given else max(settings.rounds, had + 1)
@@ -120,7 +120,7 @@ def tune(
     file; `resume(run_dir)` continues after it, and after an interruption.
     """
     if models is not None and not hasattr(models, "ask_all"):
-        raise SettingsError(f"models: give language models of your own, not {models!r:.80}; a name is given as model=.")
+        raise TunesmithError(f"models: give language models of your own, not {models!r:.80}; a name goes to model=.")
     chosen = make_settings(task=task.name if isinstance(task, Task) else str(task), **settings)
     folder = as_path(run_dir, "--run-dir") if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
     if chosen.roles:
@@ -130,7 +130,7 @@ def tune(
     loaded = task if isinstance(task, Task) else load_task(chosen.task)
     check_models(chosen)
     if chosen.strategy not in STRATEGIES:
-        raise SettingsError(f"--strategy: there is no '{chosen.strategy}'; choose one of {', '.join(STRATEGIES)}.")
+        raise TunesmithError(f"--strategy: there is no '{chosen.strategy}'; choose one of {', '.join(STRATEGIES)}.")
     inventory = inventory_for(chosen.backend)
     device = choose_device(loaded, chosen.backend, inventory, chosen.target_device)
     limits = limits_of(device, chosen)
@@ -175,7 +175,7 @@ def resume(
 
     more: so many further configurations, also for a run that has ended, in so many further `rounds` (one, if left out
     and none is left); time_limit: further seconds, or a text such as "10m"; dispatch_shapes: as the setting, also for a
-    run that has ended. Raises `SettingsError` where that leaves nothing to do, and where the task's files have changed
+    run that has ended. Raises `TunesmithError` where that leaves nothing to do, and where the task's files have changed
     since the run was begun, unless `as_recorded` says to continue with the journal's copy of them.
     """
     folder = as_path(run_dir, "run_dir")
@@ -204,7 +204,7 @@ def resumed(
             settings = settings.model_copy(update=extension.model_dump(exclude_none=True))
         changed = "" if as_recorded or started.origin.in_memory else changed_files(task, settings.task, old.backend)
         if changed:
-            raise SettingsError(
+            raise TunesmithError(
                 f"The files of the task {task.name} have changed since the run in {folder} was begun ({changed}): go "
                 "on with the recorded ones by --as-recorded, or start a new run for the new ones."
             )
@@ -283,13 +283,13 @@ def changed_files(begun: Task, name: str, backend: Backend) -> str:
 
 
 def _clear(folder: Path) -> None:
-    """Empties the folder of a run without measurements, as after a mistake in the task; else raises `SettingsError`."""
+    """Empties the folder of a run without measurements, as after a mistake in the task; else a `TunesmithError`."""
     with Journal(folder, create=False) as journal, hold_run(folder):
         for event in [entry.event for entry in journal.entries(Event)]:
             failed = isinstance(event, BaselineMeasured) and event.evaluation.failure is not None
             if not failed and not isinstance(event, EarlierResults | RunStarted | RooflineMeasured):
                 go_on = f"`tunesmith resume {shlex.quote(str(folder))}`"
-                raise SettingsError(f"--run-dir: {folder} holds a run already; go on with {go_on}, or choose another.")
+                raise TunesmithError(f"--run-dir: {folder} holds a run already; go on with {go_on}, or choose another.")
         remove_journal(folder)
 
 

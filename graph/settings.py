@@ -44,10 +44,6 @@ PROFILES: dict[str, dict[str, object]] = {
 """The settings of each effort, where nothing else sets them; "balanced" is the defaults of the fields."""
 
 
-class SettingsError(TunesmithError):
-    """A setting makes no sense."""
-
-
 def parse_duration(text: str) -> float:
     """Seconds of a text such as "90", "90s", "10m" or "1h30m"; raises `ValueError`."""
     parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
@@ -246,7 +242,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
 
 
 def make_settings(**values: object) -> Settings:
-    """Settings from values of any origin; raises `SettingsError` naming the wrong one."""
+    """Settings from values of any origin; raises `TunesmithError` naming the wrong one."""
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -257,15 +253,15 @@ def make_settings(**values: object) -> Settings:
             near = f"did you mean --{close[0].replace('_', '-')}?" if close else "`tunesmith tune --help` lists them."
             message = f"there is no such option; {near}"
         option = f"--{key.partition('.')[0].replace('_', '-')}: " if key else ""
-        raise SettingsError(_ended(option + message)) from error
+        raise TunesmithError(_ended(option + message)) from error
 
 
 def as_path(given: object, option: str) -> Path:
-    """The value of an option as a path; raises `SettingsError` where no file system takes it."""
+    """The value of an option as a path; raises `TunesmithError` where no file system takes it."""
     if not isinstance(given, str | PathLike):
-        raise SettingsError(f"{option}: give the path of a folder, not {given!r:.80}.")
+        raise TunesmithError(f"{option}: give the path of a folder, not {given!r:.80}.")
     if not str(given):
-        raise SettingsError(f"{option}: the name is empty; name a folder, or leave the option out.")
+        raise TunesmithError(f"{option}: the name is empty; name a folder, or leave the option out.")
     path = named_path(option, str(given))
     try:
         path.stat()
@@ -273,26 +269,26 @@ def as_path(given: object, option: str) -> Path:
         pass  # the path need not exist
     except (OSError, ValueError) as error:
         why = (isinstance(error, OSError) and error.strerror) or str(error)
-        raise SettingsError(f"{option}: {str(given)!r:.80} cannot be used ({why}); name another.") from error
+        raise TunesmithError(f"{option}: {str(given)!r:.80} cannot be used ({why}); name another.") from error
     return path
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file, by the fields of `Settings`, for `make_settings`; raises `SettingsError`."""
+    """The settings of a TOML file, by the fields of `Settings`, for `make_settings`; raises `TunesmithError`."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise SettingsError(f"--settings: {path} cannot be read: {error.strerror}.") from error
+        raise TunesmithError(f"--settings: {path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         what = "UTF-8 text: save it as UTF-8" if isinstance(error, UnicodeDecodeError) else f"valid TOML: {error}"
-        raise SettingsError(f"--settings: {path} is not {what}.") from error
+        raise TunesmithError(f"--settings: {path} is not {what}.") from error
     keys = [name for name in Settings.model_fields if name != "task"]
     if unknown := sorted(set(data) - set(keys)):
-        raise SettingsError(_ended(f"--settings: {path}: {unknown_key(unknown[0], keys)}"))
+        raise TunesmithError(_ended(f"--settings: {path}: {unknown_key(unknown[0], keys)}"))
     try:
         Settings.model_validate({"task": "any", **data})
     except ValidationError as error:
-        raise SettingsError(_ended(f"--settings: {path}, {explain(error, data)}")) from error
+        raise TunesmithError(_ended(f"--settings: {path}, {explain(error, data)}")) from error
     return data
 
 

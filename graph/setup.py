@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, cast
 
 from tunesmith.graph.progress import Listener, Progress, silent
-from tunesmith.graph.settings import Settings, SettingsError
+from tunesmith.graph.settings import Settings
 from tunesmith.hw.errors import NoDevice, TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo, Inventory, probe
@@ -95,7 +95,7 @@ def limits_of(device: DeviceInfo, settings: Settings) -> tuple[DeviceLimits, ...
 
 
 def require_energy(device: DeviceInfo, settings: Settings) -> None:
-    """Raises `SettingsError` where the objective needs an energy that the device does not report."""
+    """Raises `TunesmithError` where the objective needs an energy that the device does not report."""
     if settings.objective == "time":
         return
     if not BACKENDS[device.backend].nvidia_tools:
@@ -110,11 +110,11 @@ def require_energy(device: DeviceInfo, settings: Settings) -> None:
                 return
             why = absent or f"{device.name} has no energy counter that this user may read"
     remedy = "choose an NVIDIA GPU from Volta on, or --objective time"
-    raise SettingsError(f"--objective {settings.objective}: {why}; {remedy}.")
+    raise TunesmithError(f"--objective {settings.objective}: {why}; {remedy}.")
 
 
 def require_lanes(device: DeviceInfo, settings: Settings, inventory: Inventory) -> None:
-    """Raises `SettingsError` for more lanes than there are devices of the model. A cluster may still grow."""
+    """Raises `TunesmithError` for more lanes than there are devices of the model. A cluster may still grow."""
     if settings.lanes is None or "RAY_ADDRESS" in os.environ:
         return
     most, why = 1, "an OpenCL device has one lane"
@@ -122,7 +122,7 @@ def require_lanes(device: DeviceInfo, settings: Settings, inventory: Inventory) 
         most = sum(one.name == device.name for one in inventory.of(device.backend))
         why = f"{most} x {device.name} is here"
     if settings.lanes > most:
-        raise SettingsError(f"--lanes: {settings.lanes} is more than there can be, as {why}; leave it out.")
+        raise TunesmithError(f"--lanes: {settings.lanes} is more than there can be, as {why}; leave it out.")
 
 
 def require_work(task: Task, templates: Sequence[Template], limits: Sequence[DeviceLimits]) -> None:

@@ -32,9 +32,9 @@ class Unavailable:
     no_device: bool = False
 
 
-class OutOfTime(TunesmithError):
-    """The time limit was reached while nothing could be measured; the message names the cause of the wait."""
-
-
 class NoDevice(TunesmithError):
     """A device was asked for that this process cannot see."""
+
+
+class OutOfTime(TunesmithError):
+    """The time limit was reached while nothing could be measured; the message names the cause of the wait."""

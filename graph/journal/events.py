@@ -12,17 +12,19 @@ from tunesmith.graph.journal.records import (
     FinalistResult,
     Origin,
     ResultRecord,
-    RoundAccount,
+    SearchAccount,
     Suggestion,
+    TemplateAccount,
     TemplateResults,
     Tokens,
     Verdict,
-    Verification,
+    Verified,
 )
 from tunesmith.graph.settings import Settings
 from tunesmith.graph.state import BranchKind, Plan
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.outcome import Energy, Evaluation, Resources
 from tunesmith.kernels.spec.task import Task, Workload
@@ -143,8 +145,9 @@ class SeedsRefused(Event, kind="refused_seeds"):
 
 
 class BranchAbandoned(Event, kind="given_up"):
-    """A branch of the plan that got no working template. branch: its number; problem: the last failures."""
+    """A branch of the plan of `round` that got no working template. branch: its number; problem: the last failures."""
 
+    round: int
     branch: int
     parent: str
     moves: tuple[str, ...]
@@ -208,8 +211,11 @@ class Evaluated(Event, kind="evaluation"):
     evaluation: Evaluation
 
 
-class Searched(RoundAccount, Event, kind="searched"):
-    """The searches of a round have ended."""
+class Searched(SearchAccount, Event, kind="searched"):
+    """The searches of a round, which have ended: their sum, and each of them."""
+
+    stage: str
+    templates: tuple[TemplateAccount, ...]
 
 
 class Compared(Event, kind="comparison"):
@@ -224,10 +230,11 @@ class Compared(Event, kind="comparison"):
     baseline_energy: Energy | None = None
 
 
-class Examined(Event, kind="examined"):
-    """A winner was examined."""
+class Examined(Verified, Event, kind="examined"):
+    """The examination of a winner with all its steps. reason: the kind of a rejection."""
 
-    examination: Verification
+    reason: str = ""
+    steps: tuple[Passed | Skipped, ...] = ()
 
 
 class ShapeCompared(Event, kind="shape"):
@@ -248,6 +255,7 @@ class VerdictReached(Event, kind="verdict"):
 class Explained(Event, kind="explanation"):
     """A model's words on what a round has shown."""
 
+    stage: str
     lines: tuple[str, ...]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tunesmith.graph.journal import events as kinds
-from tunesmith.graph.journal.records import FailureExample, Racing, Verdict, Verification
+from tunesmith.graph.journal.records import FailureExample, Racing, Verdict
 from tunesmith.graph.journal.store import RESTORE, Entry, Journal, JournalError
 from tunesmith.graph.state import Plan
 from tunesmith.hw.roofline import Roofline
@@ -289,10 +289,9 @@ class RunLog:
                     last.setdefault(event.workload, {})[config_key(one.config)] = one.comparison.verdict
         return [workload for workload, found in last.items() if set(found.values()) == {"slower"}]
 
-    def examinations(self) -> dict[VerifiedKernel, Verification]:
+    def examinations(self) -> dict[VerifiedKernel, kinds.Examined]:
         """The examinations of winners, the last one of each."""
-        found = (event.examination for event in self.events(kinds.Examined))
-        return {(*one.key, one.workload): one for one in found}
+        return {(*one.key, one.workload): one for one in self.events(kinds.Examined)}
 
     def rejected(self) -> dict[tuple[str, str], str]:
         """Kernels (template id, configuration as text) that a comparison or an examination found wrong, and why."""
@@ -313,7 +312,7 @@ class RunLog:
 
     def explanations(self) -> Mapping[int, tuple[str, ...]]:
         """A model's words on each round, by its number."""
-        return {round_of(entry.stage): entry.event.lines for entry in self.entries(kinds.Explained)}
+        return {round_of(event.stage): event.lines for event in self.events(kinds.Explained)}
 
     def evidence(self, which: str, config: Config) -> kinds.EvidenceKept | None:
         """The evidence on the machine code of a kernel ("baseline" or a template's id) at a configuration."""
@@ -429,18 +428,12 @@ class Node(kinds.TemplateAdded):
         return [name for name, seen in self.effects if max(seen.values()) < NO_EFFECT_RATIO]
 
 
-class FailedBranch(kinds.BranchAbandoned):
-    """A branch without a working template, and the round that planned it."""
-
-    round: int
-
-
 @dataclass(frozen=True, slots=True)
 class Tree:
     """nodes in the order in which they appeared, unused ones of the library last."""
 
     nodes: tuple[Node, ...]
-    attempts: tuple[FailedBranch, ...] = ()
+    attempts: tuple[kinds.BranchAbandoned, ...] = ()
     explanations: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def node(self, template: str) -> Node | None:
@@ -489,6 +482,4 @@ def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str]
         )
     for template in library:
         nodes.setdefault(template.id, Node(template=template, vetoed=vetoed.get(template.id, "")))
-    failed = log.entries(kinds.BranchAbandoned)
-    attempts = tuple(FailedBranch(**dict(entry.event), round=round_of(entry.stage)) for entry in failed)
-    return Tree(tuple(nodes.values()), attempts, log.explanations())
+    return Tree(tuple(nodes.values()), tuple(log.events(kinds.BranchAbandoned)), log.explanations())

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import AnyOutcome, Energy, Objective
 from tunesmith.kernels.spec.template import Config, config_key
@@ -243,13 +242,6 @@ class Verified(Winner):
     seconds: float = 0.0
 
 
-class Verification(Verified):
-    """The examination with all its steps, as the journal has it. reason: the kind of a rejection."""
-
-    reason: str = ""
-    steps: tuple[Passed | Skipped, ...] = ()
-
-
 class ExaminationRow(Verified):
     """The examination in the summary. checks: steps passed; largest_error, baseline_error: of the configuration and the
     baseline on the task's own workloads and contents, as shares of the tolerance."""
@@ -287,12 +279,6 @@ class TemplateAccount(SearchAccount):
 
     template: str
     rng: dict[str, Any]
-
-
-class RoundAccount(SearchAccount):
-    """The searches of a round: their sum, and each of them."""
-
-    templates: tuple[TemplateAccount, ...]
 
 
 class FailureExample(ResultRecord):

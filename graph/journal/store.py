@@ -25,7 +25,7 @@ from tunesmith.graph.journal.events import KINDS, Event
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.taskfile import explain
 
-FORMAT = 3
+FORMAT = 4
 """Version of the table and of all events in it; no other is read. A file in which no journal was begun yet has 0."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (

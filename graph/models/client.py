@@ -38,7 +38,8 @@ from tunesmith.graph.models.calls import (
 )
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels, write_recording
 from tunesmith.graph.progress import Listener, Progress
-from tunesmith.graph.settings import METHODS, Method, Settings, SettingsError
+from tunesmith.graph.settings import METHODS, Method, Settings
+from tunesmith.hw.errors import TunesmithError
 
 PACKAGED = Path(__file__).with_name("prices.toml")
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -77,11 +78,11 @@ def _read_prices(path: Path) -> Prices:
         models = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("models")
         return TypeAdapter(Prices).validate_python(models)
     except OSError as error:
-        raise SettingsError(f"--prices: {path} cannot be read ({error.strerror}).") from error
+        raise TunesmithError(f"--prices: {path} cannot be read ({error.strerror}).") from error
     except ValueError as error:
         why = f"models.{problem(error.errors()[0])}" if isinstance(error, ValidationError) else error
         form = '[models] and a line such as "name" = { input = 1.0, output = 4.0 }'
-        raise SettingsError(f"--prices: {path}: {why}; write it as TOML with {form}.") from error
+        raise TunesmithError(f"--prices: {path}: {why}; write it as TOML with {form}.") from error
 
 
 class Ledger:

@@ -14,7 +14,8 @@ from tunesmith.graph.models.calls import Models
 from tunesmith.graph.models.client import Ledger, ModelClient, Prices, load_prices, price_of
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.progress import Listener
-from tunesmith.graph.settings import Settings, SettingsError
+from tunesmith.graph.settings import Settings
+from tunesmith.hw.errors import TunesmithError
 
 TRANSCRIPTS = "transcripts"
 OPENAI_URL = "https://api.openai.com/v1"
@@ -25,10 +26,10 @@ _TAKEN_FIELDS = frozenset(
 
 
 def check_models(settings: Settings) -> Prices:
-    """Raises `SettingsError` for settings that cannot work; the prices that go with them."""
+    """Raises `TunesmithError` for settings that cannot work; the prices that go with them."""
     prices = load_prices(settings.prices)
     if (mistake := next(_mistakes(settings, prices), None)) is not None:
-        raise SettingsError(mistake)
+        raise TunesmithError(mistake)
     if settings.transport == "replay":
         ReplayModels(settings.folder, exact=settings.replay_exact)
     return prices

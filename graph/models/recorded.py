@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from filelock import FileLock
 
 from tunesmith.graph.models.calls import FailureKind, ModelFailed, Outcome, Waiting, completion_error
-from tunesmith.graph.settings import SettingsError
 from tunesmith.hw.errors import TunesmithError
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ class BatchModels:
                 unanswered = {name: body for name, body in wanted.items() if name not in self._answers}
                 _write_requests(self._requests, unanswered)
         except OSError as error:
-            raise SettingsError(
+            raise TunesmithError(
                 f"{self._requests} cannot be written ({error.strerror}); choose another folder for --model batch:DIR."
             ) from error
 
@@ -168,7 +167,7 @@ class ReplayModels:
     def __init__(self, folder: Path, *, exact: bool) -> None:
         places = [place for place in (folder, folder / "transcripts") if (place / ANSWERS).exists()]
         if not places:
-            raise SettingsError(
+            raise TunesmithError(
                 f"--model replay: {folder} has no recording ({ANSWERS}); give a run's folder, or one with its "
                 "transcripts."
             )

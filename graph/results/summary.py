@@ -29,7 +29,6 @@ from tunesmith.graph.journal.records import (
     ModelsUsage,
     Origin,
     ResultRecord,
-    RoundAccount,
     Verdict,
 )
 from tunesmith.graph.journal.store import Journal, JournalError, hint_at_run
@@ -52,12 +51,6 @@ PACKAGES = (
 )
 
 
-class StageAccount(RoundAccount):
-    """The searches of a round."""
-
-    stage: str
-
-
 class TemplateRow(ResultRecord):
     """A template of the run. parent: a template's id, "baseline", or "library" for one of the task; ratio: the least
     time over baseline in a search; vetoed: why a role took it out, empty if none did."""
@@ -69,13 +62,6 @@ class TemplateRow(ResultRecord):
     evaluations: int
     ratio: float | None
     vetoed: str
-
-
-class Explanation(ResultRecord):
-    """A model's words on what a round has shown."""
-
-    stage: str
-    lines: tuple[str, ...]
 
 
 class Summary(Verdict):
@@ -95,12 +81,12 @@ class Summary(Verdict):
     from_cache: int
     failures: dict[str, int]
     failure_examples: tuple[FailureExample, ...] = ()
-    searches: tuple[StageAccount, ...]
+    searches: tuple[Searched, ...]
     plans: tuple[Plan, ...]
     examined: tuple[ExaminationRow, ...]
     models: ModelsUsage | None
     templates: tuple[TemplateRow, ...]
-    explanations: tuple[Explanation, ...]
+    explanations: tuple[Explained, ...]
     notes: tuple[str, ...] = ()
     dispatching: Dispatching | None = None
     roofline: Roofline
@@ -145,7 +131,7 @@ def summarise(context: Context, done: str) -> Summary:
         from_cache=sum(evaluation.cached for evaluation in found),
         failures=failures_by_kind(found),
         failure_examples=tuple(failure_examples(found)),
-        searches=tuple(StageAccount(stage=entry.stage, **entry.event.model_dump()) for entry in log.entries(Searched)),
+        searches=tuple(log.events(Searched)),
         plans=tuple(log.plans),
         examined=tuple(account(context, verdict)),
         models=models_summary(context.settings, context.journal),
@@ -158,7 +144,7 @@ def summarise(context: Context, done: str) -> Summary:
             for node in context.tree().nodes
             if node.round
         ),
-        explanations=tuple(Explanation(stage=entry.stage, lines=entry.event.lines) for entry in log.entries(Explained)),
+        explanations=tuple(log.events(Explained)),
         notes=(*unsteady(verdict), *(note.sentence for note in log.events(Noted)), *context.task.caveats),
         dispatching=dispatching(context, verdict),
         roofline=context.roofline(),
@@ -231,7 +217,7 @@ def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
     "parameter samples" where it shares its name with another); then the compiler's figures, wall-clock seconds of the
     evaluation, and why it failed. Rows with the outcome "compared" come last: ratio is the finalist's time over the
     baseline's, both timed in turn, with its 99 % interval and verdict; seconds is the baseline's median times the
-    ratio. Raises `JournalError`, and `OutputError` where `out` must not be written."""
+    ratio. Raises `JournalError`, and `TunesmithError` where `out` must not be written."""
     with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
         _ = log.started  # a table is of a run, which has a beginning

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from langgraph.types import Command
 
 
-class RoleError(TunesmithError):
-    """A role cannot be loaded or placed."""
-
-
 class Role(Protocol):
     """Reads the state and the journal, acts through the pool, and returns the changes of the state, with an event where
     its result is one as well: both enter the journal in one transaction. A further role may send the state back by
@@ -46,7 +42,7 @@ def register(role: Made) -> Made:
     """Makes a role class known under its `name`, for this process; works as a decorator."""
     name = getattr(role, "name", None)
     if not isinstance(name, str) or not name:
-        raise RoleError(f'The role {role.__name__} has no `name`: give the class one, such as name = "reviewer".')
+        raise TunesmithError(f'The role {role.__name__} has no `name`: give the class one, such as name = "reviewer".')
     REGISTERED[name] = role
     return role
 

@@ -137,4 +137,4 @@ class Explainer:
         lines = [line.strip()[:MAX_LINE] for line in reply.value.lines if line.strip()][:MAX_LINES]
         for line in lines:
             context.listener(Progress(self.name, line))
-        return {}, Explained(lines=tuple(lines))
+        return {}, Explained(stage=stage, lines=tuple(lines))

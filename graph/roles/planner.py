@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
-from tunesmith.graph.journal.events import Planned
-from tunesmith.graph.journal.log import FailedBranch, Node, Tree, objective, stage_of
+from tunesmith.graph.journal.events import BranchAbandoned, Planned
+from tunesmith.graph.journal.log import Node, Tree, objective, stage_of
 from tunesmith.graph.models.calls import HOPELESS, Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.models.client import Ledger
 from tunesmith.graph.progress import Progress
@@ -200,7 +200,7 @@ def options_of(tree: Tree) -> list[Branch]:
     first round come first, and among equals the kind that gained most per call on the kernels that we measured."""
     if not (best := tree.ranked[:2]):
         return [_branch(BASELINE, "template"), _branch(BASELINE, "rewrite")]
-    made: list[Node | FailedBranch] = [*tree.nodes, *tree.attempts]
+    made: list[Node | BranchAbandoned] = [*tree.nodes, *tree.attempts]
     children, answers = {(one.parent, one.made_by) for one in made}, Counter[BranchKind]()
     for one in made:
         answers[one.made_by] += one.answers if one.round > 1 else 0

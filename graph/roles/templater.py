@@ -22,15 +22,15 @@ from tunesmith.graph.journal.events import (
     TemplateVetoed,
     WritingStarted,
 )
-from tunesmith.graph.journal.log import LIBRARY, stage_of, trial_stage
+from tunesmith.graph.journal.log import LIBRARY, round_of, stage_of, trial_stage
 from tunesmith.graph.models.calls import FailureKind, Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
-from tunesmith.graph.roles import RoleError
 from tunesmith.graph.roles.planner import searches
 from tunesmith.graph.state import Branch, Plan, State
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.source import specialise
@@ -247,7 +247,7 @@ def _search_further(context: Context, plan: Plan) -> list[str]:
         node = tree.node(branch.parent)
         if node is None:
             known = ", ".join(one.id for one in tree.nodes) or "none"
-            raise RoleError(f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}.")
+            raise TunesmithError(f"The plan of round {plan.round} names the template '{branch.parent}', not {known}.")
         template, seeds, vetoed = node.template, branch.seeds, context.log.vetoed()
         if node.round == 0 and template.name == NAME and vetoed.get(template.id, WITHDRAWN) == WITHDRAWN:
             template = without_wrong_rules(context, template, stage)
@@ -284,7 +284,7 @@ def _written(context: Context, plan: Plan, turn: int, objections: list[str]) -> 
     """The templates that a model writes for the plan, side by side, and repairs until each works or is given up."""
     stage, again = stage_of(plan.round), f"-turn-{turn + 1}" if turn else ""
     if context.models is None:
-        raise RoleError(f"The plan of round {plan.round} wants new templates, and the run has no model.")
+        raise TunesmithError(f"The plan of round {plan.round} wants new templates, and the run has no model.")
     # Entries of this turn must not change its questions when it is begun again.
     begun = (entry.sequence for entry in context.log.entries(WritingStarted, stage) if entry.event.turn == turn)
     tree = context.tree(before=next(begun, 0) or context.journal.append(WritingStarted(turn=turn), stage))
@@ -384,6 +384,7 @@ def _give_up(
     """Journals that a branch gets no template, and why; True. failure: the model's, where that is the reason."""
     branch = draft.branch
     event = BranchAbandoned(
+        round=round_of(stage),
         branch=draft.number,
         parent=branch.parent,
         # The author of a whole kernel describes the attempt better than the plan.

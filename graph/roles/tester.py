@@ -15,7 +15,7 @@ from tunesmith.actors.judging import judge
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
 from tunesmith.graph.journal.events import Compared, Examined, Noted, Searched, VerdictReached
 from tunesmith.graph.journal.log import RunLog, VerifiedKernel, objective, quantities_of, repair_stage, stage_of
-from tunesmith.graph.journal.records import ExaminationRow, FinalistResult, Verdict, Verification, Winner
+from tunesmith.graph.journal.records import ExaminationRow, FinalistResult, Verdict, Winner
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.planner import broken_rule, plan_by_rules, searches
@@ -317,7 +317,7 @@ def examine_winners(context: Context, kernels: Mapping[VerifiedKernel, Winner]) 
     results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
     for (key, one), fields in zip(waiting.items(), results, strict=True):
         about: dict[str, Any] = {"template": one.template, "config": one.config, "workload": key[2], "seconds": share}
-        context.journal.append(Examined(examination=Verification(**about, **fields)))
+        context.journal.append(Examined(**about, **fields))
 
 
 def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
@@ -325,7 +325,7 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
     known, winners = context.log.examinations(), _winners(verdict)
     # Kernels that a dispatch rule may use were examined on everything as well.
     keys = dict.fromkeys([*winners, *((template, config, "") for template, config, _ in winners)])
-    shared = set(ExaminationRow.model_fields) & set(Verification.model_fields)
+    shared = set(ExaminationRow.model_fields) & set(Examined.model_fields)
     rows = []
     for kernel in [known[key] for key in keys if key in known]:
         passed = [step for step in kernel.steps if isinstance(step, Passed)]

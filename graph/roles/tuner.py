@@ -290,6 +290,7 @@ class _Round:
             )
             each.append(account)
         return Searched(
+            stage=self.stage,
             strategy=" | ".join(one.strategy for one in each),
             points=sum(len(search.space) for search in self.searches),
             cartesian=sum(one.cartesian for one in each),

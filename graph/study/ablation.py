@@ -22,7 +22,7 @@ from tunesmith.graph.models.recorded import ANSWERS
 from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import RunResult, resume, tune
-from tunesmith.graph.settings import Arm, SettingsError, make_settings
+from tunesmith.graph.settings import Arm, make_settings
 from tunesmith.hw.errors import TunesmithError
 
 ARMS: tuple[Arm, ...] = get_args(Arm)
@@ -97,11 +97,11 @@ def ablate(
     unknown = [arm for arm in arms if arm not in ARMS]
     if unknown or not arms or len(set(arms)) < len(arms):
         what = f"there is no arm '{unknown[0]}'" if unknown else "name each arm once"
-        raise SettingsError(f"--arms: {what}; they are {', '.join(ARMS)}.")
+        raise TunesmithError(f"--arms: {what}; they are {', '.join(ARMS)}.")
     if repeats < 1:
-        raise SettingsError(f"--repeats: give at least 1, not {repeats}.")
+        raise TunesmithError(f"--repeats: give at least 1, not {repeats}.")
     if models is None and settings.get("model", "none") == "none":
-        raise SettingsError("--model: an ablation compares what a model does; name one.")
+        raise TunesmithError("--model: an ablation compares what a model does; name one.")
     _agree(folder, {"task": str(task), "arms": list(arms), "repeats": repeats, "calls": calls, "settings": settings})
     results: dict[str, list[Repeat]] = {arm: [] for arm in arms}
     waiting: list[str] = []

@@ -19,8 +19,9 @@ from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
 from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import hold_run
-from tunesmith.graph.settings import SettingsError, make_settings
+from tunesmith.graph.settings import make_settings
 from tunesmith.graph.setup import choose_device, inventory_for, pools
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.rewrite.template import with_rules
@@ -71,13 +72,13 @@ def exhaust(
     require_points(space, template)
     total = len(space)
     if total > MAX_POINTS:
-        raise SettingsError(f"The space of {template.name} has {total} points, too many to measure; use --fix.")
+        raise TunesmithError(f"The space of {template.name} has {total} points, too many to measure; use --fix.")
     check_reference(loaded, [chosen], seed=seed, deadline=settings.reference_deadline)
     identity = ExhaustStarted(template=template.id, workload=chosen.name, device=device.name, seed=seed)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingsError(f"--out: {out} cannot be written ({error.strerror}); choose another place.") from error
+        raise TunesmithError(f"--out: {out} cannot be written ({error.strerror}); choose another place.") from error
     with (
         Journal(folder, create=True) as journal,
         hold_run(folder),
@@ -123,10 +124,10 @@ def _fix(template: Template, fixed: Mapping[str, Scalar]) -> Template:
     parameters = {parameter.name: parameter for parameter in template.parameters}
     for name, value in fixed.items():
         if name not in parameters:
-            raise SettingsError(f"--fix: {template.name} has no parameter '{name}'; it has {', '.join(parameters)}.")
+            raise TunesmithError(f"--fix: {template.name} has no parameter '{name}'; it has {', '.join(parameters)}.")
         values = parameters[name].values
         if value not in values:
-            raise SettingsError(f"--fix: {name} has no value {value!r}; it has {', '.join(map(str, values))}.")
+            raise TunesmithError(f"--fix: {name} has no value {value!r}; it has {', '.join(map(str, values))}.")
         only = (values[values.index(value)],)
         parameters[name] = parameters[name].model_copy(update={"values": only, "default": None})
     return template.model_copy(update={"parameters": tuple(parameters.values())})

@@ -1,34 +1,170 @@
-"""Backends: how source becomes machine code and runs. `open_compiler` and `open_device` choose by name.
+"""Backends: how source becomes machine code and runs. `open_compiler` and `open_device` choose by a device's limits.
 
-A new backend is a compiler and a device class that pass the contract test, and a branch here.
+A backend has two halves: a `Compiler`, which needs no device, and a `Device`, which holds one.
+
+A compile worker asks the `Compiler` for an `Artifact`, which travels as bytes to a lane, whose `Device` loads it; the
+loaded kernel is bound to buffers as `BoundLaunch`es, which run singly (to check) or as a sequence that is timed.
+Kernels, buffers and sequences are handles of the device's own: `Any` here. Every implementation must pass
+tests/kernels/backends/contract.py.
 """
 
 from __future__ import annotations
 
-from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends.base import (
-    BoundLaunch,
-    Compiler,
-    Device,
-    DeviceError,
-    HostCall,
-    NotMarked,
-    OutOfDeviceMemory,
-    Side,
-)
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
 
-__all__ = [
-    "BoundLaunch",
-    "Compiler",
-    "Device",
-    "DeviceError",
-    "HostCall",
-    "NotMarked",
-    "OutOfDeviceMemory",
-    "Side",
-    "open_compiler",
-    "open_device",
-]
+import numpy as np
+from numpy.typing import NDArray
+
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.machine_code import MarkedArtifact
+from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.outcome import CompileFailed, Rejected
+from tunesmith.kernels.spec.task import Geometry
+
+MAX_LOG = 20_000
+"""Characters of a compiler's log that are kept."""
+Side = Literal["start", "end"]
+"""At which edge of its memory an array lies."""
+BEYOND_EDGE = 64 << 20
+"""Bytes of addresses beyond either edge that hold nothing, and take no memory: kernels miss by whole rows and tiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotMarked:
+    """Why the blocks of a kernel that run cannot be told here."""
+
+    why: str
+
+
+class Compiler(Protocol):
+    """Source to machine code. Runs in a worker process; needs no device for CUDA."""
+
+    version: str
+    """The compiler and its version, part of the key of any cache of artifacts."""
+
+    def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
+        """`Rejected` is for sources that `tunesmith.kernels.build.guard` keeps from the compiler."""
+
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+        """A source that `compile` takes, to machine code that tells which of its blocks ran."""
+
+
+class DeviceError(Exception):
+    """The device or driver refused an operation. `sticky`: the process can no longer use the device."""
+
+    def __init__(self, message: str, *, sticky: bool = False) -> None:
+        super().__init__(message)
+        self.sticky = sticky
+
+
+class OutOfDeviceMemory(DeviceError):
+    """An allocation did not fit; nothing is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundLaunch:
+    """A kernel with its geometry and arguments: buffers for arrays, NumPy scalars for scalars."""
+
+    kernel: Any
+    geometry: Geometry
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """Work that a function of the host gives the device, in place of a launch: what a library does. With CUDA the
+    function only enqueues on the device's stream, so that its work can be captured; with OpenCL it does the work."""
+
+    run: Callable[[], object]
+
+
+class Device(Protocol):
+    """One device, held by one process. All methods raise `DeviceError`."""
+
+    backend: ClassVar[str]
+    limits: DeviceLimits
+    index: int
+    """Its number among the backend's devices, as `open_device` takes it."""
+    uuid: str
+    name: str
+    """The model, as the driver calls it: what this process really holds, whatever `limits` are of."""
+    xp: Any
+    """The array module (numpy or cupy) of what `array` returns."""
+    base_alignment: int
+    """Bytes at a multiple of which any array of a program starts: `view` takes no others."""
+    cold_bytes: int
+    """Bytes that must be touched between two uses of a line for it to be gone from the last cache."""
+    sample_seconds: float
+    """How long a timed sequence should last: long against the clock's resolution and its own start and end."""
+    loads_quickly: bool
+    """Whether `load` takes milliseconds at most, so that a comparison can afford it many times."""
+    has_graph_overhead: bool
+    """Whether a sequence takes time to start and to end, besides its kernels."""
+
+    def allocate(self, nbytes: int) -> Any:
+        """A buffer of `nbytes` bytes with any contents. Raises `OutOfDeviceMemory`."""
+
+    def write(self, buffer: Any, data: Any, offset: int = 0) -> None:
+        """Copies a flat uint8 array of `xp` or NumPy into the buffer."""
+
+    def read(self, buffer: Any) -> NDArray[np.uint8]:
+        """The bytes of a buffer, on the host."""
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copies all bytes of the buffer `source` to the start of `target`, which is at least as large."""
+
+    def view(self, buffer: Any, offset: int, nbytes: int) -> Any:
+        """A part of a buffer as a buffer (no copy); `offset` is a multiple of `base_alignment`."""
+
+    def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
+        """A copy of a buffer where memory begins or, as near as the alignment of arrays allows, ends: a launch that
+        touches memory beyond, or writes a copy that is not `writable`, fails or dies. None without such memory."""
+
+    def array(self, buffer: Any, dtype: str) -> Any:
+        """The buffer as a flat array of the type `DataType.array`: a CuPy array on the device, or a NumPy copy."""
+
+    def load(self, artifact: Artifact) -> Any:
+        """The kernel of an artifact, ready to be launched; it ends with its last use."""
+
+    def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
+        """The kernel of a `MarkedArtifact`, and the buffer of its marks, a 32-bit word for each block."""
+        raise DeviceError(f"{self.backend} has no marked machine code")
+
+    def launch(self, launch: BoundLaunch) -> None:
+        """Starts one launch; it may not have finished, or failed, on return."""
+
+    def once(self, launch: BoundLaunch | HostCall) -> float:
+        """Runs one launch to its end and returns about how many seconds it would take in a sequence."""
+
+    def synchronize(self) -> None:
+        """Waits for all launches; what failed in one of them is raised here."""
+
+    def foreign_code(self) -> AbstractContextManager[None]:
+        """While a reference or an opponent runs: a stream that it makes the current one is taken back. Work on a second
+        stream is not ordered with ours, and slows each launch of the process (docs/trust.md, "Two speeds")."""
+        return nullcontext()
+
+    def reset_cache(self) -> None:
+        """Ends what earlier kernels asked the last cache to keep (CUDA's persisting lines), if it can keep lines."""
+        return
+
+    def sequence(self, launches: Sequence[BoundLaunch | HostCall]) -> Any:
+        """These launches, made ready to be timed together, again and again."""
+
+    def times(self, sequences: Sequence[Any]) -> list[float]:
+        """Runs these sequences one right behind the other and returns the device time that each took, in seconds,
+        without the time to start and to end a sequence, as far as that is known."""
+
+    def free_bytes(self) -> int:
+        """Bytes that can still be allocated; where the driver does not tell, a safe share of the memory."""
+
+    def trim(self) -> None:
+        """Hands memory that is kept for later allocations back to the device, for other processes."""
+        return
 
 
 def open_compiler(limits: DeviceLimits, index: int = 0) -> Compiler:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tunesmith.hw.drivers.cuda import read_uuid
 from tunesmith.hw.drivers.nvml import with_prefix
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends.base import (
+from tunesmith.kernels.backends import (
     BEYOND_EDGE,
     BoundLaunch,
     Device,
@@ -183,10 +183,9 @@ class CudaDevice(Device):
 
     @property
     def graph_overhead_seconds(self) -> float:
-        """Seconds of a timed piece of work that are its own start and end, not its kernels': about 2.4 us on an H200.
-        From two sequences of kernels that do nothing, as the line through them at zero kernels. Left in,
-        they would be 2.3 % of a sample of 0.105 ms and 0.8 % of one of 0.3 ms, the least and the most that a search
-        accepts."""
+        """Seconds of a timed piece of work that are its own start and end, not its kernels': about 2.4 us on an H200,
+        2.3 % of the shortest sample that a search accepts. From two sequences of kernels that do nothing, as the line
+        through them at zero kernels."""
         if self._graph_overhead is None:
             with self.guarded():
                 nothing = BoundLaunch(self._wait_kernel(), Geometry((1, 1, 1), (1, 1, 1)), (np.uint64(0),))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends.base import MAX_LOG, NotMarked
+from tunesmith.kernels.backends import MAX_LOG, NotMarked
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse, without_comments
 from tunesmith.kernels.build.machine_code import (
@@ -158,8 +158,7 @@ class NvrtcCompiler:
         return Artifact("cuda", self.arch, source.entry, code, source.digest, resources, variables)
 
     def profile(self, source: Specialised) -> Profile:
-        """The instructions of the PTX of `source`, and the lines that most of them come from; empty where it does not
-        compile."""
+        """The PTX instructions of `source`, and the lines most of them come from; empty if it does not compile."""
         if refuse(source) is not None:
             return Profile()
         with _program(source.source, source.entry, [*self._options_of(source), LINES]) as (program, failure, _):
@@ -311,8 +310,7 @@ def _checked(answer: tuple[Any, ...]) -> Any:
 
 
 def _output(size: Callable[[Any], Any], read: Callable[[Any, bytearray], Any], program: Any) -> bytes:
-    """An output of NVRTC, which writes it into a buffer: not into `bytes`, as Python shares objects of length 1, and an
-    empty log is one."""
+    """An output of NVRTC, written into a buffer; not into `bytes`: Python shares those of length 1, as an empty log."""
     buffer = bytearray(_checked(size(program)))
     _checked(read(program, buffer))
     return bytes(buffer)

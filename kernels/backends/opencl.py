@@ -33,7 +33,7 @@ from tunesmith.hw.drivers.nvml import uuid_at
 from tunesmith.hw.drivers.opencl import pci_address, read_devices
 from tunesmith.hw.errors import TunesmithError, Unavailable
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends.base import (
+from tunesmith.kernels.backends import (
     BEYOND_EDGE,
     MAX_LOG,
     BoundLaunch,
@@ -67,13 +67,9 @@ _PROCESSORS = (
 )
 
 
-class OpenclUnavailable(TunesmithError):
-    """pyopencl or an OpenCL driver is missing, or the embedded one cannot compile for this processor."""
-
-
 def name_processor(device: Any) -> bool:
     """Gives a PoCL CPU `device` (pyopencl) a processor name its compiler knows; True where that was needed. Raises
-    `OpenclUnavailable`.
+    `TunesmithError`.
 
     Memory is looked at through /proc/self/mem, where an address that is not mapped is an error and not a crash; the
     name is written only where the allocation that holds the other has room for it.
@@ -113,7 +109,7 @@ def _processor_name() -> bytes:
     for name, needed in _PROCESSORS:
         if flags >= needed:
             return name
-    raise OpenclUnavailable(
+    raise TunesmithError(
         "The embedded OpenCL (PoCL) does not know this processor and cannot compile for it: install "
         "an OpenCL driver for it, or use a machine with a GPU."
     )
@@ -141,15 +137,15 @@ def open_device(index: int) -> Any:
     try:
         import pyopencl
     except ImportError as error:
-        raise OpenclUnavailable(
+        raise TunesmithError(
             "OpenCL is not available here: the package pyopencl is missing; install it with "
             "`pip install 'tunesmith[opencl]'`."
         ) from error
     listed = read_devices(pyopencl)
     if isinstance(listed, Unavailable):
-        raise OpenclUnavailable(listed.reason)
+        raise TunesmithError(listed.reason)
     if not 0 <= index < len(listed.devices):
-        raise OpenclUnavailable(
+        raise TunesmithError(
             f"There is no OpenCL device {index}; there are {len(listed.devices)}: see `tunesmith devices`."
         )
     # Listing leaves out devices that are neither CPU nor GPU, and platforms that fail: numbers in the driver differ.
@@ -235,8 +231,7 @@ def _silent_compiler() -> Iterator[None]:
 
 def pages_of(data: NDArray[np.uint8], side: Side, alignment: int, *, writable: bool) -> NDArray[np.uint8]:
     """A copy of `data` in pages of its own among `BEYOND_EDGE` bytes that cannot be touched: at their start, or as near
-    to their end as `alignment` allows. A NaN of every float type fills the rest. writable: whether a copy may
-    be written."""
+    to their end as `alignment` allows, and `writable` or not. A NaN of every float type fills the rest."""
     size = -(-data.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     # Only pages that are touched take memory.
     whole = np.frombuffer(mmap.mmap(-1, size + 2 * BEYOND_EDGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)

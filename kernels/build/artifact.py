@@ -1,6 +1,4 @@
-"""Compiled kernels as values: machine code for one architecture, a configuration compiled for all its types, and the
-request to evaluate one; and the cache of compiled kernels on disk. Owns no compiler and no pool, so that naming these
-types imports neither.
+"""Compiled kernels as values, the request to evaluate a configuration, and the cache of compiled kernels on disk.
 
 A key of the cache consists of the source with its options, the compiler's version, the architecture, and our own code
 that stands between a source and its artifact. An entry is one file that carries its own checksum. It is written beside
@@ -110,16 +108,8 @@ _TRANSIENT = re.compile(
 )
 """Messages of compilers about failures that are not the source's. NVRTC's catastrophic errors have other causes too,
 such as a missing header: such a source is compiled again each time."""
-_DECIDING = (
-    "spec/template.py",
-    "build/guard.py",
-    "build/source.py",
-    "build/machine_code.py",
-    "backends/nvrtc.py",
-    "backends/opencl.py",
-)
-"""Modules whose text decides what a source becomes, and which sources count as one: what newer rules refuse, or tell
-apart, must not come from the cache."""
+_DECIDING = ("spec/template", "build/guard", "build/source", "build/machine_code", "backends/nvrtc", "backends/opencl")
+"""Modules that decide what a source becomes, and which sources count as one; a change of them empties the cache."""
 
 
 class ArtifactCache:
@@ -174,9 +164,8 @@ class ArtifactCache:
         return True
 
     def evict(self) -> int:
-        """Removes files that dead processes left behind and, if the bound is exceeded, the least recently used entries
-        until `EVICTION_TARGET` of it is left; gives the bytes of all entries afterwards. Processes that do so at once
-        remove the same ones."""
+        """Removes files that dead processes left behind and, above the bound, the least recently used entries until
+        `EVICTION_TARGET` of it is left; gives the bytes of all entries afterwards."""
         entries, now = [], time.time()
         for path in self.folder.glob("*/*"):
             with suppress(OSError):  # evicted meanwhile, or another user's
@@ -262,5 +251,5 @@ def _harness() -> str:
     """A digest of the modules that decide what a source becomes."""
     room, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
     for name in _DECIDING:
-        digest.update((room / name).read_bytes())
+        digest.update((room / f"{name}.py").read_bytes())
     return digest.hexdigest()

@@ -48,8 +48,7 @@ ASSUMED_TRIP_COUNT = 10
 
 @dataclass(frozen=True, slots=True)
 class HotLine:
-    """A line of the source. instructions: how many of the PTX come from it, before ptxas; depth: of the innermost loop
-    they are in."""
+    """A line of the source. instructions: PTX instructions that come from it; depth: of their innermost loop."""
 
     line: int
     instructions: int
@@ -234,8 +233,7 @@ def _closing(text: str, brace: int) -> int:
 
 
 def _marked(body: str, files: set[int], blocks: list[set[int]]) -> Iterator[str]:
-    """The pieces of `body` with marks among them; adds its blocks to `blocks`. files: the numbers of the source in
-    `.loc`."""
+    """The pieces of `body` with marks; adds its blocks to `blocks`. files: the numbers of the source in `.loc`."""
     position, line = 0, 0
     begins, reachable, placed = True, True, True
     while position < len(body):
@@ -299,8 +297,7 @@ def global_variables(code: bytes) -> tuple[str, ...]:
 
 
 def _sections_and_symbols(code: bytes) -> tuple[list[tuple[str, int]], list[tuple[str, str]]]:
-    """Name and size of each section; name and section ("" if undefined or special) of each symbol that is not a
-    section's own."""
+    """Name and size of each section; name and section ("" if undefined or special) of each named symbol."""
     header = _HEADER.unpack_from(code)
     table, (size, count, names_at) = header[6], header[11:]
     if header[0][:6] != b"\x7fELF\x02\x01":
@@ -325,9 +322,8 @@ COMPILER_TABLES = frozenset(("__cudart_i2opi_d", "__cudart_i2opi_f", "__cudart_s
 
 
 def used_variables(variables: tuple[str, ...], ptx: str, source: str) -> tuple[str, ...]:
-    """The `variables` that the code uses. `ptx`: the assembly the cubin was made from, of `source`.
-
-    The tables of the compiler do not count, unless the source might name them itself, also by pasting tokens.
+    """The `variables` that the code uses. `ptx`: the assembly the cubin was made from, of `source`. The compiler's
+    tables do not count, unless the source might name them itself, also by pasting tokens.
 
     The compiler keeps constants that it has folded into the code. Such a name stands once in the assembly, where it is
     declared. A name that is missing there was renamed, and counts as used, and so does a name whose declaration is not

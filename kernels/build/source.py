@@ -52,8 +52,7 @@ def kit() -> Mapping[str, str]:
 
 
 def _kit_included(source: str, into: dict[str, str]) -> str:
-    """`source` with its lines that include headers of the kit left empty. into: gets the texts of these headers, each
-    behind those that it includes itself."""
+    """`source` with empty lines for headers of the kit, whose texts `into` gets, each behind those it includes."""
     for name in _OF_KIT.findall(source):
         if name in kit() and name not in into:
             into[name] = _kit_included(kit()[name], into)

@@ -120,8 +120,7 @@ class FusedCheck:
         self._parts = 0
 
     def passes(self, data: WorkloadData, index: int, allowed: Mapping[str, float]) -> dict[str, Deviation] | None:
-        """The deviations of the outputs of set `index` after a launch; None when anything is not as it should be.
-        `allowed` as in `measure_set`."""
+        """The deviations of the outputs of set `index` after a launch, as `measure_set`; None if anything is wrong."""
         outputs = [place for place in data.places if place.argument.role != "in"]
         # All bytes of a set outside of the outputs must be unchanged.
         ranges = data.between(outputs)
@@ -226,8 +225,7 @@ CHUNK = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """How far an output is from the reference, as shares of the tolerance (1.0 is the limit): the largest element's,
-    and the root mean square over all."""
+    """Distances from the reference, as shares of the tolerance: the largest element's, and the root mean square."""
 
     largest: float
     rms: float
@@ -272,8 +270,7 @@ def measure_set(
 
 
 def _unwritten_nan(data: WorkloadData, index: int) -> WrongResult | None:
-    """Outputs are NaN before a launch, with bits that no arithmetic makes: found where a NaN is to be, they say that
-    nothing was written."""
+    """Outputs hold a NaN that no arithmetic makes before a launch: found where a NaN should be, it was not written."""
     if not data.nan_is_defined:
         return None
     for place in (one for one in data.places if one.argument.role == "out"):
@@ -311,8 +308,7 @@ def _measure_slowly(
 
 
 def check_surroundings(data: WorkloadData, launched: Set[int]) -> WrongResult | None:
-    """Whether launches on the sets `launched` left all else alone: the inputs and red zones of these, and all of the
-    others, which are as restored."""
+    """Whether launches on the sets `launched` left inputs and red zones of these, and the other sets, alone."""
     for index in range(data.sets):
         after, before = data.set_array(index), data.set_array(index, pristine=True)
         if bool((after == before).all()):

@@ -46,8 +46,7 @@ def _named(lines: Sequence[int]) -> str:
 @dataclass(slots=True)
 class Coverage:
     """Which blocks of one candidate have run. marked: its twin for each combination of types; plain: the same of the
-    plain kernel, launched in the same steps: a line of which it runs no block either says nothing against a candidate
-    that has the same line."""
+    plain kernel, launched in the same steps: a line that it does not run either says nothing against a candidate."""
 
     candidate: Candidate
     marked: Mapping[TypesKey, MarkedArtifact]
@@ -82,8 +81,7 @@ class Coverage:
         return tuple(found)
 
     def _lines(self, key: TypesKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The lines of which no block has run: the candidate's own, and the lines that it shares with such lines
-        of the plain kernel."""
+        """The lines of which no block has run: the candidate's own, and those that the plain kernel has too."""
         missing = self._missing(key)
         texts = set(self.plain._missing(key).values()) if self.plain is not None and key in self.plain.marked else set()
         shared = {line for line, text in missing.items() if text in texts and any(map(str.isalnum, text))}
@@ -100,8 +98,7 @@ class Coverage:
 
 def launch_marked(twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[object, object]]) -> frozenset[int]:
     """The numbers of the blocks that one launch of a marked twin on set 0, or an earlier one of the same machine code,
-    entered. loaded: kernels of this device and their marks, by the digest of their machine code, to which this one is
-    added. Raises `DeviceError`."""
+    entered. loaded: kernels of this device and their marks, by code digest; gets this one. Raises `DeviceError`."""
     artifact = twin.artifacts[types_key(data.workload)]
     if artifact.code_digest not in loaded:
         loaded[artifact.code_digest] = data.device.load_marked(artifact)

@@ -52,7 +52,7 @@ MAX_FLOPS = {"gpu": 4e9, "cpu": 1e7}
 EXTENT_SHARE, EXTENT_GROWTH = 0.01, 1.5
 """Share of all bytes, and growth where a size is doubled, from which on a size makes an input long."""
 MAX_ELEMENTS_PER_BYTE = 8
-"""An extent beyond this many times the bytes makes no array long; an array has the most elements in a bitmap."""
+"""An extent beyond this many times the bytes makes no array long: a bitmap has the most elements, 8 for each byte."""
 FULL_STEP_COST = 3.0
 """Additional time of a step with `MAX_BYTES` of arrays, over the time of a step with nearly none."""
 SMALL_BYTES = 1e6
@@ -295,8 +295,7 @@ def _long_steps(shapes: Shapes, types: Mapping[str, str]) -> Iterator[Step]:
 
 
 def _near_steps(shapes: Shapes, types: Mapping[str, str]) -> list[Step]:
-    """The task's own shapes with each size in turn one more, the largest first: a path for large arrays has its own way
-    with what no vector divides."""
+    """The task's own shapes with each size in turn one more, the largest first: large arrays take own paths."""
     task, found = shapes.task, dict[str, Step]()
     for own in sorted(shapes.own, key=lambda one: array_bytes(task, one), reverse=True):
         for turn, (name, size) in enumerate(own.sizes.items()):
@@ -470,7 +469,7 @@ def _of_kind(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
 
 
 def _allows(task: Task, workload: Workload, requirement: str | None = None) -> bool:
-    """Whether all that a task requires, or one such text, holds for made-up sizes; not where it cannot be computed."""
+    """Whether all that a task requires, or one such text, holds for made-up sizes; False where it has no value."""
     return _number(lambda: task.allows(workload, requirement)) is True
 
 

@@ -42,8 +42,7 @@ ERROR_EXIT_CODE = 86
 SANITIZER_SECONDS, PROFILER_SECONDS = 60.0, 120.0
 """Timeouts of a tool, its launches included."""
 LAUNCHING_SECONDS = 10.0
-"""Time for all launches of a tool's process: it begins none that would end later, as under a tool a launch on a large
-workload takes minutes."""
+"""Time for all launches of a tool's process, which begins none that would end later: large workloads take minutes."""
 MAX_DERIVED_WORKLOADS = 64
 """Derived workloads that each candidate is launched on, of all sizes; the task's own are not counted. A tool sees the
 same accesses whatever the contents are, so that it needs fewer workloads than a verdict has steps."""
@@ -65,8 +64,6 @@ METRICS = {
     "smsp__inst_executed.sum": "instructions executed (warps)",
 }
 """Metric of ncu -> its name for a reader."""
-
-
 Sanitized = WrongResult | str
 """The error that a tool reports, or a clause on which checks were not made and why, empty if all were."""
 Suspect = tuple[Candidate, Sequence[Workload]]
@@ -112,9 +109,8 @@ def _end(group: int) -> None:
 
 
 def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, seed: int) -> list[Sanitized]:
-    """Runs one launch of each candidate, on each of its workloads that the template is meant for, the smallest first
-    and as many as there is time for, under each tool, on the CUDA device `index`. The caller sees to it that no other
-    process uses the device."""
+    """Runs one launch of each candidate on each of its workloads that the template is meant for, the smallest first, as
+    time allows, under each tool, on the CUDA device `index`, which no other process may use."""
     # Starting a tool takes seconds, launching a kernel milliseconds: all go together, and where an error is found, each
     # goes alone, to tell which has it.
     together = _sanitize_together(suspects, task, limits, index, seed)

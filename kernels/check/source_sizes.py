@@ -84,8 +84,7 @@ class _Reader:
         self._macros, self._values, self._depth = macros, dict[str, tuple[int, ...]](), 0
 
     def operands(self, tree: Node) -> Mapping[int, _Operand]:
-        """The operand of each expression in `tree`, by the identifier of its node. Without recursion, as a source may
-        be nested to any depth."""
+        """The operand of each expression in `tree`, by its node's identifier. No recursion: sources nest deeply."""
         pending, nodes, operands = [tree], list[Node](), dict[int, _Operand]()
         while pending:
             nodes.append(pending.pop())

@@ -45,12 +45,9 @@ ACCURACY_FREE = 0.25
 """Root mean square error, as a share of the tolerance, below which no comparison with the baseline is made."""
 ACCURACY_ELEMENTS = 4096
 """Elements of an output below which the root mean square says little, as it comes of a few roundings."""
-
-
 Measured = WrongResult | dict[str, Deviation]
 Standard = tuple[Mapping[str, Deviation], ...]
-"""The baseline's deviations per output, for each variant of the contents: a sum that is exact in one may be a tie of
-rounding in the other."""
+"""The baseline's deviations per output, for each variant of the contents: a sum exact in one may round in another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,8 +350,7 @@ def less_accurate(
     elements: Mapping[str, int],
     free: float = ACCURACY_FREE,
 ) -> WrongResult | None:
-    """Whether an output is materially less accurate than the baseline's. elements: of each output. free: share of the
-    tolerance that is never too much."""
+    """Whether an output, of so many `elements`, is materially less accurate than the baseline's, and than `free`."""
     for name, one in found.items():
         bound = max(free, ACCURACY_FACTOR * standard[name].rms)
         if one.rms > bound and elements[name] >= ACCURACY_ELEMENTS:

@@ -49,8 +49,7 @@ ROUNDING_ATTEMPTS = 3
 MAX_DRAWN_CHANGES = 1_000_003
 """Changes that are drawn for an array, which repeats them: a prime, so that no two rows hold the same changes."""
 ROUNDING_FACTOR = 16.0
-"""Error of a result that is accepted, in multiples of what such changes make: sums in another order, exponentials of
-large arguments."""
+"""Accepted error of a result, in multiples of what such changes make: reordered sums, exponentials of large numbers."""
 SUM_ORDER_FACTOR = 8.0
 """The same where the original kernel is the reference, of the root mean square over an output."""
 

@@ -117,9 +117,8 @@ DEFINED = ("task", "edges", "nans")
 """Where a NaN of the reference counts as its result. Under other kinds a NaN comes of arithmetic that the task does not
 speak of, such as infinity less infinity, and an element that should be one may be anything."""
 HEAVY = ("outliers", "heavy_tails", "sorted")
-"""Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel:
-an order of a sum that is as good as another has several times its largest error, and so do tensor cores, which cut off
-the bits that an FMA rounds."""
+"""Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel: another order
+of a sum has several times the largest error, and so do tensor cores, which cut off the bits that an FMA rounds."""
 COMPARABLE = tuple(kind for kind in KINDS if kind not in (*HEAVY, "ties"))
 """Where the root mean square of the errors tells how precisely a kernel computes. With ties a sum rounds the same few
 terms the same way again and again, so that its error tells how the sum is ordered."""
@@ -265,8 +264,7 @@ def _indices(kind: str, rows: int, row: int, last: int | None, rng: np.random.Ge
 
 
 def spread(xp: Any, block: Any, count: int, rng: np.random.Generator) -> Any:
-    """`count` elements of `block`, which is repeated, each time from another place on: no index that is reduced by
-    any length finds the same values."""
+    """`count` elements of `block`, repeated from another place on each time: no wrapped index finds the same values."""
     if block.size >= count:
         return block[:count]
     result = xp.empty(count, block.dtype)

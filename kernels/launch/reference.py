@@ -165,8 +165,7 @@ def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any],
 
 
 def load_reference(task: Task) -> None:
-    """Runs the reference's module, and imports its framework, so that no call takes the time for that. Raises
-    `TaskError`."""
+    """Runs the reference's module and imports its framework, ahead of all calls. Raises `TaskError`."""
     try:
         _defined(task)
         if task.framework == "torch":
@@ -239,8 +238,7 @@ def _defined(task: Task) -> Callable[..., Any]:
 
 
 def _watched_torch(errors: set[str]) -> contextlib.AbstractContextManager[Any]:
-    """Adds to `errors` the arithmetic errors of PyTorch, which does not report them itself: a result that is not finite
-    although all arguments are."""
+    """Adds PyTorch's arithmetic errors to `errors`: a result that is not finite although all arguments are."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -268,8 +266,7 @@ def _compiled(source: str, name: str) -> CodeType:
 VARIANTS = 2
 """Drawings of the contents that a workload's sets of buffers hold in turn."""
 Prepared = list[tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]]
-"""For each variant: inputs, flat arrays of the type `DataType.array` by argument, and the results that are expected,
-flat float64 arrays by output."""
+"""For each variant: inputs, flat arrays of `DataType.array` by argument, and results, flat float64 by output."""
 
 
 def packed(prepared: Prepared) -> bytes:

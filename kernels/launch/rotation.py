@@ -31,9 +31,8 @@ def orders(sets: int, window: int, checked: int) -> list[list[int]]:
 class Rotation:
     """A sampler: each call times the next sample of `window` launches and gives seconds per launch.
 
-    After a sample its last set holds the result of exactly one of the timed launches: a check of that set is a check of
-    the launches, also for kernels that work in place. `checked` says which set that is where there
-    is a choice.
+    After a sample its last set, `checked` where there is a choice, holds the result of exactly one of the timed
+    launches, also of kernels that work in place.
     """
 
     def __init__(

@@ -62,10 +62,9 @@ SAMPLE_LENGTH_TOLERANCE = (0.7, 2.0)
 class WorkloadComparison:
     """Candidates against the baseline on one workload, interleaved: a `Comparison` for each, or why not.
 
-    opponents: the results of the opponents. energies: of a launch of the baseline, then of each candidate; None for a
-    candidate that failed; empty where energy was not asked for.
-    codes: the digest of the machine code (`Artifact.code_digest`) of the baseline, then of each candidate, empty for a
-    candidate that did not compile; compiler: its name and version. Both are empty until the pool fills them in.
+    energies: of a launch of the baseline, then of each candidate, None where it failed; empty where not asked for.
+    codes: `Artifact.code_digest` of the baseline, then of each candidate, empty where it did not compile; compiler: its
+    name and version. The pool fills both in.
     """
 
     workload: str
@@ -78,9 +77,8 @@ class WorkloadComparison:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """Kernels to time beside each other. budget_seconds: for each; floor: seconds that the device's roofs allow at
-    least, below which a candidate is `Implausible`; energy_seconds: how long launches of each are then repeated for
-    their energy, 0 for not at all."""
+    """Kernels to time beside each other. budget_seconds: for each; floor: seconds below which a candidate is
+    `Implausible`; energy_seconds: how long launches of each are repeated for their energy, 0 for not at all."""
 
     baseline: Candidate
     candidates: Sequence[Candidate]
@@ -94,8 +92,7 @@ class ComparisonRequest:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A candidate that passed the check, ready to be timed. errors: the largest deviation per output, as a share of the
-    tolerance."""
+    """A checked candidate, ready to be timed. errors: the largest deviation per output, as a share of the tolerance."""
 
     artifact: Artifact
     rotation: Rotation
@@ -104,9 +101,8 @@ class Checked:
 
 
 def _check(candidate: Candidate, data: WorkloadData, sample_seconds: float) -> Checked | Outcome:
-    """Loads and checks `candidate`: one launch alone, then launches of the kind that will be timed. Which set the lone
-    launch takes depends on the candidate alone, so that a verdict does not depend on what ran before. sample_seconds:
-    how long a timed sample should last."""
+    """Loads and checks `candidate`: one launch alone, on a set that the candidate decides and not what ran before, then
+    launches of the kind that will be timed, in samples of about `sample_seconds`."""
     device = data.device
     window_of = partial(window_for, sets=data.sets, sample_seconds=sample_seconds, rounds=device.has_graph_overhead)
     artifact = candidate.artifacts[types_key(data.workload)]
@@ -170,8 +166,7 @@ class Bench:
     def visit(
         self, candidate: Candidate, workloads: Sequence[str], precision: Precision | Mapping[str, Precision]
     ) -> dict[str, Outcome]:
-        """Checks and times `candidate` on each workload, to the precision of all or of each by name; after the first
-        failure the rest is not tried."""
+        """Checks and times `candidate` on each workload, to one precision or one for each, up to the first failure."""
         outcomes: dict[str, Outcome] = {}
         for name in workloads:
             wanted = precision if isinstance(precision, Precision) else precision[name]
@@ -264,8 +259,7 @@ class Bench:
         data: WorkloadData,
         request: ComparisonRequest,
     ) -> dict[int, Samples]:
-        """Samples of all `kernels` and functions, by position; a kernel is replaced by its launches as they were loaded
-        last. Raises `DeviceError`."""
+        """Samples of `kernels` and functions, by position; kernels become their launches as they were loaded last."""
 
         def load(at: int) -> Rotation:
             if at in loaders:
@@ -346,8 +340,7 @@ class Bench:
         )
 
     def _energy(self, rotation: Rotation, seconds: float) -> Energy | None:
-        """The energy of a launch over a window of `seconds`; None for 0, and where the device does not tell. Raises
-        `DeviceError`."""
+        """The energy of a launch over a window of `seconds`; None for 0, and where the device does not tell."""
         if not seconds:
             return None
         samples = max(1, math.ceil(BATCH_SECONDS / rotation.lasted)) if rotation.lasted > 0 else 1

@@ -62,8 +62,7 @@ Rival = KernelRival | FunctionOpponent
 
 
 def forget_compiled() -> None:
-    """Clears PyTorch's compile cache of earlier workloads: it compiles a function for eight shapes, and runs it
-    uncompiled from then on."""
+    """Clears PyTorch's compile cache: after eight shapes of a function it would run further ones uncompiled."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.compiler.reset()
 

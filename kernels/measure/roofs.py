@@ -136,8 +136,7 @@ def _launch(kernel: object, blocks: int, threads: int, *arguments: object) -> Bo
 
 def _seconds(device: Device, launches: Sequence[BoundLaunch]) -> float:
     """Seconds of each of `launches` in a sequence, as kernels are timed: on a GPU the median, on a CPU the least of the
-    samples. A roof is what the device is able to do, and on a CPU whatever else runs on the machine takes its share of
-    most samples."""
+    samples, as a roof is what the device is able to do, and other programs take their share of most samples."""
     sequence, kind, taken = device.sequence(launches), device.limits.kind, list[float]()
     device.times([sequence])
 

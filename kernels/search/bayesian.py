@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tunesmith.kernels.search.base import Observation, Strategy
+from tunesmith.kernels.search import Observation, Strategy
 from tunesmith.kernels.search.model import (
     CovarianceKernel,
     FailureModel,

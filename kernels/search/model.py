@@ -26,7 +26,7 @@ from scipy.optimize import minimize
 from scipy.special import erfcx, log_ndtr, ndtr
 from threadpoolctl import ThreadpoolController
 
-from tunesmith.kernels.search.base import Observation
+from tunesmith.kernels.search import Observation
 from tunesmith.kernels.space import Codes, Domain, Space
 
 Floats = NDArray[np.float64]

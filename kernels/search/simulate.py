@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tunesmith.kernels.search import Observation, Prior, SearchError, make_strategy
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.search import Observation, Prior, make_strategy
 from tunesmith.kernels.search.tables import Table, read_cache
 
 
@@ -45,11 +46,11 @@ def simulate(
     prior: a table, of another device say, whose results the search may use. Gives JSON values: for each table its
     optimum in milliseconds, and by budget the median, the 10th and the 90th percentile over the seeds of the best found
     over the optimum, and the mean of its logarithm; over all tables the geometric mean of the medians and the mean of
-    the mean logarithms. Null where nothing was found yet. Raises `SearchError` for a nonsensical request and
-    `CacheFileError` for an unreadable table.
+    the mean logarithms. Null where nothing was found yet. Raises `TunesmithError` for a nonsensical request and
+    `TunesmithError` for an unreadable table.
     """
     if not tables or not budgets or min(budgets) < 1 or seeds < 1 or workers < 1:
-        raise SearchError("A simulation needs at least one table, one seed and one worker, and budgets of at least 1.")
+        raise TunesmithError("A simulation needs a table, a seed and a worker at least, and budgets of at least 1.")
     budgets, source = sorted(set(budgets)), None if prior is None else Prior.from_table(prior)
     entries: list[dict[str, Any]] = []
     figures = np.empty((len(tables), len(budgets), 4))

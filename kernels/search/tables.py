@@ -1,9 +1,8 @@
 """Files of measured configurations, in and out: Kernel Tuner's cache files, and T4 of Kernel Tuner, KTT and BAT.
 
-A cache file is JSON, plain or gzip, also cut short by a killed run.
-`tune_params` maps a name to its values, `tune_params_keys` gives their order, and `cache` maps the values
-of a configuration, joined by commas, to its record with `time`, `times`, `compile_time` and `benchmark_time` in
-milliseconds; `time` is a text such as "RuntimeFailedConfig" where the configuration failed.
+A cache file is JSON, plain or gzip, also cut short by a killed run. `tune_params` maps a name to its values, `cache`
+the values of a configuration, joined by commas, to its record with `time`, `times`, `compile_time` and `benchmark_time`
+in milliseconds; `time` is a text such as "RuntimeFailedConfig" where the configuration failed.
 """
 
 from __future__ import annotations
@@ -38,10 +37,6 @@ MAX_REPAIRS = 64
 """Ends of records that are tried as the end of a file that was cut short."""
 
 
-class CacheFileError(TunesmithError):
-    """A file is not a Kernel Tuner cache file, or nothing in it can be used."""
-
-
 @dataclass(frozen=True, slots=True)
 class ConfigResult:
     """What became of one configuration. Times in milliseconds; `time` is None where it failed, for `failure`."""
@@ -71,14 +66,14 @@ class Table:
 def read_cache(path: Path) -> Table:
     """Reads the cache file at `path`; one cut short gives the records that are complete.
 
-    Raises `CacheFileError` when it is not such a file or holds no configuration that was measured.
+    Raises `TunesmithError` when it is not such a file or holds no configuration that was measured.
     """
     data, rows, results, at = _parse(path), [], [], "tune_params"
     try:
         listed = data["tune_params"]
         names = data.get("tune_params_keys") or list(listed)
         if sorted(names) != sorted(listed):
-            raise CacheFileError(
+            raise TunesmithError(
                 f"{path}: tune_params_keys must name each of tune_params once; it names {', '.join(map(repr, names))}."
             )
         parameters = tuple(Parameter(name=name, values=tuple(listed[name])) for name in names)
@@ -87,7 +82,7 @@ def read_cache(path: Path) -> Table:
             at = f"the configuration {key}"
             row = domain.encode({name: record[name] for name in names if name in record})
             if isinstance(row, Rejected):
-                raise CacheFileError(f"{path}: {at} does not fit tune_params: {row.detail}")
+                raise TunesmithError(f"{path}: {at} does not fit tune_params: {row.detail}")
             time, failure = record["time"], None
             if isinstance(time, str | bool) or not 0 < time < _FAILED_VALUE:
                 time, failure = None, record.get("failure") or _FAILURE_OF_ERROR.get(str(time), "launch_failed")
@@ -96,9 +91,9 @@ def read_cache(path: Path) -> Table:
             results.append(ConfigResult(domain.config(row), time, failure, (), *costs))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         why = explain(error, data) if isinstance(error, ValidationError) else repr(error)
-        raise CacheFileError(f"{path} is not a Kernel Tuner cache file: {at}: {why}.") from error
+        raise TunesmithError(f"{path} is not a Kernel Tuner cache file: {at}: {why}.") from error
     if all(one.failure is not None for one in results):
-        raise CacheFileError(f"{path} holds no configuration that was measured; record it again.")
+        raise TunesmithError(f"{path} holds no configuration that was measured; record it again.")
     name, codes = path.name.removesuffix(".gz").removesuffix(".json"), np.array(rows, dtype=np.uint16)
     space = Space.from_codes(parameters, codes, f"The table {name}")
     points = space.points_of(codes)
@@ -160,9 +155,9 @@ def _parse(path: Path) -> dict[str, Any]:
             # Not gzip.decompress: this gives the readable part of a file that ends too early.
             raw = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(raw)
     except OSError as error:
-        raise CacheFileError(f"The cache file {path} cannot be read: {error.strerror}.") from error
+        raise TunesmithError(f"The cache file {path} cannot be read: {error.strerror}.") from error
     except zlib.error as error:
-        raise CacheFileError(f"The cache file {path} is damaged ({error}); copy it again.") from error
+        raise TunesmithError(f"The cache file {path} is damaged ({error}); copy it again.") from error
     text, ending = raw.decode("utf-8", errors="replace"), ""
     for _ in range(1 + MAX_REPAIRS):
         try:
@@ -172,7 +167,7 @@ def _parse(path: Path) -> dict[str, Any]:
             text, ending = text[: text.rfind("}", 0, len(text) - len(ending[:1])) + 1], "}}"
         else:
             return data if isinstance(data, dict) else {}
-    raise CacheFileError(f"{path} is not a Kernel Tuner cache file: it holds no JSON object that can be completed.")
+    raise TunesmithError(f"{path} is not a Kernel Tuner cache file: it holds no JSON object that can be completed.")
 
 
 T4_VERSION = "1.0.0"
@@ -222,18 +217,18 @@ def is_t4(path: Path) -> bool:
 
 
 def read_t4(path: Path) -> list[ConfigResult]:
-    """The results in the file at `path`, times in milliseconds. Raises `CacheFileError`."""
+    """The results in the file at `path`, times in milliseconds. Raises `TunesmithError`."""
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
         if str(data["schema_version"]).split(".")[0] != T4_VERSION.split(".")[0]:
-            raise CacheFileError(
+            raise TunesmithError(
                 f"{path} has the schema version {data['schema_version']}; this version reads {T4_VERSION}."
             )
         return [_record(path, number, one) for number, one in enumerate(data["results"], 1)]
     except OSError as error:
-        raise CacheFileError(f"{path} cannot be read: {error.strerror}.") from error
+        raise TunesmithError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CacheFileError(f"{path} is not a results file in the format T4: {error!r}.") from error
+        raise TunesmithError(f"{path} is not a results file in the format T4: {error!r}.") from error
 
 
 def _record(path: Path, number: int, one: dict[str, Any]) -> ConfigResult:
@@ -242,7 +237,7 @@ def _record(path: Path, number: int, one: dict[str, Any]) -> ConfigResult:
     values = {item["name"]: item["value"] for item in one.get("measurements", [])}
     time = values.get(objective)
     if valid and not (isinstance(time, int | float) and math.isfinite(time) and time > 0):
-        raise CacheFileError(f"{path}, result {number}: it is correct, but has no measurement of {objective}.")
+        raise TunesmithError(f"{path}, result {number}: it is correct, but has no measurement of {objective}.")
     return ConfigResult(
         config=dict(one["configuration"]),
         time=float(time) if valid and time is not None else None,

@@ -159,8 +159,7 @@ def _integer(name: str, size: int, cuda: str, opencl: str, others: str = "") -> 
 
 
 def _float(name: str, bits: tuple[int, int], c_names: tuple[str, ...], tolerance: float, **more: Any) -> DataType:
-    """bits: of the exponent and of the fraction, as IEEE 754 has them. tolerance: relative, and absolute where `more`
-    has none."""
+    """bits: of the exponent and of the fraction (IEEE 754). tolerance: relative, and absolute where `more` has none."""
     exponent, fraction = bits
     largest = (2 - 2.0**-fraction) * 2.0 ** ((1 << exponent - 1) - 1)
     fields = {"size": (1 + exponent + fraction) // 8, "largest": largest, "fraction_bits": fraction, "atol": tolerance}

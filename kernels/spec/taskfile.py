@@ -64,8 +64,7 @@ def sentence(mistake: Any) -> str:
 
 
 def explain(error: ValidationError, data: Any) -> str:
-    """The first mistake of `error` in `data`, with its key, such as "key arguments[x].fill: ...", and how many more
-    there are. No full stop at the end."""
+    """The first mistake in `data`, with its key, such as "key arguments[x].fill: ...", and a count; no full stop."""
     first, *more = error.errors(include_url=False)
     where = ""
     for part in first["loc"]:

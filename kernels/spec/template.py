@@ -204,8 +204,7 @@ class Constraint(Strict):
 
 
 DEVICE_NAMES = frozenset({"compute_capability"})
-"""What constraints may say of the device: a CUDA device's compute capability as a whole number, 90 for 9.0, and 0
-for every other device."""
+"""Names of the device that constraints may use: a CUDA device's compute capability, 90 for 9.0, and 0 for others."""
 
 
 class LaunchGeometry(Strict):

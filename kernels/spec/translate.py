@@ -49,26 +49,19 @@ _FORMS = {
 """Functions that C writes otherwise than as a call of `C_FUNCTIONS`."""
 
 
-class TranslationError(TunesmithError):
-    """An expression has no text in the other language."""
-
-
 def folded(text: str, values: Mapping[str, Any]) -> str:
-    """`text` with `values` for names; a part that they decide is written as its value. Once types are folded in, the
-    result is Python; the runtime of exports has the functions that it calls.
-
-    Its value is that of `text`, whatever the other names are. Raises `ExpressionError` where a part
-    without other names has no value.
-    """
+    """`text` with `values` for names, and the value of each part that they decide. Once types are folded in, it is
+    Python; the runtime of exports has the functions that it calls. Raises `ExpressionError` where a part without other
+    names has no value."""
     return ast.unparse(_Folder(values).visit(ast.parse(parse(text).text, mode="eval").body))
 
 
 def to_c(text: str, prefix: str) -> str:
-    """`text` as C, whose functions' names begin with `prefix`. Raises `TranslationError` where C has no such thing."""
+    """`text` as C, whose functions' names begin with `prefix`. Raises `TunesmithError` where C has no such thing."""
     try:
         return _c(ast.parse(text, mode="eval").body, prefix)[0]
-    except TranslationError as error:
-        raise TranslationError(f"The expression `{text}` cannot be written in C: {error}") from error
+    except ValueError as error:
+        raise TunesmithError(f"The expression `{text}` cannot be written in C: {error}") from error
 
 
 class _Folder(ast.NodeTransformer):
@@ -106,7 +99,7 @@ class _Folder(ast.NodeTransformer):
 
 
 def _c(node: ast.expr, prefix: str) -> tuple[str, bool]:
-    """An expression in C, and whether it is a float."""
+    """An expression in C, and whether it is a float. Raises `ValueError` for an operation that C has not."""
 
     def written(*nodes: ast.expr) -> tuple[list[str], bool]:
         parts = [_c(one, prefix) for one in nodes]
@@ -132,7 +125,7 @@ def _c(node: ast.expr, prefix: str) -> tuple[str, bool]:
                 return f"({left} {_SYMBOLS[type(node.op)]} {right})", real
             if not real:
                 return f"{prefix}{_CALLED[type(node.op)]}({left}, {right})", False
-            raise TranslationError(f"`{ast.unparse(node)}` is of numbers that are not whole.")
+            raise ValueError(f"`{ast.unparse(node)}` is of numbers that are not whole.")
         case ast.BoolOp():
             texts, _ = written(*node.values)
             return f"({(' && ' if isinstance(node.op, ast.And) else ' || ').join(texts)})", False
@@ -158,6 +151,6 @@ def _c(node: ast.expr, prefix: str) -> tuple[str, bool]:
             if name in _FORMS:
                 return _FORMS[name].format(*texts), name == "log2" or (name == "abs" and real)
             if real:
-                raise TranslationError(f"{name}() is of numbers that are not whole.")
+                raise ValueError(f"{name}() is of numbers that are not whole.")
             return f"{prefix}{name}({', '.join(texts)})", False
-    raise TranslationError(f"`{ast.unparse(node)}` has no value there.")
+    raise ValueError(f"`{ast.unparse(node)}` has no value there.")

@@ -39,9 +39,8 @@ def validate_task(task: Task, where: str) -> None:
 
 
 def validate_template(template: Template, task: Task, where: str) -> None:
-    """Raises `TaskError` for the first mistake of a template of `task`: a parameter that cannot be a macro or that
-    nothing uses, a constraint that is not a condition, an expression with an unknown name or without a value where all
-    parameters have their defaults."""
+    """Raises `TaskError` for the first mistake of a template of `task`: a parameter that is no macro or unused, a
+    constraint that is no condition, an expression with unknown names or without a value at the defaults."""
     _raise_first(_template_mistakes(template, task), where)
 
 
@@ -150,8 +149,7 @@ def _value_mistakes(task: Task, workload: Workload) -> Iterator[str]:
 
 
 def _template_mistakes(template: Template, task: Task, launched: bool = False) -> Iterator[str]:
-    """launched: the template is launched with its defaults, whatever the device, so that its grid and block must be
-    possible."""
+    """launched: the template is launched with its defaults on any device, so its grid and block must be possible."""
     names = {parameter.name for parameter in template.parameters}
     for what, taken in (("size", task.size_names), ("type", task.types.keys()), ("data type", DTYPES.keys())):
         if clash := names & taken:

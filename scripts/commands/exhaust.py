@@ -10,8 +10,8 @@ import typer
 
 from tunesmith.cli.app import EXIT_INTERRUPTED, Backend, Force, TaskArgument
 from tunesmith.cli.view.live import view
-from tunesmith.graph.settings import SettingsError
 from tunesmith.graph.study import exhaust as study
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.template import Scalar
 
 
@@ -44,11 +44,11 @@ def exhaust(
 def _assignment(text: str) -> tuple[str, Scalar]:
     name, found, value = text.partition("=")
     if not found:
-        raise SettingsError(f"--fix: {text!r} assigns nothing; write it as NAME=VALUE.")
+        raise TunesmithError(f"--fix: {text!r} assigns nothing; write it as NAME=VALUE.")
     try:
         parsed = json.loads(value)
     except json.JSONDecodeError:
         parsed = value
     if not isinstance(parsed, bool | int | float | str):
-        raise SettingsError(f"--fix: {value} is not a number, a flag or a text.")
+        raise TunesmithError(f"--fix: {value} is not a number, a flag or a text.")
     return name, parsed

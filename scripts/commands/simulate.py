@@ -9,7 +9,7 @@ import typer
 
 from tunesmith.cli.app import Json, echo
 from tunesmith.cli.view.tables import print_json, print_rows
-from tunesmith.graph.settings import SettingsError
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.search import simulate as replay
 
 
@@ -30,7 +30,7 @@ def simulate(
     try:
         wanted = tuple(int(part) for part in budgets.split(","))
     except ValueError as error:
-        raise SettingsError(f"--budgets: '{budgets}' is not a list of whole numbers; write it as 25,50,100.") from error
+        raise TunesmithError(f"--budgets: '{budgets}' is not a list of whole numbers, such as 25,50,100.") from error
     report = replay.simulate(tables, strategy, wanted, seeds, workers, prior)
     if as_json:
         print_json(report)

@@ -46,13 +46,13 @@ def test_every_setting_is_an_option_with_its_description(here: Any) -> None:
 
 
 def test_a_file_of_settings_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    from tunesmith.graph.settings import SettingsError, read_settings
+    from tunesmith.graph.settings import TunesmithError, read_settings
 
     path = tmp_path / "settings.toml"
     path.write_text("\ufeffrounds = 2\n", encoding="utf-8")
     assert read_settings(path) == {"rounds": 2}
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(SettingsError, match="is not UTF-8 text: save it as UTF-8"):
+    with pytest.raises(TunesmithError, match="is not UTF-8 text: save it as UTF-8"):
         read_settings(path)
 
 

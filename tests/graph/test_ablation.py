@@ -15,7 +15,6 @@ from scripted_models import SOURCE, Script, Scripted, branch, explain, plan, rew
 from tunesmith.cli.commands.ablate import print_ablation
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.prompts.answers import RewriteAnswer
-from tunesmith.graph.settings import SettingsError
 from tunesmith.graph.study.ablation import Repeat, ablate, compare
 from tunesmith.hw.errors import TunesmithError
 
@@ -170,7 +169,7 @@ class TestArms:
         ],
     )
     def test_mistakes(self, tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
-        with pytest.raises(SettingsError, match=sentence):
+        with pytest.raises(TunesmithError, match=sentence):
             run(tmp_path / "a", **options)
 
 

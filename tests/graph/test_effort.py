@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tunesmith.graph.settings import PROFILES, SettingsError, make_settings
+from tunesmith.graph.settings import PROFILES, make_settings
+from tunesmith.hw.errors import TunesmithError
 
 
 @pytest.mark.parametrize("effort", sorted(PROFILES))
@@ -19,5 +20,5 @@ def test_a_profile_sets_what_is_not_given(effort: str) -> None:
 
 def test_the_default_is_balanced_and_another_effort_is_a_sentence() -> None:
     assert make_settings(task="any") == make_settings(task="any", effort="balanced")
-    with pytest.raises(SettingsError, match="--effort: choose 'quick', 'balanced' or 'max'"):
+    with pytest.raises(TunesmithError, match="--effort: choose 'quick', 'balanced' or 'max'"):
         make_settings(task="any", effort="huge")

@@ -15,13 +15,14 @@ from simulated_pool import SimulatedPool, changed, seconds, simulate_device
 
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import tune
-from tunesmith.graph.context import COUNTER_SECONDS, BaselineError, Context
+from tunesmith.graph.context import COUNTER_SECONDS, Context
 from tunesmith.graph.journal.events import Compared, Evaluated
 from tunesmith.graph.journal.log import quantities_of
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.run import RunResult
-from tunesmith.graph.settings import SettingsError, make_settings
+from tunesmith.graph.settings import make_settings
 from tunesmith.graph.setup import require_energy
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
 from tunesmith.hw.telemetry import NoTelemetry
@@ -114,7 +115,7 @@ def test_a_run_by_time_measures_no_energy() -> None:
 
 def test_a_device_that_tells_no_energy_after_all_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
-    with pytest.raises(BaselineError, match=r"The energy of the baseline could not be measured on .*--objective time"):
+    with pytest.raises(TunesmithError, match=r"The energy of the baseline could not be measured on .*--objective time"):
         run(tmp_path / "run", objective="energy")
 
 
@@ -145,7 +146,7 @@ def test_which_devices_have_an_energy_objective_is_known_at_the_start(
     counter = joules if isinstance(joules, NoTelemetry) else nullcontext(SimpleNamespace(joules=lambda: joules))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("tunesmith.graph.setup.open_telemetry", lambda uuid: counter)
-    with pytest.raises(SettingsError, match=sentence) if sentence else nullcontext():
+    with pytest.raises(TunesmithError, match=sentence) if sentence else nullcontext():
         require_energy(replace(gpu, **changes), make_settings(task="any", objective="energy"))
     require_energy(gpu, make_settings(task="any"))
 

@@ -19,8 +19,9 @@ from scripted_models import SOURCE, branch, explain, plan, template
 from tunesmith.cli.main import main
 from tunesmith.graph.build import BUILT_IN, load_roles, place
 from tunesmith.graph.models.calls import ModelCall
-from tunesmith.graph.roles import REGISTERED, RoleError, register
+from tunesmith.graph.roles import REGISTERED, register
 from tunesmith.graph.settings import Placement
+from tunesmith.hw.errors import TunesmithError
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -77,11 +78,11 @@ class TestPlacing:
         ],
     )
     def test_what_makes_no_sense_has_a_sentence(self, chain: dict[str, str], sentence: str) -> None:
-        with pytest.raises(RoleError, match=sentence):
+        with pytest.raises(TunesmithError, match=sentence):
             names(chain)
 
     def test_a_role_nobody_registered(self, tmp_path: Path) -> None:
-        with pytest.raises(RoleError, match="no role of this name is registered"):
+        with pytest.raises(TunesmithError, match="no role of this name is registered"):
             run(tmp_path / "run", None, task=LIBRARY, roles={"ghost": {"after": "test"}})
         assert not (tmp_path / "run").exists()
 
@@ -91,7 +92,7 @@ class TestPlacing:
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
         (info / "entry_points.txt").write_text("[tunesmith.roles]\nbroken = no_such_module:Role\n")
         monkeypatch.syspath_prepend(str(tmp_path))
-        with pytest.raises(RoleError, match="The role broken of broken cannot be loaded from no_such_module:Role"):
+        with pytest.raises(TunesmithError, match="The role broken of broken cannot be loaded from no_such_module:Role"):
             load_roles()
 
 
@@ -174,7 +175,7 @@ class TestReviewer:
         assert seen == [(1, True), (2, True)] and result.valid
 
     def test_a_role_without_a_name_is_refused(self) -> None:
-        with pytest.raises(RoleError, match="has no `name`"):
+        with pytest.raises(TunesmithError, match="has no `name`"):
             register(type("Nameless", (), {}))
 
     @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ class TestReviewer:
     )
     def test_a_role_cannot_send_the_state_anywhere(self, tmp_path: Path, goto: str, after: str, sentence: str) -> None:
         registered("back", lambda state, context: Command(goto=goto, update={"objections": ["another one"]}))
-        with pytest.raises(RoleError, match=sentence):
+        with pytest.raises(TunesmithError, match=sentence):
             run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"back": {"after": after}})
 
     def test_a_role_that_always_wants_another_plan_ends_with_the_rounds(self, tmp_path: Path) -> None:

@@ -18,13 +18,13 @@ from journal_rows import Killed, end_after, rows
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import resume, tune
-from tunesmith.graph.context import BaselineError
 from tunesmith.graph.journal.events import Event, RunStarted
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.results.report import render_markdown
 from tunesmith.graph.run import RunResult
-from tunesmith.graph.settings import SettingsError, new_run_dir
+from tunesmith.graph.settings import new_run_dir
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.search import STRATEGIES
 from tunesmith.kernels.spec.task import TaskError
@@ -62,7 +62,7 @@ def test_a_run_keeps_its_budget_and_measures_nothing_twice(tmp_path: Path, simul
     assert len(simulation) == 8
     assert len({config_key(config) for config in simulation}) == 8
     assert [event.stage for event in rows(tmp_path / "run", "searched")] == ["round-1", "round-2"]
-    with pytest.raises(SettingsError, match="holds a run already"):
+    with pytest.raises(TunesmithError, match="holds a run already"):
         run(tmp_path / "run")
     # Every ask is in the journal before its result.
     seen: set[int] = set()
@@ -230,7 +230,7 @@ def test_a_run_on_another_device_is_not_resumed_here(tmp_path: Path, monkeypatch
         resume(tmp_path / "run")
 
 
-@pytest.mark.parametrize("error", [TaskError, BaselineError])
+@pytest.mark.parametrize("error", [TaskError, TunesmithError])
 def test_a_run_that_measured_nothing_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
@@ -330,7 +330,7 @@ def test_a_run_that_ended_by_time_gets_more_of_it(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(SimulatedPool, "submit", submit)
     ended = run(folder, evaluations=8, rounds=3, time_limit=35.0)
     assert ended.summary["ended_by"] == "time" and len(keys(folder)) < 8
-    with pytest.raises(SettingsError, match=r"time limit of 35 s is spent; say with --time-limit"):
+    with pytest.raises(TunesmithError, match=r"time limit of 35 s is spent; say with --time-limit"):
         resume(folder, more=4)
     assert len(rows(folder, "extended")) == 0
     result = resume(folder, time_limit=1000.0)
@@ -352,7 +352,7 @@ def test_a_run_that_ended_by_time_gets_more_of_it(tmp_path: Path, monkeypatch: p
 )
 def test_nonsense_is_refused_and_changes_nothing(ended: Path, options: dict[str, Any], sentence: str) -> None:
     count = len(rows(ended))
-    with pytest.raises(SettingsError, match=sentence):
+    with pytest.raises(TunesmithError, match=sentence):
         resume(ended, **options)
     assert len(rows(ended)) == count
 
@@ -363,7 +363,7 @@ def test_edited_files_are_told_before_a_run_goes_on_without_them(tmp_path: Path)
     tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=2, rounds=1)
     resume(folder)
     (task / "template.cl").write_text((task / "template.cl").read_text() + "// edited\n")
-    with pytest.raises(SettingsError, match=r"task\.toml: backends\): go on .* --as-recorded, or start a new run"):
+    with pytest.raises(TunesmithError, match=r"task\.toml: backends\): go on .* --as-recorded, or start a new run"):
         resume(folder, more=1)
     assert resume(folder, more=1, as_recorded=True).summary.evaluations == 3
     shutil.rmtree(task)

@@ -29,7 +29,7 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import TemplateResults
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.run import RunResult
-from tunesmith.graph.settings import SettingsError, make_settings
+from tunesmith.graph.settings import make_settings
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Inventory
 from tunesmith.hw.roofline import Roofline
@@ -208,10 +208,10 @@ def test_what_is_neither_run_nor_table_is_a_sentence_and_leaves_no_run(tmp_path:
     text = '{"tune_params_keys": ["BM"], "tune_params": {"BM": [1, 2]}, "objective": "time", "cache": '
     (tmp_path / "other.json").write_text(text + '{"1": {"BM": 1, "time": 1.5}, "2": {"BM": 2, "time": 1.0}}}')
     for name, error, sentence in (
-        ("nothing", SettingsError, "--prior"),
+        ("nothing", TunesmithError, "--prior"),
         ("empty", JournalError, "is not the folder of a run"),
         ("text.json", TunesmithError, "no JSON object"),
-        ("other.json", SettingsError, r"have the parameters BM; .* also need GROUP, ITEMS, UNROLL"),
+        ("other.json", TunesmithError, r"have the parameters BM; .* also need GROUP, ITEMS, UNROLL"),
     ):
         with pytest.raises(error, match=sentence):
             run(tmp_path / "run", prior=str(tmp_path / name))

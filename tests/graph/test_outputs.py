@@ -12,9 +12,9 @@ from simulated_pool import simulate_device
 
 from tunesmith.graph import tune
 from tunesmith.graph.history import ResultsStore
-from tunesmith.graph.outputs import OutputError
 from tunesmith.graph.results.summary import write_csv
 from tunesmith.graph.study.exhaust import exhaust
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.search.tables import read_cache
 
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"
@@ -42,7 +42,7 @@ def test_a_file_is_replaced_where_the_command_wrote_it(write: Callable[..., int]
     write(out)
     assert out.read_bytes() == text
     out.write_bytes(b"my only copy")
-    with pytest.raises(OutputError, match="--force"):
+    with pytest.raises(TunesmithError, match="--force"):
         write(out)
     assert out.read_bytes() == b"my only copy"
     write(out, force=True)
@@ -58,7 +58,7 @@ def test_a_table_that_took_hours_is_replaced_by_force_alone(
     write = partial(exhaust, str(TASK), out, backend="opencl", fixed={"ITEMS": 1})
     done = write()
     assert done[1] == len(read_cache(out).results) and not kept.exists()
-    with pytest.raises(OutputError, match="exists; name another file"):
+    with pytest.raises(TunesmithError, match="exists; name another file"):
         write()
     # Killed after the table was written, and before the measurements were removed.
     kept.mkdir()

@@ -12,8 +12,8 @@ from model_runs import RAW, ModelPool, code, plans_of, run
 from scripted_models import SOURCE, branch, plan, rewrite, template
 from simulated_pool import changed
 
-from tunesmith.graph.journal.events import TemplateAdded
-from tunesmith.graph.journal.log import FailedBranch, Node, Tree
+from tunesmith.graph.journal.events import BranchAbandoned, TemplateAdded
+from tunesmith.graph.journal.log import Node, Tree
 from tunesmith.graph.models.calls import ModelCall, ModelFailed
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.roles.planner import branch_problems, options_of
@@ -160,9 +160,9 @@ def node(name: str, made_by: Any, round_: int, best: float, parent: str = "basel
     return Node(template=made, round=round_, ranked=ranked, **about)
 
 
-def failure(parent: str, kind: Any, answers: int) -> FailedBranch:
+def failure(parent: str, kind: Any, answers: int) -> BranchAbandoned:
     about: dict[str, Any] = {"parent": parent, "moves": ("x",), "problem": "why"}
-    return FailedBranch(round=2, branch=0, made_by=kind, answers=answers, **about)
+    return BranchAbandoned(round=2, branch=0, made_by=kind, answers=answers, **about)
 
 
 def test_the_kinds_that_the_tree_allows_take_turns() -> None:

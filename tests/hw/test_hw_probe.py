@@ -202,13 +202,13 @@ def test_opencl_devices():
 
 
 def test_the_opencl_device_at_an_index_is_the_one_that_was_listed(monkeypatch):
-    from tunesmith.kernels.backends.opencl import OpenclUnavailable, open_device
+    from tunesmith.kernels.backends.opencl import TunesmithError, open_device
 
     accelerator, cpu = fake_cl_device(8), fake_cl_device(2, name="The CPU", platform=SimpleNamespace(name="p"))
     monkeypatch.setitem(sys.modules, "pyopencl", fake_opencl(accelerator, cpu))
     monkeypatch.setattr("tunesmith.kernels.backends.opencl.name_processor", lambda device: None)
     assert open_device(0) is cpu, "the accelerator before it is left out of the list"
-    with pytest.raises(OpenclUnavailable, match="no OpenCL device 1; there are 1"):
+    with pytest.raises(TunesmithError, match="no OpenCL device 1; there are 1"):
         open_device(1)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tunesmith.kernels.search.tables import CacheFileError, ConfigResult, read_cache, write_cache
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.search.tables import ConfigResult, read_cache, write_cache
 from tunesmith.kernels.spec.template import Parameter
 
 PARAMETERS = [
@@ -70,7 +71,7 @@ def test_a_file_cut_short_gives_its_whole_records(tmp_path: Path, share: float, 
 
 def test_other_files_are_refused_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
-    with pytest.raises(CacheFileError, match="cannot be read"):
+    with pytest.raises(TunesmithError, match="cannot be read"):
         read_cache(path)
     for text, match in (
         ("", "no JSON object"),
@@ -88,11 +89,11 @@ def test_other_files_are_refused_with_the_reason(tmp_path: Path) -> None:
         ('{"tune_params": {"X": [1]}, "cache": {"1": {"X": 1, "time": "RuntimeFailedConfig"}}}', "no configuration"),
     ):
         path.write_text(text)
-        with pytest.raises(CacheFileError, match=match) as caught:
+        with pytest.raises(TunesmithError, match=match) as caught:
             read_cache(path)
         assert "\n" not in str(caught.value)
     path.write_bytes(b"\x1f\x8bnonsense")
-    with pytest.raises(CacheFileError, match="damaged"):
+    with pytest.raises(TunesmithError, match="damaged"):
         read_cache(path)
 
 

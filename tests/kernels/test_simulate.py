@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.kernels.search import SearchError
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.search.simulate import replay, simulate
 from tunesmith.kernels.search.tables import ConfigResult, Table, read_cache, write_cache
 from tunesmith.kernels.spec.template import Parameter
@@ -84,5 +84,5 @@ def test_nothing_found_yet_is_null(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"seeds": 0}, {"workers": 0}, {"budgets": ()}, {"budgets": (0,)}])
 def test_nonsense_is_refused(path: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(SearchError):
+    with pytest.raises(TunesmithError):
         simulate([path], "random", **{"budgets": (5,), "seeds": 1, **wrong})

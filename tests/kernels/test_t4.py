@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tunesmith.kernels.search.base import Prior
-from tunesmith.kernels.search.tables import CacheFileError, ConfigResult, is_t4, read_t4, write_t4
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.search import Prior
+from tunesmith.kernels.search.tables import ConfigResult, is_t4, read_t4, write_t4
 
 RECORDS = [
     ConfigResult({"BLOCK": 32, "MODE": "row"}, 1.5, None, (1.4, 1.6), 40.0, 2.5),
@@ -78,5 +79,5 @@ def test_kernel_tuner_takes_what_is_written_and_the_other_way_round(tmp_path: Pa
 def test_what_is_none_is_told_in_a_sentence(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "file.json"
     path.write_text(text)
-    with pytest.raises(CacheFileError, match=message):
+    with pytest.raises(TunesmithError, match=message):
         read_t4(path)

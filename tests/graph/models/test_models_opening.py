@@ -10,7 +10,7 @@ import pytest
 
 from tunesmith.graph.models.client import PACKAGED, load_prices, price_of
 from tunesmith.graph.models.opening import check_models, destination
-from tunesmith.graph.settings import Settings, SettingsError, make_settings
+from tunesmith.graph.settings import Settings, make_settings
 from tunesmith.hw.errors import TunesmithError
 
 
@@ -97,6 +97,6 @@ def test_the_users_prices_come_first(tmp_path: Path) -> None:
 def test_a_file_of_prices_that_makes_no_sense(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "prices.toml"
     path.write_text(text)
-    with pytest.raises(SettingsError, match=said) as raised:
+    with pytest.raises(TunesmithError, match=said) as raised:
         load_prices(str(path))
     assert str(path) in str(raised.value) and str(raised.value).endswith(".")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plain_kernels import KERNELS
 from rewrite_cases import LIBRARY_NAMES, OWN, RAW_NAMES, plain_task
 
-from tunesmith.kernels.backends.base import Compiler
+from tunesmith.kernels.backends import Compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.reader.draft import draft, read_kernel

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from search_cases import PARAMETERS, RULES, listed_space, observe
 
-from tunesmith.kernels.search import STRATEGIES, Observation, Prior, SearchError, Strategy, make_strategy
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.search import STRATEGIES, Observation, Prior, Strategy, make_strategy
 from tunesmith.kernels.space import Space, SpaceRule
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.template import Config, config_key
@@ -121,7 +122,7 @@ class TestContract:
             strategy.tell(config, observe(config))
         strategy.tell(point, Observation(9.0))
         assert strategy.best is not None and strategy.best[1] < 9.0
-        with pytest.raises(SearchError, match="does not belong"):
+        with pytest.raises(TunesmithError, match="does not belong"):
             strategy.tell({**point, "TILE": 3}, Observation(1.0))
 
     @pytest.mark.parametrize(
@@ -160,12 +161,12 @@ def test_the_default_says_what_it_picked_and_why() -> None:
 
 def test_mistakes_are_told() -> None:
     space = listed_space()
-    with pytest.raises(SearchError, match="no search strategy 'psychic'; choose one of random"):
+    with pytest.raises(TunesmithError, match="no search strategy 'psychic'; choose one of random"):
         make_strategy("psychic", space, seed=0)
-    with pytest.raises(SearchError, match="at least 1 worker"):
+    with pytest.raises(TunesmithError, match="at least 1 worker"):
         make_strategy("random", space, seed=0, workers=0)
     for wrong in ((None, None), (1.0, "failed"), (float("nan"), None), (0.0, None)):
-        with pytest.raises(SearchError):
+        with pytest.raises(TunesmithError):
             Observation(wrong[0], failure=wrong[1])
-    with pytest.raises(SearchError, match="asked in another space"):
+    with pytest.raises(TunesmithError, match="asked in another space"):
         make_strategy("random", space, seed=0).assume_asked({"BLOCK": 1})

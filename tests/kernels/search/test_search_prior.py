@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tunesmith.kernels.search import Observation, Prior, SearchError, make_strategy
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.search import Observation, Prior, make_strategy
 from tunesmith.kernels.search.simulate import simulate
 from tunesmith.kernels.search.tables import ConfigResult, write_cache
 from tunesmith.kernels.space import Space
@@ -55,7 +56,7 @@ def test_parameters_of_the_source_alone_are_left_out_and_missing_ones_say_nothin
 def test_failures_of_the_source_are_not_asked_first_and_alone_are_refused() -> None:
     failed = SPACE.config(5), Observation(None, failure="launch_failed")
     assert Prior([failed, (SPACE.config(9), Observation(3.0))]).best(SPACE, 4) == [9]
-    with pytest.raises(SearchError, match="Nothing can be learned from the old run"):
+    with pytest.raises(TunesmithError, match="Nothing can be learned from the old run"):
         Prior([failed], "the old run")
 
 
