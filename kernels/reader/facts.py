@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tunesmith.kernels.reader.launch import HostLaunch, launches
+from tunesmith.kernels.reader.launch import HostLaunch, launches, trimmed
 from tunesmith.kernels.reader.parse import Entry, Unit, kind, walk
 from tunesmith.kernels.reader.run import MAX_WORK, Array, Run
 from tunesmith.kernels.reader.shapes import fit, values
@@ -271,7 +271,7 @@ class _Search:
             extents[at] = self._extent(
                 [one[0] for one in found], [one[1] for one in found], grid[at], block[at], axis, axes
             )
-        self.facts.grid, self.facts.block = _trimmed(extents), _trimmed([str(one) for one in block])
+        self.facts.grid, self.facts.block = trimmed(extents), trimmed([str(one) for one in block])
         self.sets = self._sets(_PRIMES)
 
     @staticmethod
@@ -543,12 +543,6 @@ def _placed(block: Sequence[int], axes: Sequence[str]) -> tuple[int, ...]:
 
 def product(dims: Sequence[str]) -> str:
     return " * ".join(f"({one})" if re.search(r" [-+/] ", one) and len(dims) > 1 else one for one in dims)
-
-
-def _trimmed(extents: Sequence[str]) -> tuple[str, ...]:
-    """Without the axes at the end that have one block or thread."""
-    used = max((at for at, one in enumerate(extents, 1) if one != "1"), default=1)
-    return tuple(extents[:used])
 
 
 def _declared_block(unit: Unit, entry: Entry) -> tuple[int, ...]:

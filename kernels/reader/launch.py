@@ -8,9 +8,9 @@ as a parameter has the parameter's name, and a parameter of the host's function 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tunesmith.kernels.reader.parse import Entry, Unit, body, constant, kind, walk
 from tunesmith.kernels.reader.syntax import Lowering, Node, Symbol
@@ -18,6 +18,7 @@ from tunesmith.kernels.spec.expression import FUNCTIONS as TASK_FUNCTIONS
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 
 Dims = tuple[str | None, ...]
+Extent = TypeVar("Extent", str, str | None)
 MAX_DEPTH = 12
 """Variables and functions of the host that an expression may go through."""
 _OPERATORS = frozenset(["+", "-", "*", "/", "%", "<<", ">>", "<", ">", "<=", ">=", "==", "!="])
@@ -127,8 +128,8 @@ class _Host:
             for at, axis in enumerate("xyz"):
                 if changed := self._axes.get((node.symbol, axis)):
                     extents[at] = self.text(changed[0]) if len(changed) == 1 else None
-            return _used(extents) if len(made) < 2 else (None,)
-        return _used([self.text(one) for one in node.kids if one.start or one.kids])
+            return trimmed(extents) if len(made) < 2 else (None,)
+        return trimmed([self.text(one) for one in node.kids if one.start or one.kids] or ["1"])
 
     def _outside(self, node: Node) -> list[Node]:
         """The value with which a variable outside of the function begins."""
@@ -234,9 +235,9 @@ class _Host:
         return self.text(statements[0].kids[0], depth + 1, dict(zip(symbol.arguments, given, strict=False)))
 
 
-def _used(extents: list[str | None]) -> Dims:
-    """Without the axes at the end that are one."""
-    return tuple(extents[: max((at for at, one in enumerate(extents, 1) if one != "1"), default=1)]) or ("1",)
+def trimmed(extents: Sequence[Extent]) -> tuple[Extent, ...]:
+    """Without the axes at the end that have one block or thread."""
+    return tuple(extents[: max((at for at, one in enumerate(extents, 1) if one != "1"), default=1)])
 
 
 def _less(text: str, number: int, name: str) -> str:
