@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -46,7 +46,7 @@ _TEXT = re.compile(rb"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 class Kind:
     """A canonical type. what: "number", "float", "pointer", "array", "record" or "void"; size: bytes; least, largest:
     of a number; element: of a pointer or an array; const: of what a pointer points to; reference: to such a type;
-    space: the address space of a pointer's target, as OpenCL counts them; spelling: as written."""
+    spelling: as written."""
 
     what: str
     size: int
@@ -56,13 +56,14 @@ class Kind:
     element: Kind | None = None
     const: bool = False
     reference: bool = False
-    space: int = 0
 
     def like(self, other: Kind) -> bool:
         """Whether both hold the same values."""
-        pairs = (self.what, self.size, self.least, self.largest), (other.what, other.size, other.least, other.largest)
-        inner = (0 if one.element is None else one.element.size for one in (self, other))
-        return pairs[0] == pairs[1] and len(set(inner)) == 1 and self.what != "void"
+        mine, others = (
+            (one.what, one.size, one.least, one.largest, 0 if one.element is None else one.element.size)
+            for one in (self, other)
+        )
+        return mine == others and self.what != "void"
 
 
 LONG, UINT = Kind("number", 8, "long", -(2**63), 2**63 - 1), Kind("number", 4, "unsigned int", 0, 2**32 - 1)
@@ -102,12 +103,9 @@ def _kind(type_: Any) -> Kind:
         inner = type_.get_pointee() if what == "POINTER" or what.endswith("REFERENCE") else type_.element_type
         element = kind_of(inner)
         if what.endswith("REFERENCE"):
-            return Kind(
-                element.what, element.size, spelling, element.least, element.largest, element.element, reference=True
-            )
+            return replace(element, spelling=spelling, reference=True)
         shape = "pointer" if what == "POINTER" else "array"
-        const = inner.is_const_qualified()
-        return Kind(shape, size, spelling, element=element, const=const, space=inner.get_address_space())
+        return Kind(shape, size, spelling, element=element, const=inner.is_const_qualified())
     if what in ("FLOAT", "DOUBLE", "HALF", "FLOAT16", "LONGDOUBLE", "BFLOAT16"):
         return Kind("float", size, spelling)
     if what == "RECORD" and re.fullmatch(
@@ -327,7 +325,7 @@ class Lowering:
         if (target is not None and kind(target) == "CONSTRUCTOR") or (target is None and not cursor.spelling):
             if len(kids) == 1:
                 return self._converted(cursor, kids[0])
-            made.what, made.kids = ("construct", [self.node(one) for one in kids])
+            made.what, made.kids = "construct", [self.node(one) for one in kids]
             return made
         made.op = cursor.spelling or "operator"
         if target is not None:
