@@ -43,7 +43,6 @@ _VOID = Kind("void", 0, "void")
 _COMPARISONS = ("<", ">", "<=", ">=", "==", "!=")
 _READS = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu"})
 _NOTHING = ("sync", "barrier", "fence", "printf", "pipeline_commit", "pipeline_wait", "prefetch", "nanosleep", "assume")
-_SAME = frozenset({"abs", "labs", "fabs", "fabsf", "llabs"})
 
 
 class Stopped(Exception):
@@ -478,11 +477,7 @@ class Run:
             return _flag(*self.truth(node))
         a, b = self.value(left), self.value(right)
         if isinstance(a, Pointer) and isinstance(b, Pointer):
-            distances = [one for one in a.targets if one in b.targets]
-            if op != "-" or len(a.targets) != 1 or not distances:
-                return ANY
-            apart = arithmetic("-", a.targets[distances[0]], b.targets[distances[0]], LONG)
-            return arithmetic("/", apart, number(step_of(left.result)), node.type)
+            return ANY
         if isinstance(b, Pointer):
             a, b, left = b, a, right
         if isinstance(a, Pointer):
@@ -513,9 +508,6 @@ class Run:
     def truth(self, node: Node) -> tuple[Any, Any]:
         """For which threads a condition holds for certain, and for which it may hold."""
         self._step()
-        if node.what == "unary" and node.op == "!":
-            true, maybe = self.truth(node.kids[0])
-            return ~np.asarray(maybe), ~np.asarray(true)
         if node.what != "binary" or node.op not in ("&&", "||", *_COMPARISONS):
             value = self.value(node)
             if isinstance(value, Pointer):
@@ -807,11 +799,8 @@ class Run:
             return arithmetic("*", numbers[0], numbers[1], node.type)
         if short in ("mad24", "mad", "fma") and node.type.what == "number":
             return arithmetic("+", arithmetic("*", numbers[0], numbers[1], node.type), numbers[2], node.type)
-        if short in _SAME and numbers[0].known:
+        if short in ("abs", "labs", "llabs", "fabs", "fabsf") and numbers[0].known:
             found = np.abs(numbers[0].low)
-            return Span(found, found)
-        if short in ("ceil", "floor", "ceilf", "floorf") and numbers[0].known:
-            found = (np.ceil if short.startswith("ceil") else np.floor)(np.float64(numbers[0].low))
             return Span(found, found)
         if "shfl" in name or "broadcast" in name:
             return everywhere(numbers[1 if name.endswith("_sync") else 0]) if not pointers else self._unknown(node.type)
