@@ -20,7 +20,8 @@ from tunesmith.graph.progress import Listener, silent
 from tunesmith.graph.results.runtime import ARRAY_TYPES, KernelError, Kernels, numpy_type
 from tunesmith.graph.run import RunResult, tune
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.reader.examples import Signature, read_signature, task_from
+from tunesmith.kernels.reader.draft import ReadKernel
+from tunesmith.kernels.reader.examples import read_signature, task_from
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import FunctionOpponent, Task
@@ -56,7 +57,7 @@ class TunedWorkload:
 class TunedKernel:
     """The result of `tune_kernel`. source: of the best kernel; a call takes arrays in order, and scalars by name."""
 
-    def __init__(self, result: RunResult, task: Task, signature: Signature) -> None:
+    def __init__(self, result: RunResult, task: Task, signature: ReadKernel) -> None:
         self.result, self.task, self._signature = result, task, signature
         self._kernels: Kernels | None = None
 
@@ -184,16 +185,15 @@ def tune_kernel(
         task = task.model_copy(update={"opponents": _opponents(signature, opponents, framework)})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        option = {"Tolerance": ["tolerance"], "Argument": ["fills"], "FunctionOpponent": ["opponents"]}.get(
-            error.title, []
-        )
-        raise TunesmithError(": ".join([*option, *map(str, first["loc"]), f"{sentence(first)}."])) from error
+        options = {"Tolerance": ["tolerance"], "Argument": ["fills"], "FunctionOpponent": ["opponents"]}
+        where = [*options.get(error.title, []), *map(str, first["loc"])]
+        raise TunesmithError(": ".join([*where, f"{sentence(first)}."])) from error
     settings.setdefault("backend", signature.backend)
     result = tune(task, run_dir=run_dir, listener=listener, **settings)
     return TunedKernel(result, task, signature)
 
 
-def _opponents(signature: Signature, opponents: Any, framework: Framework) -> tuple[FunctionOpponent, ...]:
+def _opponents(signature: ReadKernel, opponents: Any, framework: Framework) -> tuple[FunctionOpponent, ...]:
     if not isinstance(opponents or {}, Mapping) or not all(map(callable, (opponents or {}).values())):
         raise TunesmithError(f"opponents: give a dict of functions by their names, not {opponents!r:.80}.")
     return tuple(
@@ -208,7 +208,7 @@ def _opponents(signature: Signature, opponents: Any, framework: Framework) -> tu
     )
 
 
-def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:
+def _several(signature: ReadKernel, inputs: Sequence[Example]) -> list[Example]:
     """The examples. A plain list of arrays is one example for a kernel of several arrays, else one example each."""
     if isinstance(inputs, Mapping) or _is_array(inputs):
         return [inputs]
@@ -220,7 +220,7 @@ def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:
     return [tuple(given)] if all(map(_is_array, given)) and len(signature.read) > 1 else given
 
 
-def _by_name(signature: Signature, example: Example, scalars: Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(signature: ReadKernel, example: Example, scalars: Mapping[str, Any]) -> dict[str, Any]:
     """An example by the kernel's names. scalars: values that it need not have."""
     known, name = (*signature.read, *signature.scalars), signature.name
     if isinstance(example, Mapping):
@@ -229,9 +229,8 @@ def _by_name(signature: Signature, example: Example, scalars: Mapping[str, Any])
         raise TunesmithError(f"inputs: give each example as an array, a tuple of them or a dict, not {example!r:.80}.")
     else:
         values = [example] if _is_array(example) else list(example)
-        every = [one for one in signature.names if one in known]
-        names = signature.read if len(values) == len(signature.read) else every
-        if len(values) != len(names):
+        every = [one.name for one in signature.parameters if one.name in known]
+        if len(values) != len(names := signature.read if len(values) == len(signature.read) else every):
             reads = f"{', '.join(signature.read)} (and takes the scalars {', '.join(signature.scalars) or 'none'})"
             raise TunesmithError(f"inputs: an example has {len(values)} values, but {name} reads {reads}.")
         given = dict(zip(names, values, strict=True))
@@ -256,7 +255,7 @@ def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def _names_taken(signature: Signature, function: Callable[..., Any]) -> list[str] | None:
+def _names_taken(signature: ReadKernel, function: Callable[..., Any]) -> list[str] | None:
     """The kernel's names by which the function takes its arguments; None where it takes the arrays by position."""
     parameters, known = _parameters(function), (*signature.read, *signature.scalars)
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
@@ -266,13 +265,14 @@ def _names_taken(signature: Signature, function: Callable[..., Any]) -> list[str
 
 
 def _outputs(
-    signature: Signature, reference: Callable[..., Any] | Literal["baseline"], example: Mapping[str, Any]
+    signature: ReadKernel, reference: Callable[..., Any] | Literal["baseline"], example: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """The reference's results, for the shapes of the outputs; "baseline" takes the shape of the first array."""
     kernel, read, written = signature.name, ", ".join(signature.read), ", ".join(signature.written)
     if reference == "baseline":
         shape = example[signature.read[0]].shape if signature.read else (1,)
-        return {name: np.zeros(shape, DTYPES[signature.dtype(name)].storage) for name in signature.written}
+        storage = {one.name: DTYPES[one.dtype].storage for one in signature.parameters if one.name in signature.written}
+        return {name: np.zeros(shape, storage[name]) for name in signature.written}
     names = _names_taken(signature, reference)
     given = {name: _copied(example[name]) for name in names or signature.read if name in example}
     try:
@@ -293,7 +293,7 @@ def _outputs(
     return dict(results)
 
 
-def _text(signature: Signature, function: Callable[..., Any], framework: Framework, name: str = "reference") -> str:
+def _text(signature: ReadKernel, function: Callable[..., Any], framework: Framework, name: str = "reference") -> str:
     """The source of a module whose `reference` calls `function`; name: for messages."""
     from ray import cloudpickle
 

@@ -36,13 +36,31 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """A kernel as it was read."""
+class ReadKernel:
+    """A kernel as it was read, and the part of the source that it uses."""
 
     name: str
     backend: BackendName
     slice: Slice
     facts: Facts
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Those that become arguments of a task, in their order."""
+        return [one for one in self.facts.parameters if not one.local]
+
+    @property
+    def read(self) -> list[str]:
+        """The arrays that the kernel reads, in the order of its parameters."""
+        return [name for name, role in self.facts.roles.items() if role != "out"]
+
+    @property
+    def written(self) -> list[str]:
+        return [name for name, role in self.facts.roles.items() if role != "in"]
+
+    @property
+    def scalars(self) -> list[str]:
+        return [one.name for one in self.parameters if one.name not in self.facts.roles]
 
 
 def language_of(code: str) -> BackendName:
@@ -57,7 +75,7 @@ def read_kernel(
     folders: Sequence[Path] = (),
     defines: Mapping[str, str] | None = None,
     option: str = "--entry",
-) -> Read:
+) -> ReadKernel:
     """The kernel `entry` of a source, or the only one. Raises `SourceError` that names all that keeps it from being a
     task."""
     backend = language_of(code)
@@ -90,7 +108,7 @@ def read_kernel(
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
     facts.types = {new: C_TYPES.get(found.launched.get(name, ""), "float32") for name, new in renamed.items()}
-    return Read(found.name, backend, Slice(text, part.unknown, part.types), facts)
+    return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
 
 
 def _with_local_memory(text: str, name: str, facts: Facts) -> str:
@@ -124,7 +142,7 @@ def draft(
     """The draft of a task for the kernel `entry`, or the only one. place: the source's file. Raises `SourceError`."""
     read = read_kernel(code, entry, place, folders, defines)
     facts, file = read.facts, f"baseline{BACKENDS[read.backend].suffix}"
-    parameters = [one for one in facts.parameters if not one.local]
+    parameters = read.parameters
     names = {one.name: _python_name(one.name) for one in parameters}
     first = {one.name: scalar_value(one.default) for one in parameters}
     sizes = ", ".join(f"{size} = {_positive(first.get(size, ''))}" for size in facts.sizes)
@@ -181,7 +199,7 @@ def _types(types: Mapping[str, str]) -> list[str]:
     return [*lines, "[types]", *(f'{name} = ["{dtype}"]' for name, dtype in types.items()), ""]
 
 
-def _unset(read: Read) -> str:
+def _unset(read: ReadKernel) -> str:
     """A mark where the kernel reads tables in constant memory that the source does not set, as then they are zero."""
     found = [
         name
@@ -253,7 +271,7 @@ def _bytes(facts: Facts, parameters: Sequence[Parameter]) -> str:
     return f'bytes = "{" + ".join(terms) or "0"}"{mark}'
 
 
-def _reference(read: Read, parameters: Sequence[Parameter], names: Mapping[str, str]) -> str:
+def _reference(read: ReadKernel, parameters: Sequence[Parameter], names: Mapping[str, str]) -> str:
     roles = read.facts.roles
     given = [names[one.name] for one in parameters if not one.pointer or roles[one.name] != "out"]
     outputs = [names[one.name] for one in parameters if one.pointer and roles[one.name] != "in"]

@@ -10,66 +10,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
-from tunesmith.kernels.reader.draft import Read, read_kernel
-from tunesmith.kernels.reader.facts import product
+from tunesmith.kernels.reader.draft import ReadKernel, read_kernel
+from tunesmith.kernels.reader.facts import Parameter, Role, product
 from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Fill, Task, Tolerance, Workload
-from tunesmith.kernels.spec.template import BackendName, LaunchGeometry, Template
+from tunesmith.kernels.spec.template import LaunchGeometry, Template
 from tunesmith.kernels.spec.validation import validate_task
 
 WHERE = "tune_kernel"
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What a kernel takes: the kernel as it was read, and roles by array."""
-
-    read_: Read
-
-    @property
-    def name(self) -> str:
-        return self.read_.name
-
-    @property
-    def backend(self) -> BackendName:
-        return self.read_.backend
-
-    @property
-    def roles(self) -> dict[str, Literal["in", "out", "inout"]]:
-        return self.read_.facts.roles
-
-    @property
-    def read(self) -> list[str]:
-        """The arrays that the kernel reads, in the order of its parameters."""
-        return [name for name, role in self.roles.items() if role != "out"]
-
-    @property
-    def written(self) -> list[str]:
-        return [name for name, role in self.roles.items() if role != "in"]
-
-    @property
-    def names(self) -> list[str]:
-        """All arguments, in the order of the kernel's parameters."""
-        return [one.name for one in self.read_.facts.parameters if not one.local]
-
-    @property
-    def scalars(self) -> list[str]:
-        return [name for name in self.names if name not in self.roles]
-
-    def dtype(self, name: str) -> str:
-        """The data type of a parameter."""
-        return next(one.dtype for one in self.read_.facts.parameters if one.name == name)
-
-
-def read_signature(source: str, entry: str | None) -> Signature:
+def read_signature(source: str, entry: str | None) -> ReadKernel:
     """What the kernel `entry` of `source` (CUDA C++ or OpenCL C), or the only one, takes. Raises `SourceError`."""
     read = read_kernel(source, entry, WHERE, option="entry")
     for name, questions in read.facts.questions.items():
@@ -78,14 +36,13 @@ def read_signature(source: str, entry: str | None) -> Signature:
                 f"{WHERE}: what the kernel does with {name} is not known ({hidden}); make the pointer const if it "
                 "is only read, or draft a task with `tunesmith init`."
             )
-    found = Signature(read)
-    if not found.written:
+    if not read.written:
         raise SourceError(f"{WHERE}: the kernel {read.name} writes none of its arrays, so there is nothing to check.")
-    return found
+    return read
 
 
 def task_from(
-    signature: Signature,
+    signature: ReadKernel,
     source: str,
     reference: tuple[str, str, Literal["numpy", "torch"]],
     examples: Sequence[Mapping[str, Any]],
@@ -98,7 +55,7 @@ def task_from(
     """The task. examples: for each workload NumPy arrays by name, outputs included, and scalars; reference: its text,
     function and framework; grid, block: of the launch, where the code does not tell; tolerance: rtol and atol by data
     type or output; fills: of arrays, as `Fill` has them, instead of the examples' range. Raises `TunesmithError`."""
-    if grid is None and (unknown := signature.read_.facts.unknown):
+    if grid is None and (unknown := signature.facts.unknown):
         raise SourceError(
             f"{WHERE}: {unknown} cannot be read from the code; give the launch, such as "
             'grid=["ceil_div(n, 256)"], block=[256].'
@@ -107,15 +64,15 @@ def task_from(
     launch = _launch(signature, sizes, grid, block)
     if not isinstance(fills, Mapping) or not fills.keys() <= set(signature.read):
         raise SourceError(f"{WHERE}: fills: give a dict by names of {', '.join(signature.read)}, not {fills!r:.80}.")
-    like = [_argument(signature, name, sizes, examples) for name in signature.names]
+    like = [_argument(one, signature.facts.roles.get(one.name), sizes, examples) for one in signature.parameters]
     arguments = tuple(Argument(**{**one.model_dump(), "fill": fills.get(one.name, one.fill)}) for one in like)
     template = Template(
         name="baseline",
         backend=signature.backend,
-        source=signature.read_.slice.text,
+        source=signature.slice.text,
         entry=signature.name,
         launch=launch,
-        static_shared_bytes=signature.read_.facts.static,
+        static_shared_bytes=signature.facts.static,
     )
     workloads = list[Workload]()
     for number in range(len(examples)):
@@ -159,9 +116,9 @@ def _tolerances(given: Mapping[str, tuple[float, float]]) -> dict[str, Tolerance
 class _Sizes:
     """Sizes with their values in each example, and what shapes and whole-number scalars are in terms of them."""
 
-    def __init__(self, signature: Signature, examples: Sequence[Mapping[str, Any]], launched: bool) -> None:
+    def __init__(self, signature: ReadKernel, examples: Sequence[Mapping[str, Any]], launched: bool) -> None:
         self._signature, self._examples = signature, examples
-        facts = signature.read_.facts
+        facts = signature.facts
         self._values: dict[str, list[int]] = {}
         self.derived: dict[str, str] = {}
         whole = [one.name for one in facts.parameters if one.whole]
@@ -192,7 +149,7 @@ class _Sizes:
         """An expression of the kernel's parameters as one of sizes."""
         names = parse(expression).names
         for name in sorted(names & self.derived.keys()):
-            expression = _replaced(expression, name, f"({self.derived[name]})")
+            expression = re.sub(rf"\b{name}\b", f"({self.derived[name]})", expression)
         return expression
 
     def _dims(self, name: str) -> list[tuple[int, ...]]:
@@ -277,14 +234,10 @@ def _solved(count: str, name: str, total: int, known: Mapping[str, int]) -> int:
     return value if value and parse(count).integer({**known, name: value}) == total else 0
 
 
-def _replaced(expression: str, name: str, by: str) -> str:
-    return re.sub(rf"\b{name}\b", by, expression)
-
-
 def _launch(
-    signature: Signature, sizes: _Sizes, grid: Sequence[str | int] | None, block: Sequence[str | int] | None
+    signature: ReadKernel, sizes: _Sizes, grid: Sequence[str | int] | None, block: Sequence[str | int] | None
 ) -> LaunchGeometry:
-    read = signature.read_.facts
+    read = signature.facts
     return LaunchGeometry(
         grid=tuple(sizes.text(one) for one in (read.grid if grid is None else _given("grid", grid, sizes))),
         block=tuple(sizes.text(one) for one in (read.block if block is None else _given("block", block, sizes))),
@@ -306,10 +259,11 @@ def _given(name: str, given: Sequence[str | int], sizes: _Sizes) -> list[str]:
     return texts
 
 
-def _argument(signature: Signature, name: str, sizes: _Sizes, examples: Sequence[Mapping[str, Any]]) -> Argument:
-    dtype = signature.dtype(name)
-    if name in signature.roles:
-        role = signature.roles[name]
+def _argument(
+    parameter: Parameter, role: Role | None, sizes: _Sizes, examples: Sequence[Mapping[str, Any]]
+) -> Argument:
+    name, dtype = parameter.name, parameter.dtype
+    if role is not None:
         given = examples[0][name]
         if str(given.dtype) != str(DTYPES[dtype].storage) and role != "out":
             raise SourceError(

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tunesmith.kernels.reader.launch import HostLaunch, launches
+from tunesmith.kernels.reader.launch import HostLaunch, launches, trimmed
 from tunesmith.kernels.reader.parse import Entry, Unit, kind, walk
 from tunesmith.kernels.reader.run import MAX_WORK, Array, Run
 from tunesmith.kernels.reader.shapes import fit, values
-from tunesmith.kernels.reader.tree import Kind, kind_of
+from tunesmith.kernels.reader.syntax import Kind, Lowering, kind_of
 from tunesmith.kernels.spec.dtypes import C_TYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 
@@ -158,6 +158,8 @@ class _Search:
 
     def __init__(self, unit: Unit, entry: Entry, facts: Facts) -> None:
         self.unit, self.entry, self.facts = unit, entry, facts
+        self.lowering = Lowering(unit)
+        self.kernel = self.lowering.symbol(entry.function)
         self.whole = [one.name for one in facts.parameters if one.whole]
         self.extra: list[str] = []
         self.fixed: dict[str, str] = {}
@@ -180,7 +182,7 @@ class _Search:
         ]
 
     def _run(self, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int]) -> Run:
-        run = Run(self.entry.function, arguments, grid, block, max(0, min(self.left, MAX_WORK)))
+        run = Run(self.lowering, self.kernel, arguments, grid, block, max(0, min(self.left, MAX_WORK)))
         self.left -= run.work
         return run
 
@@ -250,13 +252,13 @@ class _Search:
                 return True
             if any(one.collides for one in run.arrays.values()):
                 return False
-            for name, node in run.shared.items():
-                array, row = run.arrays.get(f"shared {name}"), node.kind.element
-                if array is None or not node.kind.size or row is None:
+            for symbol, array in run.shared.items():
+                size, row = symbol.type.size, symbol.type.element
+                if not (array.read or array.written) or not size or row is None:
                     continue
                 reach = array.reach * array.element
                 rows = row.what == "array" and run.block[1] > 1
-                if reach > node.kind.size or (rows and reach <= node.kind.size - row.size):
+                if reach > size or (rows and reach <= size - row.size):
                     return False
         return True
 
@@ -269,7 +271,7 @@ class _Search:
             extents[at] = self._extent(
                 [one[0] for one in found], [one[1] for one in found], grid[at], block[at], axis, axes
             )
-        self.facts.grid, self.facts.block = _trimmed(extents), _trimmed([str(one) for one in block])
+        self.facts.grid, self.facts.block = trimmed(extents), trimmed([str(one) for one in block])
         self.sets = self._sets(_PRIMES)
 
     @staticmethod
@@ -277,7 +279,7 @@ class _Search:
         """The number of blocks, and of threads in all of them, along an axis, that write any array; in a loop over the
         grid, those that touch the array that fewest touch."""
         found, least = [], ("grid", "xyz"[at]) in run.used
-        arrays = [one for name, one in run.arrays.items() if not name.startswith("shared ") and one.threads is not None]
+        arrays = [one for one in run.arrays.values() if one.threads is not None]
         for array in arrays if least else [one for one in arrays if one.written] or arrays:
             if array.threads.any():
                 of_blocks = np.broadcast_to(run.in_grid[at], run.count)[array.threads]
@@ -489,14 +491,14 @@ class _Search:
         generic = {
             one.location.offset: one.type.spelling for one in walk(self.entry.declared) if kind(one) == "VAR_DECL"
         }
-        for name, node in (again or runs)[-1].shared.items() if again or runs else ():
-            if node.kind.size:
-                written = generic.get(node.cursor.location.offset, "")
+        for symbol in (again or runs)[-1].shared if again or runs else ():
+            if size := symbol.type.size:
+                written = generic.get(symbol.place, "")
                 element = next((one for one in open_types if re.match(rf"{one}\b", written)), None)
-                of_types += [f"{node.kind.size // 4} * sizeof({element})"] if element else []
-                total += 0 if element else node.kind.size
+                of_types += [f"{size // 4} * sizeof({element})"] if element else []
+                total += 0 if element else size
                 continue
-            made = [run.arrays[f"shared {name}"] for run in runs if f"shared {name}" in run.arrays]
+            made = [run.shared[symbol] for run in runs if symbol in run.shared and run.shared[symbol].reach]
             dims = fit([one.reach * one.element for one in made], self.sets) if len(made) == len(self.sets) else None
             if dims is not None and not any(one.open for one in made):
                 facts.shared = product(dims)
@@ -541,12 +543,6 @@ def _placed(block: Sequence[int], axes: Sequence[str]) -> tuple[int, ...]:
 
 def product(dims: Sequence[str]) -> str:
     return " * ".join(f"({one})" if re.search(r" [-+/] ", one) and len(dims) > 1 else one for one in dims)
-
-
-def _trimmed(extents: Sequence[str]) -> tuple[str, ...]:
-    """Without the axes at the end that have one block or thread."""
-    used = max((at for at, one in enumerate(extents, 1) if one != "1"), default=1)
-    return tuple(extents[:used])
 
 
 def _declared_block(unit: Unit, entry: Entry) -> tuple[int, ...]:

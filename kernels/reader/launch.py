@@ -8,18 +8,20 @@ as a parameter has the parameter's name, and a parameter of the host's function 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from tunesmith.kernels.reader.parse import FUNCTIONS, Entry, Unit, body, constant, kind, walk
-from tunesmith.kernels.reader.tree import Node, key, kind_of, lower
+from tunesmith.kernels.reader.parse import Entry, Unit, body, constant, kind, walk
+from tunesmith.kernels.reader.syntax import Lowering, Node, Symbol
 from tunesmith.kernels.spec.expression import FUNCTIONS as TASK_FUNCTIONS
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 
 Dims = tuple[str | None, ...]
+Extent = TypeVar("Extent", str, str | None)
 MAX_DEPTH = 12
 """Variables and functions of the host that an expression may go through."""
+_OPERATORS = frozenset(["+", "-", "*", "/", "%", "<<", ">>", "<", ">", "<=", ">=", "==", "!="])
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +39,17 @@ class HostLaunch:
 def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
     """Each different launch of the kernel in the source."""
     found: dict[tuple[Dims, Dims, str | None], HostLaunch] = {}
+    lowering = Lowering(unit)
     for function in unit.declarations():
-        for grid, block, shared, given in _calls(function, entry):
-            host = _Host(function, entry, given)
+        for grid, block, shared, given in _calls(function, entry, lowering):
+            host = _Host(function, entry, given, lowering)
             one = host.dims(grid), host.dims(block), "0" if shared is None else host.text(shared)
             written = " ".join(", ".join(unit.written(at.cursor) for at in (grid, block)).split())
             found.setdefault(one, HostLaunch(*one, tuple(host.sizes), written))
     return list(found.values())
 
 
-def _calls(function: Any, entry: Entry) -> Iterator[tuple[Node, Node, Node | None, list[Node]]]:
+def _calls(function: Any, entry: Entry, lowering: Lowering) -> Iterator[tuple[Node, Node, Node | None, list[Node]]]:
     """The launches in a function: grid, block, bytes of shared memory where there are any, arguments."""
     for call in walk(function):
         kids = list(call.get_children()) if kind(call) == "CALL_EXPR" else []
@@ -55,29 +58,30 @@ def _calls(function: Any, entry: Entry) -> Iterator[tuple[Node, Node, Node | Non
             continue
         if call.spelling == "cudaLaunchKernel" and len(kids) > 4:
             grid, block, given, *more = kids[2:]
-            arguments = _pointed(given)
+            arguments = _pointed(given, lowering)
         elif len(kids) > 1 and kids[1].spelling in ("cudaConfigureCall", "__cudaPushCallConfiguration"):
             grid, block, *more = kids[1].get_arguments()
-            arguments = [lower(one) for one in kids[2:]]
+            arguments = [lowering.node(one) for one in kids[2:]]
         else:
             continue
         shared = next((one for one in more[:1] if one.extent.start.offset and constant(one) != 0), None)
-        yield lower(grid), lower(block), None if shared is None else lower(shared), arguments
+        yield lowering.node(grid), lowering.node(block), None if shared is None else lowering.node(shared), arguments
 
 
-def _pointed(cursor: Any) -> list[Node]:
+def _pointed(cursor: Any, lowering: Lowering) -> list[Node]:
     """The arguments in an array of pointers to them."""
     for one in walk(cursor):
         declared = one.referenced if kind(one) == "DECL_REF_EXPR" else None
         if declared is not None and kind(declared) == "VAR_DECL":
             lists = [at for at in walk(declared) if kind(at) == "INIT_LIST_EXPR"]
             if lists:
-                return [_unwrapped(lower(at)) for at in lists[0].get_children()]
+                return [_unwrapped(lowering.node(at)) for at in lists[0].get_children()]
     return []
 
 
 def _unwrapped(node: Node) -> Node:
-    while len(node.kids) == 1 and (node.what == "UNEXPOSED_EXPR" or node.what.endswith("CAST_EXPR") or node.op == "&"):
+    """An expression without casts, and without the operator that takes its address."""
+    while len(node.kids) == 1 and node.what in ("cast", "address"):
         node = node.kids[0]
     return node
 
@@ -85,61 +89,54 @@ def _unwrapped(node: Node) -> Node:
 class _Host:
     """A function of the host that launches the kernel with some arguments."""
 
-    def __init__(self, function: Any, entry: Entry, given: list[Node]) -> None:
+    def __init__(self, function: Any, entry: Entry, given: list[Node], lowering: Lowering) -> None:
         self.sizes: list[str] = []
-        self._set: dict[str, list[Node]] = {}
-        self._axes: dict[tuple[str, str], list[Node]] = {}
-        self._own: dict[str, str] = {}
-        self._parameters = {key(one) for one in function.get_children() if kind(one) == "PARM_DECL"}
-        self._taken = {one.spelling for one in entry.function.get_arguments()}
-        for parameter, argument in zip(entry.function.get_arguments(), given, strict=False):
+        self._lowering = lowering
+        self._set: dict[Symbol, list[Node]] = {}
+        self._axes: dict[tuple[Symbol, str], list[Node]] = {}
+        self._own: dict[Symbol, str] = {}
+        taken = [lowering.symbol(one) for one in entry.function.get_arguments()]
+        self._taken = {one.name for one in taken}
+        for parameter, argument in zip(taken, given, strict=False):
             inner = _unwrapped(argument)
-            if inner.what == "DECL_REF_EXPR" and kind_of(parameter.type).what == "number":
-                self._own.setdefault(inner.target, parameter.spelling)
+            if inner.what == "name" and inner.symbol is not None and parameter.type.what == "number":
+                self._own.setdefault(inner.symbol, parameter.name)
         inside = body(function)
-        for one in walk(inside) if inside is not None else ():
-            if kind(one) == "VAR_DECL":
-                made = lower(one)
-                self._set.setdefault(made.target, []).extend(made.kids)
-            elif kind(one) in ("BINARY_OPERATOR", "COMPOUND_ASSIGNMENT_OPERATOR", "UNARY_OPERATOR"):
-                self._assigned(lower(one))
+        for node in lowering.node(inside).walk() if inside is not None else ():
+            if node.what == "variable" and node.symbol is not None:
+                self._set.setdefault(node.symbol, []).extend(node.kids)
+            elif node.what in ("assign", "count"):
+                self._assigned(node)
 
     def _assigned(self, node: Node) -> None:
-        if not (node.op.endswith("=") and node.op not in ("==", "!=", "<=", ">=")) and not node.op.startswith(
-            ("++", "--")
-        ):
-            return
         target = _unwrapped(node.kids[0])
         value = node.kids[-1] if node.op == "=" else node
-        if target.what == "MEMBER_REF_EXPR" and target.kids:
-            inner = _unwrapped(target.kids[0])
-            self._axes.setdefault((inner.target, target.name), []).append(value)
-        elif target.what == "DECL_REF_EXPR":
-            self._set.setdefault(target.target, []).append(value)
+        inner = _unwrapped(target.kids[0]) if target.what == "member" and target.kids else target
+        if inner is not target and inner.symbol is not None:
+            self._axes.setdefault((inner.symbol, target.op), []).append(value)
+        elif target.what == "name" and target.symbol is not None:
+            self._set.setdefault(target.symbol, []).append(value)
 
     def dims(self, node: Node, depth: int = 0) -> Dims:
         """The extents of a grid or a block."""
         node = _unwrapped(node)
-        if not node.kind.spelling.endswith("dim3") or depth > MAX_DEPTH:
+        if not node.type.spelling.endswith("dim3") or depth > MAX_DEPTH:
             return (self.text(node),)
-        if node.what == "DECL_REF_EXPR":
-            made = self._set.get(node.target) or self._outside(node)
+        if node.what == "name" and node.symbol is not None:
+            made = self._set.get(node.symbol) or self._outside(node)
             extents = [*(self.dims(made[0], depth + 1) if len(made) == 1 else ["1"]), "1", "1"][:3]
             for at, axis in enumerate("xyz"):
-                if changed := self._axes.get((node.target, axis)):
+                if changed := self._axes.get((node.symbol, axis)):
                     extents[at] = self.text(changed[0]) if len(changed) == 1 else None
-            return _used(extents) if len(made) < 2 else (None,)
-        given = [one for one in node.kids if one.cursor.extent.start.offset or one.kids]
-        if len(given) == 1 and _unwrapped(given[0]).kind.spelling.endswith("dim3"):
-            return self.dims(given[0], depth + 1)
-        return _used([self.text(one) for one in given])
+            return trimmed(extents) if len(made) < 2 else (None,)
+        return trimmed([self.text(one) for one in node.kids if one.start or one.kids] or ["1"])
 
-    @staticmethod
-    def _outside(node: Node) -> list[Node]:
+    def _outside(self, node: Node) -> list[Node]:
+        """The value with which a variable outside of the function begins."""
         declared = node.cursor.referenced
-        return lower(declared).kids if declared is not None and kind(declared) == "VAR_DECL" else []
+        return self._lowering.node(declared).kids if declared is not None and kind(declared) == "VAR_DECL" else []
 
-    def text(self, node: Node, depth: int = 0, names: Mapping[str, Node] | None = None) -> str | None:
+    def text(self, node: Node, depth: int = 0, names: Mapping[Symbol, Node] | None = None) -> str | None:
         """An expression of sizes; None where there is none."""
         found = self._text(_unwrapped(node), depth, names or {})
         if found is None:
@@ -150,41 +147,27 @@ class _Host:
         except (ExpressionError, ValueError, OverflowError):
             return None
 
-    def _text(self, node: Node, depth: int, names: Mapping[str, Node]) -> str | None:
+    def _text(self, node: Node, depth: int, names: Mapping[Symbol, Node]) -> str | None:
         if depth > MAX_DEPTH:
             return None
         if node.value is not None:
             return repr(node.value) if isinstance(node.value, float) else str(int(node.value))
-        if node.what == "DECL_REF_EXPR":
-            return self._named(node, depth, names)
-        if node.what == "MEMBER_REF_EXPR" and node.kids and node.name in ("x", "y", "z"):
+        if node.what == "name" and node.symbol is not None:
+            return self._named(node, node.symbol, depth, names)
+        if node.what == "member" and node.kids and node.op in ("x", "y", "z"):
             extents = self.dims(node.kids[0], depth + 1)
-            at = "xyz".index(node.name)
+            at = "xyz".index(node.op)
             return extents[at] if at < len(extents) else "1"
-        if node.what == "BINARY_OPERATOR" and node.op in (
-            "+",
-            "-",
-            "*",
-            "/",
-            "%",
-            "<<",
-            ">>",
-            "<",
-            ">",
-            "<=",
-            ">=",
-            "==",
-            "!=",
-        ):
-            left, right = (self.text(one, depth + 1, names) for one in (node.kids[0], node.kids[-1]))
+        if node.what == "binary" and node.op in _OPERATORS:
+            left, right = (self.text(one, depth + 1, names) for one in node.kids)
             return None if left is None or right is None else self._operation(node, left, right)
-        if node.what == "CONDITIONAL_OPERATOR":
+        if node.what == "choice":
             parts = [self.text(one, depth + 1, names) for one in node.kids]
             return None if None in parts else f"({parts[1]} if {parts[0]} else {parts[2]})"
-        if node.what == "UNARY_OPERATOR" and node.op == "-":
+        if node.what == "unary" and node.op == "-":
             inner = self.text(node.kids[0], depth + 1, names)
             return None if inner is None else f"(-{inner})"
-        if node.what == "CALL_EXPR" or (node.what == "UNEXPOSED_EXPR" and len(node.kids) > 1):
+        if node.what == "call":
             return self._called(node, depth, names)
         value = constant(node.cursor)
         return str(int(value)) if value is not None and value == int(value) else None
@@ -194,7 +177,7 @@ class _Host:
         a, b = (f"({one})" if " " in one and not re.fullmatch(r"\w+\([^()]*\)", one) else one for one in (left, right))
         if node.op in ("<<", ">>"):
             return f"{a} * 2**{b}" if node.op == "<<" else f"{a} // 2**{b}"
-        if node.op == "/" and node.kind.what != "float":
+        if node.op == "/" and node.type.what != "float":
             # (n + BLOCK - 1) / BLOCK, however it is written.
             base = _less(left, int(right) - 1 if right.isdigit() else -1, "" if right.isdigit() else right)
             return f"ceil_div({base}, {right})" if base else f"{a} // {b}"
@@ -203,13 +186,13 @@ class _Host:
             return f"ceil_div({base}, {found[2]})" if base else f"{left} + 1"
         return f"{left if node.op in '+-' else a} {node.op} {right if node.op == '+' else b}"
 
-    def _named(self, node: Node, depth: int, names: Mapping[str, Node]) -> str | None:
-        if node.target in names:
-            return self.text(names[node.target], depth + 1)
-        if node.target in self._own:
-            return self._own[node.target]
-        made = self._set.get(node.target)
-        if made is None and node.target not in self._parameters:
+    def _named(self, node: Node, symbol: Symbol, depth: int, names: Mapping[Symbol, Node]) -> str | None:
+        if symbol in names:
+            return self.text(names[symbol], depth + 1)
+        if symbol in self._own:
+            return self._own[symbol]
+        made, given = self._set.get(symbol), symbol.what == "parameter"
+        if made is None and not given:
             made = self._outside(node)
             declared = node.cursor.referenced
             if made and declared is not None and not declared.type.is_const_qualified():
@@ -218,22 +201,23 @@ class _Host:
             found = self.text(made[0], depth + 1)
             if found is not None:
                 return found
-        if node.kind.what == "number" and (node.target in self._parameters or (made is not None and len(made) <= 1)):
-            name = node.name if node.name not in self._taken and node.name not in TASK_FUNCTIONS else f"{node.name}_"
+        if node.type.what == "number" and (given or (made is not None and len(made) <= 1)):
+            name = (
+                symbol.name
+                if symbol.name not in self._taken and symbol.name not in TASK_FUNCTIONS
+                else f"{symbol.name}_"
+            )
             if name not in self.sizes:
                 self.sizes.append(name)
             return name
         return None
 
-    def _called(self, node: Node, depth: int, names: Mapping[str, Node]) -> str | None:
-        target = node.cursor.referenced
-        given = [
-            one for one in node.kids if _unwrapped(one).target != node.target and _unwrapped(one).kind.what != "void"
-        ]
+    def _called(self, node: Node, depth: int, names: Mapping[Symbol, Node]) -> str | None:
+        given, symbol = [one for one in node.kids[1:] if _unwrapped(one).type.what != "void"], node.symbol
         parts = [text for one in given if (text := self.text(one, depth + 1, names)) is not None]
         if len(parts) < len(given):
             return None
-        name = (node.name or (target.spelling if target is not None else "")).removesuffix("f")
+        name = node.op.removesuffix("f")
         if name in ("min", "max"):
             return f"{name}({', '.join(parts)})"
         if name in ("ceil", "floor") and len(parts) == 1:
@@ -243,19 +227,17 @@ class _Host:
             base = numerator[1:-1] if numerator.startswith("(") and numerator.count("(") == 1 else numerator
             quotient = f"ceil_div({base}, {divisor})" if name == "ceil" else f"{numerator} // {divisor}"
             return quotient if base else f"{name}({parts[0]})"
-        definition = target.get_definition() if target is not None else None
-        inside = body(definition) if definition is not None and kind(definition) in FUNCTIONS else None
-        statements = [] if inside is None or definition is None else list(inside.get_children())
-        if definition is None or len(statements) != 1 or kind(statements[0]) != "RETURN_STMT":
+        if symbol is None or symbol.definition is None:
             return None
-        passed = dict(zip((key(one) for one in definition.get_arguments()), given, strict=False))
-        found = lower(statements[0]).kids
-        return self.text(found[0], depth + 1, passed) if found else None
+        statements = self._lowering.body(symbol).kids
+        if len(statements) != 1 or statements[0].what != "return" or not statements[0].kids:
+            return None
+        return self.text(statements[0].kids[0], depth + 1, dict(zip(symbol.arguments, given, strict=False)))
 
 
-def _used(extents: list[str | None]) -> Dims:
-    """Without the axes at the end that are one."""
-    return tuple(extents[: max((at for at, one in enumerate(extents, 1) if one != "1"), default=1)]) or ("1",)
+def trimmed(extents: Sequence[Extent]) -> tuple[Extent, ...]:
+    """Without the axes at the end that have one block or thread."""
+    return tuple(extents[: max((at for at, one in enumerate(extents, 1) if one != "1"), default=1)])
 
 
 def _less(text: str, number: int, name: str) -> str:

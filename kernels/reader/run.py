@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.reader.parse import body, kind
+from tunesmith.kernels.reader.parse import kind
 from tunesmith.kernels.reader.spans import (
     ANY,
     NOWHERE,
@@ -30,7 +30,7 @@ from tunesmith.kernels.reader.spans import (
     number,
     of_kind,
 )
-from tunesmith.kernels.reader.tree import LONG, UINT, Kind, Node, bytes_of, key, lower, step_of
+from tunesmith.kernels.reader.syntax import LONG, LOOPS, Kind, Lowering, Node, Symbol, bytes_of, step_of
 
 MAX_WORK = 60_000_000
 """Expressions and statements of a run, each times the threads and what it costs without any."""
@@ -40,15 +40,9 @@ MAX_TURNS = 600
 MAX_ELEMENTS = 1 << 22
 MAX_DEPTH = 24
 _VOID = Kind("void", 0, "void")
-_AXES = "xyz"
-_BUILTINS = {"threadIdx": "thread", "blockIdx": "block", "blockDim": "size", "gridDim": "grid"}
-_WORK_ITEMS = {
-    **{"get_local_id": "thread", "get_group_id": "block", "get_local_size": "size", "get_num_groups": "grid"},
-    **{"get_global_id": "global", "get_global_size": "threads", "get_global_offset": "offset"},
-}
+_COMPARISONS = ("<", ">", "<=", ">=", "==", "!=")
 _READS = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu"})
 _NOTHING = ("sync", "barrier", "fence", "printf", "pipeline_commit", "pipeline_wait", "prefetch", "nanosleep", "assume")
-_SAME = frozenset({"abs", "labs", "fabs", "fabsf", "llabs"})
 
 
 class Stopped(Exception):
@@ -101,10 +95,10 @@ class Closure:
 
 @dataclass(slots=True)
 class Frame:
-    """A function or a loop that statements may leave. sure, may: the threads that left it; snapshots: of variables, for
-    threads that may have."""
+    """A function or a loop that statements may leave. left_by: their kind; sure, may: the threads that left it;
+    snapshots: of variables, for threads that may have."""
 
-    kinds: tuple[str, ...]
+    left_by: str
     sure: Any
     may: Any
     snapshots: list[tuple[Any, dict[Any, Any]]] = field(default_factory=list)
@@ -115,13 +109,14 @@ class Run:
 
     def __init__(
         self,
-        function: Any,
+        lowering: Lowering,
+        kernel: Symbol,
         arguments: Mapping[str, int],
         grid: Sequence[int],
         block: Sequence[int],
         limit: int = MAX_WORK,
     ) -> None:
-        self.limit = limit
+        self.lowering, self.limit = lowering, limit
         self.grid, self.block = [*grid, 1, 1][:3], [*block, 1, 1][:3]
         count = int(np.prod(self.grid)) * int(np.prod(self.block))
         at, place = np.arange(count, dtype=np.int64), []
@@ -132,27 +127,23 @@ class Run:
         self.count, self.steps, self.depth = count, 0, 0
         self.sure = self.may = np.ones(count, bool)
         self.env: dict[Any, Any] = {}
-        self.alias: dict[Any, Any] = {}
-        self.contents: dict[Any, Span] = {}
+        self.alias: dict[Symbol | None, Any] = {}
+        self.contents: dict[Symbol, Span] = {}
         self.arrays: dict[str, Array] = {}
-        self.shared: dict[str, Node] = {}
+        self.shared: dict[Symbol, Array] = {}
         self.frames: list[Frame] = []
         self.used: set[tuple[str, str]] = set()
         self.steering: set[str] = set()
         self.stopped = False
-        self.functions: dict[str, tuple[list[Node], Node | None]] = {}
-        parameters, statements = self._function(function)
-        for one in parameters:
-            if one.kind.what in ("pointer", "array"):
-                self.arrays[one.name] = Array(step_of(one.kind))
-                self.env[one.target,] = Pointer({one.name: number(0)})
-            elif one.name in arguments:
-                self.env[one.target,] = number(arguments[one.name], one.name)
+        for one in kernel.arguments:
+            if one.pointer:
+                self.arrays[one.name] = Array(step_of(one.type))
+                self.env[one,] = Pointer({one.name: number(0)})
             else:
-                self.env[one.target,] = self._unknown(one.kind)
+                given = arguments.get(one.name)
+                self.env[one,] = self._unknown(one.type) if given is None else number(given, one.name)
         try:
-            if statements is not None:
-                self._framed(("RETURN_STMT",), lambda: self.statement(statements))
+            self._framed("return", lambda: self.statement(lowering.body(kernel)))
         except Stopped:
             self.stopped = True
 
@@ -160,48 +151,36 @@ class Run:
     def work(self) -> int:
         return self.steps * (self.count + STEP_COST)
 
-    # Functions and calls.
-
-    def _function(self, function: Any) -> tuple[list[Node], Node | None]:
-        name = function.get_usr() + key(function)
-        if name not in self.functions:
-            inside = body(function)
-            parameters = [lower(one) for one in function.get_arguments() if one is not None]
-            self.functions[name] = parameters, None if inside is None else lower(inside)
-        return self.functions[name]
-
     def call(
-        self, parameters: Sequence[Node], statements: Node, given: Sequence[Node], result: Kind, this: Any = None
+        self, parameters: Sequence[Symbol], statements: Node, given: Sequence[Node], result: Kind, this: Any = None
     ) -> Any:
         """The value of a call of a function with a body."""
         if self.depth >= MAX_DEPTH:
             raise Stopped
-        passed = []
-        for one, argument in zip(parameters, given, strict=False):
-            by_name = one.kind.reference
-            passed.append((one, self.place(argument) if by_name else self.value(argument)))
-        for one, value in passed:
-            if one.kind.reference:
-                self.alias[one.target] = value
+        pairs = list(zip(parameters, given, strict=False))
+        passed = [self.place(at) if one.type.reference else self.value(at) for one, at in pairs]
+        for (one, _), value in zip(pairs, passed, strict=True):
+            if one.type.reference:
+                self.alias[one] = value
             else:
-                self.alias.pop(one.target, None)
-                self._set((one.target,), value if not isinstance(value, Span) else fitted(value, one.kind), True)
+                self.alias.pop(one, None)
+                self._set((one,), fitted(value, one.type) if isinstance(value, Span) else value, True)
         before, self.depth = self.env.pop(("result",), None), self.depth + 1
-        outer = self.alias.get("this")
+        outer = self.alias.get(None)
         if this is not None:
-            self.alias["this"] = this
-        self._framed(("RETURN_STMT",), lambda: self.statement(statements))
+            self.alias[None] = this
+        self._framed("return", lambda: self.statement(statements))
         self.depth -= 1
-        self.alias["this"] = outer
+        self.alias[None] = outer
         found = self.env.pop(("result",), None)
         if before is not None:
             self.env["result",] = before
         return self._unknown(result) if found is None else found
 
-    def _framed(self, kinds: tuple[str, ...], action: Callable[[], None]) -> None:
-        """Runs what statements of some kinds leave, and brings the threads that left back behind it."""
+    def _framed(self, left_by: str, action: Callable[[], None]) -> None:
+        """Runs an action that statements of a kind leave, and brings the threads that left back behind it."""
         sure, may = self.sure, self.may
-        self.frames.append(Frame(kinds, np.zeros(self.count, bool), np.zeros(self.count, bool)))
+        self.frames.append(Frame(left_by, np.zeros(self.count, bool), np.zeros(self.count, bool)))
         action()
         frame = self.frames.pop()
         for mask, env in frame.snapshots:
@@ -225,38 +204,30 @@ class Run:
         if not self.may.any():
             return
         self._step()
-        what = node.what
-        if what == "COMPOUND_STMT":
-            for one in node.kids:
-                self.statement(one)
-        elif what == "DECL_STMT":
-            for one in node.kids:
-                if one.what == "VAR_DECL":
-                    self._declare(one)
-        elif what == "IF_STMT":
-            self._if(node)
-        elif what in ("FOR_STMT", "WHILE_STMT", "DO_STMT", "CXX_FOR_RANGE_STMT"):
-            self._loop(node)
-        elif what in ("RETURN_STMT", "BREAK_STMT", "CONTINUE_STMT"):
-            if node.kids:
-                self._set(("result",), self.value(node.kids[0]))
-            self._leave(what)
-        elif what == "SWITCH_STMT":
-            self._switch(node)
-        elif what in ("CASE_STMT", "DEFAULT_STMT", "LABEL_STMT"):
-            self.statement(node.kids[-1])
-        elif what in ("GOTO_STMT", "ASM_STMT", "GCC_ASM_STMT", "MS_ASM_STMT", "CXX_TRY_STMT"):
-            self._lose(node, "inline assembly" if "ASM" in what else "a jump")
-        elif what != "NULL_STMT":
-            self.value(node)
+        _STATEMENTS.get(node.what, Run.value)(self, node)
+
+    def _block(self, node: Node) -> None:
+        for one in node.kids:
+            self.statement(one)
+
+    def _last(self, node: Node) -> None:
+        self.statement(node.kids[-1])
+
+    def _nothing(self, node: Node) -> None:
+        """A statement without effect."""
+
+    def _jump(self, node: Node) -> None:
+        self._lose(node, "inline assembly" if node.what == "asm" else "a jump")
 
     def _step(self) -> None:
         self.steps += 1
         if self.work > self.limit:
             raise Stopped
 
-    def _leave(self, what: str) -> None:
-        frame = next((one for one in reversed(self.frames) if what in one.kinds), None)
+    def _leave(self, node: Node) -> None:
+        if node.kids:
+            self._set(("result",), self.value(node.kids[0]))
+        frame = next((one for one in reversed(self.frames) if one.left_by == node.what), None)
         if frame is None:
             return
         unsure = self.may & ~self.sure
@@ -266,31 +237,31 @@ class Run:
         self.sure = self.may = np.zeros(self.count, bool)
 
     def _declare(self, node: Node) -> None:
-        if any(kind(one) == "CUDASHARED_ATTR" for one in node.cursor.get_children()) or node.kind.spelling.startswith(
-            "__local "
-        ):
-            self.shared[node.target] = node
-            self.contents.setdefault(node.target, Span(np.inf, -np.inf))
+        symbol, type_ = node.symbol, node.type
+        assert symbol is not None
+        if symbol.shared:
+            self.shared.setdefault(symbol, Array(step_of(type_)))
+            self.contents.setdefault(symbol, Span(np.inf, -np.inf))
             return
-        if node.kind.reference and node.kids:
-            self.alias[node.target] = self.place(node.kids[0])
+        if type_.reference and node.kids:
+            self.alias[symbol] = self.place(node.kids[0])
             return
-        self.alias.pop(node.target, None)
-        if node.kind.what == "array":
+        self.alias.pop(symbol, None)
+        if type_.what == "array":
             given = [self.value(one) for one in _leaves(node.kids[0])] if node.kids else []
-            self.contents[node.target] = Span(0.0, 0.0) if given else Span(np.inf, -np.inf)
+            self.contents[symbol] = Span(0.0, 0.0) if given else Span(np.inf, -np.inf)
             for value in given:
-                self._keep(node.target, value if isinstance(value, Span) else ANY)
+                self._keep(symbol, value if isinstance(value, Span) else ANY)
             return
-        value = self.value(node.kids[0], node.kind) if node.kids else None
+        value = self.value(node.kids[0], type_) if node.kids else None
         if value is None:
-            value = number(0) if node.kind.what in ("number", "float") else Fields({})
-        self._set((node.target,), fitted(value, node.kind) if isinstance(value, Span) else value, True)
+            value = number(0) if type_.what in ("number", "float") else Fields({})
+        self._set((symbol,), fitted(value, type_) if isinstance(value, Span) else value, True)
 
     def _if(self, node: Node) -> None:
         kids = node.kids
-        while kids and kids[0].what in ("VAR_DECL", "DECL_STMT") and len(kids) > 2:
-            self._declare(kids[0]) if kids[0].what == "VAR_DECL" else self.statement(kids[0])
+        while len(kids) > 2 and kids[0].what in ("variable", "declaration"):
+            self.statement(kids[0])
             kids = kids[1:]
         then, other = kids[1], kids[2] if len(kids) > 2 else None
         self.branch(self.truth(kids[0]), lambda: self.statement(then), lambda: self.statement(other) if other else None)
@@ -331,31 +302,29 @@ class Run:
         return first, second
 
     def _loop(self, node: Node) -> None:
-        what = node.what
-        start, test, step, inside = None, None, None, node.kids[-1]
-        if what == "FOR_STMT":
+        test, step, inside = None, None, node.kids[-1]
+        if node.what == "for":
             start, test, step, inside = node.kids
-        elif what == "WHILE_STMT":
+            self.statement(start)
+        elif node.what == "while":
             test = node.kids[0]
-        elif what == "DO_STMT":
+        elif node.what == "do":
             inside, test = node.kids
         else:
-            self.statement(node.kids[0]) if node.kids[0].what != "VAR_DECL" else self._declare(node.kids[0])
+            self.statement(node.kids[0])
             self._widen(node)
-        if start is not None:
-            self.statement(start)
-        if test is not None and test.what == "NULL_STMT":
+        if test is not None and test.what == "nothing":
             test = None
-        self._framed(("BREAK_STMT",), lambda: self._turns(what, test, step, inside, node))
+        self._framed("break", lambda: self._turns(node, test, step, inside))
 
-    def _turns(self, what: str, test: Node | None, step: Node | None, inside: Node, node: Node) -> None:
+    def _turns(self, node: Node, test: Node | None, step: Node | None, inside: Node) -> None:
         left: list[tuple[Any, dict[Any, Any]]] = []
         turns, widened = 0, False
         while self.may.any():
             true = maybe = np.ones(self.count, bool)
-            if test is not None and (what != "DO_STMT" or turns):
+            if test is not None and (node.what != "do" or turns):
                 true, maybe = (np.broadcast_to(one, self.count) for one in self.truth(test))
-            elif what == "CXX_FOR_RANGE_STMT":
+            elif node.what == "for each":
                 true = np.zeros(self.count, bool)
             if (unsure := maybe & ~true & self.may).any():
                 left.append((unsure, dict(self.env)))
@@ -368,18 +337,17 @@ class Run:
                 if test is not None:
                     self.truth(test)
                 widened = True
-            self._framed(("CONTINUE_STMT",), lambda: self.statement(inside))
-            if step is not None and step.what != "NULL_STMT" and self.may.any():
+            self._framed("continue", lambda: self.statement(inside))
+            if step is not None and step.what != "nothing" and self.may.any():
                 self.value(step)
         for mask, env in left:
             self._join(mask, env)
 
     def _widen(self, node: Node) -> None:
         """Variables that a loop assigns to may have any value."""
-        if node.assigned is None:
-            node.assigned = set(_assigned(node))
+        assigned = set(_assigned(node))
         for name in list(self.env):
-            if name[0] in node.assigned:
+            if name[0] in assigned:
                 value = self.env[name]
                 if isinstance(value, Span):
                     self.env[name] = choose(self.may, ANY, value)
@@ -387,15 +355,13 @@ class Run:
                     self.env[name] = Pointer({root: ANY for root in value.targets})
 
     def _switch(self, node: Node) -> None:
-        value, inside = self.value(node.kids[0]), node.kids[-1]
-        if not isinstance(value, Span):
-            value = ANY
+        value, inside = self.number(node.kids[0]), node.kids[-1]
         sure, may = self.sure, self.may
         labels: list[tuple[Node, list[Node | None]]] = []
         for one in inside.kids:
             names: list[Node | None] = []
-            while one.what in ("CASE_STMT", "DEFAULT_STMT"):
-                names.append(one.kids[0] if one.what == "CASE_STMT" else None)
+            while one.what in ("case", "default"):
+                names.append(one.kids[0] if one.what == "case" else None)
                 one = one.kids[-1]
             labels.append((one, names))
         cases = [compare("==", value, self.number(name)) for _, names in labels for name in names if name is not None]
@@ -414,7 +380,7 @@ class Run:
                 self.statement(one)
 
         before = dict(self.env)
-        self._framed(("BREAK_STMT",), run)
+        self._framed("break", run)
         if (unsure := none_may & ~none_sure & may).any():
             self._join(unsure, before)
 
@@ -426,70 +392,74 @@ class Run:
         return found if isinstance(found, Span) else ANY
 
     def value(self, node: Node, wanted: Kind | None = None) -> Any:
-        """A `Span`, a `Pointer`, `Fields` or a `Closure`."""
+        """A `Span`, a `Pointer`, `Fields` or a `Closure`. wanted: the type of a list without one."""
         self._step()
-        what = node.what
+        into = node.converted
+        if into is None:
+            return self._plain(node, wanted)
+        self._step()
+        if "array" in (node.type.what, into.what):
+            return self._address(node)
+        if node.type.what == "record" and node.type.element is not None and into.what != "record":
+            return self._read(self.place(node), into)
+        return self._convert(self._plain(node), into)
+
+    def _plain(self, node: Node, wanted: Kind | None = None) -> Any:
+        """The value ahead of the conversion that nobody wrote."""
         if node.value is not None:
             return number(node.value)
-        method = getattr(self, "_" + what.lower(), None)
-        if method is not None:
-            return method(node)
-        if what in ("DECL_REF_EXPR", "MEMBER_REF_EXPR", "ARRAY_SUBSCRIPT_EXPR", "CXX_THIS_EXPR"):
-            return self._load(node)
-        if what == "INIT_LIST_EXPR":
-            return self._list(node, wanted or node.kind)
-        if len(node.kids) == 1 and (what == "UNEXPOSED_EXPR" or what.endswith("CAST_EXPR")):
-            return self._cast(node)
-        if what == "COMPOUND_LITERAL_EXPR" and node.kids:
-            return self.value(node.kids[-1], node.kind)
-        found = [self.value(one) for one in node.kids]
-        if any(isinstance(one, Pointer) for one in found):
-            self._lose(node, f"`{node.cursor.spelling or what.lower()}`")
-        return self._unknown(node.kind)
+        if node.what == "list":
+            return self._list(node, wanted or node.type)
+        if node.what in _EXPRESSIONS:
+            return _EXPRESSIONS[node.what](self, node)
+        if node.kids and node.kids[-1].what == "list":
+            return self.value(node.kids[-1], node.type)
+        if any(isinstance(self.value(one), Pointer) for one in node.kids):
+            self._lose(node, f"`{node.op or node.what}`")
+        return self._unknown(node.type)
 
-    def _list(self, node: Node, kind_: Kind) -> Any:
-        if kind_.what == "record":
+    def _list(self, node: Node, type_: Kind) -> Any:
+        if type_.what == "record":
             names = [one.spelling for one in node.cursor.type.get_canonical().get_fields()] or list("xyzw")
             return Fields({name: self.value(one) for name, one in zip(names, node.kids, strict=False)})
         return self.value(node.kids[0]) if node.kids else number(0)
 
     def _cast(self, node: Node) -> Any:
         inner = node.kids[0]
-        if node.kind.what == "array" or inner.kind.what == "array":
+        if "array" in (node.type.what, inner.result.what):
             return self._address(inner)
-        if inner.kind.what == "record" and inner.kind.element is not None and node.kind.what != "record":
-            return self._load(node)
-        value = self.value(inner)
+        return self._convert(self.value(inner), node.type)
+
+    def _convert(self, value: Any, into: Kind) -> Any:
         if isinstance(value, Span):
-            if node.kind.what == "pointer":
-                return Pointer({})
-            return fitted(value, node.kind) if node.kind.what in ("number", "float") else self._unknown(node.kind)
-        if isinstance(value, Pointer) and node.kind.what in ("number", "float"):
-            return Span(0.0, 1.0) if node.kind.size == 1 else self._unknown(node.kind)
+            return fitted(value, into) if into.what in ("number", "float") else self._unknown(into)
+        if isinstance(value, Pointer) and into.what in ("number", "float"):
+            return Span(0.0, 1.0) if into.size == 1 else self._unknown(into)
         return value
 
-    def _lambda_expr(self, node: Node) -> Closure:
+    def _address(self, node: Node) -> Pointer:
+        place = self.place(node.kids[0] if node.what == "address" else node)
+        if isinstance(place, Pointer):
+            return place
+        return Pointer({place: number(0)} if place is not None else {})
+
+    def _lambda(self, node: Node) -> Closure:
         return Closure(node)
 
-    def _unary_operator(self, node: Node) -> Any:
-        inner, op = node.kids[0], node.op
-        if op == "&":
-            return self._address(inner)
-        if op == "*":
-            return self._load(node)
-        if op.startswith("++") or op.startswith("--"):
-            before = self.value(inner)
-            after = self._moved(before, op[0], number(1), inner.kind)
-            self.store(inner, after)
-            return after if op.endswith("x") else before
-        if op == "!":
-            true, maybe = self.truth(inner)
-            return _flag(~maybe, ~true)
-        value = self.number(inner)
-        if op == "-":
-            return arithmetic("-", number(0), value, node.kind)
-        if op == "~":
-            return arithmetic("-", number(-1), value, node.kind)
+    def _count(self, node: Node) -> Any:
+        inner = node.kids[0]
+        before = self.value(inner)
+        after = self._moved(before, node.op[0], number(1), inner.type)
+        self.store(inner, after)
+        return after if node.prefix else before
+
+    def _unary(self, node: Node) -> Any:
+        if node.op == "!":
+            true, maybe = self.truth(node.kids[0])
+            return _flag(~np.asarray(maybe), ~np.asarray(true))
+        value = self.number(node.kids[0])
+        if node.op in ("-", "~"):
+            return arithmetic("-", number(0 if node.op == "-" else -1), value, node.type)
         return value
 
     def _moved(self, value: Any, op: str, by: Span, kind_: Kind) -> Any:
@@ -498,46 +468,37 @@ class Run:
             return Pointer({root: arithmetic(op, at, distance, LONG) for root, at in value.targets.items()})
         return arithmetic(op, value if isinstance(value, Span) else ANY, by, kind_)
 
-    def _binary_operator(self, node: Node) -> Any:
-        op = node.op
-        left, right = node.kids[0], node.kids[-1]
-        if op == "=":
-            value = self.value(right, left.kind)
-            self.store(left, value)
-            return value
+    def _binary(self, node: Node) -> Any:
+        op, (left, right) = node.op, node.kids
         if op == ",":
             self.value(left)
             return self.value(right)
-        if op in ("&&", "||", "<", ">", "<=", ">=", "==", "!="):
+        if op in ("&&", "||", *_COMPARISONS):
             return _flag(*self.truth(node))
         a, b = self.value(left), self.value(right)
         if isinstance(a, Pointer) and isinstance(b, Pointer):
-            distances = [one for one in a.targets if one in b.targets]
-            if op != "-" or len(a.targets) != 1 or not distances:
-                return ANY
-            apart = arithmetic("-", a.targets[distances[0]], b.targets[distances[0]], LONG)
-            return arithmetic("/", apart, number(step_of(left.kind)), node.kind)
+            return ANY
         if isinstance(b, Pointer):
             a, b, left = b, a, right
         if isinstance(a, Pointer):
-            return self._moved(a, op, b if isinstance(b, Span) else ANY, left.kind)
+            return self._moved(a, op, b if isinstance(b, Span) else ANY, left.result)
         if not isinstance(a, Span) or not isinstance(b, Span) or op not in "*/%+-<<>>&^|":
-            return self._unknown(node.kind)
-        return arithmetic(op, a, b, node.kind)
+            return self._unknown(node.type)
+        return arithmetic(op, a, b, node.type)
 
-    def _compound_assignment_operator(self, node: Node) -> Any:
-        target, op = node.kids[0], node.op.removesuffix("=")
-        before, by = self.value(target), self.value(node.kids[1])
-        if isinstance(before, Fields):
-            after: Any = Fields({})
+    def _assign(self, node: Node) -> Any:
+        (target, right), op = node.kids, node.op.removesuffix("=")
+        if not op:
+            value = self.value(right, target.result)
         else:
-            after = self._moved(before, op, by if isinstance(by, Span) else ANY, target.kind)
-        self.store(target, after)
-        return after
+            before, by = self.value(target), self.number(right)
+            value = Fields({}) if isinstance(before, Fields) else self._moved(before, op, by, target.result)
+        self.store(target, value)
+        return value
 
-    def _conditional_operator(self, node: Node) -> Any:
+    def _choice(self, node: Node) -> Any:
         test, then, other = node.kids
-        held = true, maybe = self.truth(test)
+        held = self.truth(test)
         one, two = self.branch(held, lambda: self.value(then), lambda: self.value(other))
         if one is None or two is None:
             return two if one is None else one
@@ -547,12 +508,12 @@ class Run:
     def truth(self, node: Node) -> tuple[Any, Any]:
         """For which threads a condition holds for certain, and for which it may hold."""
         self._step()
-        if node.what == "UNARY_OPERATOR" and node.op == "!":
-            true, maybe = self.truth(node.kids[0])
-            return ~np.asarray(maybe), ~np.asarray(true)
-        if node.what != "BINARY_OPERATOR":
-            return self._nonzero(node)
-        left, right = node.kids[0], node.kids[-1]
+        if node.what != "binary" or node.op not in ("&&", "||", *_COMPARISONS):
+            value = self.value(node)
+            if isinstance(value, Pointer):
+                return True, True
+            return compare("!=", value, number(0)) if isinstance(value, Span) else (False, True)
+        left, right = node.kids
         if node.op in ("&&", "||"):
             first = self.truth(left)
             one = np.broadcast_to(first[0], self.count), np.broadcast_to(first[1], self.count)
@@ -568,110 +529,106 @@ class Run:
             if not (may & ~one[0]).any():
                 return one
             return one[0] | two[0], one[1] | two[1]
-        if node.op in ("<", ">", "<=", ">=", "==", "!="):
-            a, b = self.value(left), self.value(right)
-            if isinstance(a, Span) and isinstance(b, Span):
-                if right.value is None and left.value is None:
-                    self.steering |= a.names | b.names
-                return compare(node.op, a, b)
-            if isinstance(a, Pointer) != isinstance(b, Pointer):
-                # A pointer and null: arguments are arrays.
-                return (node.op == "!=",) * 2
-            return False, True
-        return self._nonzero(node)
-
-    def _nonzero(self, node: Node) -> tuple[Any, Any]:
-        value = self.value(node)
-        if isinstance(value, Pointer):
-            return True, True
-        return compare("!=", value, number(0)) if isinstance(value, Span) else (False, True)
+        a, b = self.value(left), self.value(right)
+        if isinstance(a, Span) and isinstance(b, Span):
+            if right.value is None and left.value is None:
+                self.steering |= a.names | b.names
+            return compare(node.op, a, b)
+        if isinstance(a, Pointer) != isinstance(b, Pointer):
+            # A pointer and null: arguments are arrays.
+            return (node.op == "!=",) * 2
+        return False, True
 
     # Places.
 
     def place(self, node: Node) -> Any:
         """Where an expression's value lies: a `Pointer`, or the key of a variable or a member of one."""
-        if node.what == "DECL_REF_EXPR":
-            if node.target in self.alias:
-                return self.alias[node.target]
-            if node.kind.what == "array" or node.target in self.shared or node.target in self.contents:
-                return Pointer({node.target: number(0)})
-            if (node.target,) not in self.env:
-                self._global(node)
-            return (node.target,)
-        if node.what == "ARRAY_SUBSCRIPT_EXPR":
+        found, into = self._place(node), node.converted
+        component = node.type.what == "record" and into is not None and into.what != "record"
+        return (*found, "*") if component and isinstance(found, tuple) else found
+
+    def _place(self, node: Node) -> Any:
+        what, symbol = node.what, node.symbol
+        if what == "name" and symbol is not None:
+            if symbol in self.alias:
+                return self.alias[symbol]
+            if node.type.what == "array" or symbol in self.contents:
+                return Pointer({symbol: number(0)})
+            if (symbol,) not in self.env:
+                self.env[symbol,] = self._global(symbol, node)
+            return (symbol,)
+        if what == "index":
             base, index = self.value(node.kids[0]), self.value(node.kids[1])
             if isinstance(index, Pointer):
                 base, index = index, base
             by = index if isinstance(index, Span) else ANY
-            return self._moved(base, "+", by, node.kids[0].kind) if isinstance(base, Pointer) else None
-        if node.what == "UNARY_OPERATOR" and node.op == "*":
+            return self._moved(base, "+", by, node.kids[0].result) if isinstance(base, Pointer) else None
+        if what == "deref":
             found = self.value(node.kids[0])
             return found if isinstance(found, Pointer) else None
-        if node.what == "MEMBER_REF_EXPR":
-            base = self.alias.get("this") if not node.kids else None
-            if node.kids:
-                base = self.value(node.kids[0]) if node.kids[0].kind.what == "pointer" else self.place(node.kids[0])
+        if what == "member":
+            base = self._owner(node)
             if isinstance(base, tuple):
-                return (*base, node.name)
+                return (*base, node.op)
             if isinstance(base, Pointer):
-                offset = max(node.cursor.referenced.get_field_offsetof() // 8, 0) if node.cursor.referenced else 0
+                offset = max(node.cursor.referenced.get_field_offsetof() // 8, 0) if symbol is not None else 0
                 variable = _variable(base)
-                return (*variable, node.name) if variable else self._moved(base, "+", number(offset), _VOID)
+                return (*variable, node.op) if variable else self._moved(base, "+", number(offset), _VOID)
             return None
-        if node.what == "CXX_THIS_EXPR":
-            return self.alias.get("this")
-        converts = node.what in ("UNEXPOSED_EXPR", "MATERIALIZE_TEMPORARY_EXPR") or node.what.endswith("CAST_EXPR")
-        if converts and node.kids and node.kids[0].kind.what != "void":
-            inner = self.place(node.kids[0])
-            component = node.kids[0].kind.what == "record" and node.kind.what != "record"
-            return (*inner, "*") if component and isinstance(inner, tuple) else inner
-        if node.op.endswith("=") or node.op.startswith(("++", "--")):
-            self.value(node)
+        if what == "this":
+            return self.alias.get(None)
+        if what == "cast" and node.kids[0].result.what != "void":
             return self.place(node.kids[0])
-        value = self.value(node)
+        if what in ("assign", "count"):
+            self._plain(node)
+            return self.place(node.kids[0])
+        value = self._plain(node)
         name = (f"temporary {self.steps}",)
         self.env[name] = value
         return name
 
-    def _address(self, node: Node) -> Pointer:
-        place = self.place(node)
-        if isinstance(place, Pointer):
-            return place
-        return Pointer({place: number(0)} if place is not None else {})
+    def _owner(self, member: Node) -> Any:
+        """Where the object lies whose member is named, which is `this` where none is written."""
+        if not member.kids:
+            return self.alias.get(None)
+        at = member.kids[0]
+        return self.value(at) if at.result.what == "pointer" else self.place(at)
 
-    def _global(self, node: Node) -> None:
-        """A variable outside of functions, or one of the builtin ones."""
+    def _global(self, symbol: Symbol, node: Node) -> Any:
+        """The value of a variable outside of functions."""
         declared = node.cursor.referenced
-        value: Any = None
-        if declared is not None and kind(declared) == "VAR_DECL" and declared.type.is_const_qualified():
-            made = lower(declared)
-            if made.kids and made.kind.what in ("number", "float"):
-                value = fitted(self.number(made.kids[0]), made.kind)
-        if declared is not None and kind(declared) in ("FUNCTION_DECL", "CXX_METHOD"):
-            value = Fields({})
-        self.env[node.target,] = self._unknown(node.kind) if value is None else value
+        if symbol.what == "function":
+            return Fields({})
+        if kind(declared) == "VAR_DECL" and declared.type.is_const_qualified():
+            made = self.lowering.node(declared)
+            if made.kids and made.type.what in ("number", "float"):
+                return fitted(self.number(made.kids[0]), made.type)
+        return self._unknown(node.type)
 
     def _load(self, node: Node) -> Any:
-        inner = node.kids[0] if node.what == "MEMBER_REF_EXPR" and node.kids else node
-        if inner.what == "DECL_REF_EXPR" and (inner.name, node.name) == ("warpSize", "warpSize"):
-            return number(32)
-        if inner.what == "DECL_REF_EXPR" and inner.name in _BUILTINS and node.name in _AXES:
-            return self._builtin(_BUILTINS[inner.name], _AXES.index(node.name))
-        place = self.place(node)
-        if isinstance(place, Pointer):
-            return place if node.kind.what == "array" else self.access(place, node.kind, reads=True)
-        return self._unknown(node.kind) if place is None else self._get(place, node.kind)
+        place = self._place(node)
+        return place if isinstance(place, Pointer) and node.type.what == "array" else self._read(place, node.type)
 
-    def _builtin(self, what: str, at: int) -> Span:
+    def _read(self, place: Any, type_: Kind) -> Any:
+        """The value that lies at a place."""
+        if isinstance(place, Pointer):
+            return self.access(place, type_, reads=True)
+        return self._unknown(type_) if place is None else self._get(place, type_)
+
+    def _builtin(self, node: Node) -> Span:
         """An index of threads or blocks along an axis, or how many there are."""
-        axis, block, grid = _AXES[at], self.block[at], self.grid[at]
-        asked = {"global": ("block", "thread"), "threads": ("grid",)}.get(what, (what,))
-        self.used |= {(one, axis) for one in asked}
-        if what == "global":
+        what, axis = node.op.split(".") if "." in node.op else ("@", node.op[1:])
+        at = "xyz".index(axis)
+        block, grid = self.block[at], self.grid[at]
+        asked = {"@": ("block", "thread"), "threadIdx": ("thread",), "blockIdx": ("block",), "blockDim": ("size",)}
+        self.used |= {(one, axis) for one in asked.get(what, ("grid",))}
+        if self.lowering.ranks and self.block[1:] != [1, 1]:
+            return of_kind(node.type)
+        if what == "@":
             return number(np.asarray(self.in_grid[at]) * block + self.thread[at])
-        if what in ("grid", "threads"):
-            return number(grid * (block if what == "threads" else 1), f"gridDim.{axis}")
-        return number({"thread": self.thread[at], "block": self.in_grid[at], "size": block}.get(what, 0))
+        if what in ("gridDim", "gridSize"):
+            return number(grid * (block if what == "gridSize" else 1), f"gridDim.{axis}")
+        return number({"threadIdx": self.thread[at], "blockIdx": self.in_grid[at], "blockDim": block}[what])
 
     def _get(self, place: Any, kind_: Kind) -> Any:
         if place in self.env:
@@ -710,9 +667,9 @@ class Run:
     def store(self, node: Node, value: Any) -> None:
         place = self.place(node)
         if isinstance(place, Pointer):
-            self.access(place, node.kind, writes=True, value=value)
+            self.access(place, node.result, writes=True, value=value)
         elif place is not None:
-            self._set(place, fitted(value, node.kind) if isinstance(value, Span) else value)
+            self._set(place, fitted(value, node.result) if isinstance(value, Span) else value)
 
     def _keep(self, root: Any, value: Span) -> None:
         whole = everywhere(
@@ -742,8 +699,7 @@ class Run:
                 self._touch(self.arrays[root], offset, max(kind_.size, 1), reads, writes, certain)
             else:
                 if root in self.shared:
-                    made = self.arrays.setdefault(f"shared {root}", Array(step_of(self.shared[root].kind)))
-                    self._touch(made, offset, max(kind_.size, 1), reads, writes, False)
+                    self._touch(self.shared[root], offset, max(kind_.size, 1), reads, writes, False)
                 if writes:
                     self._keep(root, value if isinstance(value, Span) else of_kind(kind_))
                 elif root in self.contents and kind_.what == "number" and self.contents[root].bounded and certain:
@@ -790,113 +746,84 @@ class Run:
     def _lose(self, node: Node, why: str) -> None:
         """Whatever the part of the source does to arrays is not known."""
         line = node.cursor.location.line
-        for one in _all(node):
-            value = self.env.get((one.target,)) if one.what == "DECL_REF_EXPR" else None
+        for one in node.walk():
+            value = self.env.get((one.symbol,)) if one.what == "name" else None
             for root in value.targets if isinstance(value, Pointer) else ():
                 if root in self.arrays:
                     self.arrays[root].lost = f"{why} in line {line}"
 
     # Calls.
 
-    def _call_expr(self, node: Node) -> Any:
-        target = node.cursor.referenced
-        name = node.name or (target.spelling if target is not None else "")
-        if target is None:
-            return self._strange(node, name, [self.value(one) for one in node.kids])
-        method = kind(target) in ("CXX_METHOD", "CONSTRUCTOR", "CONVERSION_FUNCTION")
-        if kind(target) == "CONSTRUCTOR":
-            return self._construct(node, target)
-        given = [one for one in node.kids if not _names(one, node.target)]
-        if name == "operator()" and given:
+    def _call(self, node: Node) -> Any:
+        callee, given, symbol = node.kids[0], node.kids[1:], node.symbol
+        if symbol is None:
+            return self._strange(node, [self.value(one) for one in given])
+        if node.op == "operator()" and given:
             made = self.value(given[0])
             if isinstance(made, Closure):
-                inside = made.node
-                parameters = [one for one in inside.kids if one.what == "PARM_DECL"]
-                return self.call(parameters, inside.kids[-1], given[1:], node.kind)
+                parameters = [one.symbol for one in made.node.kids if one.what == "parameter" and one.symbol]
+                return self.call(parameters, made.node.kids[-1], given[1:], node.type)
+        if symbol.definition is None:
+            return self._known(node, given)
         this = None
-        if method:
-            member = next(
-                (one for one in node.kids if _names(one, node.target) and one.what == "MEMBER_REF_EXPR"), None
-            )
-            if member is not None:
-                this = self.alias.get("this") if not member.kids else None
-                if member.kids:
-                    at = member.kids[0]
-                    this = self.value(at) if at.kind.what == "pointer" else self.place(at)
-                    this = _variable(this) or this
-            elif name == "operator=" and len(given) == 2:
-                value = self.value(given[1])
-                self.store(given[0], value)
-                return value
-            elif given:
-                this, given = self.place(given[0]), given[1:]
-        definition = target.get_definition() or target
-        if body(definition) is not None:
-            parameters, statements = self._function(definition)
-            if statements is not None:
-                return self.call(parameters, statements, given, node.kind, this)
-        return self._known(node, name, given)
+        if callee.what == "member":
+            this = self._owner(callee)
+            this = _variable(this) or this
+        elif len(given) > len(symbol.arguments):
+            # An operator of a class, whose first operand is the object.
+            this, given = self.place(given[0]), given[1:]
+        return self.call(symbol.arguments, self.lowering.body(symbol), given, node.type, this)
 
-    def _construct(self, node: Node, target: Any) -> Any:
+    def _construct(self, node: Node) -> Any:
         values = [self.value(one) for one in node.kids]
-        if node.kind.what in ("number", "float") and values:
-            return values[0] if isinstance(values[0], Span) else self._unknown(node.kind)
-        if len(values) == 1 and isinstance(values[0], Fields):
-            return values[0]
+        if node.type.what in ("number", "float") and values:
+            return values[0] if isinstance(values[0], Span) else self._unknown(node.type)
         if any(isinstance(one, Pointer) for one in values):
-            self._lose(node, f"`{target.spelling}`")
-        if target.spelling == "dim3":
-            return Fields({name: value for name, value in zip("xyz", values, strict=False)})
+            self._lose(node, f"`{node.cursor.spelling}`")
         return Fields({})
 
-    def _known(self, node: Node, name: str, given: Sequence[Node]) -> Any:
+    def _known(self, node: Node, given: Sequence[Node]) -> Any:
         """A call of a function without a body: one of the language, or a stranger."""
+        name = node.op
         short = name.removeprefix("native_").removeprefix("half_")
-        if name in _WORK_ITEMS and given:
-            axis = self.number(given[0])
-            fixed = axis.known and axis.uniform and 0 <= int(axis.low) < 3
-            return self._builtin(_WORK_ITEMS[name], int(axis.low)) if fixed else of_kind(UINT)
         values = [self.value(one) for one in given]
         numbers = [one if isinstance(one, Span) else ANY for one in values]
         pointers = [one for one in values if isinstance(one, Pointer)]
         if any(part in name for part in _NOTHING) and "memcpy" not in name:
-            return self._unknown(node.kind)
+            return self._unknown(node.type)
         if short in ("min", "max", "fmin", "fmax", "fminf", "fmaxf", "umin", "umax") and len(values) == 2:
-            return arithmetic("min" if "min" in short else "max", numbers[0], numbers[1], node.kind)
+            return arithmetic("min" if "min" in short else "max", numbers[0], numbers[1], node.type)
         if short == "clamp" and len(values) == 3:
-            return arithmetic("min", arithmetic("max", numbers[0], numbers[1], node.kind), numbers[2], node.kind)
+            return arithmetic("min", arithmetic("max", numbers[0], numbers[1], node.type), numbers[2], node.type)
         if short in ("mul24", "__mul24", "__umul24"):
-            return arithmetic("*", numbers[0], numbers[1], node.kind)
-        if short in ("mad24", "mad", "fma") and node.kind.what == "number":
-            return arithmetic("+", arithmetic("*", numbers[0], numbers[1], node.kind), numbers[2], node.kind)
-        if short in _SAME and numbers[0].known:
+            return arithmetic("*", numbers[0], numbers[1], node.type)
+        if short in ("mad24", "mad", "fma") and node.type.what == "number":
+            return arithmetic("+", arithmetic("*", numbers[0], numbers[1], node.type), numbers[2], node.type)
+        if short in ("abs", "labs", "llabs", "fabs", "fabsf") and numbers[0].known:
             found = np.abs(numbers[0].low)
             return Span(found, found)
-        if short in ("ceil", "floor", "ceilf", "floorf") and numbers[0].known:
-            found = (np.ceil if short.startswith("ceil") else np.floor)(np.float64(numbers[0].low))
-            return Span(found, found)
         if "shfl" in name or "broadcast" in name:
-            return everywhere(numbers[1 if name.endswith("_sync") else 0]) if not pointers else self._unknown(node.kind)
+            return everywhere(numbers[1 if name.endswith("_sync") else 0]) if not pointers else self._unknown(node.type)
         if name.startswith(("make_", "convert_", "as_")) and not pointers:
             if name.startswith("make_"):
                 return Fields(dict(zip("xyzw", values, strict=False)))
-            converts = "convert" in name and node.kind.what == "number"
-            return fitted(numbers[0], node.kind) if converts else self._unknown(node.kind)
+            converts = "convert" in name and node.type.what == "number"
+            return fitted(numbers[0], node.type) if converts else self._unknown(node.type)
         if pointers:
-            return self._with_pointers(node, name, given, values)
-        return self._unknown(node.kind)
+            return self._with_pointers(node, given, values)
+        return self._unknown(node.type)
 
-    def _with_pointers(self, node: Node, name: str, given: Sequence[Node], values: Sequence[Any]) -> Any:
-        elements = [one.kind.element or _VOID for one in given]
+    def _with_pointers(self, node: Node, given: Sequence[Node], values: Sequence[Any]) -> Any:
+        name, elements = node.op, [one.result.element or _VOID for one in given]
         first = values[0]
         if "atom" in name and isinstance(first, Pointer):
             self.access(first, elements[0], reads=True, writes=True, certain=False)
             for one in values[1:]:
                 if isinstance(one, Pointer):
                     self._lose(node, f"`{name}`")
-            return self._unknown(node.kind)
+            return self._unknown(node.type)
         if name in _READS and isinstance(first, Pointer):
-            return self.access(first, node.kind, reads=True)
+            return self.access(first, node.type, reads=True)
         if name.startswith("__st") and isinstance(first, Pointer):
             return self.access(first, elements[0], writes=True, value=values[1])
         if (vector := re.fullmatch(r"v(load|store)(?:a?_half)?(\d*)(?:_rt\w)?", name)) is not None:
@@ -905,7 +832,7 @@ class Run:
             if isinstance(pointer, Pointer) and isinstance(index, Span):
                 at = self._moved(pointer, "+", index, Kind("pointer", 8, "", element=wide))
                 self.access(at, wide, reads=vector[1] == "load", writes=vector[1] == "store")
-            return self._unknown(node.kind)
+            return self._unknown(node.type)
         if "memcpy" in name and len(values) >= 3 and isinstance(values[1], Pointer):
             size = values[2] if isinstance(values[2], Span) else ANY
             bytes_ = bytes_of(int(size.high) if size.known and size.uniform else 1)
@@ -915,19 +842,19 @@ class Run:
             if isinstance(first, Pointer):
                 self.access(first, bytes_, writes=True)
             return first
-        return self._strange(node, name, values)
+        return self._strange(node, values)
 
-    def _strange(self, node: Node, name: str, values: Sequence[Any]) -> Any:
+    def _strange(self, node: Node, values: Sequence[Any]) -> Any:
         """A function whose body is not there may do anything with what it is given a pointer to."""
         for one in values:
             for root in one.targets if isinstance(one, Pointer) else ():
                 if root in self.arrays:
-                    self.arrays[root].lost = f"`{name or 'a call'}` in line {node.cursor.location.line}"
+                    self.arrays[root].lost = f"`{node.op}` in line {node.cursor.location.line}"
                 elif isinstance(root, tuple):
                     self._set(root, ANY)
                 elif root in self.contents:
                     self.contents[root] = ANY
-        return self._unknown(node.kind)
+        return self._unknown(node.type)
 
 
 def _flag(true: Any, maybe: Any) -> Span:
@@ -958,28 +885,19 @@ def _merged(mask: Any, one: Any, other: Any) -> Any:
     return one
 
 
-def _all(node: Node) -> Iterator[Node]:
-    yield node
-    for one in node.kids:
-        yield from _all(one)
-
-
-def _assigned(node: Node) -> Iterator[str]:
+def _assigned(node: Node) -> Iterator[Symbol | None]:
     """The variables that a part of the source may change."""
-    for one in _all(node):
-        changes = one.what == "COMPOUND_ASSIGNMENT_OPERATOR" or (
-            one.what in ("BINARY_OPERATOR", "UNARY_OPERATOR")
-            and (one.op == "=" or one.op.startswith(("++", "--")) or one.op == "&")
-        )
-        if changes or one.what == "CALL_EXPR":
+    for one in node.walk():
+        changes = one.what in ("assign", "count", "address")
+        if changes or one.what in ("call", "construct"):
             for target in one.kids[:1] if changes else one.kids:
-                yield from (inner.target for inner in _all(target) if inner.what == "DECL_REF_EXPR")
-        elif one.what == "VAR_DECL":
-            yield one.target
+                yield from (inner.symbol for inner in target.walk() if inner.what == "name")
+        elif one.what == "variable":
+            yield one.symbol
 
 
 def _leaves(node: Node) -> Iterator[Node]:
-    if node.what == "INIT_LIST_EXPR":
+    if node.what == "list":
         for one in node.kids:
             yield from _leaves(one)
     else:
@@ -992,8 +910,17 @@ def _variable(pointer: Any) -> Any:
     return roots[0] if len(roots) == 1 and isinstance(roots[0], tuple) else None
 
 
-def _names(node: Node, target: str) -> bool:
-    """Whether an argument of a call is the name of what is called."""
-    while node.what == "UNEXPOSED_EXPR" and len(node.kids) == 1:
-        node = node.kids[0]
-    return node.what in ("DECL_REF_EXPR", "MEMBER_REF_EXPR") and node.target == target
+_STATEMENTS: dict[str, Callable[[Run, Node], Any]] = {
+    **dict.fromkeys(("block", "declaration"), Run._block),
+    **dict.fromkeys(LOOPS, Run._loop),
+    **dict.fromkeys(("return", "break", "continue"), Run._leave),
+    **dict.fromkeys(("case", "default", "label"), Run._last),
+    **dict.fromkeys(("goto", "asm", "cxx_try"), Run._jump),
+    **{"variable": Run._declare, "if": Run._if, "switch": Run._switch, "nothing": Run._nothing},
+}
+_EXPRESSIONS: dict[str, Callable[[Run, Node], Any]] = {
+    **dict.fromkeys(("name", "member", "index", "deref", "this"), Run._load),
+    **{"builtin": Run._builtin, "lambda": Run._lambda, "cast": Run._cast, "address": Run._address},
+    **{"count": Run._count, "unary": Run._unary, "binary": Run._binary, "assign": Run._assign},
+    **{"choice": Run._choice, "call": Run._call, "construct": Run._construct},
+}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -226,7 +226,7 @@ def _scope(cursor: Any) -> tuple[str, ...]:
 def sliced(unit: Unit, entry: Entry) -> Slice:
     """The source of a kernel alone. In CUDA the kernel is `extern "C"` and no template any more."""
     reached = _Reached(unit, entry)
-    place = _Order(unit)
+    place = _order(unit)
     kernel = reached._at(entry.declared.location.file.name, entry.declared.location.offset)
     assert kernel is not None
     pieces: list[tuple[tuple[int, ...], str]] = []
@@ -269,24 +269,22 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     )
 
 
-class _Order:
+def _order(unit: Unit) -> Callable[[str, int], tuple[int, ...]]:
     """Where a place of a file comes in the text that a compiler sees."""
+    above: dict[str, tuple[str, int]] = {}
+    for one in unit.tree.get_includes():
+        if one.source is not None:
+            above.setdefault(one.include.name, (one.source.name, one.location.offset))
 
-    def __init__(self, unit: Unit) -> None:
-        self._from: dict[str, tuple[str, int]] = {}
-        self._main = unit.where
-        for one in unit.tree.get_includes():
-            if one.source is not None and one.include.name not in self._from:
-                self._from[one.include.name] = one.source.name, one.location.offset
-
-    def __call__(self, file: str, offset: int) -> tuple[int, ...]:
-        place: tuple[int, ...] = (offset,)
-        seen = {file}
-        while file != self._main and file in self._from and self._from[file][0] not in seen:
-            file, above = self._from[file]
+    def place(file: str, offset: int) -> tuple[int, ...]:
+        found, seen = [offset], {file}
+        while file != unit.where and file in above and above[file][0] not in seen:
+            file, offset = above[file]
             seen.add(file)
-            place = (above, *place)
-        return place
+            found.insert(0, offset)
+        return tuple(found)
+
+    return place
 
 
 def _free(name: str, elsewhere: str) -> str:

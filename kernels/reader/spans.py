@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.reader.tree import Kind
+from tunesmith.kernels.reader.syntax import Kind
 
 Names = frozenset[str]
 NONE: Names = frozenset()

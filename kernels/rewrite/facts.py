@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol, Syntax
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
-from tunesmith.kernels.rewrite.syntax import LOOPS, Node, Symbol, Syntax
 
 AXES = "xyz"
 READING = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu"})

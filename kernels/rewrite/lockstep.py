@@ -10,10 +10,9 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tunesmith.kernels.reader.tree import Kind
+from tunesmith.kernels.reader.syntax import Kind, Node, Symbol
 from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.rounds import key
-from tunesmith.kernels.rewrite.syntax import Node, Symbol
 
 _MOST_ROUNDS = 64
 _EXTREMES = frozenset({"max", "min", "fmax", "fmin", "fmaxf", "fminf", "__hmax", "__hmin"})

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
+from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
 from tunesmith.kernels.rewrite.facts import ENDS, Facts
-from tunesmith.kernels.rewrite.syntax import LOOPS, Node, Symbol
 
 _ASSIGNED = {"+=": "+", "-=": "+", "*=": "*", "/=": "*", "|=": "|", "&=": "&", "^=": "^"}
 _CHAINS = {"+": "+", "-": "+", "*": "*", "|": "|", "&": "&", "^": "^", "||": "||", "&&": "&&"}

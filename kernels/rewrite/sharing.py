@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from tunesmith.kernels.reader.syntax import Node, Symbol
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.rounds import Carried
-from tunesmith.kernels.rewrite.syntax import Node, Symbol
 
 WARP = 32
 MAX_BLOCK_THREADS = 1024

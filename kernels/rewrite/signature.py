@@ -12,7 +12,7 @@ from typing import Any
 
 from tunesmith.kernels.build.source import literal
 from tunesmith.kernels.reader.parse import Unit, kind
-from tunesmith.kernels.rewrite.syntax import prelude
+from tunesmith.kernels.reader.syntax import prelude
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.task import Argument, Task, TaskError
 from tunesmith.kernels.spec.template import Template

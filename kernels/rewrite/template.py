@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from tunesmith.kernels.reader.parse import SourceError
+from tunesmith.kernels.reader.syntax import Syntax, prelude
 from tunesmith.kernels.rewrite.composition import NAME, Rewritten, compose
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.passes import (
@@ -29,7 +31,6 @@ from tunesmith.kernels.rewrite.passes import (
 )
 from tunesmith.kernels.rewrite.passes.record import Pass, Subject
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, sharing
-from tunesmith.kernels.rewrite.syntax import SourceError, Syntax, prelude
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, Template, config_key

@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from tunesmith.kernels.reader.syntax import Node, Symbol
 from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Subject, insert, wrap
-from tunesmith.kernels.rewrite.syntax import Node, Symbol
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
 _SLOW = re.compile(r"(?:__)?(?:exp2?|exp10|log(?:2|10)?|pow|sin|cos|tan|tanh|r?sqrt|erf|sincos|rcp)f?")

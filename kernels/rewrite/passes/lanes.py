@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, Form
 from tunesmith.kernels.rewrite.passes.record import Change, Edit, Layer, Pass, Plan, Refused, Subject, span, wrap
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import statements
-from tunesmith.kernels.rewrite.syntax import LOOPS, Node, Symbol
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
 
 _WHY = "lanes do not share a row"

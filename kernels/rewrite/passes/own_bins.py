@@ -7,9 +7,9 @@ histogram computation on GPU", Machine Vision and Applications 24, 2013).
 
 from __future__ import annotations
 
+from tunesmith.kernels.reader.syntax import Symbol
 from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.syntax import Symbol
 from tunesmith.kernels.spec.template import Parameter
 
 _ADDING = frozenset({"atomicAdd", "atomic_add", "atomic_inc", "atom_add", "atom_inc"})

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tunesmith.kernels.reader.syntax import WORK_ITEM, Node, Symbol
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
-from tunesmith.kernels.rewrite.syntax import WORK_ITEM, Node, Symbol
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tunesmith.kernels.reader.syntax import Node, Symbol
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, Form
 from tunesmith.kernels.rewrite.passes.record import (
@@ -25,7 +26,6 @@ from tunesmith.kernels.rewrite.passes.record import (
 from tunesmith.kernels.rewrite.passes.vectors import assignment, value_of
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import reads_thread
-from tunesmith.kernels.rewrite.syntax import Node, Symbol
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
 _KEPT = 64

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
 from tunesmith.kernels.rewrite.forms import ZERO, Form
 from tunesmith.kernels.rewrite.lockstep import Lockstep, UnknownStep
 from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Span, Subject
 from tunesmith.kernels.rewrite.sharing import Fixed, reads_thread
-from tunesmith.kernels.rewrite.syntax import LOOPS, Node, Symbol
 from tunesmith.kernels.spec.template import Parameter
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tunesmith.kernels.reader.syntax import Node, Symbol
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, Form
 from tunesmith.kernels.rewrite.passes.record import (
@@ -26,7 +27,6 @@ from tunesmith.kernels.rewrite.passes.record import (
 )
 from tunesmith.kernels.rewrite.passes.vectors import assignment, value_of
 from tunesmith.kernels.rewrite.sharing import statements
-from tunesmith.kernels.rewrite.syntax import Node, Symbol
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
 
 ROWS = 8

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tunesmith.kernels.reader.syntax import Node, Symbol
 from tunesmith.kernels.rewrite.facts import Access
 from tunesmith.kernels.rewrite.forms import ONE
 from tunesmith.kernels.rewrite.passes.record import (
@@ -26,7 +27,6 @@ from tunesmith.kernels.rewrite.passes.record import (
     span,
     wrap,
 )
-from tunesmith.kernels.rewrite.syntax import Node, Symbol
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
 

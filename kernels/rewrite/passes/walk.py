@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tunesmith.kernels.reader.syntax import Symbol
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import ONE, Form
 from tunesmith.kernels.rewrite.passes.record import Change, Edit, Layer, Pass, Plan, Refused, Subject, replace, span
 from tunesmith.kernels.rewrite.sharing import Cells
-from tunesmith.kernels.rewrite.syntax import Symbol
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
 REGISTERS = 32

@@ -292,8 +292,7 @@ class TestTemplates:
         code += (
             "__global__ void k(const T* x, T* y, T a, int n) {\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
         )
-        code += "    if (i < n) y[i] = twice(x[i]) * a;\n}"
-        task = read_task(written(code, tmp_path))
+        task = read_task(written(code + "    if (i < n) y[i] = twice(x[i]) * a;\n}", tmp_path))
         assert {one.name: one.dtype for one in task.arguments} == {"x": "T_", "y": "T_", "a": "T_", "n": "int32"}
         for dtype in ("float32", "float16"):
             made = compiler.compile(specialise(task.sources("cuda").baseline.template, {}, {"T_": dtype}))

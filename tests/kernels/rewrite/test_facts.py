@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rewrite_cases import LIBRARY_NAMES, OWN, RAW_NAMES, TURNS, plain_task
 
+from tunesmith.kernels.reader.parse import SourceError
+from tunesmith.kernels.reader.syntax import Symbol, Syntax
 from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.sharing import Axis, Cells, Fixed, Rows, sharing
-from tunesmith.kernels.rewrite.syntax import SourceError, Symbol, Syntax
 from tunesmith.kernels.rewrite.template import facts_of
 
 COORDINATE = "const int i = blockIdx.x * blockDim.x + threadIdx.x;"
