@@ -1,14 +1,16 @@
 """What statements do to an array in shared memory, for all threads of a block at once: whose values an element has.
 
-Runs integer arithmetic as it is written, one statement after the other for all threads. Elements are sets of the
-threads whose values they put together, however the steps are spelled: loops, functions, unrolled, with any strides.
+Runs integer arithmetic as it is written, one statement after the other for all threads. An element is the set of the
+threads whose values it combines, however the steps are spelled: loops, functions, unrolled, with any strides.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tunesmith.kernels.reader.tree import Kind
 from tunesmith.kernels.rewrite.facts import Facts
@@ -19,203 +21,184 @@ _MOST_ROUNDS = 64
 _EXTREMES = frozenset({"max", "min", "fmax", "fmin", "fmaxf", "fminf", "__hmax", "__hmin"})
 _REPEATABLE = frozenset({"&", "|", *_EXTREMES})
 """Combinations in which a value may occur twice."""
-_WHOLE: Mapping[str, Callable[[int, int], int]] = {
-    **{"+": operator.add, "-": operator.sub, "*": operator.mul, "<<": operator.lshift, ">>": operator.rshift},
-    **{"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne},
-    **{"&": operator.and_, "|": operator.or_, "^": operator.xor, "/": operator.floordiv, "%": operator.mod},
-    **{"&&": lambda a, b: int(bool(a and b)), "||": lambda a, b: int(bool(a or b))},
+_WHOLE: Mapping[str, np.ufunc] = {
+    **{"+": np.add, "-": np.subtract, "*": np.multiply, "<<": np.left_shift, ">>": np.right_shift},
+    **{"<": np.less, ">": np.greater, "<=": np.less_equal, ">=": np.greater_equal, "==": np.equal, "!=": np.not_equal},
+    **{"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor, "/": np.floor_divide, "%": np.mod},
+    **{"&&": np.logical_and, "||": np.logical_or},
 }
+_Values = NDArray[Any]
+"""A number for each active thread (of int64), or an element for each: a row of booleans, by thread."""
 
 
 class UnknownStep(Exception):
     """A statement that is no step of a combination."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The threads whose values are put together, as bits."""
-
-    bits: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Pointer:
-    at: int
-
-
-_Value = int | _Parts | _Pointer
+def _require(holds: object) -> None:
+    if not holds:
+        raise UnknownStep
 
 
 class Lockstep:
     """A block of `threads` threads along x, each of which has its own value in its element of `array`. elements: by
-    their place, what they hold now; how: two values a and b become one, in C, empty before the first; meetings: how
-    many barriers all have passed."""
+    place and thread, whether the element has the thread's value in it; how: two values a and b become one, in C, empty
+    before the first; meetings: how many barriers all have passed."""
 
     def __init__(self, facts: Facts, array: Symbol, threads: int) -> None:
         self.facts, self.array, self.threads = facts, array, threads
-        self.elements = {thread: _Parts(1 << thread) for thread in range(threads)}
+        self.elements = np.eye(threads, dtype=bool)
         self.how, self.meetings = "", 0
-        self._variables: dict[Symbol, dict[int, _Value]] = {}
-        self._everyone = list(range(threads))
+        self._variables: dict[Symbol, _Values] = {}
+        self._having: dict[Symbol, NDArray[np.bool_]] = {}
         self._within: list[Node] = []
 
     @property
     def is_whole(self) -> bool:
-        """Whether the first element puts the values of all threads together."""
-        return self.elements.get(0) == _Parts((1 << self.threads) - 1)
+        """Whether the first element combines the values of all threads."""
+        return bool(self.elements[0].all())
 
-    def run(self, node: Node, active: list[int] | None = None) -> None:
-        """Runs a statement. Raises `UnknownStep` for one that does anything else."""
-        threads = self._everyone if active is None else active
+    def run(self, node: Node, active: NDArray[np.int64] | None = None) -> None:
+        """Runs a statement for the active threads, by number. Raises `UnknownStep` for one that does anything else."""
+        threads = np.arange(self.threads) if active is None else active
         if node.what == "block":
             for one in node.kids:
                 self.run(one, threads)
         elif node in self.facts.barriers:
-            if len(threads) < self.threads and "warp" not in node.op:
-                raise UnknownStep
+            _require(len(threads) == self.threads or "warp" in node.op)
             self.meetings += len(threads) == self.threads
         elif node.what == "declaration":
             for one in node.kids:
-                if one.symbol is None or one.symbol.shared or not one.kids:
-                    raise UnknownStep
-                self._variables[one.symbol] = {
-                    thread: self._fitted(self._value(one.kids[-1], thread), one.type) for thread in threads
-                }
+                _require(one.symbol is not None and not one.symbol.shared and one.kids)
+                self._set(one.symbol, threads, self._fitted(self._value(one.kids[-1], threads), one.type))
         elif node.what == "if":
-            chosen = {thread for thread in threads if self._number(node.kids[0], thread)}
-            for part, mine in zip(node.kids[1:], (True, False), strict=False):
-                self.run(part, [one for one in threads if (one in chosen) == mine])
+            chosen = self._number(node.kids[0], threads) != 0
+            for part, mine in zip(node.kids[1:], (chosen, ~chosen), strict=False):
+                self.run(part, threads[mine])
         elif node.what in ("for", "while"):
             self._loop(node, threads)
         elif node.what == "call" and (inside := self.facts.function(node)) is not None and node.symbol is not None:
-            if len(node.symbol.arguments) != len(node.kids) - 1 or inside in self._within:
-                raise UnknownStep
+            _require(len(node.symbol.arguments) == len(node.kids) - 1 and inside not in self._within)
             for symbol, given in zip(node.symbol.arguments, node.kids[1:], strict=True):
-                self._variables[symbol] = {thread: self._value(given, thread) for thread in threads}
+                self._set(symbol, threads, self._value(given, threads))
             self._within.append(inside)
             self.run(inside, threads)
             self._within.pop()
         elif node.what in ("assign", "count"):
             self._assign(node, threads)
-        elif node.what != "nothing":
-            raise UnknownStep
+        else:
+            _require(node.what == "nothing")
 
-    def _loop(self, node: Node, threads: list[int]) -> None:
+    def _loop(self, node: Node, threads: NDArray[np.int64]) -> None:
         start, test, update = node.kids[:3] if node.what == "for" else (None, node.kids[0], None)
         if start is not None:
             self.run(start, threads)
         for _ in range(_MOST_ROUNDS):
-            goes_on = {bool(self._number(test, thread)) for thread in threads}
-            if goes_on != {True}:
-                if len(goes_on) > 1:
-                    raise UnknownStep
+            goes_on = self._number(test, threads) != 0
+            if not goes_on.all():
+                _require(not goes_on.any())
                 return
             self.run(node.kids[-1], threads)
             if update is not None:
                 self.run(update, threads)
         raise UnknownStep
 
-    def _assign(self, node: Node, threads: list[int]) -> None:
+    def _set(self, symbol: Symbol | None, threads: NDArray[np.int64], values: _Values) -> None:
+        assert symbol is not None
+        made = self._variables.get(symbol)
+        if made is None or made.shape[1:] != values.shape[1:]:
+            made = self._variables[symbol] = np.zeros((self.threads, *values.shape[1:]), values.dtype)
+            self._having[symbol] = np.zeros(self.threads, dtype=bool)
+        made[threads], self._having[symbol][threads] = values, True
+
+    def _assign(self, node: Node, threads: NDArray[np.int64]) -> None:
         """Reads for all threads, then writes for all."""
-        target, found = node.kids[0], dict[int, _Value]()
-        for thread in threads:
-            value: _Value = self._value(node.kids[1], thread) if node.what == "assign" else 1
-            if node.op != "=":
-                op = node.op[0] if node.what == "count" else node.op[:-1]
-                value = self._together(op, self._value(target, thread), value)
-            found[thread] = self._fitted(value, target.type)
-        symbol = target.symbol
+        target, symbol = node.kids[0], node.kids[0].symbol
+        value = self._value(node.kids[1], threads) if node.what == "assign" else np.ones_like(threads)
+        if node.op != "=":
+            op = node.op[0] if node.what == "count" else node.op[:-1]
+            value = self._together(op, self._value(target, threads), value)
+        value = self._fitted(value, target.type)
         if target.what == "name" and symbol is not None and symbol.what == "variable" and not symbol.shared:
-            self._variables.setdefault(symbol, {}).update(found)
+            self._set(symbol, threads, value)
             return
-        places = {thread: self._value(Node("address", 0, 0, target.type, [target]), thread) for thread in threads}
-        if any(not isinstance(one, _Parts) for one in found.values()) or len(set(places.values())) < len(places):
-            raise UnknownStep
-        self.elements |= {
-            place.at: value
-            for thread, place in places.items()
-            if isinstance(place, _Pointer)
-            for value in [found[thread]]
-            if isinstance(value, _Parts)
-        }
+        places = self._place(target, threads)
+        _require(value.ndim == 2 and len(np.unique(places)) == len(places))
+        self.elements[places] = value
 
-    def _number(self, node: Node, thread: int) -> int:
-        found = self._value(node, thread)
-        if not isinstance(found, int):
-            raise UnknownStep
-        return found
+    def _place(self, node: Node, threads: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The element of the array that `p[i]` or `*p` is, for each active thread."""
+        _require(node.what in ("index", "deref"))
+        found = np.sum([self._number(one, threads) for one in node.kids], axis=0)
+        pointers = [one for one in node.kids if one.type.what in ("pointer", "array")]
+        _require(len(pointers) == 1 and ((found >= 0) & (found < self.threads)).all())
+        return np.asarray(found)
 
-    def _value(self, node: Node, thread: int) -> _Value:
-        if isinstance(node.value, int):
-            return node.value
+    def _number(self, node: Node, threads: NDArray[np.int64]) -> NDArray[np.int64]:
+        found = self._value(node, threads)
+        _require(found.ndim == 1)
+        return found.astype(np.int64)
+
+    def _value(self, node: Node, threads: NDArray[np.int64]) -> _Values:
+        """What an expression is for each active thread; a pointer is the place to which it points."""
         kids, symbol = node.kids, node.symbol
+        if isinstance(node.value, int):
+            return np.full_like(threads, node.value)
         if node.what == "builtin":
-            known = {"threadIdx.x": thread, "blockDim.x": self.threads, "threadIdx.y": 0, "threadIdx.z": 0}
-            known |= {"blockDim.y": 1, "blockDim.z": 1}
-            if node.op in known:
-                return known[node.op]
-        elif node.what == "name" and symbol is not None:
+            sizes = {"blockDim.x": self.threads, "blockDim.y": 1, "blockDim.z": 1, "threadIdx.y": 0, "threadIdx.z": 0}
+            if node.op in sizes:
+                return np.full_like(threads, sizes[node.op])
+            _require(node.op == "threadIdx.x")
+            return threads
+        if node.what == "name" and symbol is not None:
             if symbol is self.array:
-                return _Pointer(0)
-            if thread in self._variables.get(symbol, {}):
-                return self._variables[symbol][thread]
-            if self.facts.is_once(symbol) and symbol.declared is not None and symbol.type.what == "number":
-                return self._value(symbol.declared.kids[-1], thread)
-        elif node.what == "cast" and kids:
-            return self._fitted(self._value(kids[-1], thread), node.type)
-        elif node.what == "unary" and node.op in "!-":
-            number = self._number(kids[0], thread)
-            return self._fitted(-number, node.type) if node.op == "-" else int(not number)
-        elif node.what == "binary":
-            if node.op in ("&&", "||") and bool(self._number(kids[0], thread)) == (node.op == "||"):
-                return int(node.op == "||")
-            both = self._value(kids[0], thread), self._value(kids[1], thread)
-            unsigned = any(one.type.least >= 0 and one.type.what == "number" for one in kids)
-            if node.op[0] in "<>=!" and unsigned and any(isinstance(one, int) and one < 0 for one in both):
-                raise UnknownStep  # a negative number becomes a large one
+                return np.zeros_like(threads)
+            if symbol in self._variables and self._having[symbol][threads].all():
+                return self._variables[symbol][threads]
+            _require(self.facts.is_once(symbol) and symbol.declared is not None and symbol.type.what == "number")
+            assert symbol.declared is not None
+            return self._value(symbol.declared.kids[-1], threads)
+        if node.what == "cast" and kids:
+            return self._fitted(self._value(kids[-1], threads), node.type)
+        if node.what == "unary" and node.op in "!-":
+            number = self._number(kids[0], threads)
+            return self._fitted(-number, node.type) if node.op == "-" else (number == 0).astype(np.int64)
+        if node.what == "binary":
+            both = [self._value(one, threads) for one in kids]
+            if node.op[0] in "<>=!" and any(one.type.least >= 0 and one.type.what == "number" for one in kids):
+                # A negative number becomes a large one.
+                _require(all(one.ndim == 2 or (one >= 0).all() for one in both))
             return self._fitted(self._together(node.op, *both), node.type)
-        elif node.what in ("index", "deref"):
-            place = self._value(Node("address", 0, 0, node.type, [node]), thread)
-            if isinstance(place, _Pointer) and place.at in self.elements:
-                return self.elements[place.at]
-        elif node.what == "address" and kids[0].what in ("index", "deref"):
-            whole = [self._value(one, thread) for one in kids[0].kids]
-            return self._together("+", whole[0], whole[1]) if len(whole) == 2 else whole[0]
-        elif node.what == "call" and node.op in _EXTREMES and len(kids) == 3:
-            return self._together(node.op, self._value(kids[1], thread), self._value(kids[2], thread))
-        elif node.what == "choice" and kids[0].what == "binary" and kids[0].op in ("<", ">", "<=", ">="):
-            left, right = (key(one) for one in kids[0].kids)
-            larger = (key(kids[1]), key(kids[2])) == ((left, right) if ">" in kids[0].op else (right, left))
-            if {key(kids[1]), key(kids[2])} == {left, right}:
-                chosen = "max" if larger else "min"
-                return self._together(chosen, self._value(kids[1], thread), self._value(kids[2], thread))
+        if node.what in ("index", "deref"):
+            return self.elements[self._place(node, threads)]
+        if node.what == "address":
+            return self._place(kids[0], threads)
+        if node.what == "call" and node.op in _EXTREMES and len(kids) == 3:
+            return self._together(node.op, *(self._value(one, threads) for one in kids[1:]))
+        if node.what == "choice" and kids[0].what == "binary" and kids[0].op in ("<", ">", "<=", ">="):
+            sides, chosen = [key(one) for one in kids[0].kids], [key(one) for one in kids[1:]]
+            if chosen in (sides, sides[::-1]):
+                larger = (chosen == sides) == (">" in kids[0].op)
+                return self._together("max" if larger else "min", *(self._value(one, threads) for one in kids[1:]))
         raise UnknownStep
 
-    def _fitted(self, value: _Value, type_: Kind) -> _Value:
-        """A value in a variable of a type: whole numbers wrap, and elements keep theirs."""
-        if isinstance(value, int) and type_.what == "number" and type_.size:
-            bits = 8 * type_.size
-            value %= 1 << bits
-            return value - (1 << bits) if type_.least < 0 and value >> (bits - 1) else value
+    def _fitted(self, values: _Values, type_: Kind) -> _Values:
+        """Values in a variable of a type: whole numbers wrap, and elements keep theirs."""
+        if values.ndim == 1 and type_.what == "number" and type_.size:
+            return values.astype(f"{'i' if type_.least < 0 else 'u'}{type_.size}").astype(np.int64)
         element = self.array.type.element
         same = element is not None and (type_.what, type_.size) == (element.what, element.size)
-        if isinstance(value, _Pointer) or (isinstance(value, _Parts) and same):
-            return value
-        raise UnknownStep
+        _require(type_.what in ("pointer", "array") if values.ndim == 1 else same)
+        return values
 
-    def _together(self, op: str, left: _Value, right: _Value) -> _Value:
-        if isinstance(left, int) and isinstance(right, int):
-            odd = (op in "/%" and (left < 0 or right <= 0)) or (op in ("<<", ">>") and not 0 <= right < 32)
-            if op not in _WHOLE or odd:
-                raise UnknownStep
-            return int(_WHOLE[op](left, right))
-        if op == "+" and isinstance(left, _Pointer) and isinstance(right, int):
-            return _Pointer(left.at + right)
-        if not isinstance(left, _Parts) or not isinstance(right, _Parts):
-            raise UnknownStep
+    def _together(self, op: str, left: _Values, right: _Values) -> _Values:
+        if left.ndim == right.ndim == 1:
+            _require(op in _WHOLE)
+            _require(op not in ("/", "%") or ((left >= 0) & (right > 0)).all())
+            _require(op not in ("<<", ">>") or ((right >= 0) & (right < 32)).all())
+            return np.asarray(_WHOLE[op](left, right)).astype(np.int64)
+        _require(left.ndim == right.ndim and (op in ("+", "*", "&", "|", "^") or op in _EXTREMES))
         how = f"{op}(a, b)" if op.lstrip("_").isalpha() else f"a {op} b"
-        known = op in ("+", "*", "&", "|", "^") or op in _EXTREMES
-        if not known or how != (self.how or how) or (left.bits & right.bits and op not in _REPEATABLE):
-            raise UnknownStep
+        _require(how == (self.how or how) and (op in _REPEATABLE or not np.logical_and(left, right).any()))
         self.how = how
-        return _Parts(left.bits | right.bits)
+        return np.logical_or(left, right)
