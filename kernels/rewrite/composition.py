@@ -112,10 +112,8 @@ def _parameters(changes: list[Change]) -> tuple[Parameter, ...]:
 
 
 def _off(change: Change) -> str:
-    if change.off:
-        return change.off
     first = change.parameters[0]
-    return f"not {first.name}" if isinstance(first.values[0], bool) else f"{first.name} == {first.values[0]}"
+    return change.off or (f"not {first.name}" if first.values[0] is False else f"{first.name} == {first.values[0]}")
 
 
 def rendered(code: bytes, whole: Span, edits: Sequence[Edit]) -> str:
@@ -193,7 +191,7 @@ def _coordinates(subject: Subject, plan: Plan) -> str:
         on = " || ".join(dict.fromkeys(layer.on for layer in layers if layer.axis == axis))
         cast = "decltype(__VA_ARGS__)" if subject.backend == "cuda" else "size_t"
         macro = f"#define {subject.name(f'AT_{axis.upper()}')}(...)"
-        lines += [f"#if {on}", f"{macro} (({cast}){plan.at[axis]})", "#else", f"{macro} (__VA_ARGS__)", "#endif"]
+        lines += [f"#if {on}", f"{macro} (({cast}){plan.at(axis)})", "#else", f"{macro} (__VA_ARGS__)", "#endif"]
     if subject.backend == "opencl" and subject.returns and any(layer.loops for layer in layers):
         on = " || ".join(dict.fromkeys(layer.on for layer in layers if layer.loops))
         macro = f"#define {subject.name('END_ELEMENT')}"
@@ -208,7 +206,6 @@ def _launch(subject: Subject, plan: Plan, changes: list[Change]) -> tuple[Launch
         grids |= change.grid
         for axis, share in change.share.items():
             shares[axis] = f"{shares[axis]} * {share}" if shares.get(axis, "1") != "1" else share
-    exact = {axis for change in changes for axis in change.exact}
     grid, block, constraints = list[str](), list[str](), list[Constraint]()
     for axis in AXES:
         block.append(plan.blocks.get(axis, subject.block(axis)))
@@ -217,7 +214,7 @@ def _launch(subject: Subject, plan: Plan, changes: list[Change]) -> tuple[Launch
             continue
         total, share = subject.threads(axis), f"({block[-1]}) * {shares[axis]}"
         grid.append(f"ceil_div({total}, {share})")
-        if axis in exact:
+        if any(one.name == axis and not one.guarded and not one.strided for one in subject.work.axes):
             constraints.append(Constraint(expression=f"({total}) % ({share}) == 0", because=NO_GUARD))
     for name, launch in (change.instead for change in changes if change.instead is not None):
         grid = [f"({launch.grid[at]}) if {name} > 0 else ({old})" for at, old in enumerate(grid)]

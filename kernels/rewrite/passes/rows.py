@@ -8,9 +8,10 @@ vectors, then over what fills no vector, as the loop did before.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
-from tunesmith.kernels.rewrite.facts import ENDS, Access, Loop
-from tunesmith.kernels.rewrite.forms import ONE, Form
+from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
+from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.passes.record import (
     Change,
     Edit,
@@ -22,7 +23,7 @@ from tunesmith.kernels.rewrite.passes.record import (
     replace,
     span,
 )
-from tunesmith.kernels.rewrite.passes.vectors import assignment, value_of
+from tunesmith.kernels.rewrite.passes.vectors import assignment, placed, value_of
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import reads_thread
 from tunesmith.kernels.rewrite.syntax import Node, Symbol
@@ -66,9 +67,13 @@ def _rows(subject: Subject) -> _Rows | Refused:
     usable = [group for bound, group in groups.items() if plain.written(bound, group[0].loop.node) is not None]
     for group in usable:
         for row in group:
-            for root in facts.arrays:
-                if (array := _array(subject, row.loop, root, group[0].loop.node)) is not None:
-                    row.arrays[root] = array
+            loop, inside = row.loop, facts.inside(row.loop.body)
+            for own in ([one for one in inside if one.root is root] for root in facts.arrays):
+                if len({one.index for one in own}) != 1:
+                    continue
+                array = placed(subject, own, loop.atom, partial(_always, facts, loop), group[0].loop.node)
+                if array is not None:
+                    row.arrays[array.root] = array
     kept = _read_again(subject, [row for group in usable for row in group])
     why = _shared_out(subject, rows)
     if why and kept is None:
@@ -100,20 +105,8 @@ def _in_inner(node: Node, loop: Node) -> bool:
     return False
 
 
-def _array(subject: Subject, loop: Loop, root: Symbol, first: Node) -> PlacedArray | None:
-    facts = subject.facts
-    own = [one for one in facts.of(root) if loop.body.holds(one.node)]
-    if not own or root in facts.escaping or not subject.dtype(root) or len({one.index for one in own}) != 1:
-        return None
-    index = own[0].index
-    if any(one.atomic or one.node.what != "index" or one.node.fixed for one in own) or index.times(loop.atom) != ONE:
-        return None
-    decisive = [one for one in own if one.written] or own
-    if not any(not any(facts.conditions(one.node, loop.node)) for one in decisive):
-        return None
-    rest = index.without(loop.atom)
-    known = Plan(subject).written(rest, first) is not None
-    return PlacedArray(root, rest, own) if known else None
+def _always(facts: Facts, loop: Loop, node: Node) -> bool:
+    return not any(facts.conditions(node, loop.node))
 
 
 def _shared_out(subject: Subject, rows: list[_Row]) -> str:
@@ -193,10 +186,7 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
         if found.vectors:
             because = "A thread has no registers for more elements."
             constraints.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
-    off = " and ".join([f"{wide} == 1"] * found.vectors + [f"{keep} == 0"] * (kept is not None))
-    return Change(
-        parameters=tuple(parameters), edits=tuple(edits), kit=("rows",), constraints=tuple(constraints), off=off
-    )
+    return Change(parameters=tuple(parameters), edits=tuple(edits), kit=("rows",), constraints=tuple(constraints))
 
 
 def _begin(subject: Subject, plan: Plan, rows: list[_Row], units: str, count: str) -> list[str]:

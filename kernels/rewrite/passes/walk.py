@@ -135,7 +135,7 @@ def _place(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[_
 def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
     name, axis, facts, lines = subject.name("WALK"), found.axis, subject.facts, list[str]()
     step, walked, macro = subject.name("walk"), subject.name(f"walk_{axis}"), subject.name(f"WALK_{axis.upper()}")
-    here = plan.builtin(f"blockIdx.{axis}") if found.blocks else plan.at[axis]
+    here = plan.builtin(f"blockIdx.{axis}") if found.blocks else plan.at(axis)
     edits, begins, on, off = list[Edit](), list[str](), list[str](), list[str]()
     for number, window in enumerate(found.windows):
         (top, left), (rows, columns), root = window.least, window.size, window.root
@@ -178,7 +178,6 @@ def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
         constraints=tuple(constraints),
         grid={axis: f"ceil_div({count}, {name})"} if found.blocks else {},
         share={} if found.blocks else {axis: name},
-        exact=tuple(one.name for one in subject.work.axes if one.name == axis and not one.guarded),
     )
 
 
