@@ -97,6 +97,11 @@ class Atom:
     memory: bool = False
 
 
+def grid_size(axis: str) -> Form:
+    """The threads of a grid along an axis."""
+    return Form.atom(f"gridDim.{axis}") * Form.atom(f"blockDim.{axis}")
+
+
 def _atom(symbol: Symbol) -> str:
     return f"{symbol.name}#{symbol.place}"
 
@@ -191,6 +196,10 @@ class Facts:
 
     def names_in(self, within: Node) -> set[Symbol]:
         return {one.symbol for one in within.walk() if one.what == "name" and one.symbol is not None}
+
+    def uses(self, symbol: Symbol, within: Node | None = None) -> list[Node]:
+        """The names in a part of the kernel's body, or in all of it, that mean `symbol`."""
+        return [one for one in (within or self.body).walk() if one.what == "name" and one.symbol is symbol]
 
     @cached_property
     def changed_parameter(self) -> str:
@@ -324,7 +333,7 @@ class Facts:
             if len(places) == 1 and places[0] is homes[0].kids[2]:
                 found[symbol] = homes
                 continue
-            uses = [one for one in self.body.walk() if one.what == "name" and one.symbol is symbol]
+            uses = self.uses(symbol)
             begins = all(one.kids[0] in places and one.kids[2] in places for one in homes)
             inside = all(sum(loop.holds(use) for loop in homes) == 1 for use in uses)
             if begins and inside and symbol.type.what == "number" and not symbol.shared and not symbol.static:
@@ -649,7 +658,7 @@ class Facts:
         if sign != "!=" and step == Form.atom("blockDim.x") and first == Form.atom("threadIdx.x"):
             kind, axis = "block", "x"
         for one in AXES:
-            if step == Form.atom(f"gridDim.{one}") * Form.atom(f"blockDim.{one}") and first == Form.atom(f"@{one}"):
+            if step == grid_size(one) and first == Form.atom(f"@{one}"):
                 kind, axis = "grid", one
         return Loop(node, variable, first, bound, step, kind, axis)
 

@@ -89,7 +89,7 @@ class Carried:
 
     def _made_anew(self, symbol: Symbol) -> bool:
         """Whether each round gives the variable a value before it uses it, and nothing uses the last one."""
-        uses = [one for one in self.within.walk() if one.what == "name" and one.symbol is symbol]
+        uses = self.facts.uses(symbol, self.within)
         inside = [one for one in uses if self.body.start <= one.start < self.body.end]
         after = [one for one in uses if one.start >= self.loop.end]
         for above, _ in self.loop.above():

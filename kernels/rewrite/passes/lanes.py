@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tunesmith.kernels.rewrite.edits import Edit, span, switched, wrap
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Edit, Layer, Pass, Plan, Refused, Subject, span, wrap
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import statements
 from tunesmith.kernels.rewrite.syntax import LOOPS, Node, Symbol
@@ -134,21 +135,15 @@ def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
         last = node.end if loop.body.what == "block" else subject.facts.syntax.code.index(b";", node.end) + 1
         edits.append(Edit(node.start, last, ("{ ", begin, span(node), *(";" * (last > node.end)), *ends, " }")))
     edits += [wrap(one, f"{macros['ALONE']} ", "") for one in found.alone]
-    joined = f"tunesmith::joined<{name}>"
-    header = f"""#if {name} > 0
-#define {macros["FIRST"]} + {lane}
-#define {macros["NEXT"]}(variable, ...) variable += {name}
-#define {macros["BEGIN"]}(sum) if ({lane} > 0) sum = 0;
-#define {macros["JOIN"]}(sum, ...) \\
-sum = {joined}({mask}, sum, [](decltype(sum) a, decltype(sum) b) {{ return __VA_ARGS__; }});
-#define {macros["ALONE"]} if ({lane} == 0)
-#else
-#define {macros["FIRST"]}
-#define {macros["NEXT"]}(variable, ...) __VA_ARGS__
-#define {macros["BEGIN"]}(sum)
-#define {macros["JOIN"]}(sum, ...)
-#define {macros["ALONE"]}
-#endif"""
+    join = "[](decltype(sum) a, decltype(sum) b) { return __VA_ARGS__; }"
+    joined = f"tunesmith::joined<{name}>({mask}, sum, {join})"
+    header = {
+        macros["FIRST"]: (f"+ {lane}", ""),
+        f"{macros['NEXT']}(variable, ...)": (f"variable += {name}", "__VA_ARGS__"),
+        f"{macros['BEGIN']}(sum)": (f"if ({lane} > 0) sum = 0;", ""),
+        f"{macros['JOIN']}(sum, ...)": (f"sum = {joined};", ""),
+        macros["ALONE"]: (f"if ({lane} == 0)", ""),
+    }
     opens = f"""const {subject.index_type} {at} = {plan.at("x")} / ({name} > 0 ? {name} : 1);
 #if {name} > 0
 const int {lane} = threadIdx.x % {name};
@@ -166,7 +161,7 @@ const unsigned int {mask} = (0xffffffffu >> (32 - {name})) << (threadIdx.x % 32 
         ),
         edits=tuple(edits),
         layers=(Layer(f"{name} > 0", opens, "", "x", at),),
-        header=header,
+        header=switched(f"{name} > 0", header),
         kit=("lanes",),
         constraints=(Constraint(expression=f"{name} == 0 or {block} % {name} == 0", because=because),),
         instead=(name, launch),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tunesmith.kernels.rewrite.passes.record import Change, Edit, Layer, Pass, Plan, Refused, Subject, insert, replace
+from tunesmith.kernels.rewrite.edits import Edit, insert, replace, switched
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
@@ -39,8 +40,7 @@ def _block_size(subject: Subject, sizes: Mapping[str, tuple[int, ...]], plan: Pl
     for axis in names:
         macro, width = subject.name(f"BLOCK_DIM_{axis.upper()}"), subject.builtin(f"blockDim.{axis}")
         number = "unsigned int" if subject.backend == "cuda" else "size_t"
-        header += [f"#if {first} > 0", f"#define {macro} (({number})({names[axis]}))", "#else"]
-        header += [f"#define {macro} {width}", "#endif"]
+        header.append(switched(f"{first} > 0", {macro: (f"(({number})({names[axis]}))", width)}))
         found = [one for one in subject.facts.builtins() if one.op == f"blockDim.{axis}" and not one.fixed]
         edits += [replace(one, macro) for one in found]
         writes[f"blockDim.{axis}"] = macro

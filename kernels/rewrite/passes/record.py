@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tunesmith.kernels.rewrite.edits import Edit
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
@@ -19,39 +20,6 @@ _WORK_ITEM = {word: function for function, word in WORK_ITEM.items()}
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|__(?:global|local|constant|private))\b")
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/"}
 """Of numbers that are not negative, as sizes are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Text in the place of the source's bytes from start to end. Of the parts, a span is that part of the source, with
-    the edits of all other passes in it, and with edits of its own."""
-
-    start: int
-    end: int
-    parts: tuple[str | Span, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    start: int
-    end: int
-    swaps: tuple[Edit, ...] = ()
-
-
-def span(node: Node, *swaps: Edit) -> Span:
-    return Span(node.start, node.end, swaps)
-
-
-def replace(node: Node, *parts: str | Span) -> Edit:
-    return Edit(node.start, node.end, parts)
-
-
-def wrap(node: Node, before: str, after: str) -> Edit:
-    return Edit(node.start, node.end, (before, span(node), after))
-
-
-def insert(at: int, text: str) -> Edit:
-    return Edit(at, at, (text,))
 
 
 @dataclass(frozen=True, slots=True)

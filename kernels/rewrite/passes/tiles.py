@@ -11,19 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, Form
-from tunesmith.kernels.rewrite.passes.record import (
-    Change,
-    Edit,
-    Pass,
-    Plan,
-    Refused,
-    Span,
-    Subject,
-    replace,
-    span,
-)
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.passes.vectors import assignment, value_of
 from tunesmith.kernels.rewrite.sharing import statements
 from tunesmith.kernels.rewrite.syntax import Node, Symbol

@@ -10,22 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span, switched, wrap
 from tunesmith.kernels.rewrite.facts import Access
 from tunesmith.kernels.rewrite.forms import ONE
-from tunesmith.kernels.rewrite.passes.record import (
-    Change,
-    Edit,
-    Layer,
-    Pass,
-    PlacedArray,
-    Plan,
-    Refused,
-    Span,
-    Subject,
-    replace,
-    span,
-    wrap,
-)
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, PlacedArray, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.syntax import Node
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
@@ -65,8 +53,8 @@ def _hint(subject: Subject, found: list[Access], plan: Plan) -> Change:
         doc = "how arrays that are only read are loaded; 1: through the read-only cache; 2: as data needed once"
         parameters.append(Parameter(name=loads, values=(0, 1, 2), doc=doc))
         edits += [wrap(one.node, f"{load}(&", ")") for one in read]
-        header += [f"#if {loads} > 0", f"#define {load}(...) tunesmith::load<{loads}>(__VA_ARGS__)"]
-        header += ["#else", f"#define {load}(...) (*(__VA_ARGS__))", "#endif"]
+        both = f"tunesmith::load<{loads}>(__VA_ARGS__)", "(*(__VA_ARGS__))"
+        header.append(switched(f"{loads} > 0", {f"{load}(...)": both}))
     if written:
         doc = "how arrays that are only written are stored; 1: as data that nobody needs again soon"
         parameters.append(Parameter(name=stores, values=(0, 1), doc=doc))
@@ -74,8 +62,8 @@ def _hint(subject: Subject, found: list[Access], plan: Plan) -> Change:
             node = assignment(one)
             assert node is not None
             edits.append(replace(node, f"{store}(&", span(one.node), ",", value_of(subject, node), ")"))
-        header += [f"#if {stores} > 0", f"#define {store}(to, ...) tunesmith::store<{stores}>(to, __VA_ARGS__)"]
-        header += ["#else", f"#define {store}(to, ...) (*(to) = __VA_ARGS__)", "#endif"]
+        both = f"tunesmith::store<{stores}>(to, __VA_ARGS__)", "(*(to) = __VA_ARGS__)"
+        header.append(switched(f"{stores} > 0", {f"{store}(to, ...)": both}))
     return Change(
         parameters=tuple(parameters),
         edits=tuple(edits),
@@ -168,13 +156,10 @@ def _vectors(subject: Subject, arrays: list[PlacedArray], plan: Plan) -> Change 
                 edits.append(replace(node, f"{assign}({one.root.name}, (", value, "), ", span(node), ")"))
             else:
                 edits.append(wrap(access.node, f"{element}({one.root.name}, ", ")"))
-    header = f"""#if {name} > 1
-#define {element}(array, ...) {of}_##array.at[{item}]
-#define {assign}(array, value, ...) {of}_##array.at[{item}] = value
-#else
-#define {element}(array, ...) (__VA_ARGS__)
-#define {assign}(array, value, ...) __VA_ARGS__
-#endif"""
+    macros = {
+        f"{element}(array, ...)": (f"{of}_##array.at[{item}]", "(__VA_ARGS__)"),
+        f"{assign}(array, value, ...)": (f"{of}_##array.at[{item}] = value", "__VA_ARGS__"),
+    }
     sizes = dict.fromkeys(f"{name} * sizeof({subject.dtype(one.root)}) <= 16" for one in arrays)
     because = "No access has more than 16 bytes."
     doc = "neighbouring elements that a thread reads and writes together"
@@ -182,7 +167,7 @@ def _vectors(subject: Subject, arrays: list[PlacedArray], plan: Plan) -> Change 
         parameters=(Parameter(name=name, values=(1, 2, 4, 8, 16), doc=doc),),
         edits=tuple(edits),
         layers=(Layer(f"{name} > 1", "\n".join(opens), "\n".join(closes), "x", at, loops=True),),
-        header=header,
+        header=switched(f"{name} > 1", macros),
         kit=("vectors",),
         constraints=tuple(Constraint(expression=f"{name} == 1 or {one}", because=because) for one in sorted(sizes)),
         share={"x": name},

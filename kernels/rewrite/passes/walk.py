@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tunesmith.kernels.rewrite.edits import Edit, replace, span, switched
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import ONE, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Edit, Layer, Pass, Plan, Refused, Subject, replace, span
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import Cells
 from tunesmith.kernels.rewrite.syntax import Symbol
 from tunesmith.kernels.spec.template import Constraint, Parameter
@@ -136,7 +137,7 @@ def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
     name, axis, facts, lines = subject.name("WALK"), found.axis, subject.facts, list[str]()
     step, walked, macro = subject.name("walk"), subject.name(f"walk_{axis}"), subject.name(f"WALK_{axis.upper()}")
     here = plan.builtin(f"blockIdx.{axis}") if found.blocks else plan.at(axis)
-    edits, begins, on, off = list[Edit](), list[str](), list[str](), list[str]()
+    edits, begins, macros = list[Edit](), list[str](), dict[str, tuple[str, str]]()
     for number, window in enumerate(found.windows):
         (top, left), (rows, columns), root = window.least, window.size, window.root
         own, at, apart = subject.name(f"window_{number}"), subject.name(f"WINDOW_{number}"), plan.written(window.apart)
@@ -145,16 +146,14 @@ def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
         begins.append(f"{root.element} {own}[{columns}][{rows}];")
         lines.append(f"TUNESMITH_SLIDE({own}, {columns}, {rows}, {step} == 0, {root.name}, {length},")
         lines.append(f"    {begin} + ({apart}) * ({subject.wide}){walked}, {apart});")
-        on.append(f"#define {at}(row, column, ...) {own}[column][row]")
-        off.append(f"#define {at}(row, column, ...) (__VA_ARGS__)")
+        macros[f"{at}(row, column, ...)"] = f"{own}[column][row]", "(__VA_ARGS__)"
         for one in window.places:
             row, column = (f"{one.at[k] - window.least[k]} + {one.rounds[k]}" for k in (0, 1))
             node = one.access.node
             edits.append(Edit(node.start, node.end, (f"{at}({row}, {column}, ", span(node), ")")))
     stops, constraints, count = "", list[Constraint](), subject.grid(axis)
     if found.blocks:
-        on.append(f"#define {macro} {walked}")
-        off.append(f"#define {macro} {here}")
+        macros[macro] = walked, here
         edits += [replace(one, macro) for one in facts.builtins() if one.op == f"blockIdx.{axis}"]
         if (known := subject.in_kernel(count)) is not None:
             stops = f"if ({walked} >= {known}) break;\n"
@@ -173,7 +172,7 @@ def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
         parameters=(Parameter(name=name, values=(1, 2, 4, 8, 16), doc=doc),),
         edits=tuple(edits),
         layers=(Layer(f"{name} > 1", "\n".join(begins), "}", "" if found.blocks else axis, walked, loops=True),),
-        header="\n".join([f"#if {name} > 1", *on, "#else", *off, "#endif"]),
+        header=switched(f"{name} > 1", macros),
         kit=("slide",),
         constraints=tuple(constraints),
         grid={axis: f"ceil_div({count}, {name})"} if found.blocks else {},
