@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulation import contents
-from rewrite_cases import LINE, kernel, require_equal, require_refused, task_of, template_of
+from rewrite_cases import LINE, kernel, opencl_kernel, require_equal, require_refused, template_of
 
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import rewrite
@@ -17,15 +17,6 @@ from tunesmith.kernels.spec.template import Config, LaunchGeometry
 SERIES = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
 PLANE = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
 SQUARE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
-
-
-def opencl(code: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry) -> Task:
-    """A task of the kernel `k`, with a size n."""
-    task = task_of("k", code, arrays, launch, {"n": "int32"})
-    sources = task.backends["cuda"]
-    plain = sources.baseline.template.model_copy(update={"backend": "opencl"})
-    sources = sources.model_copy(update={"baseline": sources.baseline.model_copy(update={"template": plain})})
-    return task.model_copy(update={"backends": {"opencl": sources}})
 
 
 def require_equal_on_device(task: Task, configs: list[Config], n: int) -> None:
@@ -191,7 +182,7 @@ class TestOwnBins:
             if (e < n) {{ atomic_inc(&y[x[e]]); atomic_add(y + 3, 2); }} }}"""
         arrays = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100")}
         configs: list[Config] = [{"OWN_BINS": True}, {"OWN_BINS": True, "ITEMS": 16, "BLOCK": 128}]
-        require_equal_on_device(opencl(code, arrays, LINE), configs, 1000)
+        require_equal_on_device(opencl_kernel(code, arrays, LINE), configs, 1000)
 
 
 class TestLanes:
@@ -294,7 +285,7 @@ class TestWalk:
             if (u < n && v > 0 && v < n - 1)
                 y[v * n + u] = x[(v - 1) * n + u] - 2 * x[v * n + u] + x[(v + 1) * n + u]; }"""
         configs: list[Config] = [{"WALK": 2}, {"WALK": 4, "BLOCK_X": 8, "BLOCK_Y": 8}]
-        require_equal_on_device(opencl(code, PLANE, SQUARE), configs, 37)
+        require_equal_on_device(opencl_kernel(code, PLANE, SQUARE), configs, 37)
 
     @pytest.mark.parametrize(
         ("window", "why"),
