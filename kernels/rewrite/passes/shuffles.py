@@ -72,6 +72,8 @@ class _Lockstep:
     def run(self, node: Node, active: NDArray[np.int64] | None = None) -> None:
         """Runs a statement for the active threads, by number. Raises `_UnknownStep` for one that does anything else."""
         threads = np.arange(self.threads) if active is None else active
+        if not threads.size:
+            return
         if node.what == "block":
             for one in node.kids:
                 self.run(one, threads)
