@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tunesmith.kernels.rewrite.edits import Edit, Span, rendered, switched
 from tunesmith.kernels.rewrite.facts import AXES
-from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Span, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter, Template
 
 NAME = "by-rules"
@@ -112,49 +113,8 @@ def _parameters(changes: list[Change]) -> tuple[Parameter, ...]:
 
 
 def _off(change: Change) -> str:
-    if change.off:
-        return change.off
     first = change.parameters[0]
-    return f"not {first.name}" if isinstance(first.values[0], bool) else f"{first.name} == {first.values[0]}"
-
-
-def rendered(code: bytes, whole: Span, edits: Sequence[Edit]) -> str:
-    """A part of the source with the edits in it. Of edits of one place those of the span are the outermost, then the
-    others in their order, last what leaves nothing of the source; an edit inside another shows where that one has a
-    span."""
-    own = [(False, one) for one in whole.swaps] + [(True, one) for one in edits]
-    own = [(late, one) for late, one in own if whole.start <= one.start and one.end <= whole.end]
-    parts, at = list[bytes](), whole.start
-    while own:
-        start = min(one.start for _, one in own)
-        here = [k for k, (_, one) in enumerate(own) if one.start == start]
-        ranges = [k for k in here if own[k][1].end > start]
-        points = [k for k in here if own[k][1].end == start]
-        first = min(ranges or points, key=lambda k: (-own[k][1].end, own[k][0], own[k][0] and _leaf(own[k][1]), k))
-        if ranges and points and points[0] < first:
-            first = points[0]
-        _late, edit = own.pop(first)
-        assert edit.start >= at, "edits do not overlap"
-        parts.append(code[at : edit.start])
-        at = edit.end
-        if edit.end > edit.start:
-            inside = [pair for pair in own if edit.start <= pair[1].start and pair[1].end <= edit.end]
-            own = [pair for pair in own if pair not in inside]
-        else:
-            inside = []
-        swaps = tuple(one for is_late, one in inside if not is_late)
-        others = [one for is_late, one in inside if is_late]
-        for part in edit.parts:
-            if isinstance(part, str):
-                parts.append(part.encode())
-            else:
-                both = Span(part.start, part.end, (*part.swaps, *swaps))
-                parts.append(rendered(code, both, others).encode())
-    return b"".join([*parts, code[at : whole.end]]).decode()
-
-
-def _leaf(edit: Edit) -> bool:
-    return all(isinstance(part, str) for part in edit.parts)
+    return change.off or (f"not {first.name}" if first.values[0] is False else f"{first.name} == {first.values[0]}")
 
 
 def _body(subject: Subject, plan: Plan) -> list[Edit]:
@@ -192,12 +152,11 @@ def _coordinates(subject: Subject, plan: Plan) -> str:
     for axis in dict.fromkeys(layer.axis for layer in layers if layer.axis):
         on = " || ".join(dict.fromkeys(layer.on for layer in layers if layer.axis == axis))
         cast = "decltype(__VA_ARGS__)" if subject.backend == "cuda" else "size_t"
-        macro = f"#define {subject.name(f'AT_{axis.upper()}')}(...)"
-        lines += [f"#if {on}", f"{macro} (({cast}){plan.at[axis]})", "#else", f"{macro} (__VA_ARGS__)", "#endif"]
+        macro = f"{subject.name(f'AT_{axis.upper()}')}(...)"
+        lines.append(switched(on, {macro: (f"(({cast}){plan.at(axis)})", "(__VA_ARGS__)")}))
     if subject.backend == "opencl" and subject.returns and any(layer.loops for layer in layers):
         on = " || ".join(dict.fromkeys(layer.on for layer in layers if layer.loops))
-        macro = f"#define {subject.name('END_ELEMENT')}"
-        lines += [f"#if {on}", f"{macro} continue", "#else", f"{macro} return", "#endif"]
+        lines.append(switched(on, {subject.name("END_ELEMENT"): ("continue", "return")}))
     return "\n".join(lines)
 
 
@@ -208,7 +167,6 @@ def _launch(subject: Subject, plan: Plan, changes: list[Change]) -> tuple[Launch
         grids |= change.grid
         for axis, share in change.share.items():
             shares[axis] = f"{shares[axis]} * {share}" if shares.get(axis, "1") != "1" else share
-    exact = {axis for change in changes for axis in change.exact}
     grid, block, constraints = list[str](), list[str](), list[Constraint]()
     for axis in AXES:
         block.append(plan.blocks.get(axis, subject.block(axis)))
@@ -217,7 +175,7 @@ def _launch(subject: Subject, plan: Plan, changes: list[Change]) -> tuple[Launch
             continue
         total, share = subject.threads(axis), f"({block[-1]}) * {shares[axis]}"
         grid.append(f"ceil_div({total}, {share})")
-        if axis in exact:
+        if any(one.name == axis and not one.guarded and not one.strided for one in subject.work.axes):
             constraints.append(Constraint(expression=f"({total}) % ({share}) == 0", because=NO_GUARD))
     for name, launch in (change.instead for change in changes if change.instead is not None):
         grid = [f"({launch.grid[at]}) if {name} > 0 else ({old})" for at, old in enumerate(grid)]

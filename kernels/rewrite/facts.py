@@ -25,19 +25,12 @@ _TEXTURES = re.compile(r"(?:tex|surf)[123]D\w*|(?:read|write)_image\w+")
 _MANY = re.compile(
     r"(?:async_)?work_group_(?!barrier)\w+|wait_group_events|get_(?:global_offset|work_dim|\w+_linear_id)"
 )
+_WORK_ITEMS = re.compile(r"get_\w+_(?:id|size)")
 _ATTRIBUTES = re.compile(
     r"__(?:cluster_dims|block_size|maxnreg)__\s*\((?:[^()]|\([^()]*\))*\)|reqd_work_group_size[^)]*\)"
 )
 _CHANGING = re.compile(r"operator(?:[-+*/%&|^]|<<|>>)?=|operator(?:\+\+|--)")
 ENDS = frozenset({"return", "break", "continue", "goto"})
-
-
-@dataclass(frozen=True, slots=True)
-class Oddity:
-    """Something for which a kernel is left as it is. why: a clause for its author."""
-
-    kind: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +95,11 @@ class Atom:
     op: str = ""
     parts: tuple[Form, ...] = ()
     memory: bool = False
+
+
+def grid_size(axis: str) -> Form:
+    """The threads of a grid along an axis."""
+    return Form.atom(f"gridDim.{axis}") * Form.atom(f"blockDim.{axis}")
 
 
 def _atom(symbol: Symbol) -> str:
@@ -198,6 +196,10 @@ class Facts:
 
     def names_in(self, within: Node) -> set[Symbol]:
         return {one.symbol for one in within.walk() if one.what == "name" and one.symbol is not None}
+
+    def uses(self, symbol: Symbol, within: Node | None = None) -> list[Node]:
+        """The names in a part of the kernel's body, or in all of it, that mean `symbol`."""
+        return [one for one in (within or self.body).walk() if one.what == "name" and one.symbol is symbol]
 
     @cached_property
     def changed_parameter(self) -> str:
@@ -331,7 +333,7 @@ class Facts:
             if len(places) == 1 and places[0] is homes[0].kids[2]:
                 found[symbol] = homes
                 continue
-            uses = [one for one in self.body.walk() if one.what == "name" and one.symbol is symbol]
+            uses = self.uses(symbol)
             begins = all(one.kids[0] in places and one.kids[2] in places for one in homes)
             inside = all(sum(loop.holds(use) for loop in homes) == 1 for use in uses)
             if begins and inside and symbol.type.what == "number" and not symbol.shared and not symbol.static:
@@ -445,8 +447,6 @@ class Facts:
             if above.what in ("index", "deref") and part is above.kids[0] and above.type.what != "array":
                 place = self.place_of(above)
                 return self._touched(above, root, index if place is None else place[1])
-            if above.what == "address" and part.what in ("index", "deref"):
-                found = self.pointer(above)
             if above.what == "call":
                 index = (self.pointer(at) or (root, index))[1]
                 if above.op in READING:
@@ -480,17 +480,9 @@ class Facts:
             if above.what == "call" and any(one is at for one in self._given_away(above)):
                 return f"`{self.text(above)[:60]}` may change an element"
             if above.what == "address":
-                call = above.parent
-                if call is not None and call.what == "call":
-                    if call.op.startswith(("atomic", "atom_")) and call.kids[1] is above:
-                        return Access(call, root, index, True, True, True, call.op)
-                    if call.op in READING:
-                        return Access(call, root, index, True, False, by=call.op)
-                inner = call if call is not None and call.what == "variable" else None
-                made = None if inner is None else inner.symbol
-                if made is not None and made.type.what == "pointer" and self.is_once(made):
-                    return ""
-                return f"`{self.text(above.statement)[:60]}` takes the address of an element"
+                if part is node or (above.parent is not None and above.parent.what == "call"):
+                    return self._used(above, root, index)
+                return f"`{self.text(above.statement)[:60]}` takes the address of a part of an element"
             break
         return Access(node, root, index, True, False)
 
@@ -595,29 +587,24 @@ class Facts:
         other = [one for one in self.body.walk() if self._acts(one)]
         return [*shared, *other]
 
-    def _acts(self, node: Node) -> bool:
+    def _acts(self, node: Node, within: frozenset[int] = frozenset()) -> bool:
+        """Whether a node by itself does such a thing. within: the functions that the kernel has called to come here."""
         if node.what in ("goto", "asm"):
             return True
-        if node.what == "name" and node.symbol in self.escaping:
+        if node.what == "name" and not within and node.symbol in self.escaping:
             return node.symbol.what in ("parameter", "global") or node.symbol.shared
+        if node.what in ("index", "deref") and within:
+            return any(_is_memory(name) for name in node.kids[0].walk())
         if node.what in ("assign", "count"):
             return any(one.symbol is not None and one.symbol.what == "global" for one in self.roots(node.kids[0]))
-        return node.what == "call" and self._call_acts(node, frozenset())
-
-    def _call_acts(self, call: Node, seen: frozenset[int]) -> bool:
-        inside = None if call.symbol is None or call.symbol.definition is None else self.function(call)
-        if inside is None:
-            pointers = any(one.type.what == "pointer" for one in call.kids[1:])
-            return pointers and call.op not in READING and not call.op.startswith("atomic")
-        if inside.start in seen:
+        if node.what != "call":
             return False
-        return any(
-            (one.what in ("assign", "count") and any(_is_global(name) for name in self.roots(one.kids[0])))
-            or (one.what in ("index", "deref") and any(_is_memory(name) for name in one.kids[0].walk()))
-            or (one.what == "call" and self._call_acts(one, seen | {inside.start}))
-            or one.what in ("asm", "goto")
-            for one in inside.walk()
-        )
+        inside = self.function(node)
+        if inside is None:
+            pointers = any(one.type.what == "pointer" for one in node.kids[1:])
+            return pointers and node.op not in READING and not node.op.startswith("atomic")
+        more = within | {inside.start}
+        return inside.start not in within and any(self._acts(one, more) for one in inside.walk())
 
     def function(self, call: Node) -> Node | None:
         """The body of a function of the source."""
@@ -671,7 +658,7 @@ class Facts:
         if sign != "!=" and step == Form.atom("blockDim.x") and first == Form.atom("threadIdx.x"):
             kind, axis = "block", "x"
         for one in AXES:
-            if step == Form.atom(f"gridDim.{one}") * Form.atom(f"blockDim.{one}") and first == Form.atom(f"@{one}"):
+            if step == grid_size(one) and first == Form.atom(f"@{one}"):
                 kind, axis = "grid", one
         return Loop(node, variable, first, bound, step, kind, axis)
 
@@ -708,34 +695,32 @@ class Facts:
         return re.search(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)", self.syntax.head)
 
     @cached_property
-    def oddities(self) -> tuple[Oddity, ...]:
-        """Why the kernel is left as it is; empty for code that passes may change."""
-        found = []
+    def oddities(self) -> dict[str, str]:
+        """Why the kernel is left as it is, a clause for its author by kind; empty for code that passes may change."""
+        found = dict[str, str]()
 
         def odd(kind: str, node: Node, why: str) -> None:
-            found.append(Oddity(kind, f"line {self.syntax.line(node)}: {why}"))
+            found.setdefault(kind, f"line {self.syntax.line(node)}: {why}")
 
         for one in self.syntax.everything():
             if one.what == "asm":
                 odd("assembly", one, "it has inline assembly")
-            elif one.what == "call" and (_TEXTURES.fullmatch(one.op) or _MANY.fullmatch(one.op)):
-                what = "texture" if _TEXTURES.fullmatch(one.op) else "work group"
-                odd(what, one, f"it calls {one.op}, which the rules do not know")
-            elif (
-                one.what == "call" and self.syntax.language == "opencl" and re.fullmatch(r"get_\w+_(?:id|size)", one.op)
-            ):
+            elif one.what == "call" and _TEXTURES.fullmatch(one.op):
+                odd("texture", one, f"it calls {one.op}, which the rules do not know")
+            elif one.what == "call" and _MANY.fullmatch(one.op):
+                odd("work group", one, f"it calls {one.op}, which the rules do not know")
+            elif one.what == "call" and self.syntax.language == "opencl" and _WORK_ITEMS.fullmatch(one.op):
                 odd("axis", one, f"it gives {one.op} an axis that is no number")
             elif one.what in ("variable", "call") and "cooperative_groups" in one.type.spelling:
                 if not re.search(r"thread_block\b|grid_group", one.type.spelling) or one.op == "tiled_partition":
                     odd("cooperative groups", one, "it uses cooperative groups other than the block and the grid")
-            elif (
-                one.what == "call" and one.op == "sync" and "grid_group" in self.text(one) + one.kids[-1].type.spelling
-            ):
-                odd("cooperative groups", one, "all blocks wait for each other")
+            elif one.what == "call" and one.op == "sync":
+                if "grid_group" in self.text(one) + one.kids[-1].type.spelling:
+                    odd("cooperative groups", one, "all blocks wait for each other")
             elif one.what == "name" and one.symbol is not None and one.symbol.shared and one.symbol.what == "global":
                 odd("shared memory", one, f"its shared memory `{one.symbol.name}` is declared outside of it")
         for line, message in self.syntax.problems:
-            found.append(Oddity("syntax", f"line {line}: clang does not understand the kernel ({message})"))
+            found.setdefault("syntax", f"line {line}: clang does not understand the kernel ({message})")
         if self.syntax.by_type:
             odd("preprocessor", self.body, "the preprocessor chooses its code by type")
         if self.syntax.launches:
@@ -745,8 +730,8 @@ class Facts:
         before = self.syntax.code[: self.syntax.body.start].decode(errors="replace")
         attribute = _ATTRIBUTES.search(before[max(before.rfind("}"), before.rfind(";")) + 1 :])
         if attribute is not None:
-            found.append(Oddity("attribute", f"it has {attribute[0]}, which the rules do not know"))
-        return tuple(dict((one.kind, one) for one in reversed(found)).values())[::-1]
+            found["attribute"] = f"it has {attribute[0]}, which the rules do not know"
+        return found
 
 
 def _bare(spelling: str) -> str:
@@ -755,10 +740,6 @@ def _bare(spelling: str) -> str:
 
 def _is(node: Node, symbol: Symbol) -> bool:
     return node.what == "name" and node.symbol is symbol
-
-
-def _is_global(name: Node) -> bool:
-    return name.symbol is not None and name.symbol.what == "global"
 
 
 def _is_memory(name: Node) -> bool:

@@ -89,7 +89,7 @@ class Carried:
 
     def _made_anew(self, symbol: Symbol) -> bool:
         """Whether each round gives the variable a value before it uses it, and nothing uses the last one."""
-        uses = [one for one in self.within.walk() if one.what == "name" and one.symbol is symbol]
+        uses = self.facts.uses(symbol, self.within)
         inside = [one for one in uses if self.body.start <= one.start < self.body.end]
         after = [one for one in uses if one.start >= self.loop.end]
         for above, _ in self.loop.above():
@@ -108,9 +108,6 @@ class Carried:
             return None
         return None if node.symbol in self.facts.names_in(change.kids[1]) or change.statement is not change else change
 
-    def _names(self, node: Node) -> set[Symbol]:
-        return self.facts.names_in(node)
-
     def _is_extreme(self, node: Node) -> bool:
         return node.what == "call" and _EXTREME.fullmatch(node.op) is not None
 
@@ -128,8 +125,8 @@ class Carried:
         if change.op != "=":
             how = _ASSIGNED.get(change.op, "")
             return "+" if how == "*" and self._scales(value) else how
-        test = self._test(change)
-        found_there = test is not None and node.symbol not in self._names(value) and self._names(test) & self.extremes
+        test, names = self._test(change), self.facts.names_in
+        found_there = test is not None and node.symbol not in names(value) and names(test) & self.extremes
         if found_there or self._picks(node, change):
             return "pick"
         if value.what == "literal":
@@ -158,7 +155,7 @@ class Carried:
 
     def _scales(self, value: Node) -> bool:
         """Whether a factor is an exponential of a running extreme, or a number computed from it."""
-        names = self._names(value)
+        names = self.facts.names_in(value)
         return bool(names & self.weights) or (_calls(value, _EXPONENTIAL) and bool(names & self.extremes))
 
     def _picks(self, node: Node, change: Node) -> bool:
@@ -167,13 +164,13 @@ class Carried:
             return False
         value, mine = change.kids[1], key(node)
         if self._is_extreme(value):
-            return node.symbol in self._names(value)
+            return node.symbol in self.facts.names_in(value)
         if value.what == "choice":
             chosen = {key(one) for one in value.kids[1:]}
             return mine in chosen and _compared(value.kids[0]) == chosen
         made = value.symbol.declared if value.what == "name" and value.symbol is not None else None
         if made is not None and made.kids and self.body.holds(made) and self._is_extreme(made.kids[-1]):
-            return node.symbol in self._names(made.kids[-1])
+            return node.symbol in self.facts.names_in(made.kids[-1])
         test = self._test(change)
         return test is not None and _compared(test) == {mine, key(value)}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tunesmith.kernels.reader.syntax import Node, Symbol
-from tunesmith.kernels.rewrite.facts import AXES, Facts
+from tunesmith.kernels.rewrite.facts import AXES, Facts, grid_size
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.rounds import Carried
 
@@ -94,10 +94,11 @@ def _cells(facts: Facts) -> Cells | Fixed:
     for axis, nodes in sorted(found.items()):
         if axis in strided and not all(_only_starts(facts, one) for one in nodes):
             return Fixed(f"its coordinate along {axis} does more than begin a loop over the grid")
-        guarded = axis not in strided and _guarded(facts, axis)
-        bound = _bound(facts, axis) if guarded else None
+        bounds = [] if axis in strided else _bounds(facts, axis)
+        guarded = axis not in strided and all(bounds)
+        common = (one for one in bounds[0] if all(one in those for those in bounds)) if bounds else iter(())
         unique = tuple(sorted(dict.fromkeys(nodes), key=lambda one: one.start))
-        axes.append(Axis(axis, bound, axis in strided, guarded, unique))
+        axes.append(Axis(axis, next(common, None), axis in strided, guarded, unique))
     return Cells(tuple(axes))
 
 
@@ -108,21 +109,16 @@ def _coordinates(facts: Facts, use: Node, seen: frozenset[Symbol], strided: set[
         form = facts.form(at) if at.type.what == "number" else None
         if form is not None and any(form == Form.atom(f"@{axis}") for axis in AXES):
             return [at]
-        if form is not None and any(form == _stride(axis) for axis in strided):
+        if form is not None and any(form == grid_size(axis) for axis in strided):
             return []
         if at.what == "variable" and at.symbol is not None:
             if at.symbol in seen or not facts.is_once(at.symbol):
                 return None
-            uses = [one for one in facts.body.walk() if one.what == "name" and one.symbol is at.symbol]
-            found = [_coordinates(facts, one, seen | {at.symbol}, strided) for one in uses]
+            found = [_coordinates(facts, one, seen | {at.symbol}, strided) for one in facts.uses(at.symbol)]
             return None if None in found else [one for those in found for one in those or ()]
         if at.what not in ("builtin", "name", "binary", "cast", "unary") and at is not use:
             return None
     return None
-
-
-def _stride(axis: str) -> Form:
-    return Form.atom(f"gridDim.{axis}") * Form.atom(f"blockDim.{axis}")
 
 
 def _only_starts(facts: Facts, node: Node) -> bool:
@@ -132,25 +128,16 @@ def _only_starts(facts: Facts, node: Node) -> bool:
             loop = above.parent.parent if above.parent is not None else None
             if loop is not None and (found := facts.loop(loop)) is not None:
                 return found.kind == "grid" and above.parent is loop.kids[0]
-            uses = [one for one in facts.body.walk() if one.what == "name" and one.symbol is above.symbol]
-            return facts.is_once(above.symbol) and all(_only_starts(facts, one) for one in uses)
+            return facts.is_once(above.symbol) and all(_only_starts(facts, one) for one in facts.uses(above.symbol))
         if above.what != "cast":
             return False
     return False
 
 
-def _guarded(facts: Facts, axis: str) -> bool:
-    """Whether the kernel has an effect only where a coordinate is below a bound that is the same for all threads."""
-    return all(any(facts.upper(one, axis) is not None for one in facts.conditions(node)[0]) for node in facts.effects)
-
-
-def _bound(facts: Facts, axis: str) -> Form | None:
-    """The one bound that all effects of the kernel share."""
-    common: list[Form] | None = None
-    for node in facts.effects:
-        bounds = [one for part in facts.conditions(node)[0] if (one := facts.upper(part, axis)) is not None]
-        common = bounds if common is None else [one for one in common if one in bounds]
-    return common[0] if common else None
+def _bounds(facts: Facts, axis: str) -> list[list[Form]]:
+    """The bounds, the same for all threads, below which a coordinate is at each effect of the kernel."""
+    conditions = (facts.conditions(node)[0] for node in facts.effects)
+    return [[one for part in those if (one := facts.upper(part, axis)) is not None] for those in conditions]
 
 
 def statements(facts: Facts, bounds: dict[str, Form]) -> list[Node]:
@@ -215,10 +202,9 @@ def meanings(facts: Facts, node: Node) -> Iterator[Node]:
             at = above
             continue
         if above.what == "variable" and above.symbol is not None and facts.is_once(above.symbol):
-            for body in (facts.body, *facts.syntax.functions):
-                for one in body.walk():
-                    if one.what == "name" and one.symbol is above.symbol:
-                        yield from meanings(facts, one)
+            for one in facts.syntax.everything():
+                if one.what == "name" and one.symbol is above.symbol:
+                    yield from meanings(facts, one)
             return
         break
     yield at

@@ -80,7 +80,7 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
     except SourceError as error:
         return Rewritten(None, (str(error).rstrip("."),))
     if facts.oddities:
-        return Rewritten(None, tuple(one.why for one in facts.oddities))
+        return Rewritten(None, tuple(facts.oddities.values()))
     if plain.parameters:
         return Rewritten(None, ("the baseline has parameters of its own",))
     return compose(plain, _subject(task, backend, facts), RULES, only)
@@ -90,8 +90,8 @@ def left_alone(files: Mapping[str, str], entry: str) -> tuple[str, ...]:
     """Why the rules leave the baseline of a draft as it is, a clause each; what only its task's types explain does not
     count. files: the draft's, by name."""
     found = [(backend, files.get(f"baseline{one.suffix}")) for backend, one in BACKENDS.items()]
-    oddities = [one for backend, code in found if code for one in Facts(Syntax(code, backend, entry)).oddities]
-    return tuple(one.why for one in oddities if one.kind != "syntax")
+    facts = [Facts(Syntax(code, backend, entry)) for backend, code in found if code]
+    return tuple(why for one in facts for kind, why in one.oddities.items() if kind != "syntax")
 
 
 def facts_of(task: Task, backend: BackendName) -> Facts:

@@ -22,8 +22,9 @@ from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.run import RunResult
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.rewrite import template
+from tunesmith.kernels.rewrite.edits import insert
 from tunesmith.kernels.rewrite.passes.launch import BLOCK_SIZE
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Subject, insert
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Subject
 from tunesmith.kernels.spec.template import Parameter, config_key
 
 pytestmark = pytest.mark.usefixtures("simulation")

@@ -9,10 +9,10 @@ A pass is a record (`record.Pass`) in the list `template.RULES`, in the order in
   the passes before (`after`) made of coordinates, builtins, blocks and cache hints, and writes forms in C (`written`).
 - `excludes` names the passes with which it has no meaning together, each with the reason.
 
-Edits replace a range of bytes by text and by spans of the source; a span has the edits of all other passes in it, so
-that none has to know of another. Of edits of one place the first in the list is the outermost. What a node says is
-asked of the facts, never of its text; a node that is `fixed` was written by a macro and cannot be edited. Code of more
-than a line or two is a building block of `kit/rules.cuh`, which `Change.kit` names.
+Edits (`edits.py`) replace a range of bytes by text and by spans of the source; a span has the edits of all other passes
+in it, so that none has to know of another. Of edits of one place the first in the list is the outermost. What a node
+says is asked of the facts, never of its text; a node that is `fixed` was written by a macro and cannot be edited. Code
+of more than a line or two is a building block of `kit/rules.cuh`, which `Change.kit` names.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ of every workload. A number that is compared keeps its type, so it must fit by i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 from tunesmith.kernels.reader.syntax import Node, Symbol
-from tunesmith.kernels.rewrite.facts import Facts
+from tunesmith.kernels.rewrite.edits import Edit, insert, switched, wrap
+from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.forms import Form
-from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Subject, insert, wrap
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
 _SLOW = re.compile(r"(?:__)?(?:exp2?|exp10|log(?:2|10)?|pow|sin|cos|tan|tanh|r?sqrt|erf|sincos|rcp)f?")
@@ -67,36 +67,31 @@ def _fast_math(subject: Subject, _: bool, plan: Plan) -> Change:
     )
 
 
-@dataclass(slots=True)
-class _Variable:
-    """A variable of 64 bits that has one value. fits: the value is one of 32 bits by itself; axis: of the coordinate
-    that it is, or empty; compared: where it is compared."""
-
-    node: Node
-    fits: bool
-    axis: str
-    compared: list[Node] = field(default_factory=list)
-
-
 class _Search:
-    """Indices of 64 bits that are sums, differences and products of numbers of 32 bits alone. variables, casts: what
-    may have 32 bits."""
+    """Indices of 64 bits that are sums, differences and products of numbers of 32 bits alone. variables: declarations
+    that may have 32 bits, each of one value; casts: which may; compared: where the variables are compared."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.variables = {
-            node.symbol: _Variable(node, form in builtins or bool(axis), axis)
+            node.symbol: node
             for node in facts.body.walk()
             if node.what == "variable" and node.symbol is not None and not node.fixed and _is_wide(node)
             if facts.is_once(node.symbol) and node.parent is not None and node.parent.what == "declaration"
             if node.parent.parent is None or node.parent.parent.what != "for"
-            for form in [facts.form(node.kids[-1])]
-            for axis in [next((one for one in "xyz" if form == Form.atom(f"@{one}")), "")]
-            for builtins in [[Form.atom(f"{word}.{one}") for word in ("threadIdx", "blockIdx") for one in "xyz"]]
         }
         self.roots = self._roots()
-        self.casts = list[Node]()
+        self.casts, self.compared = list[Node](), list[Node]()
         self.narrow()
+
+    def axis(self, node: Node) -> str:
+        """The axis of the coordinate that a variable is; empty for another."""
+        return next((one for one in AXES if self.facts.form(node.kids[-1]) == Form.atom(f"@{one}")), "")
+
+    def fits(self, node: Node) -> bool:
+        """Whether a variable's value is one of 32 bits by itself."""
+        known = [Form.atom(f"{word}.{axis}") for word in ("threadIdx", "blockIdx") for axis in AXES]
+        return bool(self.axis(node)) or self.facts.form(node.kids[-1]) in known
 
     def _roots(self) -> list[Node]:
         """The whole indices of pointer parameters, and the offsets added to one to make a pointer. From the beginning
@@ -143,36 +138,29 @@ class _Search:
 
     def narrow(self) -> None:
         while True:
-            good = [(node, one) for node in self.roots if (one := self.index(node)) is not None]
-            inside = [node for node, _ in good] + [one.node for one in self.variables.values()]
-            bad = {
-                symbol
-                for symbol, one in self.variables.items()
-                if self.index(one.node.kids[-1]) is None or not self._used_well(symbol, one, inside)
-            }
-            # A declaration has one type for all of its names.
-            for symbol, variable in self.variables.items():
-                others = variable.node.parent.kids if variable.node.parent is not None else []
-                bad |= {symbol} if any(other.symbol not in self.variables for other in others) else set()
+            good = [node for node in self.roots if self.index(node) is not None]
+            inside = [*good, *self.variables.values()]
+            bad, self.compared = set[Symbol](), []
+            for symbol, node in self.variables.items():
+                outside = [one for one in self.facts.uses(symbol) if not any(part.holds(one) for part in inside)]
+                right = not outside or (self.fits(node) and all(map(_is_compared, outside)))
+                # A declaration has one type for all of its names.
+                names = node.parent.kids if node.parent is not None else []
+                apart = any(one.symbol not in self.variables for one in names)
+                if self.index(node.kids[-1]) is None or not right or apart:
+                    bad.add(symbol)
+                elif node.type.least < 0:
+                    self.compared += outside
             if not bad:
-                values = [self.index(one.node.kids[-1]) for one in self.variables.values()]
-                casts = [cast for one in [*(made for _, made in good), *values] if one is not None for cast in one[1]]
-                self.casts = list(dict.fromkeys(casts))
+                found = [self.index(one) for one in [*good, *(one.kids[-1] for one in self.variables.values())]]
+                self.casts = list(dict.fromkeys(cast for one in found if one is not None for cast in one[1]))
                 return
             self.variables = {symbol: one for symbol, one in self.variables.items() if symbol not in bad}
 
-    def _used_well(self, symbol: Symbol, variable: _Variable, inside: list[Node]) -> bool:
-        """Whether every use is in an index, in a variable that is in one, or in a comparison that it is right in."""
-        variable.compared = []
-        for node in self.facts.body.walk():
-            if node.what != "name" or node.symbol is not symbol or any(one.holds(node) for one in inside):
-                continue
-            above = node.parent
-            compared = above is not None and above.what == "binary" and above.op in _COMPARED and not node.fixed
-            if not compared or not variable.fits:
-                return False
-            variable.compared.append(node)
-        return True
+
+def _is_compared(node: Node) -> bool:
+    above = node.parent
+    return above is not None and above.what == "binary" and above.op in _COMPARED and not node.fixed
 
 
 def _is_wide(node: Node) -> bool:
@@ -200,26 +188,23 @@ def _wide_indices(subject: Subject) -> _Search | Refused:
 
 def _narrow(subject: Subject, found: _Search, plan: Plan) -> Change:
     facts, bits, compared = subject.facts, subject.name("INDEX_BITS"), subject.name("COMPARED")
-    places = [_wide_type(facts, one) for one in [*(one.node for one in found.variables.values()), *found.casts]]
+    places = [_wide_type(facts, one) for one in [*found.variables.values(), *found.casts]]
     spans = sorted({one for one in places if one is not None})
     kinds = {place: facts.syntax.code[place[0] : place[1]].decode() for place in spans}
     macros = {kind: subject.name(f"INDEX_TYPE_{at}") for at, kind in enumerate(dict.fromkeys(kinds.values()))}
     edits = [Edit(*place, (macros[kind],)) for place, kind in kinds.items()]
-    signed = [one for one in found.variables.values() if one.node.type.least < 0]
-    edits += [wrap(node, f"{compared}(", ")") for one in signed for node in one.compared]
-    lines = [f"#if {bits} == 32", *(f"#define {macro} unsigned int" for macro in macros.values())]
-    lines += [f"#define {compared}(...) ((int)(__VA_ARGS__))", "#else"]
-    lines += [f"#define {macro} {kind}" for kind, macro in macros.items()]
-    lines += [f"#define {compared}(...) (__VA_ARGS__)", "#endif"]
+    edits += [wrap(one, f"{compared}(", ")") for one in found.compared]
+    lines = {macro: ("unsigned int", kind) for kind, macro in macros.items()}
+    lines[f"{compared}(...)"] = "((int)(__VA_ARGS__))", "(__VA_ARGS__)"
     because = "An index of 32 bits does not reach further."
     limits = dict.fromkeys(f"({subject.lengths[one.name]}) <= {MAX_ARRAY_LENGTH}" for one in facts.arrays)
-    for axis in sorted({one.axis for one in found.variables.values() if one.axis}):
+    for axis in sorted({found.axis(one) for one in found.variables.values()} - {""}):
         limits[f"{subject.threads(axis)} <= {MAX_COORDINATE}"] = None
     doc = "bits of the numbers that indices are computed with; 64: as in the source"
     return Change(
         parameters=(Parameter(name=bits, values=(64, 32), doc=doc),),
         edits=tuple(edits),
-        header="\n".join(lines),
+        header=switched(f"{bits} == 32", lines),
         constraints=tuple(Constraint(expression=f"{bits} == 64 or {one}", because=because) for one in limits),
     )
 

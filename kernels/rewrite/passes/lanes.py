@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
+from tunesmith.kernels.rewrite.edits import Edit, span, switched, wrap
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Edit, Layer, Pass, Plan, Refused, Subject, span, wrap
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import statements
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
@@ -22,18 +23,11 @@ _WHY = "lanes do not share a row"
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
-    """A loop that lanes can share. sums: how two values of a variable are combined: "+" or a function."""
-
-    loop: Loop
-    sums: dict[Symbol, str]
-
-
-@dataclass(frozen=True, slots=True)
 class _Lanes:
-    """alone: the statements that only the first lane carries out."""
+    """sums: by loop that lanes can share, how two values of a variable are combined: "+" or a function; alone: the
+    statements that only the first lane carries out."""
 
-    loops: list[_Shared]
+    sums: dict[Loop, dict[Symbol, str]]
     alone: list[Node]
 
 
@@ -47,14 +41,15 @@ def _lanes(subject: Subject) -> _Lanes | Refused:
         return Refused(f"{_WHY}: it returns early, or gives its arrays to functions")
     if outer := sorted(one.name for one in facts.changed if one.what == "global"):
         return Refused(f"{_WHY}: it changes {outer[0]}, which all blocks have")
-    found = _Lanes([], [])
+    found = _Lanes({}, [])
     for one in statements(facts, subject.bounds):
         inside = facts.inside(one)
         if one.what == "for":
-            made = _shared(subject, one)
-            if isinstance(made, str):
-                return Refused(f"{_WHY}: {made}")
-            found.loops.append(made)
+            loop = facts.loop(one)
+            sums = "a loop does not count one by one" if loop is None else _sums(subject, loop)
+            if isinstance(sums, str) or loop is None:
+                return Refused(f"{_WHY}: {sums}")
+            found.sums[loop] = sums
         elif any(access.written and access.root in facts.arrays for access in inside):
             if facts.changed_in(one) - set(facts.arrays) or any(x.what in LOOPS | {"declaration"} for x in one.walk()):
                 return Refused(f"{_WHY}: `{facts.text(one)[:60]}` writes in a way that other lanes need")
@@ -69,12 +64,12 @@ def _apart(subject: Subject, found: _Lanes) -> str:
     """Why lanes would need what others write, as a clause; empty where they do not."""
     facts = subject.facts
 
-    def home(access: Access) -> _Shared | None:
-        return next((one for one in found.loops if one.loop.node.holds(access.node)), None)
+    def home(access: Access) -> Loop | None:
+        return next((one for one in found.sums if one.node.holds(access.node)), None)
 
     written = {one.root for one in facts.accesses if one.written and one.root in facts.arrays}
     writing = [one for access in facts.accesses if access.root in written and (one := home(access)) is not None]
-    if len({(one.loop.first, one.loop.bound) for one in writing}) > 1:
+    if len({(one.first, one.bound) for one in writing}) > 1:
         return "its loops write different parts of a row"
     for root in sorted(written, key=lambda one: one.name):
         own = facts.of(root)
@@ -85,21 +80,21 @@ def _apart(subject: Subject, found: _Lanes) -> str:
                 return f"{root.name} is written outside of the loops, and read at other places"
             continue
         places = {
-            one.index.replaced(there.loop.atom, Form.atom("k")) for one, there in zip(own, homes, strict=True) if there
+            one.index.replaced(there.atom, Form.atom("k")) for one, there in zip(own, homes, strict=True) if there
         }
         if None in homes or len(places) != 1:
             return f"{root.name} is written, and used at other places"
-        if any(one.index.times(there.loop.atom) != ONE for one, there in zip(own, homes, strict=True) if there):
+        if any(one.index.times(there.atom) != ONE for one, there in zip(own, homes, strict=True) if there):
             return f"{root.name} is written at places that are no neighbours"
     reads = [(one, there) for one in facts.accesses if one.read and (there := home(one)) is not None]
-    near = any(one.index.times(there.loop.atom) == ONE for one, there in reads if one.root in facts.arrays)
+    near = any(one.index.times(there.atom) == ONE for one, there in reads if one.root in facts.arrays)
     return "" if near else "there is no loop that reads neighbours"
 
 
-def _shared(subject: Subject, node: Node) -> _Shared | str:
-    """The loop as lanes can share it, or why they cannot."""
-    facts, loop = subject.facts, subject.facts.loop(node)
-    if loop is None or loop.kind != "counting" or node.fixed or node.kids[2].fixed or loop.first_node.fixed:
+def _sums(subject: Subject, loop: Loop) -> dict[Symbol, str] | str:
+    """How the parts that lanes have of a loop's sums are combined, or why lanes cannot share it, as a clause."""
+    facts, node = subject.facts, loop.node
+    if loop.kind != "counting" or node.fixed or node.kids[2].fixed or loop.first_node.fixed:
         return "a loop does not count one by one"
     body, inside = loop.body, facts.inside(loop.body)
     if any(one.what in ENDS - {"continue"} for one in body.walk()):
@@ -121,41 +116,35 @@ def _shared(subject: Subject, node: Node) -> _Shared | str:
     own = facts.declared_in(body)
     if any(one.written and one.root not in facts.arrays and one.root not in own for one in inside):
         return "a loop writes an array of its own"
-    return _Shared(loop, sums)
+    return sums
 
 
 def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
     name, lane, mask, at = (subject.name(one) for one in ("LANES", "lane", "mask", "row_at"))
     edits = list[Edit]()
     macros = {one: subject.name(f"LANE_{one}") for one in ("FIRST", "NEXT", "BEGIN", "JOIN", "ALONE")}
-    for one in found.loops:
-        loop, node = one.loop, one.loop.node
+    for loop, sums in found.sums.items():
+        node = loop.node
         edits.append(wrap(loop.first_node, "((", f") {macros['FIRST']})"))
         edits.append(wrap(node.kids[2], f"{macros['NEXT']}({loop.variable.name}, ", ")"))
-        begin = "".join(f"{macros['BEGIN']}({symbol.name}) " for symbol, how in one.sums.items() if how == "+")
+        begin = "".join(f"{macros['BEGIN']}({symbol.name}) " for symbol, how in sums.items() if how == "+")
         ends = [
             f" {macros['JOIN']}({symbol.name}, {'a + b' if how == '+' else f'{how}(a, b)'})"
-            for symbol, how in one.sums.items()
+            for symbol, how in sums.items()
         ]
         last = node.end if loop.body.what == "block" else subject.facts.syntax.code.index(b";", node.end) + 1
         edits.append(Edit(node.start, last, ("{ ", begin, span(node), *(";" * (last > node.end)), *ends, " }")))
     edits += [wrap(one, f"{macros['ALONE']} ", "") for one in found.alone]
-    joined = f"tunesmith::joined<{name}>"
-    header = f"""#if {name} > 0
-#define {macros["FIRST"]} + {lane}
-#define {macros["NEXT"]}(variable, ...) variable += {name}
-#define {macros["BEGIN"]}(sum) if ({lane} > 0) sum = 0;
-#define {macros["JOIN"]}(sum, ...) \\
-sum = {joined}({mask}, sum, [](decltype(sum) a, decltype(sum) b) {{ return __VA_ARGS__; }});
-#define {macros["ALONE"]} if ({lane} == 0)
-#else
-#define {macros["FIRST"]}
-#define {macros["NEXT"]}(variable, ...) __VA_ARGS__
-#define {macros["BEGIN"]}(sum)
-#define {macros["JOIN"]}(sum, ...)
-#define {macros["ALONE"]}
-#endif"""
-    opens = f"""const {subject.index_type} {at} = {plan.at["x"]} / ({name} > 0 ? {name} : 1);
+    join = "[](decltype(sum) a, decltype(sum) b) { return __VA_ARGS__; }"
+    joined = f"tunesmith::joined<{name}>({mask}, sum, {join})"
+    header = {
+        macros["FIRST"]: (f"+ {lane}", ""),
+        f"{macros['NEXT']}(variable, ...)": (f"variable += {name}", "__VA_ARGS__"),
+        f"{macros['BEGIN']}(sum)": (f"if ({lane} > 0) sum = 0;", ""),
+        f"{macros['JOIN']}(sum, ...)": (f"sum = {joined};", ""),
+        macros["ALONE"]: (f"if ({lane} == 0)", ""),
+    }
+    opens = f"""const {subject.index_type} {at} = {plan.at("x")} / ({name} > 0 ? {name} : 1);
 #if {name} > 0
 const int {lane} = threadIdx.x % {name};
 const unsigned int {mask} = (0xffffffffu >> (32 - {name})) << (threadIdx.x % 32 / {name} * {name});
@@ -172,7 +161,7 @@ const unsigned int {mask} = (0xffffffffu >> (32 - {name})) << (threadIdx.x % 32 
         ),
         edits=tuple(edits),
         layers=(Layer(f"{name} > 0", opens, "", "x", at),),
-        header=header,
+        header=switched(f"{name} > 0", header),
         kit=("lanes",),
         constraints=(Constraint(expression=f"{name} == 0 or {block} % {name} == 0", because=because),),
         instead=(name, launch),

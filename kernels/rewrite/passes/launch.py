@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tunesmith.kernels.rewrite.passes.record import Change, Edit, Layer, Pass, Plan, Refused, Subject, insert, replace
+from tunesmith.kernels.rewrite.edits import Edit, insert, replace, switched
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
@@ -39,8 +40,7 @@ def _block_size(subject: Subject, sizes: Mapping[str, tuple[int, ...]], plan: Pl
     for axis in names:
         macro, width = subject.name(f"BLOCK_DIM_{axis.upper()}"), subject.builtin(f"blockDim.{axis}")
         number = "unsigned int" if subject.backend == "cuda" else "size_t"
-        header += [f"#if {first} > 0", f"#define {macro} (({number})({names[axis]}))", "#else"]
-        header += [f"#define {macro} {width}", "#endif"]
+        header.append(switched(f"{first} > 0", {macro: (f"(({number})({names[axis]}))", width)}))
         found = [one for one in subject.facts.builtins() if one.op == f"blockDim.{axis}" and not one.fixed]
         edits += [replace(one, macro) for one in found]
         writes[f"blockDim.{axis}"] = macro
@@ -58,14 +58,9 @@ def _block_size(subject: Subject, sizes: Mapping[str, tuple[int, ...]], plan: Pl
         block={axis: f"({names[axis]} if {first} > 0 else ({subject.block(axis)}))" for axis in names},
         # Blocks of another size need another number of them, also where a thread keeps its one element.
         share=dict.fromkeys(names, "1") if cells else {},
-        exact=_exact(subject),
         threads=tuple(names.values()),
         writes=writes,
     )
-
-
-def _exact(subject: Subject) -> tuple[str, ...]:
-    return tuple(axis.name for axis in subject.work.axes if not axis.guarded and not axis.strided)
 
 
 def _movable(subject: Subject) -> bool | Refused:
@@ -79,7 +74,7 @@ def _work_per_thread(subject: Subject, _: bool, plan: Plan) -> Change:
     neighbours themselves, so that shared data stays in the thread (blocked). A kernel that steps through its data by
     the size of the grid gets a smaller grid."""
     parameters, layers, constraints = list[Parameter](), list[Layer](), list[Constraint]()
-    several, share, off = len(subject.work.axes) > 1, dict[str, str](), list[str]()
+    several, share = len(subject.work.axes) > 1, dict[str, str]()
     for axis in subject.work.axes:
         end = f"_{axis.name.upper()}" if several else ""
         name, together = subject.name(f"ITEMS{end}"), subject.name(f"BLOCKED{end}")
@@ -87,7 +82,6 @@ def _work_per_thread(subject: Subject, _: bool, plan: Plan) -> Change:
         doc = f"elements that a thread computes along {axis.name}"
         parameters.append(Parameter(name=name, values=values, doc=doc, launch_only=axis.strided))
         share[axis.name] = name
-        off.append(f"{name} == 1")
         if axis.strided:
             continue
         doc = f"whether the elements of a thread along {axis.name} are neighbours; else they are a block apart"
@@ -104,10 +98,9 @@ const {subject.index_type} {at} = {together} ? ({index} * {width} + {thread}) * 
     return Change(
         parameters=tuple(parameters),
         layers=tuple(layers),
-        off=" and ".join(off),
+        off=" and ".join(f"{name} == 1" for name in share.values()),
         constraints=tuple(constraints),
         share=share,
-        exact=_exact(subject),
     )
 
 

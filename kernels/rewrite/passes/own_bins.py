@@ -49,8 +49,7 @@ def _is_added_to(facts: Facts, root: Symbol, by_name: bool) -> bool:
     own = facts.of(root)
     if not all(one.by in _ADDING and one.node.statement is one.node and not one.node.fixed for one in own):
         return False
-    names = [one for one in facts.body.walk() if one.what == "name" and one.symbol is root]
-    return not by_name or all(any(one.node.holds(name) for one in own) for name in names)
+    return not by_name or all(any(one.node.holds(name) for one in own) for name in facts.uses(root))
 
 
 def _own_bins(subject: Subject, found: list[Symbol], plan: Plan) -> Change:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunesmith.kernels.reader.syntax import WORK_ITEM, Node, Symbol
+from tunesmith.kernels.rewrite.edits import Edit
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
@@ -19,39 +20,6 @@ _WORK_ITEM = {word: function for function, word in WORK_ITEM.items()}
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|__(?:global|local|constant|private))\b")
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/"}
 """Of numbers that are not negative, as sizes are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Text in the place of the source's bytes from start to end. Of the parts, a span is that part of the source, with
-    the edits of all other passes in it, and with edits of its own."""
-
-    start: int
-    end: int
-    parts: tuple[str | Span, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    start: int
-    end: int
-    swaps: tuple[Edit, ...] = ()
-
-
-def span(node: Node, *swaps: Edit) -> Span:
-    return Span(node.start, node.end, swaps)
-
-
-def replace(node: Node, *parts: str | Span) -> Edit:
-    return Edit(node.start, node.end, parts)
-
-
-def wrap(node: Node, before: str, after: str) -> Edit:
-    return Edit(node.start, node.end, (before, span(node), after))
-
-
-def insert(at: int, text: str) -> Edit:
-    return Edit(at, at, (text,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +38,13 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a pass contributes. off: when it does nothing, as an expression, where that is not its first parameter's
-    first value; header: lines before the source; kit: names of building blocks; block, grid: extents of the launch, by
-    axis; share: elements of a thread along an axis; exact: axes whose threads must be as many as they were; threads:
-    factors of a block's threads in C, the first 0 where the block is the task's; instead: a parameter that, where it
-    is not 0, has a launch of its own; static_shared, shared: bytes that it adds; loads, stores: by array, the
-    parameter that says how it is read and written; writes: what a builtin, such as blockIdx.x, is from now on; extends:
-    further values of a parameter of another pass, where that applies."""
+    """What a pass contributes. off: when it does nothing, as an expression, where more than its first parameter must
+    have its first value; header: lines before the source; kit: names of building blocks; block, grid: extents of the
+    launch, by axis; share: elements of a thread along an axis; threads: factors of a block's threads in C, the first 0
+    where the block is the task's; instead: a parameter that, where it is not 0, has a launch of its own; static_shared,
+    shared: bytes that it adds; fast_math: the parameter that asks for it; loads, stores: by array, the parameter that
+    says how it is read and written; writes: what a builtin, such as blockIdx.x, is from now on; extends: further values
+    of a parameter of another pass, where that applies."""
 
     parameters: tuple[Parameter, ...] = ()
     edits: tuple[Edit, ...] = ()
@@ -88,7 +56,6 @@ class Change:
     block: Mapping[str, str] = field(default_factory=dict)
     grid: Mapping[str, str] = field(default_factory=dict)
     share: Mapping[str, str] = field(default_factory=dict)
-    exact: tuple[str, ...] = ()
     threads: tuple[str, ...] = ()
     instead: tuple[str, LaunchGeometry] | None = None
     static_shared: str = ""
@@ -155,13 +122,11 @@ class Subject:
 
     def block(self, axis: str) -> str:
         """The block's extent along an axis, as the task says it."""
-        position = AXES.index(axis)
-        return self.launch.block[position] if position < len(self.launch.block) else "1"
+        return (*self.launch.block, "1", "1")[AXES.index(axis)]
 
     def grid(self, axis: str) -> str:
         """The grid's extent along an axis, as the task says it."""
-        position = AXES.index(axis)
-        return self.launch.grid[position] if position < len(self.launch.grid) else "1"
+        return (*self.launch.grid, "1", "1")[AXES.index(axis)]
 
     def threads(self, axis: str) -> str:
         """The threads along an axis, as the task says them."""
@@ -238,21 +203,18 @@ class Subject:
 
 
 class Plan:
-    """What the passes before have made of the launch and of the names that code is written with. at: the coordinate of
-    an element along an axis, in C; blocks: extents of blocks, by axis; threads, loads, stores: as in `Change`."""
+    """What the passes before have made of the launch and of the names that code is written with. builtins: what they
+    are from now on; blocks: extents of blocks, by axis; threads, loads, stores: as in `Change`."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.changes: dict[str, Change] = {}
-        self.at: dict[str, str] = {}
+        self._at: dict[str, str] = {}
         self.builtins: dict[str, str] = {}
         self.blocks: dict[str, str] = {}
         self.threads: tuple[str, ...] = ()
         self.loads: dict[str, str] = {}
         self.stores: dict[str, str] = {}
-        for axis in AXES:
-            index, width, thread = (self.builtin(f"{word}.{axis}") for word in ("blockIdx", "blockDim", "threadIdx"))
-            self.at[axis] = f"({index} * {width} + {thread})"
 
     def add(self, name: str, change: Change) -> None:
         self.changes[name] = change
@@ -261,13 +223,12 @@ class Plan:
         self.loads |= change.loads
         self.stores |= change.stores
         self.builtins |= change.writes
-        if "blockDim" in " ".join(change.writes):
-            for axis in AXES:
-                words = (self.builtin(f"{word}.{axis}") for word in ("blockIdx", "blockDim", "threadIdx"))
-                self.at[axis] = "({} * {} + {})".format(*words)
-        for layer in change.layers:
-            if layer.axis:
-                self.at[layer.axis] = layer.at
+        self._at |= {layer.axis: layer.at for layer in change.layers}
+
+    def at(self, axis: str) -> str:
+        """The coordinate of an element along an axis, in C."""
+        index, width, thread = (self.builtin(f"{word}.{axis}") for word in ("blockIdx", "blockDim", "threadIdx"))
+        return self._at.get(axis, f"({index} * {width} + {thread})")
 
     def block(self, axis: str) -> str:
         """The block's extent, as an expression."""
@@ -299,7 +260,7 @@ class Plan:
             if atom in known:
                 return known[atom]
             if atom.startswith("@"):
-                return self.at[atom[1]]
+                return self.at(atom[1])
             if "." in atom and atom.split(".")[0] in _WORK_ITEM:
                 return self.builtin(atom)
             found = facts.atoms.get(atom)
@@ -320,9 +281,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A pass. needs: what it found in the subject, or why it does not apply; change: what it makes of
-    that, where the passes before allow it; excludes: the
-    passes with which it has no meaning together, each with the reason; after: those whose changes it has to know."""
+    """A pass. needs: what it found in the subject, or why it does not apply; change: what it makes of that, where the
+    passes before allow it; excludes: the passes with which it has no meaning together, each with the reason; after:
+    those whose changes it has to know."""
 
     name: str
     needs: Callable[[Subject], Any]

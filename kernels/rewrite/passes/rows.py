@@ -8,22 +8,14 @@ vectors, then over what fills no vector, as the loop did before.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from tunesmith.kernels.reader.syntax import Node, Symbol
-from tunesmith.kernels.rewrite.facts import ENDS, Access, Loop
-from tunesmith.kernels.rewrite.forms import ONE, Form
-from tunesmith.kernels.rewrite.passes.record import (
-    Change,
-    Edit,
-    Pass,
-    PlacedArray,
-    Plan,
-    Refused,
-    Subject,
-    replace,
-    span,
-)
-from tunesmith.kernels.rewrite.passes.vectors import assignment, value_of
+from tunesmith.kernels.rewrite.edits import Edit, replace, span
+from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
+from tunesmith.kernels.rewrite.forms import Form
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, PlacedArray, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.vectors import assignment, placed, value_of
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import reads_thread
 from tunesmith.kernels.spec.template import Constraint, Parameter
@@ -45,11 +37,12 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """groups: of loops with one bound; kept: the array that is kept, and the loops that use it; vectors: whether
-    neighbours may go together."""
+    """groups: of loops with one bound; kept: the array that is kept; keeping: the loops that use it, none where no
+    array is; vectors: whether neighbours may go together."""
 
     groups: list[list[_Row]]
-    kept: tuple[Symbol, list[_Row]] | None
+    kept: Symbol | None
+    keeping: list[_Row]
     vectors: bool
 
 
@@ -66,17 +59,21 @@ def _rows(subject: Subject) -> _Rows | Refused:
     usable = [group for bound, group in groups.items() if plain.written(bound, group[0].loop.node) is not None]
     for group in usable:
         for row in group:
-            for root in facts.arrays:
-                if (array := _array(subject, row.loop, root, group[0].loop.node)) is not None:
-                    row.arrays[root] = array
-    kept = _read_again(subject, [row for group in usable for row in group])
+            loop, inside = row.loop, facts.inside(row.loop.body)
+            for own in ([one for one in inside if one.root is root] for root in facts.arrays):
+                if len({one.index for one in own}) != 1:
+                    continue
+                array = placed(subject, own, loop.atom, partial(_always, facts, loop), group[0].loop.node)
+                if array is not None:
+                    row.arrays[array.root] = array
+    kept, keeping = _read_again(subject, [row for group in usable for row in group])
     why = _shared_out(subject, rows)
-    if why and kept is None:
+    if why and not keeping:
         return Refused(f"rows are read one by one: {why}")
     vectors = not why and any(row.arrays for group in usable for row in group)
-    if not vectors and kept is None:
+    if not vectors and not keeping:
         return Refused("rows are read one by one: no loop reads or writes an array at its own place for certain")
-    return _Rows(usable, kept, vectors)
+    return _Rows(usable, kept, keeping, vectors)
 
 
 def _goes_on(subject: Subject, loop: Loop) -> bool:
@@ -100,20 +97,8 @@ def _in_inner(node: Node, loop: Node) -> bool:
     return False
 
 
-def _array(subject: Subject, loop: Loop, root: Symbol, first: Node) -> PlacedArray | None:
-    facts = subject.facts
-    own = [one for one in facts.of(root) if loop.body.holds(one.node)]
-    if not own or root in facts.escaping or not subject.dtype(root) or len({one.index for one in own}) != 1:
-        return None
-    index = own[0].index
-    if any(one.atomic or one.node.what != "index" or one.node.fixed for one in own) or index.times(loop.atom) != ONE:
-        return None
-    decisive = [one for one in own if one.written] or own
-    if not any(not any(facts.conditions(one.node, loop.node)) for one in decisive):
-        return None
-    rest = index.without(loop.atom)
-    known = Plan(subject).written(rest, first) is not None
-    return PlacedArray(root, rest, own) if known else None
+def _always(facts: Facts, loop: Loop, node: Node) -> bool:
+    return not any(facts.conditions(node, loop.node))
 
 
 def _shared_out(subject: Subject, rows: list[_Row]) -> str:
@@ -140,10 +125,10 @@ def _shared_out(subject: Subject, rows: list[_Row]) -> str:
     return ""
 
 
-def _read_again(subject: Subject, rows: list[_Row]) -> tuple[Symbol, list[_Row]] | None:
+def _read_again(subject: Subject, rows: list[_Row]) -> tuple[Symbol | None, list[_Row]]:
     """The array that most loops use at the same place, and these loops: what is never written, or what each thread
     alone reads and writes."""
-    best: tuple[Symbol, list[_Row]] | None = None
+    best: tuple[Symbol | None, list[_Row]] = None, []
     for root in subject.facts.arrays:
         own, places = subject.facts.of(root), dict[tuple[Form, Form], list[_Row]]()
         for row in rows:
@@ -155,27 +140,27 @@ def _read_again(subject: Subject, rows: list[_Row]) -> tuple[Symbol, list[_Row]]
             alone = len(places) == 1 and all(any(row.touches(one) for row in found) for one in own)
             if any(one.written for one in own) and not alone:
                 continue
-            if best is None or len(found) > len(best[1]):
+            if len(found) > len(best[1]):
                 best = root, found
     return best
 
 
 def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
-    kept = found.kept
+    kept, keeping = found.kept, found.keeping
     wide, keep = subject.name("ROW_VEC"), subject.name("KEEP")
     count = wide if found.vectors else "1"
-    on = " || ".join([f"{wide} > 1"] * found.vectors + [f"{keep} > 0"] * (kept is not None))
+    on = " || ".join([f"{wide} > 1"] * found.vectors + [f"{keep} > 0"] * bool(keeping))
     edits, sizes = list[Edit](), set[str]()
     for number, group in enumerate(found.groups):
-        concerned = [one for one in group if found.vectors or (kept is not None and one in kept[1])]
+        concerned = [one for one in group if found.vectors or one in keeping]
         units = f"{subject.name('units')}_{number}"
         for at, row in enumerate(concerned):
             lines = [f"\n#if {on}"]
             if at == 0:
                 lines += _begin(subject, plan, concerned, units, count)
-            if kept is not None and row is kept[1][0]:
+            if kept is not None and row is keeping[0]:
                 size = f"{subject.name('kept')}[{keep} > 0 ? {keep} : 1]"
-                lines.append(f"tunesmith::Elements<{kept[0].element}, {count}> {size};")
+                lines.append(f"tunesmith::Elements<{kept.element}, {count}> {size};")
             edits.append(_rewritten(subject, plan, row, found, lines, units, count))
             sizes |= {subject.dtype(root) for root in row.arrays}
     parameters, constraints = list[Parameter](), list[Constraint]()
@@ -188,15 +173,12 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
             for one in sorted(sizes)
         ]
     if kept is not None:
-        doc = f"turns on a row whose elements of {kept[0].name} a thread keeps in registers; 0: none"
+        doc = f"turns on a row whose elements of {kept.name} a thread keeps in registers; 0: none"
         parameters.append(Parameter(name=keep, values=(0, 1, 2, 4, 8, 16), doc=doc))
         if found.vectors:
             because = "A thread has no registers for more elements."
             constraints.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
-    off = " and ".join([f"{wide} == 1"] * found.vectors + [f"{keep} == 0"] * (kept is not None))
-    return Change(
-        parameters=tuple(parameters), edits=tuple(edits), kit=("rows",), constraints=tuple(constraints), off=off
-    )
+    return Change(parameters=tuple(parameters), edits=tuple(edits), kit=("rows",), constraints=tuple(constraints))
 
 
 def _begin(subject: Subject, plan: Plan, rows: list[_Row], units: str, count: str) -> list[str]:
@@ -211,9 +193,8 @@ def _begin(subject: Subject, plan: Plan, rows: list[_Row], units: str, count: st
 
 def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: list[str], units: str, count: str) -> Edit:
     """A loop as its body, for one element, and the walk over the row."""
-    loop, kept = row.loop, found.kept
+    loop, holds = row.loop, row in found.keeping
     kind, body = loop.variable.written, subject.name("element_body")
-    holds = kept is not None and row in kept[1]
     swaps, arrays = list[Edit](), list[str]()
     for root, array in row.arrays.items():
         local = subject.name(f"{root.name}_here")
@@ -223,8 +204,8 @@ def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: lis
                 swaps.append(Edit(node.start, node.end, (f"{local} = ", value_of(subject, node))))
             else:
                 swaps.append(replace(access.node, local))
-        mine = holds and kept is not None and kept[0] is root
-        which = 0 if not mine or kept is None else 1 if kept[1][0] is row else 2
+        mine = holds and root is found.kept
+        which = 0 if not mine else 1 if row is found.keeping[0] else 2
         flags = f"{str(array.read).lower()}, {str(array.written).lower()}, {which}"
         hints = f"{plan.hint(root)}, {plan.hint(root, stored=True)}"
         pointer = f"const_cast<{root.element}*>({root.name}) + {plan.written(array.rest, loop.node)}"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tunesmith.kernels.rewrite.edits import Edit, insert, replace, wrap
 from tunesmith.kernels.rewrite.facts import Loop
 from tunesmith.kernels.rewrite.forms import ONE
-from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Subject, insert, replace, wrap
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import Fixed, Rows, reads_thread
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
@@ -79,7 +80,7 @@ def _one_place(subject: Subject, loops: list[Loop]) -> str:
 def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
     parameters, header, constraints = list[Parameter](), list[str](), list[Constraint]()
     edits, grid, block, writes, extends = list[Edit](), dict[str, str](), dict[str, str](), dict[str, str](), {}
-    rows, blocks, first, off = subject.name("TEAM_ROWS"), subject.name("TEAM_BLOCKS"), plan.threads[:1], list[str]()
+    rows, blocks, first = subject.name("TEAM_ROWS"), subject.name("TEAM_BLOCKS"), plan.threads[:1]
     own = f"{first[0]} > 0" if first else "True"
     if found.axis:
         row, at = subject.name("TEAM_ROW"), f"blockIdx.{found.axis}"
@@ -87,7 +88,6 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
         count = subject.grid(found.axis)
         known = subject.in_kernel(count)
         parameters.append(Parameter(name=rows, values=(1, 2, 4, 8, 16, 32), doc="rows of a block"))
-        off.append(f"{rows} == 1")
         header.append(f"#define {row} ({index} * {rows} + ({rows} > 1 ? {line} : 0))")
         edits += [replace(one, row) for one in subject.facts.builtins() if one.op == at]
         if known is not None:
@@ -108,7 +108,6 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
     if not found.alone:
         turn, turns = subject.builtin("threadIdx.x"), plan.builtin("blockDim.x")
         parameters.append(Parameter(name=blocks, values=(1, 2, 4, 8), doc="blocks that share a row"))
-        off.append(f"{blocks} == 1")
         names = subject.name("TEAM_FIRST"), subject.name("TEAM_STEP")
         part = f"({blocks} > 1 ? {subject.builtin('blockIdx.z')} : 0) * {turns}"
         header.append(f"#define {names[0]}(...) ((__VA_ARGS__) + {part})")
@@ -122,7 +121,6 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
     return Change(
         parameters=tuple(parameters),
         edits=tuple(edits),
-        off=" and ".join(off),
         header="\n".join(header),
         constraints=tuple(constraints),
         grid=grid,

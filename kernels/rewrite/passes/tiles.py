@@ -12,19 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tunesmith.kernels.reader.syntax import Node, Symbol
+from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, Form
-from tunesmith.kernels.rewrite.passes.record import (
-    Change,
-    Edit,
-    Pass,
-    Plan,
-    Refused,
-    Span,
-    Subject,
-    replace,
-    span,
-)
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.passes.vectors import assignment, value_of
 from tunesmith.kernels.rewrite.sharing import statements
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
@@ -34,23 +25,20 @@ ROWS = 8
 ALONE = "A tile has a launch of its own."
 
 
-@dataclass(frozen=True, slots=True)
-class _Turned:
-    """What `assign` writes at `store` is computed from what is read at `load`."""
-
-    load: Access
-    store: Access
-    assign: Node
-
-
-def _turned(subject: Subject) -> _Turned | Refused:
-    facts = subject.facts
-    if subject.axes != ["x", "y"] or subject.unmovable:
-        return Refused("it is no transpose: threads do not have two coordinates")
+def _untiled(subject: Subject) -> str:
+    """Why blocks cannot have tiles of the results, as a clause; empty where they can."""
+    if subject.axes != ["x", "y"]:
+        return "threads do not have two coordinates"
     if set(subject.bounds) != {"x", "y"}:
-        return Refused("it is no transpose: there is no guard for each coordinate")
-    if facts.launch_bounds:
-        return Refused("the transpose stays: the kernel has launch bounds of its own")
+        return "there is no guard for each coordinate"
+    return subject.unmovable or ("the kernel has launch bounds of its own" if subject.facts.launch_bounds else "")
+
+
+def _turned(subject: Subject) -> tuple[Access, Access, Node] | Refused:
+    """The element that is read, the one that is written, and the assignment that does."""
+    facts = subject.facts
+    if why := _untiled(subject):
+        return Refused(f"it is no transpose: {why}")
     shared = [one for one in facts.accesses if one.root in facts.arrays]
     loads, stores = [one for one in shared if one.read], [one for one in shared if one.written]
     if len(loads) != 1 or len(stores) != 1 or loads[0].root is stores[0].root or facts.escaping or len(shared) != 2:
@@ -70,17 +58,18 @@ def _turned(subject: Subject) -> _Turned | Refused:
         return Refused("it is no transpose: what it writes depends on more than what it reads")
     if not subject.dtype(load.root):
         return Refused(f"the transpose stays: the size of `{load.root.element}` is not known")
-    return _Turned(load, store, assign)
+    return load, store, assign
 
 
-def _tile(subject: Subject, found: _Turned, plan: Plan) -> Change | Refused:
+def _tile(subject: Subject, found: tuple[Access, Access, Node], plan: Plan) -> Change | Refused:
+    load, store, assign = found
     name, tile, x, y, value = (subject.name(one) for one in ("TILE", "tile", "tile_x", "tile_y", "element_of_tile"))
     given = {"@x": x, "@y": y}
-    places = [plan.written(form, None, given) for form in (found.load.index, found.store.index)]
+    places = [plan.written(form, None, given) for form in (load.index, store.index)]
     bounds = [plan.written(subject.bounds[axis]) for axis in "xy"]
     if None in places or None in bounds:
         return Refused("the transpose stays: its indices are not known ahead of its guard")
-    source, target = found.load.root, found.store.root
+    source, target = load.root, store.root
     hints = plan.hint(source), plan.hint(target, stored=True)
     before = f"""
 #if {name} > 0
@@ -89,8 +78,8 @@ tunesmith::transpose<{name}, {ROWS}>({tile}, {bounds[0]}, {bounds[1]},
     [&](long long {x}, long long {y}) {{ return tunesmith::load<{hints[0]}>(&{source.name}[{places[0]}]); }},
     [&](long long {x}, long long {y}, const {source.element}& {value}) {{
         tunesmith::store<{hints[1]}>(&{target.name}[{places[1]}], """
-    inner = value_of(subject, found.assign)
-    copied = Span(inner.start, inner.end, (replace(found.load.node, value),))
+    inner = value_of(subject, assign)
+    copied = Span(inner.start, inner.end, (replace(load.node, value),))
     body = Span(subject.facts.body.start + 1, subject.facts.body.end - 1)
     edit = Edit(body.start, body.end, (before, copied, ");\n    });\n#else\n", body, "\n#endif\n"))
     launch = LaunchGeometry(
@@ -136,14 +125,8 @@ class _Sum:
 def _sum(subject: Subject) -> _Sum | Refused:
     """The loop whose results can be computed together, or why there is none."""
     facts = subject.facts
-    if subject.axes != ["x", "y"]:
-        return Refused(f"{_WHY}: threads do not have two coordinates")
-    if set(subject.bounds) != {"x", "y"}:
-        return Refused(f"{_WHY}: there is no guard for each coordinate")
-    if subject.unmovable:
-        return Refused(f"{_WHY}: {subject.unmovable}")
-    if facts.launch_bounds:
-        return Refused("results stay apart: the kernel has launch bounds of its own")
+    if why := _untiled(subject):
+        return Refused(f"{_WHY}: {why}")
     inside = statements(subject.facts, subject.bounds)
     at = [number for number, one in enumerate(inside) if one.what == "for"]
     if len(at) != 1:
@@ -207,12 +190,11 @@ def _acting(subject: Subject) -> list[Node]:
 def _operands(subject: Subject, loop: Loop) -> dict[str, list[Access]] | Refused:
     """What the loop reads, by the axis that it depends on beside the loop's variable."""
     facts, found = subject.facts, dict[str, list[Access]]()
+    other = "does not depend on the row or on the column alone"
     for one in facts.inside(loop.body):
         shown = facts.text(one.node)
         if one.root not in facts.arrays or facts.is_written(one.root) or not subject.dtype(one.root) or one.node.fixed:
-            return Refused(
-                f"{_WHY}: what the loop reads as `{shown}` does not depend on the row or on the column alone"
-            )
+            return Refused(f"{_WHY}: what the loop reads as `{shown}` {other}")
         if any(facts.conditions(one.node, loop.node)):
             return Refused(f"{_WHY}: the loop does not read `{shown}` in every round")
         axes = [axis for axis in "xy" if f"@{axis}" in one.index.atoms]
@@ -220,13 +202,11 @@ def _operands(subject: Subject, loop: Loop) -> dict[str, list[Access]] | Refused
         inner = one.index.times(loop.atom).without("@x", "@y") if axes else Form()
         alone = len(axes) == 1 and loop.atom in one.index.atoms and facts.reach(rest) <= 1 and facts.reach(inner) <= 1
         if not alone or Plan(subject).written(one.index, None, {loop.atom: "k"}) is None:
-            return Refused(
-                f"{_WHY}: what the loop reads as `{shown}` does not depend on the row or on the column alone"
-            )
+            return Refused(f"{_WHY}: what the loop reads as `{shown}` {other}")
         found.setdefault(axes[0], []).append(one)
     same = all(len({(one.root, one.index) for one in those}) == 1 for those in found.values())
     if facts.escaping.keys() & facts.names_in(loop.body) or not same or set(found) != {"x", "y"}:
-        return Refused(f"{_WHY}: what the loop reads does not depend on the row or on the column alone")
+        return Refused(f"{_WHY}: what the loop reads {other}")
     return found
 
 

@@ -8,47 +8,27 @@ Function" and "Load Functions Using Cache Hints").
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from tunesmith.kernels.reader.syntax import Node, Symbol
+from tunesmith.kernels.reader.syntax import Node
+from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span, switched, wrap
 from tunesmith.kernels.rewrite.facts import Access
 from tunesmith.kernels.rewrite.forms import ONE
-from tunesmith.kernels.rewrite.passes.record import (
-    Change,
-    Edit,
-    Layer,
-    Pass,
-    PlacedArray,
-    Plan,
-    Refused,
-    Span,
-    Subject,
-    replace,
-    span,
-    wrap,
-)
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, PlacedArray, Plan, Refused, Subject
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
 
-@dataclass(frozen=True, slots=True)
-class _Marked:
-    loads: list[Access]
-    stores: list[Access]
-
-
-def _marked(subject: Subject) -> _Marked | Refused:
-    facts, found = subject.facts, _Marked([], [])
+def _marked(subject: Subject) -> list[Access] | Refused:
+    facts, found = subject.facts, list[Access]()
     for root in facts.arrays:
         own = facts.of(root)
         if not own or root in facts.escaping or not subject.dtype(root):
             continue
         if not any(one.written for one in own):
-            found.loads.extend(one for one in own if one.node.what in ("index", "deref") and not one.node.fixed)
+            found.extend(one for one in own if one.node.what in ("index", "deref") and not one.node.fixed)
         elif not any(one.read for one in own) and all(assignment(one) is not None for one in own):
-            found.stores.extend(own)
-    if found.loads or found.stores:
-        return found
-    return Refused("no array is only read, or only written, in a way that can be marked for the caches")
+            found.extend(own)
+    return found or Refused("no array is only read, or only written, in a way that can be marked for the caches")
 
 
 def assignment(access: Access) -> Node | None:
@@ -64,32 +44,33 @@ def value_of(subject: Subject, node: Node) -> Span:
     return Span(subject.facts.syntax.code.index(b"=", target.end) + 1, node.end)
 
 
-def _hint(subject: Subject, found: _Marked, plan: Plan) -> Change:
+def _hint(subject: Subject, found: list[Access], plan: Plan) -> Change:
+    read, written = [one for one in found if one.read], [one for one in found if one.written]
     load, store = subject.name("LOAD"), subject.name("STORE")
     loads, stores = subject.name("LOADS"), subject.name("STORES")
     edits, parameters, header = list[Edit](), list[Parameter](), list[str]()
-    if found.loads:
+    if read:
         doc = "how arrays that are only read are loaded; 1: through the read-only cache; 2: as data needed once"
         parameters.append(Parameter(name=loads, values=(0, 1, 2), doc=doc))
-        edits += [wrap(one.node, f"{load}(&", ")") for one in found.loads]
-        header += [f"#if {loads} > 0", f"#define {load}(...) tunesmith::load<{loads}>(__VA_ARGS__)"]
-        header += ["#else", f"#define {load}(...) (*(__VA_ARGS__))", "#endif"]
-    if found.stores:
+        edits += [wrap(one.node, f"{load}(&", ")") for one in read]
+        both = f"tunesmith::load<{loads}>(__VA_ARGS__)", "(*(__VA_ARGS__))"
+        header.append(switched(f"{loads} > 0", {f"{load}(...)": both}))
+    if written:
         doc = "how arrays that are only written are stored; 1: as data that nobody needs again soon"
         parameters.append(Parameter(name=stores, values=(0, 1), doc=doc))
-        for one in found.stores:
+        for one in written:
             node = assignment(one)
             assert node is not None
             edits.append(replace(node, f"{store}(&", span(one.node), ",", value_of(subject, node), ")"))
-        header += [f"#if {stores} > 0", f"#define {store}(to, ...) tunesmith::store<{stores}>(to, __VA_ARGS__)"]
-        header += ["#else", f"#define {store}(to, ...) (*(to) = __VA_ARGS__)", "#endif"]
+        both = f"tunesmith::store<{stores}>(to, __VA_ARGS__)", "(*(to) = __VA_ARGS__)"
+        header.append(switched(f"{stores} > 0", {f"{store}(to, ...)": both}))
     return Change(
         parameters=tuple(parameters),
         edits=tuple(edits),
         header="\n".join(header),
         kit=("hints",),
-        loads={one.root.name: loads for one in found.loads},
-        stores={one.root.name: stores for one in found.stores},
+        loads={one.root.name: loads for one in read},
+        stores={one.root.name: stores for one in written},
     )
 
 
@@ -103,27 +84,29 @@ def _arrays(subject: Subject) -> list[PlacedArray] | Refused:
         return Refused("elements are read one by one: there is no guard for the coordinate of a thread")
     found, why = list[PlacedArray](), "no array is read or written at the coordinate of a thread for certain"
     for root in subject.facts.arrays:
-        made = _array(subject, root)
+        own = subject.facts.of(root)
+        made = placed(subject, own, "@x", lambda node: subject.facts.certain(node, subject.bounds))
         if made is not None and (subject.backend == "cuda" or "__global" in root.written):
             found.append(made)
     return found or Refused(f"elements are read one by one: {why}")
 
 
-def _array(subject: Subject, root: Symbol) -> PlacedArray | None:
-    facts, plain = subject.facts, Plan(subject)
-    own = facts.of(root)
-    at = [one for one in own if one.index.times("@x") == ONE and one.node.what == "index" and not one.node.fixed]
-    if not own or root in facts.escaping or not subject.dtype(root) or any(one.atomic for one in own):
+def placed(
+    subject: Subject, own: list[Access], atom: str, is_certain: Callable[[Node], bool], ahead: Node | None = None
+) -> PlacedArray | None:
+    """The array of which all of `own` are accesses, where some for certain touch the element behind the place `atom`,
+    and its first element is known ahead of a statement (None: at the beginning of the kernel's body)."""
+    at = [one for one in own if one.index.times(atom) == ONE and one.node.what == "index" and not one.node.fixed]
+    if not at or at[0].root in subject.facts.escaping or not subject.dtype(at[0].root):
         return None
-    for rest in dict.fromkeys(one.index.without("@x") for one in at):
-        mine = [one for one in at if one.index.without("@x") == rest]
-        written = [one for one in mine if one.written]
+    for rest in dict.fromkeys(one.index.without(atom) for one in at):
+        mine = [one for one in at if one.index.without(atom) == rest]
         # Of an array that is written, an element in a register must be all that the thread touches.
-        if any(one.written for one in own) and len(mine) != len(own):
-            continue
-        known = plain.written(rest) is not None
-        if known and any(facts.certain(one.node, subject.bounds) for one in written or mine):
-            return PlacedArray(root, rest, mine)
+        alone = len(mine) == len(own) or not any(one.written for one in own)
+        decisive = [one for one in mine if one.written] or mine
+        known = Plan(subject).written(rest, ahead) is not None and not any(one.atomic for one in own)
+        if alone and known and any(is_certain(one.node) for one in decisive):
+            return PlacedArray(mine[0].root, rest, mine)
     return None
 
 
@@ -136,7 +119,7 @@ def _vectors(subject: Subject, arrays: list[PlacedArray], plan: Plan) -> Change 
     bounds = {axis: plan.written(bound) for axis, bound in subject.bounds.items()}
     if None in bounds.values():
         return Refused("elements are read one by one: the guard's bound is not known ahead of it")
-    inside = [f"{plan.at[axis]} < {bound}" for axis, bound in bounds.items() if axis != "x"]
+    inside = [f"{plan.at(axis)} < {bound}" for axis, bound in bounds.items() if axis != "x"]
     cuda = subject.backend == "cuda"
     begins = {one.root: f"{one.root.name} + {plan.written(one.rest)}" for one in arrays}
     declared, read, written = list[str](), list[str](), list[str]()
@@ -155,7 +138,7 @@ def _vectors(subject: Subject, arrays: list[PlacedArray], plan: Plan) -> Change 
     pointers = ", ".join(begins.values())
     aligned = [f"TUNESMITH_ALIGNED({name}, {one})" for one in begins.values()]
     opens = [
-        f"const {index} {first} = {plan.at['x']} * {name};",
+        f"const {index} {first} = {plan.at('x')} * {name};",
         f"#if {name} > 1",
         f"const {subject.wide} {limit} = {' && '.join(inside) or 'true'} ? {bounds['x']} : 0;",
         f"const bool {whole} = {first} + {name} <= {limit} && "
@@ -173,13 +156,10 @@ def _vectors(subject: Subject, arrays: list[PlacedArray], plan: Plan) -> Change 
                 edits.append(replace(node, f"{assign}({one.root.name}, (", value, "), ", span(node), ")"))
             else:
                 edits.append(wrap(access.node, f"{element}({one.root.name}, ", ")"))
-    header = f"""#if {name} > 1
-#define {element}(array, ...) {of}_##array.at[{item}]
-#define {assign}(array, value, ...) {of}_##array.at[{item}] = value
-#else
-#define {element}(array, ...) (__VA_ARGS__)
-#define {assign}(array, value, ...) __VA_ARGS__
-#endif"""
+    macros = {
+        f"{element}(array, ...)": (f"{of}_##array.at[{item}]", "(__VA_ARGS__)"),
+        f"{assign}(array, value, ...)": (f"{of}_##array.at[{item}] = value", "__VA_ARGS__"),
+    }
     sizes = dict.fromkeys(f"{name} * sizeof({subject.dtype(one.root)}) <= 16" for one in arrays)
     because = "No access has more than 16 bytes."
     doc = "neighbouring elements that a thread reads and writes together"
@@ -187,7 +167,7 @@ def _vectors(subject: Subject, arrays: list[PlacedArray], plan: Plan) -> Change 
         parameters=(Parameter(name=name, values=(1, 2, 4, 8, 16), doc=doc),),
         edits=tuple(edits),
         layers=(Layer(f"{name} > 1", "\n".join(opens), "\n".join(closes), "x", at, loops=True),),
-        header=header,
+        header=switched(f"{name} > 1", macros),
         kit=("vectors",),
         constraints=tuple(Constraint(expression=f"{name} == 1 or {one}", because=because) for one in sorted(sizes)),
         share={"x": name},

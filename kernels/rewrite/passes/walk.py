@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tunesmith.kernels.reader.syntax import Symbol
+from tunesmith.kernels.rewrite.edits import Edit, replace, span, switched
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import ONE, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Edit, Layer, Pass, Plan, Refused, Subject, replace, span
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import Cells
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
@@ -57,13 +58,8 @@ class _Window:
         return (rows - 1) * columns if rows * columns <= REGISTERS else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Walk:
-    """axis: along which threads go on; blocks: its steps are the grid's blocks, and not threads."""
-
-    axis: str
-    blocks: bool
-    windows: list[_Window]
+_Walk = tuple[str, list[_Window]]
+"""The axis along which threads go on, and what they keep. Steps are blocks where threads have no coordinate there."""
 
 
 def _walk(subject: Subject) -> _Walk | Refused:
@@ -86,8 +82,8 @@ def _walk(subject: Subject) -> _Walk | Refused:
                 why = f"the kernel does not know how long {window.root.name} is"
             elif registers <= REGISTERS and not any(window.places[0] in other.places for other in kept):
                 kept.append(window)
-        best += [_Walk(axis, blocks, kept)] if kept else []
-    return max(best, key=lambda one: sum(each.saved for each in one.windows), default=None) or Refused(f"{_WHY}: {why}")
+        best += [(axis, kept)] if kept else []
+    return max(best, key=lambda one: sum(each.saved for each in one[1]), default=None) or Refused(f"{_WHY}: {why}")
 
 
 def _windows(subject: Subject, root: Symbol, step: str) -> list[_Window]:
@@ -133,11 +129,12 @@ def _place(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[_
 
 
 def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
-    name, axis, facts, lines = subject.name("WALK"), found.axis, subject.facts, list[str]()
+    name, (axis, windows), facts, lines = subject.name("WALK"), found, subject.facts, list[str]()
+    blocks = axis not in subject.axes
     step, walked, macro = subject.name("walk"), subject.name(f"walk_{axis}"), subject.name(f"WALK_{axis.upper()}")
-    here = plan.builtin(f"blockIdx.{axis}") if found.blocks else plan.at[axis]
-    edits, begins, on, off = list[Edit](), list[str](), list[str](), list[str]()
-    for number, window in enumerate(found.windows):
+    here = plan.builtin(f"blockIdx.{axis}") if blocks else plan.at(axis)
+    edits, begins, macros = list[Edit](), list[str](), dict[str, tuple[str, str]]()
+    for number, window in enumerate(windows):
         (top, left), (rows, columns), root = window.least, window.size, window.root
         own, at, apart = subject.name(f"window_{number}"), subject.name(f"WINDOW_{number}"), plan.written(window.apart)
         length = subject.in_kernel(subject.lengths[root.name])
@@ -145,16 +142,14 @@ def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
         begins.append(f"{root.element} {own}[{columns}][{rows}];")
         lines.append(f"TUNESMITH_SLIDE({own}, {columns}, {rows}, {step} == 0, {root.name}, {length},")
         lines.append(f"    {begin} + ({apart}) * ({subject.wide}){walked}, {apart});")
-        on.append(f"#define {at}(row, column, ...) {own}[column][row]")
-        off.append(f"#define {at}(row, column, ...) (__VA_ARGS__)")
+        macros[f"{at}(row, column, ...)"] = f"{own}[column][row]", "(__VA_ARGS__)"
         for one in window.places:
             row, column = (f"{one.at[k] - window.least[k]} + {one.rounds[k]}" for k in (0, 1))
             node = one.access.node
             edits.append(Edit(node.start, node.end, (f"{at}({row}, {column}, ", span(node), ")")))
     stops, constraints, count = "", list[Constraint](), subject.grid(axis)
-    if found.blocks:
-        on.append(f"#define {macro} {walked}")
-        off.append(f"#define {macro} {here}")
+    if blocks:
+        macros[macro] = walked, here
         edits += [replace(one, macro) for one in facts.builtins() if one.op == f"blockIdx.{axis}"]
         if (known := subject.in_kernel(count)) is not None:
             stops = f"if ({walked} >= {known}) break;\n"
@@ -172,13 +167,12 @@ def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
     return Change(
         parameters=(Parameter(name=name, values=(1, 2, 4, 8, 16), doc=doc),),
         edits=tuple(edits),
-        layers=(Layer(f"{name} > 1", "\n".join(begins), "}", "" if found.blocks else axis, walked, loops=True),),
-        header="\n".join([f"#if {name} > 1", *on, "#else", *off, "#endif"]),
+        layers=(Layer(f"{name} > 1", "\n".join(begins), "}", "" if blocks else axis, walked, loops=True),),
+        header=switched(f"{name} > 1", macros),
         kit=("slide",),
         constraints=tuple(constraints),
-        grid={axis: f"ceil_div({count}, {name})"} if found.blocks else {},
-        share={} if found.blocks else {axis: name},
-        exact=tuple(one.name for one in subject.work.axes if one.name == axis and not one.guarded),
+        grid={axis: f"ceil_div({count}, {name})"} if blocks else {},
+        share={} if blocks else {axis: name},
     )
 
 

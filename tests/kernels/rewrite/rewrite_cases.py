@@ -127,6 +127,15 @@ def kernel(body: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeo
     return task_of("k", code, arrays, launch, {"n": "int32"})
 
 
+def opencl_kernel(code: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry) -> Task:
+    """A task of the OpenCL kernel `k` of `code`, over arrays and a size n."""
+    task = task_of("k", code, arrays, launch, {"n": "int32"})
+    sources = task.backends["cuda"]
+    plain = sources.baseline.template.model_copy(update={"backend": "opencl"})
+    sources = sources.model_copy(update={"baseline": sources.baseline.model_copy(update={"template": plain})})
+    return task.model_copy(update={"backends": {"opencl": sources}})
+
+
 def template_of(task: Task) -> Template:
     found = rewrite(task).template
     assert found is not None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rewrite_cases import LINE, ROWS, TURNS, kernel, require_equal, require_refused, template_of
+from rewrite_cases import LINE, ROWS, TURNS, kernel, opencl_kernel, require_equal, require_refused, template_of
 
 from tunesmith.kernels.rewrite.template import rewrite
-from tunesmith.kernels.spec.task import BackendSources, Baseline, geometry
-from tunesmith.kernels.spec.template import Config, LaunchGeometry, Template
+from tunesmith.kernels.spec.task import geometry
+from tunesmith.kernels.spec.template import Config, LaunchGeometry
 
 ONE = LaunchGeometry(grid=("1",), block=("64",))
 XY = {"x": ("in", "float32", "3 * n"), "y": ("inout", "float32", "3 * n")}
@@ -105,10 +105,7 @@ def test_blocks_of_another_size_cover_all_work_items_of_a_kernel_that_keeps_its_
     source = """__kernel void k(__global const float* x, __global float* y, int n) {
         const int i = get_global_id(0); for (int k = 0; k < 2; ++k) { if (i >= n) return; y[i] = x[i]; } }"""
     launch = LaunchGeometry(grid=("ceil_div(n, 256)",), block=("256",))
-    plain = Template(name="baseline", backend="opencl", source=source, entry="k", launch=launch)
-    task = kernel("y[0] = x[0];", XY, LINE).model_copy(
-        update={"backends": {"opencl": BackendSources(baseline=Baseline(template=plain))}}
-    )
+    task = opencl_kernel(source, XY, launch)
     template = rewrite(task, "opencl").template
     assert template is not None and "ITEMS" not in template.default_config
     for block in (64, 512):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rewrite_cases import H200, LINE, task_of
+from rewrite_cases import H200, LINE, opencl_kernel
 
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import rewrite
@@ -25,12 +25,7 @@ __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void other(__global flo
 
 
 def opencl_task(source: str) -> Task:
-    arrays = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
-    task = task_of("k", source, arrays, LINE, {"n": "int32"})
-    sources = task.backends["cuda"]
-    plain = sources.baseline.template.model_copy(update={"backend": "opencl"})
-    sources = sources.model_copy(update={"baseline": sources.baseline.model_copy(update={"template": plain})})
-    return task.model_copy(update={"backends": {"opencl": sources}})
+    return opencl_kernel(source, {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}, LINE)
 
 
 def run(template: Template, config: Config, workloads: Sequence[Workload]) -> list[list[float]]:

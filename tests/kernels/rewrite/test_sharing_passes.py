@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulation import contents
-from rewrite_cases import LINE, kernel, require_equal, require_refused, task_of, template_of
+from rewrite_cases import LINE, kernel, opencl_kernel, require_equal, require_refused, template_of
 
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import rewrite
@@ -17,15 +17,6 @@ from tunesmith.kernels.spec.template import Config, LaunchGeometry
 SERIES = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
 PLANE = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
 SQUARE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
-
-
-def opencl(code: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry) -> Task:
-    """A task of the kernel `k`, with a size n."""
-    task = task_of("k", code, arrays, launch, {"n": "int32"})
-    sources = task.backends["cuda"]
-    plain = sources.baseline.template.model_copy(update={"backend": "opencl"})
-    sources = sources.model_copy(update={"baseline": sources.baseline.model_copy(update={"template": plain})})
-    return task.model_copy(update={"backends": {"opencl": sources}})
 
 
 def require_equal_on_device(task: Task, configs: list[Config], n: int) -> None:
@@ -94,6 +85,7 @@ BLOCKS = LaunchGeometry(grid=("ceil_div(n, 128)",), block=("128",))
 OWN = """__shared__ float cache[128]; const unsigned int me = threadIdx.x, at = blockIdx.x * blockDim.x + me;
     cache[me] = at < n ? x[at] : 0.0f; __syncthreads();"""
 FIRST = "if (me == 0) y[blockIdx.x] = cache[0];"
+HALVES = "for (int k = 64; k > 0; k >>= 1) { if (me < k) cache[me] += cache[me + k]; __syncthreads(); }"
 LAST_WARP = """template <class V> __device__ void last_warp(V* of, int lane) {
     of[lane] += of[lane + 32]; __syncwarp(); if (lane < 16) of[lane] += of[lane + 16]; __syncwarp();
     for (int by = 8; by; by /= 2) { if (lane < by) of[lane] = of[lane + by] + of[lane]; __syncwarp(); } }"""
@@ -101,38 +93,23 @@ LAST_WARP = """template <class V> __device__ void last_warp(V* of, int lane) {
 
 class TestShuffles:
     @pytest.mark.parametrize(
-        ("steps", "more"),
+        "steps",
         [
             # Strides that grow; unrolled; a last warp in a function; a while loop with another spelling of a maximum.
-            (
-                "for (int gap = 1; gap < 128; gap *= 2) { int to = 2 * gap * me; "
-                "if (to < 128) cache[to] += cache[to + gap]; __syncthreads(); }",
-                "",
-            ),
-            (
-                "for (unsigned int w = 1; w < blockDim.x; w <<= 1) { "
-                "if (me % (2 * w) == 0) cache[me] += cache[me + w]; __syncthreads(); }",
-                "",
-            ),
-            (
-                "if (me < 64) cache[me] += cache[me + 64]; __syncthreads(); if (me < 32) last_warp(cache, me);",
-                LAST_WARP,
-            ),
-            (
-                "int half = 128; while (half > 1) { half /= 2; "
-                "if (me < half) { const float a = cache[me], b = cache[me + half]; cache[me] = a > b ? a : b; } "
-                "__syncthreads(); }",
-                "",
-            ),
-            (
-                "for (int k = 64; k != 0; k >>= 1) { __syncthreads(); "
-                "if (k > me) *(cache + me) = fmaxf(cache[k + me], cache[me]); }",
-                "",
-            ),
+            "for (int gap = 1; gap < 128; gap *= 2) { int to = 2 * gap * me; "
+            "if (to < 128) cache[to] += cache[to + gap]; __syncthreads(); }",
+            "for (unsigned int w = 1; w < blockDim.x; w <<= 1) { "
+            "if (me % (2 * w) == 0) cache[me] += cache[me + w]; __syncthreads(); }",
+            "if (me < 64) cache[me] += cache[me + 64]; __syncthreads(); if (me < 32) last_warp(cache, me);",
+            "int half = 128; while (half > 1) { half /= 2; "
+            "if (me < half) { const float a = cache[me], b = cache[me + half]; cache[me] = a > b ? a : b; } "
+            "__syncthreads(); }",
+            "for (int k = 64; k != 0; k >>= 1) { __syncthreads(); "
+            "if (k > me) *(cache + me) = fmaxf(cache[k + me], cache[me]); }",
         ],
     )
-    def test_trees_of_any_shape_become_exchanges(self, steps: str, more: str, tmp_path: Path) -> None:
-        task = kernel(f"{OWN} {steps} {FIRST}", SUMS, BLOCKS, more)
+    def test_trees_of_any_shape_become_exchanges(self, steps: str, tmp_path: Path) -> None:
+        task = kernel(f"{OWN} {steps} {FIRST}", SUMS, BLOCKS, LAST_WARP)
         require_equal(task, [{"SHUFFLES": True}], tmp_path, n=1000)
 
     def test_barriers_of_cooperative_groups_and_a_last_warp_without_any(self) -> None:
@@ -149,41 +126,21 @@ class TestShuffles:
     @pytest.mark.parametrize(
         ("steps", "why"),
         [
-            # A part of a value; a number that wraps; a step too few; a value twice; another operation between;
-            # an element that is used later; a scan.
-            (
-                "for (int k = 64; k; k /= 2) { if (me < k) cache[me] += (int)cache[me + k]; __syncthreads(); }",
-                "no statements",
-            ),
-            (
-                "for (int k = 64; k; k /= 2) { if (me - k < 0) cache[me] += cache[me + k]; __syncthreads(); }",
-                "no statements",
-            ),
-            (
-                "for (int k = 64; k > 1; k >>= 1) { if (me < k) cache[me] += cache[me + k]; __syncthreads(); }",
-                "no statements",
-            ),
-            (
-                "for (int k = 64; k > 0; k >>= 1) { if (me <= k) cache[me] += cache[me + k]; __syncthreads(); }",
-                "no statements",
-            ),
-            (
-                "for (int k = 64; k > 0; k >>= 1) { if (me < k) cache[me] -= cache[me + k]; __syncthreads(); }",
-                "no statements",
-            ),
-            (
-                "for (int k = 64; k > 0; k >>= 1) { if (me < k) cache[me] += cache[me + k]; __syncthreads(); } "
-                "if (me == 1) y[me] = cache[1];",
-                "needs more than its first element",
-            ),
+            # A part of a value; a number that wraps; a step too few; a value twice; another operation between; a scan.
+            (HALVES.replace("cache[me + k]", "(int)cache[me + k]"), "no statements"),
+            (HALVES.replace("me < k", "me - k < 0"), "no statements"),
+            (HALVES.replace("k > 0", "k > 1"), "no statements"),
+            (HALVES.replace("me < k", "me <= k"), "no statements"),
+            (HALVES.replace("+=", "-="), "no statements"),
             (
                 "float v; for (int k = 1; k < 128; k *= 2) { v = me >= k ? cache[me - k] : 0; __syncthreads(); "
                 "cache[me] += v; __syncthreads(); }",
                 "no statements",
             ),
+            # An element that is used later; elements that some threads keep from before.
+            (f"{HALVES} if (me == 1) y[me] = cache[1];", "needs more than its first element"),
             (
-                "for (int r = 0; r < 2; ++r) { if (me > r) cache[me] = x[r]; __syncthreads(); "
-                "for (int k = 64; k > 0; k >>= 1) { if (me < k) cache[me] += cache[me + k]; __syncthreads(); } }",
+                f"for (int r = 0; r < 2; ++r) {{ if (me > r) cache[me] = x[r]; __syncthreads(); {HALVES} }}",
                 "keeps what some threads have from before",
             ),
         ],
@@ -225,21 +182,7 @@ class TestOwnBins:
             if (e < n) {{ atomic_inc(&y[x[e]]); atomic_add(y + 3, 2); }} }}"""
         arrays = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100")}
         configs: list[Config] = [{"OWN_BINS": True}, {"OWN_BINS": True, "ITEMS": 16, "BLOCK": 128}]
-        require_equal_on_device(opencl(code, arrays, LINE), configs, 1000)
-
-    @pytest.mark.parametrize(
-        ("body", "why"),
-        [
-            ("if (i < n) y[x[i]] += 1;", "no array that threads do nothing to but add"),
-            ("if (i < n) { atomicAdd(&y[x[i]], 1); if (y[0] > 3) z[i] = 1; }", "no array"),
-            ("if (i < n && atomicAdd(&y[x[i]], 1) > 3) z[i] = 1;", "no array"),
-            ("if (i < n) tally(y, x[i]);", "no array"),
-        ],
-    )
-    def test_what_is_read_or_given_away_stays(self, body: str, why: str) -> None:
-        more = "__device__ void tally(int* of, int at) { atomicAdd(of + at, 1); }"
-        whole = f"const int i = blockIdx.x * blockDim.x + threadIdx.x; {body}"
-        require_refused(kernel(whole, COUNTS, LINE, more), {"OWN_BINS"}, why)
+        require_equal_on_device(opencl_kernel(code, arrays, LINE), configs, 1000)
 
 
 class TestLanes:
@@ -278,11 +221,6 @@ STEPS = LaunchGeometry(grid=("1", "n"), block=("64",))
 
 
 class TestWalk:
-    def test_what_lies_beyond_a_guard_is_kept_as_far_as_the_array_goes(self, tmp_path: Path) -> None:
-        body = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) if (i > 3) y[i] = x[i] + x[i - 1] - x[i + 5];"
-        task = kernel(body, {**SERIES, "x": ("in", "float32", "n + 5")}, LINE)
-        require_equal(task, [{"WALK": 4}, {"WALK": 2, "BLOCK": 128}], tmp_path)
-
     @pytest.mark.parametrize("at", ["pos - 4 + w", "pos - w", "w + (pos - 2)"])
     def test_a_window_that_slides_along_a_series(self, at: str, tmp_path: Path) -> None:
         body = f"""const int lane = threadIdx.x, pos = blockDim.x * blockIdx.x + lane;
@@ -293,10 +231,21 @@ class TestWalk:
             y[pos] = acc;"""
         require_equal(kernel(body, SERIES, LINE), [{"WALK": 8}, {"WALK": 2, "BLOCK": 128, "LOADS": 1}], tmp_path)
 
-    def test_a_plane_whose_rows_go_along_y(self, tmp_path: Path) -> None:
-        body = """const int p = blockIdx.y * blockDim.y + threadIdx.y, q = blockIdx.x * blockDim.x + threadIdx.x;
-            if (p < n - 1 && q > 0 && q < n) y[q * n + p] = x[q * n + p + 1] - x[q * n + p] + x[(q - 1) * n + p];"""
-        configs: list[Config] = [{"WALK": 4}, {"WALK": 2, "BLOCK_X": 8, "BLOCK_Y": 16}]
+    @pytest.mark.parametrize(
+        "body",
+        [
+            # Rows that go along y; a stencil whose threads go down.
+            """const int p = blockIdx.y * blockDim.y + threadIdx.y, q = blockIdx.x * blockDim.x + threadIdx.x;
+            if (p < n - 1 && q > 0 && q < n) y[q * n + p] = x[q * n + p + 1] - x[q * n + p] + x[(q - 1) * n + p];""",
+            """int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;
+            if (c < 1 || r < 1 || c >= n - 1 || r >= n - 1) return;
+            float s = 0;
+            for (int a = -1; a <= 1; ++a) for (int b = -1; b <= 1; ++b) s += x[(r + a) * n + c + b] * (a + 2 * b + 5);
+            y[r * n + c] = s;""",
+        ],
+    )
+    def test_a_window_that_slides_over_a_plane(self, body: str, tmp_path: Path) -> None:
+        configs: list[Config] = [{"WALK": 2}, {"WALK": 8, "BLOCK_X": 32, "BLOCK_Y": 4}]
         require_equal(kernel(body, PLANE, SQUARE), configs, tmp_path, n=37)
 
     @pytest.mark.parametrize(
@@ -330,22 +279,13 @@ class TestWalk:
         configs: list[Config] = [{"WALK": 2}, {"WALK": 8}, {"WALK": 4, "BLOCK": 128}]
         require_equal(kernel(body, SIGNAL, STEPS), configs, tmp_path, n=37)
 
-    def test_rows_of_a_stencil_that_threads_go_down(self, tmp_path: Path) -> None:
-        body = """int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;
-            if (c < 1 || r < 1 || c >= n - 1 || r >= n - 1) return;
-            float s = 0;
-            for (int a = -1; a <= 1; ++a) for (int b = -1; b <= 1; ++b) s += x[(r + a) * n + c + b] * (a + 2 * b + 5);
-            y[r * n + c] = s;"""
-        configs: list[Config] = [{"WALK": 2}, {"WALK": 8, "BLOCK_X": 32, "BLOCK_Y": 4}]
-        require_equal(kernel(body, PLANE, SQUARE), configs, tmp_path, n=37)
-
     def test_opencl_goes_on_from_row_to_row(self) -> None:
         code = """__kernel void k(__global const float* x, __global float* y, int n) {
             const int u = get_global_id(0), v = get_global_id(1);
             if (u < n && v > 0 && v < n - 1)
                 y[v * n + u] = x[(v - 1) * n + u] - 2 * x[v * n + u] + x[(v + 1) * n + u]; }"""
         configs: list[Config] = [{"WALK": 2}, {"WALK": 4, "BLOCK_X": 8, "BLOCK_Y": 8}]
-        require_equal_on_device(opencl(code, PLANE, SQUARE), configs, 37)
+        require_equal_on_device(opencl_kernel(code, PLANE, SQUARE), configs, 37)
 
     @pytest.mark.parametrize(
         ("window", "why"),
