@@ -40,6 +40,7 @@ from tunesmith.graph.state import Plan
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Measured, describe
+from tunesmith.kernels.rewrite.template import NAME, missing_rule
 from tunesmith.kernels.spec.taskfile import explain
 from tunesmith.kernels.spec.template import Config, config_key
 
@@ -145,7 +146,12 @@ def summarise(context: Context, done: str) -> Summary:
             if node.round
         ),
         explanations=tuple(log.events(Explained)),
-        notes=(*unsteady(verdict), *(note.sentence for note in log.events(Noted)), *context.task.caveats),
+        notes=(
+            *unsteady(verdict),
+            *far_from_floor(context, verdict),
+            *(note.sentence for note in log.events(Noted)),
+            *context.task.caveats,
+        ),
         dispatching=dispatching(context, verdict),
         roofline=context.roofline(),
         versions=versions(),
@@ -177,6 +183,26 @@ def summary_schema() -> str:
     """The JSON schema of summary.json, as docs/summary.schema.json has it."""
     schema = Summary.model_json_schema(mode="serialization")
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=2) + "\n"
+
+
+FAR_FROM_FLOOR = 0.6
+"""Share of its floor below which a kernel has something left to gain."""
+
+
+def far_from_floor(context: Context, verdict: Verdict) -> list[str]:
+    """How far the general configuration of a template by rules is from the floor where there is the most to gain, and
+    why the rule that could bring it nearer does not apply."""
+    task, backend = context.task, context.device.backend
+    rows = [row for row in verdict.tuned if row.share_of_floor is not None and row.general is not None]
+    row = max(rows, key=lambda one: one.floor_seconds or 0.0, default=None)
+    by_rules = any(template.name == NAME for template in context.sources.templates)
+    if row is None or row.share_of_floor is None or row.share_of_floor >= FAR_FROM_FLOOR or not by_rules:
+        return []
+    workload = task.workload(row.workload)
+    bound = context.roofline().bound(task.bytes_of(workload), task.flops_of(workload), task.arithmetic or "float32")
+    why = missing_rule(task, backend, computes=bound == "compute")
+    reason = f" A rule that could bring it nearer does not apply: {why}." if why else ""
+    return [f"On {row.workload} the general configuration takes {1 / row.share_of_floor:.1f} times its floor.{reason}"]
 
 
 def unsteady(verdict: Verdict) -> list[str]:

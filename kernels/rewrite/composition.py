@@ -7,8 +7,8 @@ other in it; where two have no meaning together, a constraint says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -27,25 +27,27 @@ NO_GUARD = "The kernel has no guard against more threads than it came with."
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """What the rules made of a kernel. template: None where the kernel is left alone; skipped: why rules do not apply,
-    a sentence each, or why none does; rules: the names of the rules that apply, in their order."""
+    a clause each, or why none does; rules: the names of the rules that apply, in their order; refused: the reason of
+    each rule that does not."""
 
     template: Template | None
     skipped: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def compose(
     plain: Template, subject: Subject, passes: Sequence[Pass], only: Collection[str] | None = None
 ) -> Rewritten:
     """The changes of the passes (all, or the named ones) that apply to the kernel of `plain`, in one template."""
-    skipped, found = list[str](), dict[str, tuple[Pass, object]]()
+    refused, found = dict[str, str](), dict[str, tuple[Pass, object]]()
     for one in passes:
         if subject.backend not in one.languages:
             continue
         withdrawn = only is not None and one.name not in only
         match = Refused(f"the rule {one.name} was withdrawn") if withdrawn else one.needs(subject)
         if isinstance(match, Refused):
-            skipped.append(match.why)
+            refused[one.name] = match.why
         else:
             found[one.name] = one, match
     plan = Plan(subject)
@@ -53,12 +55,13 @@ def compose(
         one, match = found[name]
         made = one.change(subject, match, plan)
         if isinstance(made, Refused):
-            skipped.append(made.why)
+            refused[name] = made.why
             del found[name]
         else:
             plan.add(name, made)
+    skipped = tuple(refused.values())
     if not found:
-        return Rewritten(None, tuple(skipped))
+        return Rewritten(None, skipped, refused=refused)
     changes = {name: plan.changes[name] for name in found}
     all_changes, code = list(changes.values()), subject.facts.syntax.code
     constraints = [one for change in all_changes for one in change.constraints]
@@ -88,7 +91,7 @@ def compose(
         device_globals=plain.device_globals,
         description=" ".join([DESCRIPTION, *said, *(f"Not applied: {why}." for why in skipped)]),
     )
-    return Rewritten(template, tuple(skipped), tuple(changes))
+    return Rewritten(template, skipped, tuple(changes), refused)
 
 
 def _ordered(passes: list[Pass]) -> list[str]:

@@ -35,7 +35,7 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, Template, config_key
 
-__all__ = ["NAME", "Rewritten", "left_alone", "rewrite", "starts", "with_rules"]
+__all__ = ["NAME", "Rewritten", "left_alone", "missing_rule", "rewrite", "starts", "with_rules"]
 _PREFIX = "TUNED_"
 
 
@@ -84,6 +84,17 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
     if plain.parameters:
         return Rewritten(None, ("the baseline has parameters of its own",))
     return compose(plain, _subject(task, backend, facts), RULES, only)
+
+
+_NEARER = {True: ("output_tiles", "work_per_thread"), False: ("vectors", "row_lanes", "row_teams", "work_per_thread")}
+"""The rules that bring a kernel nearer to its floor, by whether arithmetic bounds it, the largest gains first."""
+
+
+def missing_rule(task: Task, backend: BackendName, *, computes: bool) -> str:
+    """Why the rule that could bring the kernel nearest to its floor does not apply, as a clause; empty where they all
+    apply. computes: whether arithmetic bounds the kernel; else memory does."""
+    refused = rewrite(task, backend).refused
+    return next((refused[name] for name in _NEARER[computes] if name in refused), "")
 
 
 def left_alone(files: Mapping[str, str], entry: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from journal_rows import events, rows
 from model_runs import RAW, ModelPool, plans_of, run
-from simulated_pool import add_templates, add_workload, changed
+from simulated_pool import SimulatedPool, add_templates, add_workload, changed
 
 from tunesmith.graph import resume
 from tunesmith.graph.journal.events import Evaluated, Noted, TemplateAdded
@@ -20,15 +20,18 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.run import RunResult
+from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.rewrite import template
 from tunesmith.kernels.rewrite.edits import insert
 from tunesmith.kernels.rewrite.passes.launch import BLOCK_SIZE
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.spec.template import Parameter, config_key
 
 pytestmark = pytest.mark.usefixtures("simulation")
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
+REFUSED = Refused("elements are read one by one: no reason")
+VECTORS_REFUSED = Pass("vectors", lambda _: REFUSED, lambda *_: Change(), languages=("opencl",))
 EVERYTHING = ("16384", "5000", "777")
 WRONG = WrongResult("mismatch", "out", "it is wrong on fresh contents")
 
@@ -99,6 +102,17 @@ def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most(
     assert branch.parent.startswith("by-rules") and branch.seeds, branch
     asked = [config_key(row.data["config"]) for row in rows(folder, "asked")]
     assert asked[: len(branch.seeds)] == list(map(config_key, branch.seeds))
+
+
+def test_a_winner_far_from_its_floor_says_which_rule_does_not_apply(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
+    monkeypatch.setattr(SimulatedPool, "calibrate", lambda self: Roofline(((1 << 20, 1e15),), {}, 1e-7))
+    monkeypatch.setattr(template, "RULES", (BLOCK_SIZE, VECTORS_REFUSED))
+    result, _ = run(folder, None, task=RAW, evaluations=6, rounds=1)
+    [note] = [one for one in result.summary.notes if "times its floor" in one]
+    assert note.endswith("A rule that could bring it nearer does not apply: elements are read one by one: no reason.")
 
 
 @pytest.mark.parametrize("better", ["runs", "other"])
