@@ -1,0 +1,417 @@
+"""Permutations of dimensions: what is read along one and written along another goes through tiles in shared memory.
+
+The number of an element is a number in a mixed radix, whose digits the kernel takes by divisions and remainders. Where
+neighbours in memory are neighbours along one digit for a load and along another for the store, a block takes a tile of
+both digits, with all others fixed: threads read neighbours along the one, and write neighbours along the other (A.
+Hynninen and D. Lyakh, "cuTT: A High-Performance Tensor Transpose Library for CUDA Compatible GPUs", 2017, "Tiled").
+Of the kernel's body only the loads and the indices become others. Neighbouring digits that all accesses count through
+together are one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from dataclasses import replace as replaced
+
+from tunesmith.kernels.rewrite.facts import AXES, Access, Loop
+from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
+from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Span, Subject, replace, span
+from tunesmith.kernels.rewrite.passes.tiles import ALONE, TRANSPOSED_TILES
+from tunesmith.kernels.rewrite.sharing import Cells
+from tunesmith.kernels.rewrite.syntax import Node
+from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
+
+MAX_TILES = (1 << 31) - 1
+"""Each has an element at least."""
+ROWS = (8, 16)
+"""Of threads of a block; each goes over several rows of a tile."""
+FEW = 8
+"""Values of a digit along which neighbours are near each other anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """A number of which each element has another value. atom: what forms call it; nodes: where the source computes it;
+    bound: how many there are; None where as many as the launch has, which is `extent` in the task's sizes; loop: the
+    loop over the grid whose variable it is."""
+
+    atom: str
+    axis: str
+    nodes: tuple[Node, ...]
+    bound: Form | None
+    extent: str
+    loop: Loop | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`coordinate % high / low`; high: None where nothing is taken off."""
+
+    coordinate: str
+    low: Form
+    high: Form | None
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """`coordinate / low % radix`; radix: None for the last one, which has as many values as are left. name: in forms
+    and in C."""
+
+    name: str
+    coordinate: Coordinate
+    low: Form
+    radix: Form | None
+
+
+def _quotient(whole: Form, by: Form) -> Form | None:
+    """The exact quotient of two products; None where there is none."""
+    if by == ONE:
+        return whole
+    if len(whole.terms) != 1 or len(by.terms) != 1 or whole.terms[0][1] % by.terms[0][1]:
+        return None
+    (atoms, factor), (others, divisor) = whole.terms[0], by.terms[0]
+    left = Counter(atoms)
+    left.subtract(others)
+    return None if min(left.values(), default=0) < 0 else Form.of({tuple(sorted(left.elements())): factor // divisor})
+
+
+class Radix:
+    """The digits of the coordinates, by the divisions in `forms`: the lowest of each coordinate first."""
+
+    def __init__(self, subject: Subject, coordinates: tuple[Coordinate, ...], forms: Iterable[Form]) -> None:
+        self._facts, self._atoms = subject.facts, {one.atom for one in coordinates}
+        self.digits: list[Digit] = []
+        parts = [part for form in forms for atom in form.atoms if (part := self.part(Form.atom(atom))) is not None]
+        for one in coordinates:
+            borders = {low for part in parts if part.coordinate == one.atom for low in (part.low, part.high)}
+            lows = {ONE, *(low for low in borders if low not in (None, one.bound))}
+            chain = sorted(lows, key=lambda low: (len(low.terms[0][0]), low.terms[0][1]))
+            for low, above in zip(chain, [*chain[1:], one.bound], strict=True):
+                name = subject.name(f"digit_{len(self.digits)}")
+                self.digits.append(Digit(name, one, low, None if above is None else _quotient(above, low)))
+
+    @property
+    def sound(self) -> bool:
+        """Whether each digit begins where the one below ends."""
+        pairs = zip(self.digits, self.digits[1:], strict=False)
+        return all(one.radix is not None or one.coordinate is not above.coordinate for one, above in pairs)
+
+    def part(self, form: Form) -> Part | None:
+        """The part of a coordinate that a form is; None where it is another value."""
+        for atom in form.atoms:
+            if atom in self._atoms and form == Form.atom(atom):
+                return Part(atom, ONE, None)
+            if (divided := self._divided(atom)) is None:
+                continue
+            divides, whole, by = divided
+            inner, border = self.part(whole), ZERO
+            remainder = form == (whole - by * Form.atom(atom) if divides else Form.atom(atom))
+            if inner is None or not (remainder or form == Form.atom(atom)):
+                continue
+            border = inner.low * by
+            if inner.high is not None and _quotient(inner.high, border) is None:
+                # A remainder by more than there is left.
+                return inner if remainder and _quotient(border, inner.high) is not None else None
+            return replaced(inner, high=border) if remainder else replaced(inner, low=border)
+        return None
+
+    def _divided(self, atom: str) -> tuple[bool, Form, Form] | None:
+        """Whether an operation is a division, else a remainder; of which form, and by which."""
+        found = self._facts.atoms.get(atom)
+        if found is None or found.op not in ("/", "%", ">>", "&"):
+            return None
+        (whole, by), number = found.parts, found.parts[1].constant
+        if found.op == ">>":
+            by = Form.number(1 << number) if number is not None and 0 <= number < 31 else ZERO
+        elif found.op == "&":
+            by = Form.number(number + 1) if number is not None and number & (number + 1) == 0 else ZERO
+        positive = len(by.terms) == 1 and by.terms[0][1] > 0
+        return (found.op in ("/", ">>"), whole, by) if positive and self._facts.reach(by) == 0 else None
+
+    def of(self, form: Form) -> Form | None:
+        """A form over digits; None where it is made of more than them and of what is the same for all threads."""
+        for atom in form.atoms:
+            part = self.part(Form.atom(atom))
+            if part is None:
+                if self._facts.reach(Form.atom(atom)) > 0:
+                    return None
+                continue
+            mine = [one for one in self.digits if one.coordinate.atom == part.coordinate]
+            borders = [*(one.low for one in mine), mine[0].coordinate.bound]
+            if part.low not in borders or part.high not in (*borders, None):
+                return None
+            last = len(mine) if part.high is None else borders.index(part.high)
+            value = ZERO
+            for one in mine[borders.index(part.low) : last]:
+                value += (_quotient(one.low, part.low) or ZERO) * Form.atom(one.name)
+            form = form.replaced(atom, value)
+        return form
+
+    def join(self, forms: Mapping[Access, Form], needed: Iterable[Access]) -> dict[Access, Form]:
+        """Makes one digit of neighbouring ones that all of the needed accesses count through together. Returns the
+        forms that can be said with the digits that are left."""
+        left = dict(forms)
+        for at in reversed(range(len(self.digits) - 1)):
+            one, above = self.digits[at : at + 2]
+            radix = one.radix
+            if one.coordinate is not above.coordinate or radix is None:
+                continue
+            along = {key for key, form in left.items() if form.times(above.name) == form.times(one.name) * radix}
+            if along.issuperset(needed):
+                both = None if above.radix is None else radix * above.radix
+                self.digits[at : at + 2] = [Digit(one.name, one.coordinate, one.low, both)]
+                left = {key: form.without(above.name) for key, form in left.items() if key in along}
+        return left
+
+    def fastest(self, form: Form) -> Digit | None:
+        """The digit along which neighbours are neighbours in memory; None where not exactly one is."""
+        found = [one for one in self.digits if form.times(one.name) == ONE]
+        return found[0] if len(found) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Permutation:
+    """loads: those that go through a tile; forms: the indices that are known by digits; along, across: the digits along
+    which the loads read and the stores write neighbours."""
+
+    coordinates: tuple[Coordinate, ...]
+    digits: list[Digit]
+    loads: list[Access]
+    stores: list[Access]
+    forms: dict[Access, Form]
+    along: Digit
+    across: Digit
+
+
+def _coordinates(subject: Subject) -> tuple[Coordinate, ...] | Refused:
+    """The numbers that tell elements apart: threads' and blocks' along each axis, or variables of loops over the
+    grid."""
+    facts, found = subject.facts, list[Coordinate]()
+    if not isinstance(subject.work, Cells) or subject.unmovable:
+        return Refused(f"it is no permutation: {subject.unmovable}")
+    loops = {one.axis: one for one in facts.loops if one.kind == "grid"}
+    strided = [axis.name for axis in subject.work.axes if axis.strided]
+    if strided and (subject.axes != strided or len(loops) != sum(one.kind == "grid" for one in facts.loops)):
+        return Refused("it is no permutation: more than one loop goes over the same elements")
+    for axis in subject.work.axes:
+        loop = loops[axis.name] if axis.strided else None
+        bound = axis.bound if loop is None else loop.bound
+        if axis.guarded and bound is None:
+            return Refused(f"it is no permutation: its guards along {axis.name} differ")
+        atom = f"@{axis.name}" if loop is None else loop.atom
+        found.append(Coordinate(atom, axis.name, axis.nodes, bound, subject.threads(axis.name), loop))
+    for name in AXES:
+        if name not in subject.axes and subject.grid(name) != "1":
+            nodes = tuple(one for one in facts.body.walk() if one.what == "builtin" and one.op == f"blockIdx.{name}")
+            found.append(Coordinate(f"blockIdx.{name}", name, nodes, None, subject.grid(name)))
+    free = [node for one in found for node in (*one.nodes, *([one.loop.node.kids[2]] if one.loop else []))]
+    others = [one for one in facts.builtins() if not any(node.holds(one) for node in free)]
+    if others or any(node.fixed for node in free):
+        said = facts.text(others[0]) if others else "a macro, which computes an element's number"
+        return Refused(f"it is no permutation: it uses {said}")
+    if any(not one.loop.node.holds(node) for one in found if one.loop for node in facts.effects):
+        return Refused("it is no permutation: it does more than its loop over the grid")
+    return tuple(found)
+
+
+def _permutation(subject: Subject) -> _Permutation | Refused:
+    facts = subject.facts
+    if not isinstance(TRANSPOSED_TILES.needs(subject), Refused) and subject.backend in TRANSPOSED_TILES.languages:
+        return Refused("it is no permutation of digits: it is a transpose")
+    if facts.launch_bounds:
+        return Refused("the permutation stays: the kernel has launch bounds of its own")
+    coordinates = _coordinates(subject)
+    if isinstance(coordinates, Refused):
+        return coordinates
+    touched = [one for one in facts.accesses if one.root in facts.arrays]
+    stores = [one for one in touched if one.written]
+    loads = [one for one in touched if _once_read(subject, one) and _certain(subject, one, coordinates)]
+    radix = Radix(subject, coordinates, (one.index for one in (*loads, *stores)))
+    if not radix.sound:
+        return Refused("it is no permutation: the digits of an element's number overlap")
+    known = {one: form for one in touched if (form := radix.of(one.index)) is not None}
+    if not stores or any(one not in known or _several(radix, known[one]) for one in stores):
+        return Refused("it is no permutation: it does not write each element in a place of its own digits")
+    across = {radix.fastest(known[one]) for one in stores}
+    to = across.pop() if len(across) == 1 else None
+    turned = [one for one in loads if one in known and to is not None and known[one].times(to.name) != ZERO]
+    along = {radix.fastest(known[one]) for one in turned} - {None, to}
+    if to is None or len(along) != 1:
+        return Refused("it is no permutation: neighbours that it reads are those that it writes")
+    of = along.pop()
+    turned = [one for one in turned if radix.fastest(known[one]) == of]
+    forms = radix.join(known, [*turned, *stores])
+    along_, across_ = radix.fastest(forms[turned[0]]), radix.fastest(forms[stores[0]])
+    assert along_ is not None and across_ is not None, "what is joined begins with the lower digit"
+    for one in (along_, across_):
+        if one.radix is not None and (few := one.radix.constant) is not None and few < FEW:
+            return Refused(f"the permutation stays: one of its dimensions has {few} elements")
+    return _Permutation(coordinates, radix.digits, turned, stores, forms, along_, across_)
+
+
+def _several(radix: Radix, form: Form) -> bool:
+    """Whether elements that differ in a digit may have the same place. The last digit may have one value alone."""
+    factors = [form.times(one.name) for one in radix.digits if one.radix is not None or form.times(one.name) != ZERO]
+    return ZERO in factors or len(set(factors)) < len(factors)
+
+
+def _once_read(subject: Subject, access: Access) -> bool:
+    facts, root = subject.facts, access.root
+    alone = access.read and not access.written and not facts.is_written(root) and root not in facts.escaping
+    return alone and not access.node.fixed and bool(subject.dtype(root)) and facts.is_known(root, None)
+
+
+def _certain(subject: Subject, access: Access, coordinates: tuple[Coordinate, ...]) -> bool:
+    """Whether every element comes to the load."""
+    loops = [one.loop.node.kids[1] for one in coordinates if one.loop]
+    if not loops:
+        bounds = {one.axis: one.bound for one in coordinates if one.bound is not None}
+        return subject.facts.certain(access.node, bounds)
+    found, doubtful = subject.facts.conditions(access.node)
+    return not doubtful and all(one.node in loops for one in found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """What is written in C. forms: indices; counts: how many values a coordinate has; lows, extents: of digits;
+    numbers: the variables that coordinates become; tiles: the element of a tile that a load becomes."""
+
+    forms: dict[Access, str]
+    counts: dict[Coordinate, str]
+    lows: dict[Digit, str]
+    extents: dict[Digit, str]
+    numbers: dict[Coordinate, str]
+    tiles: dict[Access, str]
+
+
+def _texts(subject: Subject, found: _Permutation, plan: Plan) -> _Texts | None:
+    """None where something is not known at the beginning of the kernel's body."""
+    given = {one.name: one.name for one in found.digits}
+    forms, counts, lows, extents = dict[Access, str](), dict[Coordinate, str](), dict[Digit, str](), dict[Digit, str]()
+    for access, form in found.forms.items():
+        if (text := plan.written(form, None, given)) is not None and subject.facts.is_known(access.root, None):
+            forms[access] = text
+    for one in found.coordinates:
+        text = subject.in_kernel(one.extent) if one.bound is None else plan.written(one.bound)
+        if text is None:
+            return None
+        counts[one] = f"({text})"
+    for digit in found.digits:
+        low, radix = plan.written(digit.low), None if digit.radix is None else plan.written(digit.radix)
+        if low is None or (digit.radix is not None and radix is None):
+            return None
+        lows[digit], extents[digit] = low, radix or f"({counts[digit.coordinate]} + {low} - 1) / ({low})"
+    if any(one not in forms for one in (*found.loads, *found.stores)):
+        return None
+    down, right = (f"[{one.name} - first_{one.name}]" for one in (found.across, found.along))
+    places = list(dict.fromkeys(_place(found, one) for one in found.loads))
+    tiles = {one: f"{subject.name('tile')}_{places.index(_place(found, one))}{down}{right}" for one in found.loads}
+    return _Texts(forms, counts, lows, extents, {one: subject.name(f"number_{one.axis}") for one in counts}, tiles)
+
+
+def _place(found: _Permutation, load: Access) -> tuple[str, Form]:
+    return load.root.name, found.forms[load]
+
+
+def _opens(subject: Subject, found: _Permutation, texts: _Texts, plan: Plan, names: tuple[str, str]) -> str:
+    """The code ahead of the kernel's body, which is then inside the loop over a tile."""
+    side, rows = names
+    number, left, both = subject.name("tile_number"), subject.name("tiles_left"), (found.along, found.across)
+    lines, taken, counts = list[str](), list[str](), list[str]()
+    loads = {texts.tiles[one]: one for one in found.loads}
+    for element, load in loads.items():
+        lines.append(f"TUNESMITH_TILE({load.root.element}, {element.split('[')[0]}, {side});")
+    for one in found.digits:
+        lines.append(f"const {subject.wide} extent_{one.name} = {texts.extents[one]};")
+        count = (
+            f"(unsigned int)((extent_{one.name} + {side} - 1) / {side})"
+            if one in both
+            else f"(unsigned int)extent_{one.name}"
+        )
+        first = f"first_{one.name} = {side} *" if one in both else f"{one.name} ="
+        taken.append(f"const {subject.wide} {first} ({left} % {count}); {left} /= {count};")
+        counts.append(count)
+    lines += [f"TUNESMITH_EACH_TILE({number}, {' * '.join(counts)}) {{", f"unsigned int {left} = {number};", *taken]
+    coordinates = list[str]()
+    for coordinate, name in texts.numbers.items():
+        terms = (f"{one.name} * ({texts.lows[one]})" for one in found.digits if one.coordinate is coordinate)
+        coordinates.append(f"const {subject.wide} {name} = {' + '.join(terms)};")
+    inside = [f"{one.name} < extent_{one.name}" for one in both]
+    inside += [f"{name} < {texts.counts[one]}" for one, name in texts.numbers.items()]
+    for inner, outer in (both, both[::-1]):
+        lines += [f"TUNESMITH_OVER_TILE({side}, {rows}, {inner.name}, {outer.name}) {{", *coordinates]
+        lines += [f"if ({' && '.join(inside)}) {{"]
+        if inner is found.along:
+            for element, load in loads.items():
+                value = f"{load.root.name}[{texts.forms[load]}]"
+                if subject.backend == "cuda":
+                    value = f"tunesmith::load<{plan.hint(load.root)}>(&{value})"
+                lines.append(f"{element} = {value};")
+            lines += ["} }", "TUNESMITH_MEET;"]
+    return "\n".join(lines)
+
+
+def _swaps(subject: Subject, found: _Permutation, texts: _Texts) -> Iterator[Edit]:
+    """What becomes of the body: coordinates, indices and loads."""
+    for access, text in texts.forms.items():
+        if access in texts.tiles:
+            yield replace(access.node, texts.tiles[access])
+        elif access.node.what == "index" and not access.node.fixed:
+            yield replace(access.node, f"{access.root.name}[{text}]")
+    for one, number in texts.numbers.items():
+        for node in one.nodes:
+            cast = ("decltype(", span(node), ")") if subject.backend == "cuda" else ("size_t",)
+            yield replace(node, "((", *cast, f"){number})")
+        if one.loop is not None:
+            # The loop has one round: that of the element.
+            yield replace(one.loop.node.kids[2], f"{one.loop.variable.name} = {texts.counts[one]}")
+    if subject.backend == "opencl":
+        yield from (replace(one, "continue") for one in subject.returns)
+
+
+def _permute(subject: Subject, found: _Permutation, plan: Plan) -> Change | Refused:
+    names = side, rows = subject.name("PERMUTE"), subject.name("PERMUTE_ROWS")
+    texts, length = _texts(subject, found, plan), subject.lengths.get(found.stores[0].root.name)
+    if texts is None or length is None:
+        return Refused("the permutation stays: its dimensions are not known ahead of its body")
+    body = Span(subject.facts.body.start + 1, subject.facts.body.end - 1)
+    inside: tuple[str | Span, ...] = (Span(body.start, body.end, tuple(_swaps(subject, found, texts))),)
+    if subject.returns and subject.backend == "cuda":
+        inside = ("[&] {", *inside, "}();")
+    opens = f"\n#if {side} > 0\n{_opens(subject, found, texts, plan, names)}\n"
+    edit = Edit(body.start, body.end, (opens, *inside, "\n} }\nTUNESMITH_MEET;\n}\n#else\n", body, "\n#endif\n"))
+    threads = " * ".join(f"({one.extent})" for one in found.coordinates)
+    launch = LaunchGeometry(grid=(f"ceil_div({threads}, max({side} * {side}, 1))", "1", "1"), block=(side, rows, "1"))
+    constraints = (
+        Constraint(
+            expression=f"{side} > 0 or {rows} == {ROWS[0]}", because="Without a tile it has no rows of threads."
+        ),
+        Constraint(expression=f"{side} == 0 or {length} <= {MAX_TILES}", because="Tiles are counted in 31 bits."),
+    )
+    parameters = (
+        Parameter(name=side, values=(0, 32, 64), doc="side of a tile of two dimensions in shared memory; 0: none"),
+        Parameter(name=rows, values=ROWS, doc="rows of threads that go over a tile"),
+    )
+    sizes = {texts.tiles[one]: f"sizeof({subject.dtype(one.root)})" for one in found.loads}
+    return Change(
+        parameters=parameters,
+        edits=(edit,),
+        kit=("permuted",),
+        constraints=constraints,
+        static_shared=f"{side} * ({side} + 1) * ({' + '.join(sizes.values())})",
+        instead=(side, launch),
+    )
+
+
+PERMUTED_TILES = Pass(
+    "permuted_tiles",
+    _permutation,
+    _permute,
+    excludes=dict.fromkeys(
+        ("block_size", "own_bins", "walk", "vectors", "row_lanes", "work_per_thread", "launch_bounds"), ALONE
+    ),
+    after=("cache_hints",),
+    languages=("cuda", "opencl"),
+)
