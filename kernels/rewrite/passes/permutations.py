@@ -80,7 +80,7 @@ def _quotient(whole: Form, by: Form) -> Form | None:
 class Radix:
     """The digits of the coordinates, by the divisions in `forms`: the lowest of each coordinate first."""
 
-    def __init__(self, subject: Subject, coordinates: tuple[Coordinate, ...], forms: Iterable[Form]) -> None:
+    def __init__(self, subject: Subject, coordinates: list[Coordinate], forms: Iterable[Form]) -> None:
         self._facts, self._atoms = subject.facts, {one.atom for one in coordinates}
         self.digits: list[Digit] = []
         parts = [part for form in forms for atom in form.atoms if (part := self.part(Form.atom(atom))) is not None]
@@ -145,7 +145,9 @@ class Radix:
             last = len(mine) if part.high is None else borders.index(part.high)
             value = ZERO
             for one in mine[borders.index(part.low) : last]:
-                value += (_quotient(one.low, part.low) or ZERO) * Form.atom(one.name)
+                factor = _quotient(one.low, part.low)
+                assert factor is not None, "each digit begins at a multiple of those below"
+                value += factor * Form.atom(one.name)
             form = form.replaced(atom, value)
         return form
 
@@ -176,7 +178,7 @@ class _Permutation:
     """loads: those that go through a tile; forms: the indices that are known by digits; along, across: the digits along
     which the loads read and the stores write neighbours."""
 
-    coordinates: tuple[Coordinate, ...]
+    coordinates: list[Coordinate]
     digits: list[Digit]
     loads: list[Access]
     stores: list[Access]
@@ -185,35 +187,33 @@ class _Permutation:
     across: Digit
 
 
-def _coordinates(subject: Subject) -> tuple[Coordinate, ...] | Refused:
-    """The numbers that tell elements apart: threads' and blocks' along each axis, or variables of loops over the
-    grid."""
-    facts, found = subject.facts, list[Coordinate]()
-    if not isinstance(subject.work, Cells) or subject.unmovable:
+def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
+    """The numbers that tell elements apart: those of threads and blocks along each axis, or the variable of a loop over
+    the grid."""
+    facts, work, found, known = subject.facts, subject.work, list[Coordinate](), list[Node]()
+    loops = [one for one in facts.loops if one.kind == "grid"]
+    if not isinstance(work, Cells) or (subject.unmovable and not loops):
         return Refused(f"it is no permutation: {subject.unmovable}")
-    loops = {one.axis: one for one in facts.loops if one.kind == "grid"}
-    strided = [axis.name for axis in subject.work.axes if axis.strided]
-    if strided and (subject.axes != strided or len(loops) != sum(one.kind == "grid" for one in facts.loops)):
-        return Refused("it is no permutation: more than one loop goes over the same elements")
-    for axis in subject.work.axes:
-        loop = loops[axis.name] if axis.strided else None
-        bound = axis.bound if loop is None else loop.bound
-        if axis.guarded and bound is None:
+    for loop in loops:
+        alone = len(loops) == len(work.axes) == 1 and loop.node.parent is facts.body and not subject.returns
+        if not alone or facts.changed_parameter or any(not loop.node.holds(one) for one in facts.effects):
+            return Refused("it is no permutation: it does more than one loop over the grid")
+        found.append(Coordinate(loop.atom, loop.axis, (), loop.bound, subject.threads(loop.axis), loop))
+        known += [*loop.node.kids[:3], *work.axes[0].nodes]
+    for axis in work.axes if not loops else ():
+        if axis.guarded and axis.bound is None:
             return Refused(f"it is no permutation: its guards along {axis.name} differ")
-        atom = f"@{axis.name}" if loop is None else loop.atom
-        found.append(Coordinate(atom, axis.name, axis.nodes, bound, subject.threads(axis.name), loop))
+        found.append(Coordinate(f"@{axis.name}", axis.name, axis.nodes, axis.bound, subject.threads(axis.name)))
     for name in AXES:
         if name not in subject.axes and subject.grid(name) != "1":
             nodes = tuple(one for one in facts.body.walk() if one.what == "builtin" and one.op == f"blockIdx.{name}")
             found.append(Coordinate(f"blockIdx.{name}", name, nodes, None, subject.grid(name)))
-    free = [node for one in found for node in (*one.nodes, *([one.loop.node.kids[2]] if one.loop else []))]
-    others = [one for one in facts.builtins() if not any(node.holds(one) for node in free)]
-    if others or any(node.fixed for node in free):
-        said = facts.text(others[0]) if others else "a macro, which computes an element's number"
+    known += [node for one in found for node in one.nodes]
+    others = [one for one in facts.builtins() if not any(node.holds(one) for node in known)]
+    if others or any(node.fixed for one in found for node in one.nodes):
+        said = facts.text(others[0]) if others else "a macro for the number of a block"
         return Refused(f"it is no permutation: it uses {said}")
-    if any(not one.loop.node.holds(node) for one in found if one.loop for node in facts.effects):
-        return Refused("it is no permutation: it does more than its loop over the grid")
-    return tuple(found)
+    return found
 
 
 def _permutation(subject: Subject) -> _Permutation | Refused:
@@ -263,7 +263,7 @@ def _once_read(subject: Subject, access: Access) -> bool:
     return alone and not access.node.fixed and bool(subject.dtype(root)) and facts.is_known(root, None)
 
 
-def _certain(subject: Subject, access: Access, coordinates: tuple[Coordinate, ...]) -> bool:
+def _certain(subject: Subject, access: Access, coordinates: list[Coordinate]) -> bool:
     """Whether every element comes to the load."""
     loops = [one.loop.node.kids[1] for one in coordinates if one.loop]
     if not loops:
@@ -365,8 +365,11 @@ def _swaps(subject: Subject, found: _Permutation, texts: _Texts) -> Iterator[Edi
             cast = ("decltype(", span(node), ")") if subject.backend == "cuda" else ("size_t",)
             yield replace(node, "((", *cast, f"){number})")
         if one.loop is not None:
-            # The loop has one round: that of the element.
-            yield replace(one.loop.node.kids[2], f"{one.loop.variable.name} = {texts.counts[one]}")
+            # One round, that of the element.
+            loop, variable = one.loop.node, one.loop.variable
+            kind = "" if loop.kids[0].what == "assign" else f"{variable.written} "
+            head = f"for ({kind}{variable.name} = {number}; {variable.name} < {texts.counts[one]}; "
+            yield Edit(loop.start, one.loop.body.start, (f"{head}{variable.name} = {texts.counts[one]}) ",))
     if subject.backend == "opencl":
         yield from (replace(one, "continue") for one in subject.returns)
 
@@ -410,7 +413,8 @@ PERMUTED_TILES = Pass(
     _permutation,
     _permute,
     excludes=dict.fromkeys(
-        ("block_size", "own_bins", "walk", "vectors", "row_lanes", "work_per_thread", "launch_bounds"), ALONE
+        ("block_size", "own_bins", "walk", "vectors", "output_tiles", "row_lanes", "work_per_thread", "launch_bounds"),
+        ALONE,
     ),
     after=("cache_hints",),
     languages=("cuda", "opencl"),

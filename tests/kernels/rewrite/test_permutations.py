@@ -37,11 +37,11 @@ def workload(extents: tuple[int, ...]) -> Workload:
     return Workload(name="w", sizes=dict(zip(SIZES, extents, strict=True)), types={})
 
 
-def of_dimensions(body: str, launch: LaunchGeometry = LINE, arrays: Mapping[str, Any] = XY) -> Task:
+def of_dimensions(body: str, launch: LaunchGeometry = LINE, arrays: Mapping[str, Any] = XY, more: str = "") -> Task:
     """A kernel over arrays of four dimensions, which are its sizes and its parameters a to d."""
     const = {"in": "const ", "out": "", "inout": ""}
     pointers = ", ".join(f"{const[role]}float* {name}" for name, (role, _, _) in arrays.items())
-    code = f'extern "C" __global__ void k({pointers}, int a, int b, int c, int d) {{ {body} }}'
+    code = f'{more}extern "C" __global__ void k({pointers}, int a, int b, int c, int d) {{ {body} }}'
     task = task_of("k", code, dict(arrays), launch, dict.fromkeys(SIZES, "int32"))
     return task.model_copy(update={"workloads": tuple(map(workload, EXTENTS))})
 
@@ -77,6 +77,13 @@ KERNELS = {
     ),
     "grid": of_dimensions(
         OVER_THE_GRID, LaunchGeometry(grid=(f"min({ALL}, 3)",), block=("32",)), XY | {"z": ("in", "float32", ALL)}
+    ),
+    "macro": of_dimensions(
+        "LOOP(i, a * b * c * d) { const int k = i % d, row = i / d % (b * c), n = i / d / b / c; "
+        "y[(n * d + k) * (b * c) + row] = x[i] - k; }",
+        LaunchGeometry(grid=("2",), block=("64",)),
+        more="#define LOOP(i, n) for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); "
+        "i += blockDim.x * gridDim.x)\n",
     ),
     "no guard": of_dimensions(WITHOUT_GUARD, LaunchGeometry(grid=("a * b * c",), block=("d",))),
     "bits": of_dimensions(BY_BITS, arrays={one: (role, "float32", f"32 * {ALL}") for one, (role, *_) in XY.items()}),
