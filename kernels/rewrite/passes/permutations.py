@@ -25,7 +25,7 @@ from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Paramete
 
 MAX_TILES = (1 << 31) - 1
 """Each has an element at least."""
-ROWS = (8, 16)
+ROWS = (8, 4, 16)
 """Of threads of a block; each goes over several rows of a tile."""
 FEW = 8
 """Values of a digit along which neighbours are near each other anyway."""
@@ -33,16 +33,17 @@ FEW = 8
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """A number of which each element has another value. atom: what forms call it; nodes: where the source computes it;
-    bound: how many there are; None where as many as the launch has, which is `extent` in the task's sizes; loop: the
+    """A number that tells elements apart. name: in C; atom: in forms; nodes: where the source computes it; bound: how
+    many values it has, or None where as many as the launch gives it, which is `extent` in the task's sizes; loop: the
     loop over the grid whose variable it is."""
 
+    name: str
     atom: str
     axis: str
     nodes: tuple[Node, ...]
     bound: Form | None
     extent: str
-    loop: Loop | None = None
+    loop: Loop | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +102,17 @@ class Radix:
     def part(self, form: Form) -> Part | None:
         """The part of a coordinate that a form is; None where it is another value."""
         for atom in form.atoms:
-            if atom in self._atoms and form == Form.atom(atom):
+            alone, divided = form == Form.atom(atom), self._divided(atom)
+            if alone and atom in self._atoms:
                 return Part(atom, ONE, None)
-            if (divided := self._divided(atom)) is None:
+            inner = None if divided is None else self.part(divided[1])
+            if divided is None or inner is None:
                 continue
             divides, whole, by = divided
-            inner, border = self.part(whole), ZERO
-            remainder = form == (whole - by * Form.atom(atom) if divides else Form.atom(atom))
-            if inner is None or not (remainder or form == Form.atom(atom)):
-                continue
+            remainder = form == whole - by * Form.atom(atom) if divides else alone
             border = inner.low * by
+            if not (remainder or alone):
+                continue
             if inner.high is not None and _quotient(inner.high, border) is None:
                 # A remainder by more than there is left.
                 return inner if remainder and _quotient(border, inner.high) is not None else None
@@ -191,6 +193,10 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
     """The numbers that tell elements apart: those of threads and blocks along each axis, or the variable of a loop over
     the grid."""
     facts, work, found, known = subject.facts, subject.work, list[Coordinate](), list[Node]()
+
+    def add(axis: str, atom: str, nodes: tuple[Node, ...], bound: Form | None, extent: str, loop: Loop | None) -> None:
+        found.append(Coordinate(subject.name(f"number_{axis}"), atom, axis, nodes, bound, extent, loop))
+
     loops = [one for one in facts.loops if one.kind == "grid"]
     if not isinstance(work, Cells) or (subject.unmovable and not loops):
         return Refused(f"it is no permutation: {subject.unmovable}")
@@ -198,16 +204,16 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
         alone = len(loops) == len(work.axes) == 1 and loop.node.parent is facts.body and not subject.returns
         if not alone or facts.changed_parameter or any(not loop.node.holds(one) for one in facts.effects):
             return Refused("it is no permutation: it does more than one loop over the grid")
-        found.append(Coordinate(loop.atom, loop.axis, (), loop.bound, subject.threads(loop.axis), loop))
+        add(loop.axis, loop.atom, (), loop.bound, subject.threads(loop.axis), loop)
         known += [*loop.node.kids[:3], *work.axes[0].nodes]
     for axis in work.axes if not loops else ():
         if axis.guarded and axis.bound is None:
             return Refused(f"it is no permutation: its guards along {axis.name} differ")
-        found.append(Coordinate(f"@{axis.name}", axis.name, axis.nodes, axis.bound, subject.threads(axis.name)))
+        add(axis.name, f"@{axis.name}", axis.nodes, axis.bound, subject.threads(axis.name), None)
     for name in AXES:
         if name not in subject.axes and subject.grid(name) != "1":
             nodes = tuple(one for one in facts.body.walk() if one.what == "builtin" and one.op == f"blockIdx.{name}")
-            found.append(Coordinate(f"blockIdx.{name}", name, nodes, None, subject.grid(name)))
+            add(name, f"blockIdx.{name}", nodes, None, subject.grid(name), None)
     known += [node for one in found for node in one.nodes]
     others = [one for one in facts.builtins() if not any(node.holds(one) for node in known)]
     if others or any(node.fixed for one in found for node in one.nodes):
@@ -234,21 +240,19 @@ def _permutation(subject: Subject) -> _Permutation | Refused:
     known = {one: form for one in touched if (form := radix.of(one.index)) is not None}
     if not stores or any(one not in known or _several(radix, known[one]) for one in stores):
         return Refused("it is no permutation: it does not write each element in a place of its own digits")
-    across = {radix.fastest(known[one]) for one in stores}
-    to = across.pop() if len(across) == 1 else None
-    turned = [one for one in loads if one in known and to is not None and known[one].times(to.name) != ZERO]
-    along = {radix.fastest(known[one]) for one in turned} - {None, to}
-    if to is None or len(along) != 1:
+    fastest = {one: radix.fastest(form) for one, form in known.items()}
+    across, *others = {fastest[one] for one in stores}
+    turned = {one: fastest[one] for one in loads if one in known and across and known[one].times(across.name) != ZERO}
+    along, *more = set(turned.values()) - {None, across} or {None}
+    if across is None or along is None or others or more:
         return Refused("it is no permutation: neighbours that it reads are those that it writes")
-    of = along.pop()
-    turned = [one for one in turned if radix.fastest(known[one]) == of]
-    forms = radix.join(known, [*turned, *stores])
-    along_, across_ = radix.fastest(forms[turned[0]]), radix.fastest(forms[stores[0]])
-    assert along_ is not None and across_ is not None, "what is joined begins with the lower digit"
-    for one in (along_, across_):
-        if one.radix is not None and (few := one.radix.constant) is not None and few < FEW:
-            return Refused(f"the permutation stays: one of its dimensions has {few} elements")
-    return _Permutation(coordinates, radix.digits, turned, stores, forms, along_, across_)
+    loads = [one for one, digit in turned.items() if digit is along]
+    forms = radix.join(known, [*loads, *stores])
+    both = [one for name in (along.name, across.name) for one in radix.digits if one.name == name]
+    few = [one.radix.constant for one in both if one.radix is not None and (one.radix.constant or FEW) < FEW]
+    if few:
+        return Refused(f"the permutation stays: one of its dimensions has {few[0]} elements")
+    return _Permutation(coordinates, radix.digits, loads, stores, forms, *both)
 
 
 def _several(radix: Radix, form: Form) -> bool:
@@ -275,147 +279,134 @@ def _certain(subject: Subject, access: Access, coordinates: list[Coordinate]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """What is written in C. forms: indices; counts: how many values a coordinate has; lows, extents: of digits;
-    numbers: the variables that coordinates become; tiles: the element of a tile that a load becomes."""
+    """What is written in C. indices: of accesses; counts, extents: how many values coordinates and digits have; values:
+    coordinates by their digits; tiles: the element of a tile that takes the place of a load."""
 
-    forms: dict[Access, str]
+    indices: dict[Access, str]
     counts: dict[Coordinate, str]
-    lows: dict[Digit, str]
     extents: dict[Digit, str]
-    numbers: dict[Coordinate, str]
+    values: dict[Coordinate, str]
     tiles: dict[Access, str]
 
 
 def _texts(subject: Subject, found: _Permutation, plan: Plan) -> _Texts | None:
     """None where something is not known at the beginning of the kernel's body."""
-    given = {one.name: one.name for one in found.digits}
-    forms, counts, lows, extents = dict[Access, str](), dict[Coordinate, str](), dict[Digit, str](), dict[Digit, str]()
+    made, given = _Texts({}, {}, {}, {}, {}), {one.name: one.name for one in found.digits}
     for access, form in found.forms.items():
-        if (text := plan.written(form, None, given)) is not None and subject.facts.is_known(access.root, None):
-            forms[access] = text
+        text = plan.written(form, None, given)
+        if text is not None and subject.facts.is_known(access.root, None):
+            made.indices[access] = text
     for one in found.coordinates:
-        text = subject.in_kernel(one.extent) if one.bound is None else plan.written(one.bound)
-        if text is None:
+        terms = (digit.low * Form.atom(digit.name) for digit in found.digits if digit.coordinate is one)
+        value = plan.written(sum(terms, ZERO), None, given)
+        count = subject.in_kernel(one.extent) if one.bound is None else plan.written(one.bound)
+        if value is None or count is None:
             return None
-        counts[one] = f"({text})"
+        made.values[one], made.counts[one] = value, f"({count})"
     for digit in found.digits:
-        low, radix = plan.written(digit.low), None if digit.radix is None else plan.written(digit.radix)
-        if low is None or (digit.radix is not None and radix is None):
+        count, low = made.counts[digit.coordinate], plan.written(digit.low)
+        extent = f"({count} + {low} - 1) / ({low})" if digit.radix is None else plan.written(digit.radix)
+        if extent is None:
             return None
-        lows[digit], extents[digit] = low, radix or f"({counts[digit.coordinate]} + {low} - 1) / ({low})"
-    if any(one not in forms for one in (*found.loads, *found.stores)):
+        made.extents[digit] = extent
+    if not made.indices.keys() >= {*found.loads, *found.stores}:
         return None
-    down, right = (f"[{one.name} - first_{one.name}]" for one in (found.across, found.along))
-    places = list(dict.fromkeys(_place(found, one) for one in found.loads))
-    tiles = {one: f"{subject.name('tile')}_{places.index(_place(found, one))}{down}{right}" for one in found.loads}
-    return _Texts(forms, counts, lows, extents, {one: subject.name(f"number_{one.axis}") for one in counts}, tiles)
+    places = [(one.root, found.forms[one]) for one in found.loads]
+    element = "".join(f"[{one.name} - first_{one.name}]" for one in (found.across, found.along))
+    for load, place in zip(found.loads, places, strict=True):
+        made.tiles[load] = f"{subject.name('tile')}_{places.index(place)}{element}"
+    return made
 
 
-def _place(found: _Permutation, load: Access) -> tuple[str, Form]:
-    return load.root.name, found.forms[load]
-
-
-def _opens(subject: Subject, found: _Permutation, texts: _Texts, plan: Plan, names: tuple[str, str]) -> str:
+def _opens(subject: Subject, found: _Permutation, texts: _Texts, plan: Plan, side: str, rows: str) -> str:
     """The code ahead of the kernel's body, which is then inside the loop over a tile."""
-    side, rows = names
     number, left, both = subject.name("tile_number"), subject.name("tiles_left"), (found.along, found.across)
-    lines, taken, counts = list[str](), list[str](), list[str]()
-    loads = {texts.tiles[one]: one for one in found.loads}
+    loads, lines, taken, counts = {texts.tiles[one]: one for one in found.loads}, [], list[str](), list[str]()
     for element, load in loads.items():
         lines.append(f"TUNESMITH_TILE({load.root.element}, {element.split('[')[0]}, {side});")
     for one in found.digits:
-        lines.append(f"const {subject.wide} extent_{one.name} = {texts.extents[one]};")
-        count = (
-            f"(unsigned int)((extent_{one.name} + {side} - 1) / {side})"
-            if one in both
-            else f"(unsigned int)extent_{one.name}"
+        extent = f"extent_{one.name}"
+        lines.append(f"const {subject.wide} {extent} = {texts.extents[one]};")
+        tiled, whole = (
+            (f"first_{one.name} = {side} * ", f"({extent} + {side} - 1) / {side}"),
+            (f"{one.name} = ", extent),
         )
-        first = f"first_{one.name} = {side} *" if one in both else f"{one.name} ="
-        taken.append(f"const {subject.wide} {first} ({left} % {count}); {left} /= {count};")
-        counts.append(count)
-    lines += [f"TUNESMITH_EACH_TILE({number}, {' * '.join(counts)}) {{", f"unsigned int {left} = {number};", *taken]
-    coordinates = list[str]()
-    for coordinate, name in texts.numbers.items():
-        terms = (f"{one.name} * ({texts.lows[one]})" for one in found.digits if one.coordinate is coordinate)
-        coordinates.append(f"const {subject.wide} {name} = {' + '.join(terms)};")
+        begin, count = tiled if one in both else whole
+        counts.append(f"(unsigned int)({count})")
+        taken.append(f"const {subject.wide} {begin}({left} % {counts[-1]}); {left} /= {counts[-1]};")
+    lines += [f"TUNESMITH_EACH_TILE({number}, {' * '.join(counts)}) {{ unsigned int {left} = {number};", *taken]
+    values = [f"const {subject.wide} {one.name} = {value};" for one, value in texts.values.items()]
     inside = [f"{one.name} < extent_{one.name}" for one in both]
-    inside += [f"{name} < {texts.counts[one]}" for one, name in texts.numbers.items()]
+    inside += [f"{one.name} < {count}" for one, count in texts.counts.items()]
     for inner, outer in (both, both[::-1]):
-        lines += [f"TUNESMITH_OVER_TILE({side}, {rows}, {inner.name}, {outer.name}) {{", *coordinates]
-        lines += [f"if ({' && '.join(inside)}) {{"]
-        if inner is found.along:
-            for element, load in loads.items():
-                value = f"{load.root.name}[{texts.forms[load]}]"
-                if subject.backend == "cuda":
-                    value = f"tunesmith::load<{plan.hint(load.root)}>(&{value})"
-                lines.append(f"{element} = {value};")
-            lines += ["} }", "TUNESMITH_MEET;"]
+        lines += [f"TUNESMITH_OVER_TILE({side}, {rows}, {inner.name}, {outer.name}) {{", *values]
+        lines.append(f"if ({' && '.join(inside)}) {{")
+        for element, load in loads.items() if inner is found.along else ():
+            value = f"{load.root.name}[{texts.indices[load]}]"
+            hinted = f"tunesmith::load<{plan.hint(load.root)}>(&{value})" if subject.backend == "cuda" else value
+            lines.append(f"{element} = {hinted};")
+        lines += ["} }", "TUNESMITH_MEET;"] if inner is found.along else []
     return "\n".join(lines)
 
 
 def _swaps(subject: Subject, found: _Permutation, texts: _Texts) -> Iterator[Edit]:
-    """What becomes of the body: coordinates, indices and loads."""
-    for access, text in texts.forms.items():
+    """What becomes of coordinates, indices and loads in the body."""
+    cuda = subject.backend == "cuda"
+    for access, index in texts.indices.items():
         if access in texts.tiles:
             yield replace(access.node, texts.tiles[access])
         elif access.node.what == "index" and not access.node.fixed:
-            yield replace(access.node, f"{access.root.name}[{text}]")
-    for one, number in texts.numbers.items():
+            yield replace(access.node, f"{access.root.name}[{index}]")
+    for one, count in texts.counts.items():
         for node in one.nodes:
-            cast = ("decltype(", span(node), ")") if subject.backend == "cuda" else ("size_t",)
-            yield replace(node, "((", *cast, f"){number})")
+            yield replace(node, "((", *(("decltype(", span(node), ")") if cuda else ("size_t",)), f"){one.name})")
         if one.loop is not None:
             # One round, that of the element.
-            loop, variable = one.loop.node, one.loop.variable
-            kind = "" if loop.kids[0].what == "assign" else f"{variable.written} "
-            head = f"for ({kind}{variable.name} = {number}; {variable.name} < {texts.counts[one]}; "
-            yield Edit(loop.start, one.loop.body.start, (f"{head}{variable.name} = {texts.counts[one]}) ",))
-    if subject.backend == "opencl":
+            loop, name = one.loop.node, one.loop.variable.name
+            kind = "" if loop.kids[0].what == "assign" else f"{one.loop.variable.written} "
+            head = f"for ({kind}{name} = {one.name}; {name} < {count}; {name} = {count}) "
+            yield Edit(loop.start, one.loop.body.start, (head,))
+    if not cuda:
         yield from (replace(one, "continue") for one in subject.returns)
 
 
 def _permute(subject: Subject, found: _Permutation, plan: Plan) -> Change | Refused:
-    names = side, rows = subject.name("PERMUTE"), subject.name("PERMUTE_ROWS")
+    side, rows = subject.name("PERMUTE"), subject.name("PERMUTE_ROWS")
     texts, length = _texts(subject, found, plan), subject.lengths.get(found.stores[0].root.name)
     if texts is None or length is None:
         return Refused("the permutation stays: its dimensions are not known ahead of its body")
     body = Span(subject.facts.body.start + 1, subject.facts.body.end - 1)
-    inside: tuple[str | Span, ...] = (Span(body.start, body.end, tuple(_swaps(subject, found, texts))),)
-    if subject.returns and subject.backend == "cuda":
-        inside = ("[&] {", *inside, "}();")
-    opens = f"\n#if {side} > 0\n{_opens(subject, found, texts, plan, names)}\n"
-    edit = Edit(body.start, body.end, (opens, *inside, "\n} }\nTUNESMITH_MEET;\n}\n#else\n", body, "\n#endif\n"))
-    threads = " * ".join(f"({one.extent})" for one in found.coordinates)
-    launch = LaunchGeometry(grid=(f"ceil_div({threads}, max({side} * {side}, 1))", "1", "1"), block=(side, rows, "1"))
-    constraints = (
-        Constraint(
-            expression=f"{side} > 0 or {rows} == {ROWS[0]}", because="Without a tile it has no rows of threads."
-        ),
-        Constraint(expression=f"{side} == 0 or {length} <= {MAX_TILES}", because="Tiles are counted in 31 bits."),
+    once = ("[&] {", "}();") if subject.returns and subject.backend == "cuda" else ("", "")
+    parts: tuple[str | Span, ...] = (
+        f"\n#if {side} > 0\n{_opens(subject, found, texts, plan, side, rows)}\n{once[0]}",
+        Span(body.start, body.end, tuple(_swaps(subject, found, texts))),
+        f"{once[1]}\n}} }}\nTUNESMITH_MEET;\n}}\n#else\n",
+        body,
+        "\n#endif\n",
     )
-    parameters = (
-        Parameter(name=side, values=(0, 32, 64), doc="side of a tile of two dimensions in shared memory; 0: none"),
-        Parameter(name=rows, values=ROWS, doc="rows of threads that go over a tile"),
-    )
+    launch = LaunchGeometry(grid=(f"ceil_div({length}, max({side} * {side}, 1))", "1", "1"), block=(side, rows, "1"))
+    bounds = {f"{side} > 0 or {rows} == {ROWS[0]}": "Without a tile it has no rows of threads."}
+    bounds[f"{side} == 0 or {length} <= {MAX_TILES}"] = "Tiles are counted in 31 bits."
     sizes = {texts.tiles[one]: f"sizeof({subject.dtype(one.root)})" for one in found.loads}
     return Change(
-        parameters=parameters,
-        edits=(edit,),
+        parameters=(
+            Parameter(name=side, values=(0, 32, 64), doc="side of a tile of two dimensions in shared memory; 0: none"),
+            Parameter(name=rows, values=ROWS, doc="rows of threads that go over a tile"),
+        ),
+        edits=(Edit(body.start, body.end, parts),),
         kit=("permuted",),
-        constraints=constraints,
+        constraints=tuple(Constraint(expression=one, because=because) for one, because in bounds.items()),
         static_shared=f"{side} * ({side} + 1) * ({' + '.join(sizes.values())})",
         instead=(side, launch),
     )
 
 
+_OTHERS = "block_size own_bins walk vectors output_tiles row_lanes work_per_thread launch_bounds"
 PERMUTED_TILES = Pass(
     "permuted_tiles",
     _permutation,
     _permute,
-    excludes=dict.fromkeys(
-        ("block_size", "own_bins", "walk", "vectors", "output_tiles", "row_lanes", "work_per_thread", "launch_bounds"),
-        ALONE,
-    ),
+    excludes=dict.fromkeys(_OTHERS.split(), ALONE),
     after=("cache_hints",),
     languages=("cuda", "opencl"),
 )
