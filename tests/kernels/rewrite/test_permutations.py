@@ -86,7 +86,11 @@ KERNELS = {
         "i += blockDim.x * gridDim.x)\n",
     ),
     "no guard": of_dimensions(WITHOUT_GUARD, LaunchGeometry(grid=("a * b * c",), block=("d",))),
-    "bits": of_dimensions(BY_BITS, arrays={one: (role, "float32", f"32 * {ALL}") for one, (role, *_) in XY.items()}),
+    "bits": of_dimensions(
+        BY_BITS,
+        LaunchGeometry(grid=("a * b",), block=("32",)),
+        arrays={one: (role, "float32", f"32 * {ALL}") for one, (role, *_) in XY.items()},
+    ),
     "part": of_dimensions(f"{AT} if (i < a * b - 1) y[i % b * a + i / b] = x[i];"),
     "padded": of_dimensions(
         PADDED, arrays={"x": ("in", "float32", "a * (b + d)"), "y": ("inout", "float32", "b * (a + 3) + 1")}
