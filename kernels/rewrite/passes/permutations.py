@@ -1,11 +1,11 @@
-"""Permutations of dimensions: what is read along one and written along another goes through tiles in shared memory.
+"""Permutations of dimensions: elements that are read along one and written along another go through shared memory.
 
-The number of an element is a number in a mixed radix, whose digits the kernel takes by divisions and remainders. Where
-neighbours in memory are neighbours along one digit for a load and along another for the store, a block takes a tile of
-both digits, with all others fixed: threads read neighbours along the one, and write neighbours along the other (A.
-Hynninen and D. Lyakh, "cuTT: A High-Performance Tensor Transpose Library for CUDA Compatible GPUs", 2017, "Tiled").
-Of the kernel's body only the loads and the indices become others. Neighbouring digits that all accesses count through
-together are one.
+The kernel takes an element's number apart by divisions and remainders: it is a number in a mixed radix, with a digit
+for each dimension. Where neighbours in memory differ in one digit for a load and in another for the store, a block
+takes a tile over these two digits with all others fixed. Its threads read neighbours along the first, and write
+neighbours along the second (the algorithm "Tiled" of A. Hynninen and D. Lyakh, "cuTT: A High-Performance Tensor
+Transpose Library for CUDA Compatible GPUs", 2017). The kernel's body stays, with other loads and indices. Digits next
+to each other that all accesses count through together are one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ MAX_TILES = (1 << 31) - 1
 ROWS = (8, 4, 16)
 """Of threads of a block; each goes over several rows of a tile."""
 FEW = 8
-"""Values of a digit along which neighbours are near each other anyway."""
+"""Fewer values of a digit leave neighbours near each other."""
+_WHY = "no permutation goes through tiles"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,16 +200,16 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
 
     loops = [one for one in facts.loops if one.kind == "grid"]
     if not isinstance(work, Cells) or (subject.unmovable and not loops):
-        return Refused(f"it is no permutation: {subject.unmovable}")
+        return Refused(f"{_WHY}: {subject.unmovable}")
     for loop in loops:
         alone = len(loops) == len(work.axes) == 1 and loop.node.parent is facts.body and not subject.returns
         if not alone or facts.changed_parameter or any(not loop.node.holds(one) for one in facts.effects):
-            return Refused("it is no permutation: it does more than one loop over the grid")
+            return Refused(f"{_WHY}: it does more than one loop over the grid")
         add(loop.axis, loop.atom, (), loop.bound, subject.threads(loop.axis), loop)
         known += [*loop.node.kids[:3], *work.axes[0].nodes]
     for axis in work.axes if not loops else ():
         if axis.guarded and axis.bound is None:
-            return Refused(f"it is no permutation: its guards along {axis.name} differ")
+            return Refused(f"{_WHY}: its guards along {axis.name} differ")
         add(axis.name, f"@{axis.name}", axis.nodes, axis.bound, subject.threads(axis.name), None)
     for name in AXES:
         if name not in subject.axes and subject.grid(name) != "1":
@@ -218,16 +219,16 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
     others = [one for one in facts.builtins() if not any(node.holds(one) for node in known)]
     if others or any(node.fixed for one in found for node in one.nodes):
         said = facts.text(others[0]) if others else "a macro for the number of a block"
-        return Refused(f"it is no permutation: it uses {said}")
+        return Refused(f"{_WHY}: it uses {said}")
     return found
 
 
 def _permutation(subject: Subject) -> _Permutation | Refused:
     facts = subject.facts
     if not isinstance(TRANSPOSED_TILES.needs(subject), Refused) and subject.backend in TRANSPOSED_TILES.languages:
-        return Refused("it is no permutation of digits: it is a transpose")
+        return Refused(f"{_WHY}: a transpose has a tile of its own")
     if facts.launch_bounds:
-        return Refused("the permutation stays: the kernel has launch bounds of its own")
+        return Refused(f"{_WHY}: the kernel has launch bounds of its own")
     coordinates = _coordinates(subject)
     if isinstance(coordinates, Refused):
         return coordinates
@@ -236,22 +237,22 @@ def _permutation(subject: Subject) -> _Permutation | Refused:
     loads = [one for one in touched if _once_read(subject, one) and _certain(subject, one, coordinates)]
     radix = Radix(subject, coordinates, (one.index for one in (*loads, *stores)))
     if not radix.sound:
-        return Refused("it is no permutation: the digits of an element's number overlap")
+        return Refused(f"{_WHY}: the digits of an element's number overlap")
     known = {one: form for one in touched if (form := radix.of(one.index)) is not None}
     if not stores or any(one not in known or _several(radix, known[one]) for one in stores):
-        return Refused("it is no permutation: it does not write each element in a place of its own digits")
+        return Refused(f"{_WHY}: it does not write each element in a place of its own digits")
     fastest = {one: radix.fastest(form) for one, form in known.items()}
     across, *others = {fastest[one] for one in stores}
     turned = {one: fastest[one] for one in loads if one in known and across and known[one].times(across.name) != ZERO}
     along, *more = set(turned.values()) - {None, across} or {None}
     if across is None or along is None or others or more:
-        return Refused("it is no permutation: neighbours that it reads are those that it writes")
+        return Refused(f"{_WHY}: neighbours that it reads are those that it writes")
     loads = [one for one, digit in turned.items() if digit is along]
     forms = radix.join(known, [*loads, *stores])
     both = [one for name in (along.name, across.name) for one in radix.digits if one.name == name]
     few = [one.radix.constant for one in both if one.radix is not None and (one.radix.constant or FEW) < FEW]
     if few:
-        return Refused(f"the permutation stays: one of its dimensions has {few[0]} elements")
+        return Refused(f"{_WHY}: one of its dimensions has {few[0]} elements")
     return _Permutation(coordinates, radix.digits, loads, stores, forms, *both)
 
 
@@ -355,7 +356,7 @@ def _swaps(subject: Subject, found: _Permutation, texts: _Texts) -> Iterator[Edi
     for access, index in texts.indices.items():
         if access in texts.tiles:
             yield replace(access.node, texts.tiles[access])
-        elif access.node.what == "index" and not access.node.fixed:
+        elif access.node.what in ("index", "deref") and not access.node.fixed:
             yield replace(access.node, f"{access.root.name}[{index}]")
     for one, count in texts.counts.items():
         for node in one.nodes:
@@ -374,7 +375,7 @@ def _permute(subject: Subject, found: _Permutation, plan: Plan) -> Change | Refu
     side, rows = subject.name("PERMUTE"), subject.name("PERMUTE_ROWS")
     texts, length = _texts(subject, found, plan), subject.lengths.get(found.stores[0].root.name)
     if texts is None or length is None:
-        return Refused("the permutation stays: its dimensions are not known ahead of its body")
+        return Refused(f"{_WHY}: its dimensions are not known ahead of its body")
     body = Span(subject.facts.body.start + 1, subject.facts.body.end - 1)
     once = ("[&] {", "}();") if subject.returns and subject.backend == "cuda" else ("", "")
     parts: tuple[str | Span, ...] = (
