@@ -172,6 +172,7 @@ def test_tiles_give_the_same_on_a_device(name: str, extents: tuple[int, ...], de
 
 
 TURNED = "y[i % d * (a * b * c) + i / d]"
+STEPS, STEP = "for (int i = blockIdx.x * blockDim.x + threadIdx.x;", "i += gridDim.x * blockDim.x)"
 GUARD = f"{AT} if (i < a * b * c * d)"
 SAME = "neighbours that it reads are those that it writes"
 MIXED = "does not write each element in a place of its own digits"
@@ -200,7 +201,11 @@ MIXED = "does not write each element in a place of its own digits"
         # Places by steps of which nothing is known.
         (f"{GUARD} y[i % d * a + i / d * b] = x[i];", SAME),
         (f"{GUARD} y[i % c * (a * b) + i / d] = x[i];", "digits of an element's number overlap"),
-        # Threads know of others.
+        # Threads know of others, or their loops are not alike.
+        (f"{STEPS} i < a * b * c * d - blockIdx.y; {STEP} {TURNED} = x[i];", "more than one loop over the grid"),
+        (f"{STEPS} i < d; {STEP} z[i] = 1; {STEPS} i < a * b * c * d; {STEP} {TURNED} = x[i];", "more than one loop"),
+        (f"y[0] = 1; {STEPS} i < a * b * c * d; {STEP} {TURNED} = x[i];", "more than one loop over the grid"),
+        (f"{STEPS} i < a * b * c * d; {STEP} {{ if (x[0] < 0) break; {TURNED} = x[i]; }}", ""),
         (f"{GUARD} {TURNED} = x[i] + gridDim.x;", "it uses gridDim.x"),
         (f"{GUARD} {TURNED} = x[i] + threadIdx.x;", "threadIdx.x for more than"),
         (f"__shared__ float t; t = 1; {GUARD} {TURNED} = x[i];", "may depend on the size of a block"),
@@ -208,7 +213,7 @@ MIXED = "does not write each element in a place of its own digits"
     ],
 )
 def test_what_is_no_permutation_stays(body: str, why: str) -> None:
-    require_refused(of_dimensions(body, arrays=XY | {"z": ("in", "float32", ALL)}), {"PERMUTE"}, why)
+    require_refused(of_dimensions(body, arrays=XY | {"z": ("inout", "float32", ALL)}), {"PERMUTE"}, why)
 
 
 def test_a_transpose_has_one_tile() -> None:
