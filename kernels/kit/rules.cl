@@ -12,6 +12,16 @@
     if (whole) *(__global struct name##_type*)((to) + (first)) = name; \
     else for (int i_ = 0; i_ < (count); ++i_) if ((long)(first) + i_ < (limit)) ((to) + (first))[i_] = name.at[i_]
 #define TUNESMITH_ALIGNED(count, from) ((size_t)(from) % (sizeof(*(from)) * (count)) == 0)
+//: permuted
+// A tile of side x side elements in local memory, whose rows have an element more, so that a column lies in different banks.
+#define TUNESMITH_TILE(type, name, side) __local type name[side][(side) + 1]
+#define TUNESMITH_MEET barrier(CLK_LOCAL_MEM_FENCE)
+#define TUNESMITH_EACH_TILE(number, count) \
+    for (unsigned int number = get_group_id(0); number < (count); number += get_num_groups(0))
+// Goes over the places of a tile by groups of side x rows work items, which are neighbours along `inner`.
+#define TUNESMITH_OVER_TILE(side, rows, inner, outer) \
+    for (long inner = first_##inner + get_local_id(0), outer = first_##outer + get_local_id(1), end_of_tile = outer + (side); \
+         outer < end_of_tile; outer += (rows))
 //: slide
 // What a thread keeps of `array` while it goes on: HIGH rows of WIDE elements, the first from `from` on and the next `apart`
 // further, as far as the array's `length` elements go. All are read at the first step, later only the last row.

@@ -151,6 +151,15 @@ __device__ __forceinline__ void transpose(type_ (&tile)[side_][side_ + 1], long 
         if (x + step < wide && y + threadIdx.x < high) put(x + step, y + threadIdx.x, tile[threadIdx.x][step]);
 }
 }
+//: permuted hints
+// A tile of side x side elements in shared memory, whose rows have an element more, so that a column lies in different banks.
+#define TUNESMITH_TILE(type, name, side) __shared__ type name[side][(side) + 1]
+#define TUNESMITH_MEET __syncthreads()
+#define TUNESMITH_EACH_TILE(number, count) for (unsigned int number = blockIdx.x; number < (count); number += gridDim.x)
+// Goes over the places of a tile by blocks of side x rows threads, which are neighbours along `inner`.
+#define TUNESMITH_OVER_TILE(side, rows, inner, outer) \
+    _Pragma("unroll") for (long long inner = first_##inner + threadIdx.x, outer = first_##outer + threadIdx.y, \
+                           end_of_tile = outer + (side); outer < end_of_tile; outer += (rows))
 //: products
 namespace tunesmith {
 // Elements between the rows of a tile: they begin at a vector still, and in other banks.

@@ -22,6 +22,7 @@ from tunesmith.kernels.rewrite.passes import (
     lanes,
     launch,
     own_bins,
+    permutations,
     rows,
     shuffles,
     teams,
@@ -57,6 +58,7 @@ RULES: tuple[Pass, ...] = (
     walk.WALK,
     vectors.VECTORS,
     tiles.TRANSPOSED_TILES,
+    permutations.PERMUTED_TILES,
     tiles.OUTPUT_TILES,
     lanes.ROW_LANES,
     launch.WORK_PER_THREAD,
@@ -141,6 +143,7 @@ def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
 Limit = Literal["memory", "compute", "latency", "unknown"]
 _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"TILE": (32,)},
+    {"PERMUTE": (32,)},
     {"OUTPUT_TILE": (64,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (4,), "OUTPUT_COLUMNS": (4,)},
     {"OUTPUT_TILE": (128,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (8,), "OUTPUT_COLUMNS": (8,)},
     {"LANES": (32,)},

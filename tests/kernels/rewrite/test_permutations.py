@@ -1,0 +1,223 @@
+"""Permutations of dimensions in the ways that people write them: tiles give what the kernel gives, where they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from emulation import contents, run_kernel
+from rewrite_cases import H200, require_refused, task_of, template_of
+
+from tunesmith.kernels.backends import Compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.rewrite.template import rewrite, starts
+from tunesmith.kernels.space import feasible
+from tunesmith.kernels.spec.task import BackendSources, Baseline, Task, Workload, geometry
+from tunesmith.kernels.spec.template import Config, LaunchGeometry, Template
+
+POINTS: tuple[Config, ...] = (
+    {"PERMUTE": 32, "PERMUTE_ROWS": 8},
+    {"PERMUTE": 32, "PERMUTE_ROWS": 16},
+    {"PERMUTE": 64, "PERMUTE_ROWS": 16},
+)
+EXTENTS = ((1, 31, 33, 2), (33, 2, 3, 65), (40, 1, 37, 1), (2, 3, 1, 33))
+SIZES = tuple("abcd")
+ALL = "a * b * c * d"
+LINE = LaunchGeometry(grid=(f"ceil_div({ALL}, 64)",), block=("64",))
+AT = "const int i = blockIdx.x * blockDim.x + threadIdx.x;"
+X, Y = {"x": ("in", "float32", ALL)}, {"y": ("inout", "float32", ALL)}
+XY = X | Y
+
+
+def workload(extents: tuple[int, ...]) -> Workload:
+    return Workload(name="w", sizes=dict(zip(SIZES, extents, strict=True)), types={})
+
+
+def of_dimensions(body: str, launch: LaunchGeometry = LINE, arrays: Mapping[str, Any] = XY, more: str = "") -> Task:
+    """A kernel over arrays of four dimensions, which are its sizes and its parameters a to d."""
+    const = {"in": "const ", "out": "", "inout": ""}
+    pointers = ", ".join(f"{const[role]}float* {name}" for name, (role, _, _) in arrays.items())
+    code = f'{more}extern "C" __global__ void k({pointers}, int a, int b, int c, int d) {{ {body} }}'
+    task = task_of("k", code, dict(arrays), launch, dict.fromkeys(SIZES, "int32"))
+    return task.model_copy(update={"workloads": tuple(map(workload, EXTENTS))})
+
+
+LLMC = f"""{AT} if (i < a * b * c * d) {{
+    int i1 = (i / (b * c * d)) % a, i2 = (i / (c * d)) % b, i3 = (i / d) % c, i4 = i % d;
+    int to = i4 * (c * a * b) + i3 * (a * b) + i1 * b + i2;
+    y[to] = x[i];
+}}"""
+BY_REMAINDERS = f"""{AT} if (i >= a * b * c * d) return;
+    const int n = i / (b * c * d), rest = i - n * (b * c * d), h = rest / (c * d), more = rest - h * (c * d);
+    const int w = more / d, k = more % d;
+    const float value = x[((n * d + k) * b + h) * c + w];
+    if (value < -1.0f) return;
+    y[i] = scale[h] * value + bias[k];"""
+OF_BLOCKS = """const int k = blockIdx.x * blockDim.x + threadIdx.x, w = threadIdx.y + blockIdx.y * blockDim.y;
+    const float* image = x + blockIdx.z * c * d * a;
+    if (k < d && w < c * a) y[(blockIdx.z * d + k) * (c * a) + w] += 2 * image[w * d + k];"""
+OVER_THE_GRID = """for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < a * b * c * d; i += gridDim.x * blockDim.x) {
+    const int row = i % (b * c * d) / (c * d), from = i / (b * c * d) * (b * c * d) + i % (c * d) * b + row;
+    if (x[from] > 2) continue;
+    y[i] = x[from] + z[from];
+}"""
+WITHOUT_GUARD = f"{AT} const int w = i % d, h = i / d % c; y[(i / (c * d) * d + w) * c + h] = x[i] * x[i] + w;"
+BY_BITS = f"{AT} if (i < 32 * a * b) y[(i & 15) * (2 * a * b) + (i >> 4)] = x[i];"
+PADDED = f"{AT} if (i < a * b) y[i % b * (a + 3) + i / b + 1] = x[i / b * (b + d) + i % b];"
+SMALL = {name: ("in", "float32", extent) for name, extent in (("scale", "b"), ("bias", "d"))}
+KERNELS = {
+    "llmc": of_dimensions(LLMC),
+    "remainders": of_dimensions(BY_REMAINDERS, arrays=XY | SMALL),
+    "blocks": of_dimensions(
+        OF_BLOCKS, LaunchGeometry(grid=("ceil_div(d, 16)", "ceil_div(c * a, 4)", "b"), block=("16", "4"))
+    ),
+    "grid": of_dimensions(
+        OVER_THE_GRID, LaunchGeometry(grid=(f"min({ALL}, 3)",), block=("32",)), XY | {"z": ("in", "float32", ALL)}
+    ),
+    "macro": of_dimensions(
+        "LOOP(i, a * b * c * d) { const int k = i % d, row = i / d % (b * c), n = i / d / b / c; "
+        "y[(n * d + k) * (b * c) + row] = x[i] - k; }",
+        LaunchGeometry(grid=("2",), block=("64",)),
+        more="#define LOOP(i, n) for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); "
+        "i += blockDim.x * gridDim.x)\n",
+    ),
+    "no guard": of_dimensions(WITHOUT_GUARD, LaunchGeometry(grid=("a * b * c",), block=("d",))),
+    "bits": of_dimensions(
+        BY_BITS,
+        LaunchGeometry(grid=("a * b",), block=("32",)),
+        arrays={one: (role, "float32", f"32 * {ALL}") for one, (role, *_) in XY.items()},
+    ),
+    "part": of_dimensions(f"{AT} if (i < a * b - 1) y[i % b * a + i / b] = x[i];"),
+    "padded": of_dimensions(
+        PADDED, arrays={"x": ("in", "float32", "a * (b + d)"), "y": ("inout", "float32", "b * (a + 3) + 1")}
+    ),
+}
+SLOW = ("no guard", "bits", "part", "padded")
+
+
+def require_right(task: Task, extents: tuple[int, ...], points: tuple[Config, ...], folder: Path) -> None:
+    """The template gives at each of the points what the kernel gave."""
+    template, given = template_of(task), workload(extents)
+    arrays = contents(task, given, seed=5)
+    expected = run_kernel(task.sources("cuda").baseline.template, {}, task, given, arrays, folder)
+    assert not np.array_equal(expected["y"], arrays["y"])
+    space = feasible(template, [given], H200)
+    for point in points:
+        config = template.default_config | point
+        assert space.reject(config) is None
+        found = run_kernel(template, config, task, given, arrays, folder)
+        assert np.array_equal(found["y"], expected["y"]), (extents, point)
+
+
+@pytest.mark.parametrize("extents", EXTENTS)
+@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in KERNELS])
+def test_tiles_give_what_the_kernel_gave(name: str, extents: tuple[int, ...], tmp_path: Path) -> None:
+    require_right(KERNELS[name], extents, POINTS, tmp_path)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_tile_compiles(name: str, compiler: Compiler) -> None:
+    template = template_of(KERNELS[name])
+    for point in POINTS:
+        made = compiler.compile(specialise(template, template.default_config | point, {}))
+        assert isinstance(made, Artifact), (point, made)
+
+
+def test_a_search_begins_with_a_tile() -> None:
+    task = KERNELS["llmc"]
+    template = template_of(task)
+    space = feasible(template, task.workloads, H200)
+    first, *_ = starts(template, "memory", lambda config: space.reject(config) is None)
+    assert first["PERMUTE"] == 32
+
+
+ON_PLACES = """const int w = get_global_id(0), h = get_global_id(1), n = get_global_id(2) / d, k = get_global_id(2) % d;
+    if (w >= c || h >= b || get_global_id(2) >= a * d) return;
+    y[((n * b + h) * c + w) * d + k] = x[((n * d + k) * b + h) * c + w] * 2;"""
+ON_ELEMENTS = """size_t i = get_global_id(0); if (i >= a * b * c * d) { return; }
+    int n = i / (d * b * c), k = i / (b * c) % d, h = i / c % b, w = i % c;
+    y[n * d * b * c + h * d * c + w * d + k] = x[i] + k;"""
+PLANES = LaunchGeometry(grid=("ceil_div(c, 8)", "ceil_div(b, 8)", "a * d"), block=("8", "8", "1"))
+OPENCL = {"places": (ON_PLACES, PLANES), "elements": (ON_ELEMENTS, LINE)}
+
+
+@pytest.mark.parametrize("extents", EXTENTS)
+@pytest.mark.parametrize("name", OPENCL)
+def test_tiles_give_the_same_on_a_device(name: str, extents: tuple[int, ...], device: Any) -> None:
+    cl = pytest.importorskip("pyopencl")
+    body, launch = OPENCL[name]
+    source = f"__kernel void k(__global const float* x, __global float* y, int a, int b, int c, int d) {{ {body} }}"
+    task = of_dimensions("", launch)
+    plain = Template(name="baseline", backend="opencl", source=source, entry="k", launch=launch)
+    sources = BackendSources(baseline=Baseline(template=plain))
+    template = rewrite(task.model_copy(update={"backends": {"opencl": sources}}), "opencl").template
+    assert template is not None
+    context = cl.Context([cl.get_platforms()[0].get_devices()[0]])
+    queue, given, results = cl.CommandQueue(context), workload(extents), list[Any]()
+    arrays = contents(task, given, seed=5)
+    for made, config in ((plain, {}), *((template, template.default_config | one) for one in ({}, *POINTS))):
+        where, y = geometry(made, config, given), arrays["y"].copy()
+        held = [cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=one) for one in (arrays["x"], y)]
+        threads = tuple(grid * block for grid, block in zip(where.grid, where.block, strict=True))
+        run = cl.Program(context, specialise(made, config, {}).source).build().k
+        run(queue, threads, where.block, *held, *map(np.int32, extents))
+        cl.enqueue_copy(queue, y, held[1])
+        results.append(y)
+    assert not np.array_equal(results[0], arrays["y"])
+    assert all(np.array_equal(one, results[0]) for one in results)
+
+
+TURNED = "y[i % d * (a * b * c) + i / d]"
+STEPS, STEP = "for (int i = blockIdx.x * blockDim.x + threadIdx.x;", "i += gridDim.x * blockDim.x)"
+GUARD = f"{AT} if (i < a * b * c * d)"
+SAME = "neighbours that it reads are those that it writes"
+MIXED = "does not write each element in a place of its own digits"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        # In place, and what another thread may have changed.
+        (f"{GUARD} {TURNED} = y[i];", SAME),
+        (f"{GUARD} {{ {TURNED} = x[i]; ((float*)x)[i] = 0; }}", SAME),
+        # Not every element has a place of its own.
+        (f"{GUARD} y[i % d * a + i / (b * c * d)] = x[i];", MIXED),
+        (f"{GUARD} y[i % d + i / d] = x[i];", MIXED),
+        (f"{GUARD} y[i / d / 2 + a * (i % d)] = x[i];", MIXED),
+        # A digit beyond its range goes elsewhere, or is not read.
+        (f"{GUARD} y[(i % d + 1) % d * (a * b * c) + i / d] = x[i];", MIXED),
+        (f"{GUARD} if (i % d + 1 < d) {TURNED} = x[i + 1];", SAME),
+        (f"{GUARD} if (c > 1) {TURNED} = x[i];", SAME),
+        # The data say where.
+        (f"{GUARD} y[(int)z[i]] = x[i];", MIXED),
+        (f"{GUARD} {TURNED} = x[(int)z[i / d]];", SAME),
+        # Neighbours stay neighbours, or are few.
+        (f"{GUARD} y[i / d % c * (a * b * d) + i / (c * d) * d + i % d] = x[i];", SAME),
+        (f"{GUARD} y[i % 4 * (a * b * c) + i / 4] = x[i];", "one of its dimensions has 4 elements"),
+        # Places by steps of which nothing is known.
+        (f"{GUARD} y[i % d * a + i / d * b] = x[i];", SAME),
+        (f"{GUARD} y[i % c * (a * b) + i / d] = x[i];", "digits of an element's number overlap"),
+        # Threads know of others, or their loops are not alike.
+        (f"{STEPS} i < a * b * c * d - blockIdx.y; {STEP} {TURNED} = x[i];", "more than one loop over the grid"),
+        (f"{STEPS} i < d; {STEP} z[i] = 1; {STEPS} i < a * b * c * d; {STEP} {TURNED} = x[i];", "more than one loop"),
+        (f"y[0] = 1; {STEPS} i < a * b * c * d; {STEP} {TURNED} = x[i];", "more than one loop over the grid"),
+        (f"{STEPS} i < a * b * c * d; {STEP} {{ if (x[0] < 0) break; {TURNED} = x[i]; }}", ""),
+        (f"{GUARD} {TURNED} = x[i] + gridDim.x;", "it uses gridDim.x"),
+        (f"{GUARD} {TURNED} = x[i] + threadIdx.x;", "threadIdx.x for more than"),
+        (f"__shared__ float t; t = 1; {GUARD} {TURNED} = x[i];", "may depend on the size of a block"),
+        (f"{GUARD} {{ {TURNED} = x[i]; d = 2; }}", "changes its parameter d"),
+    ],
+)
+def test_what_is_no_permutation_stays(body: str, why: str) -> None:
+    require_refused(of_dimensions(body, arrays=XY | {"z": ("inout", "float32", ALL)}), {"PERMUTE"}, why)
+
+
+def test_a_transpose_has_one_tile() -> None:
+    body = """const int w = blockIdx.x * blockDim.x + threadIdx.x, h = blockIdx.y * blockDim.y + threadIdx.y;
+        if (w < d && h < a) y[w * a + h] = x[h * d + w];"""
+    launch = LaunchGeometry(grid=("ceil_div(d, 16)", "ceil_div(a, 16)"), block=("16", "16"))
+    assert {"TILE"} == {"TILE", "PERMUTE"} & template_of(of_dimensions(body, launch)).default_config.keys()
