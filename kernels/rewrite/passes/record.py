@@ -13,6 +13,7 @@ from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
 from tunesmith.kernels.rewrite.syntax import WORK_ITEM, Node, Symbol
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
+from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
 
 _WORK_ITEM = {word: function for function, word in WORK_ITEM.items()}
@@ -135,6 +136,7 @@ class Subject:
     launch: LaunchGeometry
     work: Cells | Rows | Fixed
     name: Callable[[str], str]
+    task: Task
     backend: BackendName = "cuda"
     types: frozenset[str] = frozenset()
     lengths: Mapping[str, str] = field(default_factory=dict)
