@@ -19,25 +19,38 @@ from typing import Any
 import numpy as np
 
 from tunesmith.kernels.reader.parse import Unit, kind, walk
-from tunesmith.kernels.reader.run import MAX_WORK, Array, Run
+from tunesmith.kernels.reader.run import Array, Run
 from tunesmith.kernels.rewrite.facts import AXES
 from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import MAX_BLOCK_THREADS, WARP, Fixed
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
-BUDGET = 700_000_000
+BUDGET = 600_000_000
 """Work of all trials of a kernel, as `Run.work` counts it: about two seconds."""
+MAX_RUN = BUDGET // 10
+"""Work of one run."""
 PARSING = 12_000_000
 """Work that reading a source counts as."""
 MAX_CONSTANTS = 5
 MAX_MOVES = 3
 """Halvings and doublings in one combination; constants with equal values that move together count once."""
+MAX_SHARED = 48 * 1024
+"""Bytes of the arrays in shared memory of a source."""
 LEAST_FILLED = 0.75
 """Share of the elements of shared memory that are used, of the author's share, at least."""
 _DIGITS = re.compile(r"([1-9]\d*)[uUlL]*")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SIZE_UNIT = re.compile(r"(\w+) % (\d+) == 0")
+_TILES = ((1, 2, 1), (3, 1, 3), (1, 1, 2))
+"""Tiles of three trials: along sizes that the grid follows, by turns, and along others, which loops follow."""
+MAX_ABOUT = 256
+"""A tile, above which sizes that nothing divides do not become larger."""
+MAX_BLOCKS = 6
+"""Blocks of a trial along an axis on which their number is fixed."""
+MAX_PASSED = 32
+MAX_FACTOR = 4
+"""Of a constant in a number of the launch that follows from it naturally, such as elements for each thread."""
 _PRIMES = (5, 11, 3, 7, 13, 9)
 Values = tuple[int, ...]
 """A value for each constant, in their order."""
@@ -65,9 +78,15 @@ class _Reading:
     plus: int = 0
 
     @property
-    def pure(self) -> bool:
-        """Whether it says nothing but constants."""
-        return bool(self.factors) and (self.by, self.over, self.plus) == (1, 1, 0)
+    def places(self) -> Values:
+        """Of all constants that it names."""
+        return self.factors if self.divisor is None else (*self.factors, self.divisor)
+
+    @property
+    def rank(self) -> int:
+        """How natural it is, the most natural first: a constant, a product, anything else."""
+        simple = self.factors and self.by <= MAX_FACTOR and (self.over, self.plus) == (1, 0)
+        return (0 if (len(self.places), self.by) == (1, 1) else 1) if simple else 2
 
     def value(self, values: Values) -> int | None:
         """The number for the constants' values; None where it is not whole."""
@@ -95,6 +114,19 @@ class _Number:
     end: int
     readings: list[_Reading]
 
+    @property
+    def natural(self) -> list[_Reading]:
+        """The most natural readings."""
+        return [one for one in self.readings if one.rank == min(other.rank for other in self.readings)]
+
+    def ranks(self, values: Values, natural: bool) -> dict[int, int]:
+        """What the number may be for the constants' values, each with its least rank. natural: by these alone."""
+        found = dict[int, int]()
+        for one in sorted(self.natural if natural else self.readings, key=lambda one: -one.rank):
+            if (number := one.value(values)) is not None and number > 0:
+                found[number] = one.rank
+        return found
+
 
 class _Counted(Run):
     """A run that counts the accesses to arrays, of all threads."""
@@ -119,7 +151,8 @@ class _Trials:
         self.units = {one[1]: int(one[2]) for text in subject.task.requires if (one := _SIZE_UNIT.fullmatch(text))}
         self.passed: dict[Values, tuple[int, bool]] = {}
         self.same: set[Values] = set()
-        self._plain: dict[tuple[int, bool], _Counted | None] = {}
+        self.shares: list[_Reading] = []
+        self._plain: dict[tuple[int, int], _Counted | None] = {}
         self._entry = self.unit.entry(subject.facts.syntax.name)
         self.why = self._examine()
         if not self.why:
@@ -129,6 +162,8 @@ class _Trials:
         launch = self.subject.launch
         for where, texts in (("grid", launch.grid), ("block", launch.block)):
             for axis, text in enumerate(texts):
+                if where == "grid" and text.isdigit():
+                    continue
                 for node in ast.walk(ast.parse(text, mode="eval")):
                     if isinstance(node, ast.Constant) and type(node.value) is int and node.value > 1:
                         start = node.col_offset
@@ -145,17 +180,17 @@ class _Trials:
 
     # Trials.
 
-    def _sizes(self, scale: int, whole: bool) -> dict[str, int]:
-        """Small sizes that meet the task's requirements. whole: which a tile that is `scale` times as large divides."""
+    def _sizes(self, scale: int, turn: int) -> dict[str, int]:
+        """Small sizes that meet the task's requirements, which a tile that is `scale` times as large divides."""
         task, launch, found = self.subject.task, self.subject.launch, dict[str, int]()
-        for at, name in enumerate(task.size_names):
-            about = [text for text in launch.grid if name in parse(text).names]
-            largest = max((int(one) for text in about for one in re.findall(r"\d+", text)), default=max(self.own))
-            unit = self.units.get(name, 0)
-            if unit:
-                found[name] = unit * (scale * (2, 1)[at % 2] if whole else (3, 5)[at % 2] if about else 3)
+        for at, name in enumerate(sorted(task.size_names)):
+            about = " ".join(text for text in launch.grid if name in parse(text).names)
+            largest = max(map(int, re.findall(r"\d+", about)), default=1 if about else max(self.own))
+            first, second, other = _TILES[turn]
+            if name in self.units:
+                found[name] = self.units[name] * scale * ((first, second)[at % 2] if about else other)
             else:
-                found[name] = (2 + whole) * min(largest, 256) + _PRIMES[at % len(_PRIMES)]
+                found[name] = other * min(largest, MAX_ABOUT) + _PRIMES[at % len(_PRIMES)]
         for text in task.requires:
             for _ in range(8):
                 if not parse(text).evaluate(found):
@@ -165,25 +200,26 @@ class _Trials:
     def _run(self, entry: Any, sizes: Mapping[str, int], grid: Sequence[str], block: Sequence[str]) -> _Counted | None:
         """The kernel of a source in a launch; None where that has no meaning or goes on for too long."""
         task, arguments = self.subject.task, dict[str, int]()
-        extents = [[parse(text).integer(sizes) for text in texts] for texts in (grid, block)]
+        blocks = [str(min(int(text), MAX_BLOCKS)) if text.isdigit() else text for text in grid]
+        extents = [[parse(text).integer(sizes) for text in texts] for texts in (blocks, block)]
         for argument, parameter in zip(task.arguments, self.subject.facts.parameters, strict=True):
             if argument.role == "scalar" and parameter.type.what == "number" and argument.value is not None:
                 arguments[parameter.name] = parse(argument.value).integer(sizes)
-        run = _Counted(entry.function, arguments, *extents, max(0, min(self.left, MAX_WORK)))
+        run = _Counted(entry.function, arguments, *extents, max(0, min(self.left, MAX_RUN)))
         self.left -= run.work
         return None if run.stopped else run
 
-    def _base(self, scale: int, whole: bool) -> _Counted | None:
+    def _base(self, scale: int, turn: int) -> _Counted | None:
         """The author's kernel at the same sizes."""
-        if (scale, whole) not in self._plain:
+        if (scale, turn) not in self._plain:
             launch = self.subject.launch
-            self._plain[scale, whole] = self._run(self._entry, self._sizes(scale, whole), launch.grid, launch.block)
-        return self._plain[scale, whole]
+            self._plain[scale, turn] = self._run(self._entry, self._sizes(scale, turn), launch.grid, launch.block)
+        return self._plain[scale, turn]
 
     def _examine(self) -> str:
         """Why the author's own values show too little, as a clause; empty where they do not."""
         try:
-            runs = [self._base(1, True), self._base(1, False)]
+            runs = [self._base(1, turn) for turn in (0, 1)]
         except ExpressionError:
             return "the launch, or a scalar, depends on more than sizes"
         for run in runs:
@@ -198,6 +234,9 @@ class _Trials:
                     return f"indices of {name.partition('@')[0]} are not known"
                 if one.written and not name.startswith("shared ") and not one.assigned.any():
                     return f"no element of {name} is written for certain"
+        share, rest = divmod(_written(runs[0]), runs[0].count)
+        if not rest and share * runs[1].count == _written(runs[1]):
+            self.shares = list(_readings(share, self.own, False))
         return ""
 
     def _parsed(self, values: Values) -> Any:
@@ -209,59 +248,108 @@ class _Trials:
         return Unit(ahead + code.decode(), Path(self.unit.where), self.unit.language).entry(self._entry.name)
 
     def _search(self) -> None:
-        for values in self._combinations():
-            if self.left <= 0:
+        waiting, known = dict(self._combinations()), 0
+        order = list[Values]()
+        while self.left > 0 and len(self.passed) < MAX_PASSED:
+            if known < len(self.passed):
+                known = len(self.passed)
+                likely = [one for one in waiting if next(self._launches(one, True), None) is not None]
+                order = sorted(likely, key=lambda one: (self._disagreement(one), waiting[one], one), reverse=True)
+            if not order:
                 return
-            self._try(values)
+            values = order.pop()
+            del waiting[values]
+            if self.keeps_accesses(values, tried=False):
+                self._try(values)
 
-    def _combinations(self) -> list[Values]:
-        """The most promising first: where all readings of the launch's numbers agree, then those with few moves."""
-        found = dict[Values, tuple[int, int, int]]()
+    def keeps_accesses(self, values: Values, *, tried: bool = True) -> bool:
+        """Whether constants that the launch does not follow leave the number of accesses to arrays as it is: depths and
+        paddings do, the radius of a stencil does not. tried: else they may be on trial themselves."""
+        readings = [*(one for number in self.numbers for one in number.readings), *self.shares]
+        leading = {at for one in readings for at in one.places}
+        free = tuple(own if at in leading else value for at, (value, own) in enumerate(zip(values, self.own, strict=True)))
+        return free in self.same or (free == values and not tried)
+
+    def _combinations(self) -> Iterator[tuple[Values, int]]:
+        """Combinations, each with the halvings and doublings, and the equal constants that differ in it."""
+        pairs = [one for one in itertools.combinations(range(len(self.own)), 2) if len({self.own[at] for at in one}) == 1]
         for steps in itertools.product((0, 1, -1, 2, -2), repeat=len(self.own)):
-            scaled = [value << step if step >= 0 else value / (1 << -step) for value, step in zip(self.own, steps)]
-            values = tuple(int(one) for one in scaled)
-            moves = {(value, step) for value, step in zip(self.own, steps, strict=True) if step}
-            if 0 < sum(abs(step) for _, step in moves) <= MAX_MOVES and all(v == s and v for v, s in zip(values, scaled)):
-                apart = [{one.value(values) for one in number.readings if one.pure} for number in self.numbers]
-                found[values] = sum(max(0, len(one) - 1) for one in apart), len(moves), sum(map(abs, steps))
-        return sorted(found, key=lambda one: found[one])
+            if all(step >= 0 or not value % (1 << -step) for value, step in zip(self.own, steps, strict=True)):
+                values = tuple(value << max(step, 0) >> max(-step, 0) for value, step in zip(self.own, steps, strict=True))
+                moves = sum(abs(step) for _, step in set(zip(self.own, steps, strict=True)))
+                if 0 < moves <= MAX_MOVES:
+                    yield values, 2 * moves + self._scale(values) + sum(values[one] != values[two] for one, two in pairs)
 
-    def _launches(self, values: Values, sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
-        """What the launch's numbers may be, those with the fewest threads first."""
-        found, declared = dict[tuple[int, ...], int](), self.subject.facts.launch_bounds
+    def _disagreement(self, values: Values) -> int:
+        """How far the natural readings of the launch's numbers contradict each other."""
+        found = 0
+        for number in self.numbers:
+            said = {one.value(values) for one in number.natural}
+            found += len([one for one in said if number.where == "grid" or (one or 0) <= MAX_BLOCK_THREADS] or "none") - 1
+        return found
+
+    def _launches(self, values: Values, natural: bool) -> Iterator[tuple[int, ...]]:
+        """What the launch's numbers may be, the most natural ones first, of these the one with the fewest threads.
+        natural: by natural readings alone."""
+        plain, sizes = self.subject.launch, self._sizes(self._scale(values), 0)
+        threads, block_before = self._threads(plain.grid, plain.block, sizes)
+        declared = self.subject.facts.launch_bounds
         bound = re.search(r"\(\s*(\d+)", declared[0]) if declared is not None else None
         most = MAX_BLOCK_THREADS if bound is None else int(bound[1])
-        for said in itertools.product(*({one.value(values) for one in number.readings} for number in self.numbers)):
-            if any(one is None or one < 1 for one in said):
-                continue
-            grid, block = (prod(parse(text).integer(sizes) for text in texts) for texts in self.launch([*map(str, said)]))
-            plain = prod(parse(text).integer(sizes) for text in self.subject.launch.block)
-            if min(WARP, plain) <= block <= most and grid > 0 and not (block % WARP and not plain % WARP):
-                found[said] = grid * block
+        found = dict[tuple[int, ...], tuple[int, int]]()
+        ranks = [one.ranks(values, natural) for one in self.numbers]
+        for said in itertools.product(*ranks):
+            total, block = self._threads(*self.launch([*map(str, said)]), sizes)
+            whole = not block % WARP or block_before % WARP
+            fits = not self.shares or any(self._fits(one, values, threads, total) for one in self.shares)
+            if min(WARP, block_before) <= block <= most and whole and total > 0 and fits:
+                found[said] = sum(one[number] for one, number in zip(ranks, said, strict=True)), total
         return iter(sorted(found, key=lambda one: (found[one], one)))
 
+    def _fits(self, share: _Reading, values: Values, before: int, threads: int) -> bool:
+        """Whether as many elements are written by `threads` as by those `before`."""
+        old, new = share.value(self.own), share.value(values)
+        return old is not None and new is not None and old * before == new * threads > 0
+
+    @staticmethod
+    def _threads(grid: Sequence[str], block: Sequence[str], sizes: Mapping[str, int]) -> tuple[int, int]:
+        """The threads of a launch, and of a block."""
+        blocks, threads = (prod(parse(text).integer(sizes) for text in texts) for texts in (grid, block))
+        return blocks * threads, threads
+
+    def _scale(self, values: Values) -> int:
+        return max(max(new // old for new, old in zip(values, self.own, strict=True)), 1)
+
     def _try(self, values: Values) -> None:
-        scale = max(max(new // old for new, old in zip(values, self.own, strict=True)), 1)
-        sizes, base, entry = self._sizes(scale, True), self._base(scale, True), None
-        until = self.left - BUDGET // 6
-        for said in self._launches(values, sizes):
-            if self.left < max(until, 0) or base is None:
+        scale, until, entry = self._scale(values), self.left - BUDGET // 15, None
+        for said in self._launches(values, False):
+            if self.left < max(until, 0):
                 return
             entry = entry or self._parsed(values)
-            run = self._run(entry, sizes, *self.launch([*map(str, said)]))
-            if run is None or not _alike(run, base):
+            if (run := self._alike(entry, said, scale, 0)) is None:
                 continue
-            sizes = self._sizes(scale, False)
-            other, base = self._run(entry, sizes, *self.launch([*map(str, said)])), self._base(scale, False)
-            needs = other is None or base is None or not _alike(other, base)
-            if needs and (scale == 1 or not self.units):
+            guarded = self._alike(entry, said, 1, 1) is not None
+            if not guarded and (not self.units or scale == 1 or self._alike(entry, said, scale, 2) is None):
                 return
-            self.passed[values] = sum(size for _, size in _shared(run)), needs
-            if run.accesses == self._plain[scale, True].accesses:
+            if self.left <= 0:
+                return
+            self.passed[values] = sum(size for _, size in _shared(run)), not guarded
+            plain = self._base(scale, 0)
+            if plain is None:
+                return
+            if run.accesses == plain.accesses:
                 self.same.add(values)
+            self.shares = [one for one in self.shares if self._fits(one, values, plain.count, run.count)]
             for number, chosen in zip(self.numbers, said, strict=True):
                 number.readings = [one for one in number.readings if one.value(values) == chosen]
             return
+
+    def _alike(self, entry: Any, said: Sequence[int], scale: int, turn: int) -> _Counted | None:
+        """The run of a source in a launch with other numbers, where it does what the author's does."""
+        if (base := self._base(scale, turn)) is None:
+            return None
+        run = self._run(entry, self._sizes(scale, turn), *self.launch([*map(str, said)]))
+        return run if run is not None and _alike(run, base) else None
 
 
 def _readings(number: int, own: Values, divides: bool) -> Iterator[_Reading]:
@@ -299,10 +387,15 @@ def _alike(run: Run, base: Run) -> bool:
         if now is None or old is None or not size:
             return False
         filled, filled_before = now.reach * now.element / size, old.reach * old.element / size_before
-        if not LEAST_FILLED * filled_before <= filled <= max(1, filled_before):
+        if size > MAX_SHARED or not LEAST_FILLED * filled_before <= filled <= max(1, filled_before):
             return False
         pairs.append((now, old))
     return not any(_doubts(now) - _doubts(old) for now, old in pairs)
+
+
+def _written(run: Run) -> int:
+    """The elements of all arrays that are written for certain."""
+    return sum(int(one.assigned.sum()) for name, one in run.arrays.items() if not name.startswith("shared "))
 
 
 def _doubts(array: Array) -> set[str]:
@@ -386,8 +479,7 @@ def _tried(subject: Subject) -> _Trials | Refused:
 def _change(subject: Subject, trials: _Trials, plan: Plan) -> Change | Refused:
     constants, own = trials.constants, trials.own
     readings = [one.readings[0] for one in trials.numbers]
-    leading = {at for one in readings for at in (*one.factors, *(() if one.divisor is None else (one.divisor,)))}
-    passed = {values: one for values, one in trials.passed.items() if _free_values_pass(trials, values, leading)}
+    passed = {values: one for values, one in trials.passed.items() if trials.keeps_accesses(values)}
     varied = [at for at in range(len(own)) if len({values[at] for values in passed}) > 1]
     # Constants that are always equal are one parameter.
     heads = {at: next(one for one in varied if all(v[one] == v[at] for v in passed)) for at in varied}
@@ -428,13 +520,6 @@ def _change(subject: Subject, trials: _Trials, plan: Plan) -> Change | Refused:
     return _bounded(subject, change, plan)
 
 
-def _free_values_pass(trials: _Trials, values: Values, leading: set[int]) -> bool:
-    """Whether constants that the launch does not follow keep the number of accesses: depths and paddings do, the
-    radius of a stencil does not."""
-    alone = tuple(value if at not in leading else own for at, (value, own) in enumerate(zip(values, trials.own)))
-    return alone in trials.same
-
-
 def _larger(places: Sequence[int], own: Values, points: Sequence[Values]) -> list[int]:
     """The places of constants that are larger than the author's in some of the points, as few as explain them all."""
     found = list[int]()
@@ -459,6 +544,8 @@ def _bytes(subject: Subject, names: Sequence[str], sizes: Mapping[Values, int]) 
     """Bytes of shared memory beyond those that the task declares, as a sum of few products of constants; else the
     most that a point needs."""
     declared = subject.task.sources(subject.backend).baseline.template.static_shared_bytes
+    if not any(sizes.values()):
+        return ""
     points, wanted = list(sizes), np.array(list(sizes.values()), float)
     terms = [one for count in range(4) for one in itertools.combinations_with_replacement(range(len(names)), count)]
     for count in range(1, min(4, len(points))):
