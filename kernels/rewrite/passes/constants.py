@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.kernels.reader.parse import Unit, kind, walk
-from tunesmith.kernels.reader.run import Array, Run
+from tunesmith.kernels.reader.run import Array, Pointer, Run
 from tunesmith.kernels.rewrite.facts import AXES
 from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import MAX_BLOCK_THREADS, WARP, Fixed
@@ -44,8 +44,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _SIZE_UNIT = re.compile(r"(\w+) % (\d+) == 0")
 _TILES = ((1, 2, 1), (3, 1, 3), (1, 1, 2))
 """Tiles of three trials: along sizes that the grid follows, by turns, and along others, which loops follow."""
-MAX_ABOUT = 256
-"""A tile, above which sizes that nothing divides do not become larger."""
+MAX_LENGTH = 2048
+"""Of a tile, above which sizes that nothing divides do not become larger."""
 MAX_BLOCKS = 6
 """Blocks of a trial along an axis on which their number is fixed."""
 MAX_PASSED = 32
@@ -128,14 +128,28 @@ class _Number:
         return found
 
 
-class _Counted(Run):
-    """A run that counts the accesses to arrays, of all threads."""
+class _Observed(Run):
+    """A run that counts the accesses to arrays. last: the first and the last byte of each array that the last block
+    reads, and writes."""
 
     accesses = 0
 
-    def access(self, *given: Any, **how: Any) -> Any:
+    def __init__(self, *given: Any) -> None:
+        self.last: dict[tuple[str, bool], tuple[float, float]] = {}
+        super().__init__(*given)
+
+    def access(self, pointer: Pointer, kind_: Any, **how: Any) -> Any:
+        """As of `Run`."""
         self.accesses += int(self.may.sum())
-        return super().access(*given, **how)
+        threads = prod(self.block)
+        here = self.may[-threads:]
+        for root, offset in pointer.targets.items() if here.any() else ():
+            if root in self.arrays:
+                low, high = (np.broadcast_to(one, self.count)[-threads:][here] for one in (offset.low, offset.high))
+                place = root, bool(how.get("writes"))
+                least, most = self.last.get(place, (np.inf, -np.inf))
+                self.last[place] = min(least, float(low.min())), max(most, float(high.max()))
+        return super().access(pointer, kind_, **how)
 
 
 class _Trials:
@@ -152,7 +166,7 @@ class _Trials:
         self.passed: dict[Values, tuple[int, bool]] = {}
         self.same: set[Values] = set()
         self.shares: list[_Reading] = []
-        self._plain: dict[tuple[int, int], _Counted | None] = {}
+        self._plain: dict[tuple[int, int], _Observed | None] = {}
         self._entry = self.unit.entry(subject.facts.syntax.name)
         self.why = self._examine()
         if not self.why:
@@ -186,18 +200,21 @@ class _Trials:
         for at, name in enumerate(sorted(task.size_names)):
             about = " ".join(text for text in launch.grid if name in parse(text).names)
             largest = max(map(int, re.findall(r"\d+", about)), default=1 if about else max(self.own))
+            if all(text.isdigit() for text in launch.grid):
+                # The grid takes turns: each block shall have some.
+                largest = MAX_BLOCKS * prod(int(text) for text in launch.block)
             first, second, other = _TILES[turn]
             if name in self.units:
                 found[name] = self.units[name] * scale * ((first, second)[at % 2] if about else other)
             else:
-                found[name] = other * min(largest, MAX_ABOUT) + _PRIMES[at % len(_PRIMES)]
+                found[name] = scale * other * min(largest, MAX_LENGTH) + _PRIMES[at % len(_PRIMES)]
         for text in task.requires:
             for _ in range(8):
                 if not parse(text).evaluate(found):
                     found |= {name: 2 * found[name] for name in parse(text).names & found.keys()}
         return found
 
-    def _run(self, entry: Any, sizes: Mapping[str, int], grid: Sequence[str], block: Sequence[str]) -> _Counted | None:
+    def _run(self, entry: Any, sizes: Mapping[str, int], grid: Sequence[str], block: Sequence[str]) -> _Observed | None:
         """The kernel of a source in a launch; None where that has no meaning or goes on for too long."""
         task, arguments = self.subject.task, dict[str, int]()
         blocks = [str(min(int(text), MAX_BLOCKS)) if text.isdigit() else text for text in grid]
@@ -205,11 +222,11 @@ class _Trials:
         for argument, parameter in zip(task.arguments, self.subject.facts.parameters, strict=True):
             if argument.role == "scalar" and parameter.type.what == "number" and argument.value is not None:
                 arguments[parameter.name] = parse(argument.value).integer(sizes)
-        run = _Counted(entry.function, arguments, *extents, max(0, min(self.left, MAX_RUN)))
+        run = _Observed(entry.function, arguments, *extents, max(0, min(self.left, MAX_RUN)))
         self.left -= run.work
         return None if run.stopped else run
 
-    def _base(self, scale: int, turn: int) -> _Counted | None:
+    def _base(self, scale: int, turn: int) -> _Observed | None:
         """The author's kernel at the same sizes."""
         if (scale, turn) not in self._plain:
             launch = self.subject.launch
@@ -328,7 +345,7 @@ class _Trials:
             entry = entry or self._parsed(values)
             if (run := self._alike(entry, said, scale, 0)) is None:
                 continue
-            guarded = self._alike(entry, said, 1, 1) is not None
+            guarded = self._alike(entry, said, 1 if self.units else scale, 1) is not None
             if not guarded and (not self.units or scale == 1 or self._alike(entry, said, scale, 2) is None):
                 return
             if self.left <= 0:
@@ -344,7 +361,7 @@ class _Trials:
                 number.readings = [one for one in number.readings if one.value(values) == chosen]
             return
 
-    def _alike(self, entry: Any, said: Sequence[int], scale: int, turn: int) -> _Counted | None:
+    def _alike(self, entry: Any, said: Sequence[int], scale: int, turn: int) -> _Observed | None:
         """The run of a source in a launch with other numbers, where it does what the author's does."""
         if (base := self._base(scale, turn)) is None:
             return None
@@ -376,7 +393,7 @@ def _shared(run: Run) -> list[tuple[Array | None, int]]:
     return [(run.arrays.get(f"shared {name}"), one.kind.size) for name, one in run.shared.items()]
 
 
-def _alike(run: Run, base: Run) -> bool:
+def _alike(run: _Observed, base: _Observed) -> bool:
     """Whether a run does to arrays what the author's does, and keeps to shared memory as well as that."""
     local, local_before = _shared(run), _shared(base)
     names = [name for name in base.arrays if not name.startswith("shared ")]
@@ -390,7 +407,10 @@ def _alike(run: Run, base: Run) -> bool:
         if size > MAX_SHARED or not LEAST_FILLED * filled_before <= filled <= max(1, filled_before):
             return False
         pairs.append((now, old))
-    return not any(_doubts(now) - _doubts(old) for now, old in pairs)
+    # A block with the same results has the same data.
+    results, before = ({place: one for place, one in each.last.items() if place[1]} for each in (run, base))
+    same_data = run.last == base.last or results != before
+    return same_data and not any(_doubts(now) - _doubts(old) for now, old in pairs)
 
 
 def _written(run: Run) -> int:
