@@ -45,6 +45,8 @@ MAX_LENGTH = 2048
 """Of a size that no tile has to divide, at the author's tile."""
 _TILES = ((1, 2, 1), (3, 1, 3), (1, 1, 2))
 """Tiles in three trials: along sizes in the grid, by turns, and along the others, which loops follow."""
+_FAR = 1 << 24
+"""Bytes, more than an array has in a trial."""
 _PRIMES = (5, 11, 3, 7, 13, 9)
 _LITERAL = re.compile(r"([1-9]\d*)[uUlL]*")
 _NUMBER = re.compile(r"(?<![\w.])(?:[2-9]|[1-9]\d+)(?![\w.])")
@@ -108,28 +110,50 @@ def _readings(number: int, own: Values, divides: bool) -> list[_Reading]:
     return found
 
 
+def _natural(readings: Sequence[_Reading]) -> list[_Reading]:
+    """The most natural ones."""
+    return [one for one in readings if one.rank == min(other.rank for other in readings)]
+
+
 class _Observed(Run):
-    """A run that also knows the number of accesses to arrays, and the first and the last byte of each array that the
-    last block reads, and writes."""
+    """A run that also knows the number of accesses to arrays; seen: the first bytes of all reads, and writes, by array,
+    those in shared memory by their order in the source; clashes: of these, where two threads of a block write one
+    element; last: the first and the last byte of each other array that the last block reads, and writes."""
 
     accesses = 0
 
     def __init__(self, *given: Any) -> None:
+        self.seen: dict[tuple[str | int, bool], Any] = {}
         self.last: dict[tuple[str, bool], tuple[float, float]] = {}
+        self.clashes: set[int] = set()
         super().__init__(*given)
 
     def access(self, pointer: Pointer, kind_: Any, **how: Any) -> Any:
         """As of `Run`."""
         self.accesses += int(self.may.sum())
-        threads = prod(self.block)
-        here = self.may[-threads:]
-        for root, offset in pointer.targets.items() if here.any() else ():
-            if root in self.arrays:
-                low, high = (np.broadcast_to(one, self.count)[-threads:][here] for one in (offset.low, offset.high))
-                place = root, bool(how.get("writes"))
-                least, most = self.last.get(place, (np.inf, -np.inf))
-                self.last[place] = min(least, float(low.min())), max(most, float(high.max()))
+        threads, writes = prod(self.block), bool(how.get("writes"))
+        for root, offset in pointer.targets.items():
+            low, high = (np.broadcast_to(one, self.count) for one in (offset.low, offset.high))
+            known = self.may & (low == high) & (low >= 0) & (low < _FAR)
+            bytes_ = low[known].astype(np.int64)
+            if root in self.shared:
+                place = list(self.shared).index(root)
+                self._see((place, writes), bytes_)
+                cells = bytes_ + _FAR * (np.flatnonzero(known) // threads)
+                self.clashes |= {place} if writes and len(np.unique(cells)) < len(cells) else set()
+            elif root in self.arrays:
+                self._see((root, writes), bytes_)
+                if (here := self.may[-threads:]).any():
+                    least, most = self.last.get((root, writes), (np.inf, -np.inf))
+                    ends = low[-threads:][here].min(), high[-threads:][here].max()
+                    self.last[root, writes] = min(least, float(ends[0])), max(most, float(ends[1]))
         return super().access(pointer, kind_, **how)
+
+    def _see(self, place: tuple[str | int, bool], bytes_: Any) -> None:
+        mask = self.seen.get(place, np.zeros(0, bool))
+        if (end := int(bytes_.max(initial=-1)) + 1) > len(mask):
+            mask = self.seen[place] = np.concatenate([mask, np.zeros(end - len(mask), bool)])
+        mask[bytes_] = True
 
     @property
     def outer(self) -> dict[str, Array]:
@@ -150,17 +174,29 @@ class _Observed(Run):
     def does_as(self, base: _Observed) -> bool:
         """Whether it does to arrays what the author's run does, and keeps to shared memory as well as that."""
         pairs = [(self.outer[name], one) for name, one in base.outer.items()]
-        if any(now.reach != old.reach or not np.array_equal(now.assigned, old.assigned) for now, old in pairs):
-            return False
-        for (now, size), (old, size_before) in zip(self.inner, base.inner, strict=True):
+        same = all(now.reach == old.reach and np.array_equal(now.assigned, old.assigned) for now, old in pairs)
+        same = same and all(
+            np.array_equal(self.seen.get(place), one) for place, one in base.seen.items() if place[0] in self.outer
+        )
+        same = same and len(self.inner) == len(base.inner)
+        for (now, size), (old, size_before) in zip(self.inner, base.inner, strict=False):
             share, before = (one.reach * one.element / max(of, 1) for one, of in ((now, size), (old, size_before)))
-            if size > MAX_SHARED or not LEAST_FILLED * before <= share <= max(1, before):
-                return False
+            same = same and size <= MAX_SHARED and LEAST_FILLED * before <= share <= max(1, before)
             pairs.append((now, old))
         # A block with the same results has the same data.
         results, others = ({place: one for place, one in run.last.items() if place[1]} for run in (self, base))
-        same_data = self.last == base.last or results != others
-        return same_data and not any(_doubts(now) - _doubts(old) for now, old in pairs)
+        same = same and (self.last == base.last or results != others)
+        same = same and self.clashes <= base.clashes and self.unwritten <= base.unwritten
+        return same and not any(_doubts(now) - _doubts(old) for now, old in pairs)
+
+    @property
+    def unwritten(self) -> set[int]:
+        """The arrays in shared memory of which elements are read that no thread writes."""
+        found = set[int]()
+        for place in range(len(self.shared)):
+            read, written = (np.flatnonzero(self.seen.get((place, writes), ())) for writes in (False, True))
+            found |= {place} if len(np.setdiff1d(read, written, True)) else set()
+        return found
 
 
 def _doubts(array: Array) -> set[str]:
@@ -214,13 +250,13 @@ class _Trials:
         return ""
 
     def search(self) -> None:
-        """Tries combinations, those first for which the most natural readings leave few launches."""
-        waiting, known, order = dict(self._combinations()), 0, list[Values]()
+        """Tries combinations, those first for which the most natural readings agree."""
+        waiting, known, order = dict(self._combinations()), -1, list[Values]()
         while self.left > 0 and len(self.passed) < MAX_COMBINATIONS:
-            if known < len(self.passed):
-                known, launches = len(self.passed), {one: len(self._launches(one, True)) for one in waiting}
-                order = [one for one in waiting if launches[one]]
-                order.sort(key=lambda one: (launches[one], waiting[one], one), reverse=True)
+            left = sum(map(len, [*self.numbers, self.shares]))
+            if known != left:
+                known, order = left, [one for one in waiting if self._launches(one, True)]
+                order.sort(key=lambda one: (self._disagreement(one), waiting[one], one), reverse=True)
             if not order:
                 return
             values = order.pop()
@@ -249,6 +285,13 @@ class _Trials:
     def _scale(self, values: Values) -> int:
         return max(1, *(new // old for new, old in zip(values, self.own, strict=True)))
 
+    def _disagreement(self, values: Values) -> int:
+        """The values that the most natural readings give the launch's numbers, beyond one for each."""
+        blocks = sum(one != "1" for one in self.subject.launch.block)
+        said = [{one.value(values) for one in _natural(readings)} for readings in self.numbers]
+        said[len(said) - blocks :] = [{n for n in one if n <= MAX_BLOCK_THREADS} for one in said[len(said) - blocks :]]
+        return sum(len(one) - 1 for one in said)
+
     def _launches(self, values: Values, natural: bool) -> list[Values]:
         """What the launch's numbers may be, the most natural first, of these the one with the fewest threads. natural:
         by the most natural readings alone."""
@@ -258,8 +301,7 @@ class _Trials:
         before, block_before = _threads(self.subject.launch.grid, self.subject.launch.block, sizes)
         ranks, found = list[dict[int, int]](), dict[Values, tuple[int, int]]()
         for readings in self.numbers:
-            least = min(one.rank for one in readings)
-            used = [one for one in readings if not natural or one.rank == least]
+            used = _natural(readings) if natural else readings
             ranks.append({one.value(values): one.rank for one in sorted(used, key=lambda one: -one.rank)})
         for said in itertools.product(*ranks):
             threads, block = _threads(*self.launch(said), sizes) if min(said, default=1) > 0 else (0, 0)
@@ -337,8 +379,8 @@ class _Trials:
             along, count = bool(about), MAX_BLOCKS * prod(map(int, launch.block)) if by_turns else max(self.own)
             tile = max(map(int, re.findall(r"\d+", about)), default=1 if along else min(count, MAX_LENGTH))
             tiles = _TILES[turn][2 if (name in self.units and not along) or name not in self.units else at % 2]
-            found[name] = scale * tiles * self.units.get(name, tile)
-            found[name] += 0 if name in self.units else _PRIMES[at % len(_PRIMES)]
+            rest = _PRIMES[at % len(_PRIMES)] * (-1 if turn == 1 and tile >= WARP // 2 else 1)
+            found[name] = scale * tiles * self.units[name] if name in self.units else scale * tiles * tile + rest
         for text in task.requires:
             while not parse(text).evaluate(found) and max(found.values()) < MAX_LENGTH * MAX_LENGTH:
                 found |= {name: 2 * found[name] for name in parse(text).names & found.keys()}
