@@ -164,7 +164,10 @@ def starts(template: Template, limit: Limit, fits: Callable[[Config], bool]) -> 
     if template.name != NAME:
         return ()
     order = (*_REUSE, *_ALU, *_STREAMS) if limit == "compute" else (*_REUSE, *_STREAMS, *_ALU)
-    found = [config for wanted in order for config in _nearest(template, wanted, fits)]
+    tiles = [one for one in template.parameters if one.doc.endswith(constants.DOC)]
+    found = [template.default_config | {one.name: value} for one in tiles for value in one.values[1:]]
+    found = [config for config in found if fits(config)]
+    found += [config for wanted in order for config in _nearest(template, wanted, fits)]
     return tuple({config_key(config): config for config in found}.values())
 
 

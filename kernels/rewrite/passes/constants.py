@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.reader.parse import Unit, kind, walk
+from tunesmith.kernels.reader.parse import SourceError, Unit, kind, walk
 from tunesmith.kernels.reader.run import Array, Pointer, Run
 from tunesmith.kernels.rewrite.facts import AXES
 from tunesmith.kernels.rewrite.passes.record import Change, Edit, Pass, Plan, Refused, Subject
@@ -33,6 +33,7 @@ MAX_RUN, MAX_TRIAL = BUDGET // 10, BUDGET // 15
 PARSING = 12_000_000
 """Work that reading a source counts as."""
 MAX_CONSTANTS, MAX_COMBINATIONS = 5, 32
+MAX_TEXT, MAX_NAME = 1900, 50
 MAX_MOVES = 3
 """Halvings and doublings in one combination; constants with equal values that move together count once."""
 MAX_SHARED = 48 * 1024
@@ -45,10 +46,13 @@ MAX_LENGTH = 2048
 """Of a size that no tile has to divide, at the author's tile."""
 _TILES = ((1, 2, 1), (3, 1, 3), (1, 1, 2))
 """Tiles in three trials: along sizes in the grid, by turns, and along the others, which loops follow."""
+MAX_DOUBLED = 8
+"""How often a size is doubled until a requirement holds."""
+MAX_THREADS = 1 << 18
 _FAR = 1 << 24
 """Bytes, more than an array has in a trial."""
 _PRIMES = (5, 11, 3, 7, 13, 9)
-_LITERAL = re.compile(r"([1-9]\d*)[uUlL]*")
+_LITERAL = re.compile(r"([1-9]\d*)([uUlL]*)")
 _NUMBER = re.compile(r"(?<![\w.])(?:[2-9]|[1-9]\d+)(?![\w.])")
 """A number in the launch that may follow from constants."""
 _DIVISIBLE = re.compile(r"(\w+) % (\d+) == 0")
@@ -58,12 +62,17 @@ Values = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Constant:
-    """A whole number with a name. start, end: bytes of its digits in the source."""
+    """A whole number with a name. start, end: bytes of its digits in the source; suffix: the letters behind them."""
 
     name: str
     value: int
     start: int
     end: int
+    suffix: str
+
+    def replaced(self, name: str) -> Edit:
+        """The edit that puts a macro in its place."""
+        return Edit(self.start, self.end + len(self.suffix), (f"({name} + 0{self.suffix})" if self.suffix else name,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +185,7 @@ class _Observed(Run):
         pairs = [(self.outer[name], one) for name, one in base.outer.items()]
         same = all(now.reach == old.reach and np.array_equal(now.assigned, old.assigned) for now, old in pairs)
         same = same and all(
-            np.array_equal(self.seen.get(place), one) for place, one in base.seen.items() if place[0] in self.outer
+            np.array_equal(self.seen.get(place, ()), one) for place, one in base.seen.items() if place[0] in self.outer
         )
         same = same and len(self.inner) == len(base.inner)
         for (now, size), (old, size_before) in zip(self.inner, base.inner, strict=False):
@@ -231,13 +240,9 @@ class _Trials:
 
     def examine(self) -> str:
         """Runs the author's values; why they show too little, as a clause, or empty."""
-        try:
-            runs = [self._base(1, turn) for turn in (0, 1)]
-        except ExpressionError:
-            return "the launch, or a scalar, depends on more than sizes"
-        first, second = runs
+        first, second = (self._base(1, turn) for turn in (0, 1))
         if first is None or second is None:
-            return "the kernel is too long to be followed"
+            return "the kernel cannot be followed on small sizes"
         for name, one in [*first.outer.items(), *second.outer.items()]:
             if one.lost or (one.written and (one.open or not one.assigned.any())):
                 return f"what becomes of {name} is not known"
@@ -349,10 +354,13 @@ class _Trials:
         return self._plain[scale, turn]
 
     def _run(self, entry: Any, scale: int, turn: int, grid: Sequence[str], block: Sequence[str]) -> _Observed | None:
-        """The kernel of a source in a launch; None where it goes on for too long."""
+        """The kernel of a source in a launch; None where it goes on for too long, or the sizes may not be."""
         sizes, arguments = self._sizes(scale, turn), dict[str, int]()
         blocks = [str(min(int(text), MAX_BLOCKS)) if text.isdigit() else text for text in grid]
         extents = [[parse(text).integer(sizes) for text in texts] for texts in (blocks, block)]
+        allowed = all(parse(text).evaluate(sizes) for text in self.subject.task.requires)
+        if entry is None or not allowed or prod(map(prod, extents)) > MAX_THREADS:
+            return None
         for argument, parameter in zip(self.subject.task.arguments, self.subject.facts.parameters, strict=True):
             if argument.value is not None and parameter.type.what == "number":
                 arguments[parameter.name] = parse(argument.value).integer(sizes)
@@ -361,13 +369,17 @@ class _Trials:
         return None if run.stopped else run
 
     def _parsed(self, values: Values) -> Any:
-        """The kernel of the source with other values."""
+        """The kernel of the source with other values; None where the source refuses them."""
         syntax, self.left = self.subject.facts.syntax, self.left - PARSING
         code = syntax.code
         for one, value in sorted(zip(self.constants, values, strict=True), key=lambda pair: -pair[0].start):
             code = code[: one.start] + str(value).encode() + code[one.end :]
         ahead = syntax.unit.code[: -len(syntax.code.decode())]
-        return Unit(ahead + code.decode(), Path(syntax.unit.where), syntax.language).entry(syntax.name)
+        try:
+            unit = Unit(ahead + code.decode(), Path(syntax.unit.where), syntax.language)
+            return None if len(unit.diagnostics) > len(syntax.unit.diagnostics) else unit.entry(syntax.name)
+        except SourceError:
+            return None
 
     def _sizes(self, scale: int, turn: int) -> dict[str, int]:
         """Small sizes that meet the task's requirements; a tile that is `scale` times as large divides those that the
@@ -381,8 +393,8 @@ class _Trials:
             tiles = _TILES[turn][2 if (name in self.units and not along) or name not in self.units else at % 2]
             rest = _PRIMES[at % len(_PRIMES)] * (-1 if turn == 1 and tile >= WARP // 2 else 1)
             found[name] = scale * tiles * self.units[name] if name in self.units else scale * tiles * tile + rest
-        for text in task.requires:
-            while not parse(text).evaluate(found) and max(found.values()) < MAX_LENGTH * MAX_LENGTH:
+        for text, _ in itertools.product(task.requires, range(MAX_DOUBLED)):
+            if not parse(text).evaluate(found):
                 found |= {name: 2 * found[name] for name in parse(text).names & found.keys()}
         return found
 
@@ -403,8 +415,9 @@ def _constants(subject: Subject) -> list[_Constant]:
         bare = [one for one in words if one.spelling not in "()"]
         meanings[name] = " ".join(one.spelling for one in words)
         literal, found[name] = _LITERAL.fullmatch(meanings[name].strip("() ")), found.get(name, [])
-        value, start = (0, 0) if literal is None else (int(literal[1]), bare[0].extent.start.offset - ahead)
-        found[name].append(_Constant(name, value, start, start + len(str(value))))
+        value, suffix = (0, "") if literal is None else (int(literal[1]), literal[2])
+        start = bare[0].extent.start.offset - ahead if bare else 0
+        found[name].append(_Constant(name, value, start, start + len(str(value)), suffix))
 
     def names(text: str) -> set[str]:
         """The defined names in a text, and in what they mean."""
@@ -416,9 +429,10 @@ def _constants(subject: Subject) -> list[_Constant]:
 
     used = names(" ".join(facts.text(one) for one in (facts.body, *syntax.functions)))
     in_tiles = names(" ".join(facts.text(one.declared) for one in facts.shared if one.declared is not None))
+    once = [of[0] for name, of in found.items() if name in used and len(of) == 1]
     # A warp is as wide as the hardware makes it.
-    once = [of[0] for name, of in found.items() if name in used and len(of) == 1 and "warp" not in name.lower()]
-    tiles = [one for one in once if one.value and one.name in in_tiles]
+    once = [one for one in once if one.value and "warp" not in one.name.lower() and len(one.name) <= MAX_NAME]
+    tiles = [one for one in once if one.name in in_tiles]
     extents = [int(text) for text in subject.launch.block]
     others = [one for one in once if one.value > 1 and any(not each % one.value for each in extents)]
     return list(dict.fromkeys([*tiles, *others]))[:MAX_CONSTANTS]
@@ -447,9 +461,13 @@ def _tried(subject: Subject) -> _Trials | Refused:
     trials = _Trials(subject, _constants(subject))
     if not trials.constants:
         return Refused("constants stay: none fixes a tile")
-    why = trials.examine()
+    try:
+        why = trials.examine()
+        if not why:
+            trials.search()
+    except ExpressionError:
+        why = "the launch, or a scalar, is not a whole number for all sizes"
     if not why:
-        trials.search()
         trials.passed = {values: one for values, one in trials.passed.items() if trials.keeps_accesses(values)}
         why = "" if len(trials.passed) > 1 else "other values do not compute the same"
     return Refused(f"{', '.join(one.name for one in trials.constants)} stay: {why}") if why else trials
@@ -466,11 +484,14 @@ def _change(subject: Subject, trials: _Trials, plan: Plan) -> Change:
     parameters, constraints = list[Parameter](), list[Constraint]()
     for at in first:
         others = sorted({values[at] for values in passed} - {own[at]})
-        doc = " and ".join(constants[one].name for one in varied if heads[one] == at) + " of the source"
+        doc = " and ".join(constants[one].name for one in varied if heads[one] == at) + DOC
         parameters.append(Parameter(name=names[at], values=(own[at], *others), doc=doc))
     if len(points) < prod(len(one.values) for one in parameters):
         because = "Other combinations of the source's constants do not compute the same."
-        constraints.append(Constraint(expression=_among(named, points), because=because))
+        if len(text := _among(named, points)) > MAX_TEXT:
+            trials.passed.popitem()
+            return _change(subject, trials, plan)
+        constraints.append(Constraint(expression=text, because=because))
     if any(divides for _, divides in passed.values()):
         scale = ", ".join(["1", *(f"{names[at]} // {own[at]}" for at in first)])
         because = "The kernel has no guard for sizes that its tile does not divide."
@@ -486,7 +507,7 @@ def _change(subject: Subject, trials: _Trials, plan: Plan) -> Change:
         constraints.append(Constraint(expression=f"{threads} * {minimum} <= 2048", because=because))
     return Change(
         parameters=tuple(parameters),
-        edits=tuple(Edit(constants[at].start, constants[at].end, (names[at],)) for at in varied),
+        edits=tuple(constants[at].replaced(names[at]) for at in varied),
         off="(" + " and ".join(f"{names[at]} == {own[at]}" for at in first) + ")",
         header="\n".join(header),
         grid=dict(zip(AXES, grid, strict=False)),
@@ -526,6 +547,8 @@ def _bytes(subject: Subject, names: Sequence[str], sizes: Mapping[Values, int]) 
     return f"{int(wanted.max())} - ({declared})" if wanted.any() else ""
 
 
+DOC = " of the source"
+"""How the parameters' texts end."""
 _KEPT = "The rule knows the kernel's own block alone."
 CONSTANTS = Pass(
     "constants",

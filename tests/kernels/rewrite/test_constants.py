@@ -50,11 +50,14 @@ def bytes_of(template: Template, config: dict[str, object], task: Task) -> tuple
     where = geometry(template, template.default_config | config, task.workloads[0])  # type: ignore[arg-type]
     from tunesmith.kernels.spec.expression import parse
 
-    return where.block[0] * where.block[1], parse(template.static_shared_bytes).integer(template.default_config | config)
+    return where.block[0] * where.block[1], parse(template.static_shared_bytes).integer(
+        template.default_config | config
+    )
 
 
 @pytest.mark.parametrize(
-    "definition", ["#define TILE 16", "#define TILE (16)", "constexpr int TILE = 16;", "enum { OTHER = 3, TILE = 16 };"]
+    "definition",
+    ["#define TILE 16", "#define TILE (16U)", "constexpr int TILE = 16;", "enum { OTHER = 3, TILE = 16 };"],
 )
 def test_tile_block_and_grid_change_together(definition: str) -> None:
     task = kernel(TRANSPOSE, PLANE, SQUARE, definition)
@@ -79,7 +82,9 @@ def test_shared_memory_and_launch_bounds_follow() -> None:
     configs = [template.default_config | {"TUNED_TILE": 8, "MIN_BLOCKS": 8}, template.default_config]
     assert "TUNED_TILE * TUNED_TILE, MIN_BLOCKS" in specialise(template, configs[0], {}).source
     space = feasible(template, task.workloads, H200)
-    assert space.reject(configs[0]) is None and space.reject(configs[0] | {"TUNED_TILE": 32, "MIN_BLOCKS": 4}) is not None
+    assert (
+        space.reject(configs[0]) is None and space.reject(configs[0] | {"TUNED_TILE": 32, "MIN_BLOCKS": 4}) is not None
+    )
 
 
 def test_tile_that_the_code_also_has_as_a_literal_stays() -> None:
@@ -101,7 +106,11 @@ def test_blocks_of_a_stencil_give_the_same(tmp_path: Path) -> None:
 def test_macro_with_an_expression_follows_its_constant() -> None:
     task = kernel(TRANSPOSE, PLANE, SQUARE, "#define HALF 8\n#define TILE (2 * HALF)")
     assert values_of(task) == {"HALF": {4, 8, 16}}
-    taps = STENCIL.replace("RADIUS; ++k", "RADIUS; ++k").replace("-RADIUS; k <= RADIUS", "0; k < TAPS").replace("+ k]", "+ k - 4]")
+    taps = (
+        STENCIL.replace("RADIUS; ++k", "RADIUS; ++k")
+        .replace("-RADIUS; k <= RADIUS", "0; k < TAPS")
+        .replace("+ k]", "+ k - 4]")
+    )
     more = "#define BLOCK 64\n#define RADIUS 4\n#define TAPS (2 * RADIUS + 1)"
     assert values_of(kernel(taps, SERIES, LINE, more)) == {"BLOCK": {32, 64, 128, 256}}
 
@@ -113,7 +122,12 @@ def test_larger_tile_without_a_guard_needs_sizes_that_it_divides() -> None:
         y[blockIdx.x * TILE + t] = s[TILE - 1 - t];"""
     launch = LaunchGeometry(grid=("n // 64",), block=("64",))
     task = kernel(body.replace("s[TILE - 1 - t]", "s[t ^ 1]"), SERIES, launch, "#define TILE 64")
-    task = task.model_copy(update={"requires": ("n % 64 == 0",), "workloads": (task.workloads[0].model_copy(update={"sizes": {"n": 192}}),)})
+    task = task.model_copy(
+        update={
+            "requires": ("n % 64 == 0",),
+            "workloads": (task.workloads[0].model_copy(update={"sizes": {"n": 192}}),),
+        }
+    )
     template = template_of(task)
     assert values_of(task)["TILE"] >= {32, 64, 128}
     space = feasible(template, task.workloads, H200)
@@ -122,8 +136,12 @@ def test_larger_tile_without_a_guard_needs_sizes_that_it_divides() -> None:
 
 
 def test_equal_constants_of_a_square_tile_are_one_parameter() -> None:
-    body = TRANSPOSE.replace("tile[TILE][TILE + 1]", "tile[ROWS][COLUMNS]").replace("blockIdx.x * TILE", "blockIdx.x * COLUMNS")
-    task = kernel(body.replace("blockIdx.y * TILE", "blockIdx.y * ROWS"), PLANE, SQUARE, "constexpr int ROWS = 16, COLUMNS = 16;")
+    body = TRANSPOSE.replace("tile[TILE][TILE + 1]", "tile[ROWS][COLUMNS]").replace(
+        "blockIdx.x * TILE", "blockIdx.x * COLUMNS"
+    )
+    task = kernel(
+        body.replace("blockIdx.y * TILE", "blockIdx.y * ROWS"), PLANE, SQUARE, "constexpr int ROWS = 16, COLUMNS = 16;"
+    )
     assert values_of(task) == {"ROWS": {8, 16, 32}}
 
 
