@@ -46,7 +46,7 @@ MAX_LENGTH = 2048
 """Of a size that no tile has to divide, at the author's tile."""
 _TILES = ((1, 2, 1), (3, 1, 3), (1, 1, 2))
 """Tiles in three trials: along sizes in the grid, by turns, and along the others, which loops follow."""
-MAX_DOUBLED = 8
+MAX_DOUBLED = 12
 """How often a size is doubled until a requirement holds."""
 MAX_THREADS = 1 << 18
 _FAR = 1 << 24
@@ -388,11 +388,14 @@ class _Trials:
         by_turns = all(text.isdigit() for text in launch.grid)
         for at, name in enumerate(sorted(task.size_names)):
             about = " ".join(text for text in launch.grid if name in parse(text).names)
-            along, count = bool(about), MAX_BLOCKS * prod(map(int, launch.block)) if by_turns else max(self.own)
-            tile = max(map(int, re.findall(r"\d+", about)), default=1 if along else min(count, MAX_LENGTH))
-            tiles = _TILES[turn][2 if (name in self.units and not along) or name not in self.units else at % 2]
+            if unit := self.units.get(name, 0):
+                tiles = _TILES[turn][at % 2 if about else 2]
+                found[name] = scale * tiles * unit
+                continue
+            others = MAX_BLOCKS * prod(map(int, launch.block)) if by_turns else max(self.own)
+            tile = max(map(int, re.findall(r"\d+", about)), default=1 if about else min(others, MAX_LENGTH))
             rest = _PRIMES[at % len(_PRIMES)] * (-1 if turn == 1 and tile >= WARP // 2 else 1)
-            found[name] = scale * tiles * self.units[name] if name in self.units else scale * tiles * tile + rest
+            found[name] = scale * _TILES[turn][2] * tile + rest
         for text, _ in itertools.product(task.requires, range(MAX_DOUBLED)):
             if not parse(text).evaluate(found):
                 found |= {name: 2 * found[name] for name in parse(text).names & found.keys()}
