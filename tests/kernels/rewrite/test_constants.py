@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rewrite_cases import H200, kernel, require_equal, require_refused, template_of
+from rewrite_cases import H200, kernel, require_equal, require_refused, task_of, template_of
 
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.rewrite.template import rewrite
+from tunesmith.kernels.rewrite.template import rewrite, starts
 from tunesmith.kernels.space import feasible
-from tunesmith.kernels.spec.task import Task, geometry
-from tunesmith.kernels.spec.template import LaunchGeometry, Template
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.task import BackendSources, Baseline, Task, geometry
+from tunesmith.kernels.spec.template import Config, LaunchGeometry, Template
 
 PLANE = {"x": ("in", "float32", "n * n"), "y": ("out", "float32", "n * n")}
 SERIES = {"x": ("in", "float32", "n"), "y": ("out", "float32", "n")}
@@ -43,16 +45,11 @@ def values_of(task: Task) -> dict[str, set[object]]:
     return {one.name.removeprefix("TUNED_"): set(one.values) for one in parameters if one.name.startswith("TUNED_")}
 
 
-def bytes_of(template: Template, config: dict[str, object], task: Task) -> tuple[int, int]:
-    """The threads of a block, and the shared memory that the template says for a configuration."""
-    space = feasible(template, task.workloads, H200)
-    assert len(space) > 1
-    where = geometry(template, template.default_config | config, task.workloads[0])  # type: ignore[arg-type]
-    from tunesmith.kernels.spec.expression import parse
-
-    return where.block[0] * where.block[1], parse(template.static_shared_bytes).integer(
-        template.default_config | config
-    )
+def threads_and_bytes(template: Template, config: Config, task: Task) -> tuple[int, int]:
+    """The threads of a block, and the static shared memory that the template says for a configuration."""
+    whole = template.default_config | config
+    where = geometry(template, whole, task.workloads[0])
+    return prod(where.block), parse(template.static_shared_bytes).integer(whole)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +73,7 @@ def test_every_tile_gives_the_same(tmp_path: Path) -> None:
 def test_shared_memory_and_launch_bounds_follow() -> None:
     task = kernel(TRANSPOSE, PLANE, SQUARE, "#define TILE 16")
     template = template_of(task)
-    sizes = {value: bytes_of(template, {"TUNED_TILE": value}, task) for value in (8, 16, 32)}
+    sizes = {value: threads_and_bytes(template, {"TUNED_TILE": value}, task) for value in (8, 16, 32)}
     assert {value: threads for value, (threads, _) in sizes.items()} == {8: 64, 16: 256, 32: 1024}
     assert np.diff([found for _, found in sizes.values()]).tolist() == [4 * (16 * 17 - 8 * 9), 4 * (32 * 33 - 16 * 17)]
     configs = [template.default_config | {"TUNED_TILE": 8, "MIN_BLOCKS": 8}, template.default_config]
@@ -92,7 +89,7 @@ def test_tile_that_the_code_also_has_as_a_literal_stays() -> None:
     require_refused(kernel(literal, PLANE, SQUARE, "#define TILE 16"), {"TUNED_TILE"}, "TILE stay")
 
 
-def test_radius_stays_and_the_tile_beside_it_does_not(tmp_path: Path) -> None:
+def test_radius_stays_and_the_tile_beside_it_does_not() -> None:
     task = kernel(STENCIL, SERIES, LINE, "#define BLOCK 64\n#define RADIUS 4")
     assert values_of(task) == {"BLOCK": {32, 64, 128, 256}}
 
@@ -119,9 +116,9 @@ def test_larger_tile_without_a_guard_needs_sizes_that_it_divides() -> None:
     body = """__shared__ float s[TILE]; const int t = threadIdx.x;
         s[t] = x[blockIdx.x * TILE + t];
         __syncthreads();
-        y[blockIdx.x * TILE + t] = s[TILE - 1 - t];"""
+        y[blockIdx.x * TILE + t] = s[t ^ 1];"""
     launch = LaunchGeometry(grid=("n // 64",), block=("64",))
-    task = kernel(body.replace("s[TILE - 1 - t]", "s[t ^ 1]"), SERIES, launch, "#define TILE 64")
+    task = kernel(body, SERIES, launch, "#define TILE 64")
     task = task.model_copy(
         update={
             "requires": ("n % 64 == 0",),
@@ -155,3 +152,41 @@ def test_partial_results_that_a_block_size_shares_out_stay() -> None:
     arrays = {"x": ("in", "float32", "n"), "y": ("out", "float32", "8")}
     task = kernel(body, arrays, LaunchGeometry(grid=("8",), block=("64",)), "#define BLOCK 64")
     require_refused(task, {"TUNED_BLOCK"}, "BLOCK stay")
+
+
+def test_groups_of_opencl_give_the_same_on_a_device() -> None:
+    cl = pytest.importorskip("pyopencl")
+    source = """#define GROUP 64
+    __kernel void k(__global const float* x, __global float* y, int n) {
+        __local float s[GROUP];
+        const int t = get_local_id(0), i = get_group_id(0) * GROUP + t;
+        if (i < n) s[t] = x[i];
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (i < n) y[i] = s[(t ^ 1) + i - t < n ? t ^ 1 : t];
+    }"""
+    task = task_of("k", source, SERIES, LINE, {"n": "int32"})
+    plain = task.sources("cuda").baseline.template.model_copy(update={"backend": "opencl"})
+    sources = BackendSources(baseline=Baseline(template=plain))
+    template = rewrite(task.model_copy(update={"backends": {"opencl": sources}}), "opencl").template
+    assert template is not None
+    context = cl.Context([cl.get_platforms()[0].get_devices()[0]])
+    found = list[list[float]]()
+    for group in (64, 32, 128, 256):
+        config, x, y = (
+            template.default_config | {"TUNED_GROUP": group},
+            np.arange(1000, dtype=np.float32),
+            np.zeros(1000, "f4"),
+        )
+        program = cl.Program(context, specialise(template, config, {}).source).build()
+        where, queue = geometry(template, config, task.workloads[0]), cl.CommandQueue(context)
+        held = [cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=one) for one in (x, y)]
+        program.k(queue, (where.grid[0] * where.block[0],), (group,), *held, np.int32(1000))
+        cl.enqueue_copy(queue, y, held[1])
+        assert where.block[0] == group
+        found.append(y.tolist())
+    assert found[0][:4] == [1, 0, 3, 2] and all(one == found[0] for one in found)
+
+
+def test_tile_with_another_value_is_among_the_first_configurations() -> None:
+    template = template_of(kernel(TRANSPOSE, PLANE, SQUARE, "#define TILE 16"))
+    assert {config["TUNED_TILE"] for config in starts(template, "unknown", lambda _: True)[:2]} == {8, 32}
