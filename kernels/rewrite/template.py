@@ -19,6 +19,7 @@ from tunesmith.kernels.rewrite.composition import NAME, Rewritten, compose
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.passes import (
     compiler,
+    constants,
     lanes,
     launch,
     own_bins,
@@ -70,6 +71,7 @@ RULES: tuple[Pass, ...] = (
     launch.LAUNCH_BOUNDS,
     compiler.UNROLLING,
     compiler.FAST_MATH,
+    constants.CONSTANTS,
 )
 """In the order in which a template lists their parameters; of changes at one place the first is the outermost."""
 
@@ -129,7 +131,7 @@ def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
             if argument.role == "scalar" and argument.value in task.size_names and parameter not in facts.changed:
                 sizes[argument.value] = parameter.name
             lengths[parameter.name] = " * ".join(one if one.isalnum() else f"({one})" for one in argument.shape)
-    made = Subject(facts, plain.launch, work, name, backend, frozenset(task.types), lengths, sizes)
+    made = Subject(facts, plain.launch, work, name, task, backend, frozenset(task.types), lengths, sizes)
     if isinstance(work, Rows) and (made.block("y"), made.block("z")) != ("1", "1"):
         work = Fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
     if facts.syntax.ranks and any(one != "1" for one in (*plain.launch.grid[1:], *plain.launch.block[1:])):
@@ -177,7 +179,10 @@ def starts(template: Template, limit: Limit, fits: Callable[[Config], bool]) -> 
     if template.name != NAME:
         return ()
     order = (*_REUSE, *_ALU, *_STREAMS) if limit == "compute" else (*_REUSE, *_STREAMS, *_ALU)
-    found = [config for wanted in order for config in _nearest(template, wanted, fits)]
+    tiles = [one for one in template.parameters if one.doc.endswith(constants.DOC)]
+    found = [template.default_config | {one.name: value} for one in tiles for value in one.values[1:]]
+    found = [config for config in found if fits(config)]
+    found += [config for wanted in order for config in _nearest(template, wanted, fits)]
     return tuple({config_key(config): config for config in found}.values())
 
 

@@ -14,6 +14,7 @@ from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
+from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
 
 _WORK_ITEM = {word: function for function, word in WORK_ITEM.items()}
@@ -102,6 +103,7 @@ class Subject:
     launch: LaunchGeometry
     work: Cells | Rows | Fixed
     name: Callable[[str], str]
+    task: Task
     backend: BackendName = "cuda"
     types: frozenset[str] = frozenset()
     lengths: Mapping[str, str] = field(default_factory=dict)
