@@ -376,7 +376,8 @@ class Facts:
             symbol = node.symbol
             if symbol.volatile:
                 return None
-            if symbol.type.what == "array" or (symbol in self.arrays and symbol not in self.changed):
+            fixed = symbol in self.arrays and (symbol not in self.changed or symbol in self.moved)
+            if symbol.type.what == "array" or fixed:
                 return symbol, ZERO
             if symbol.type.what == "pointer" and self.is_once(symbol) and symbol.declared is not None:
                 return self.pointer(symbol.declared.kids[-1])
@@ -398,6 +399,30 @@ class Facts:
         return None
 
     @cached_property
+    def moved(self) -> dict[Symbol, Node]:
+        """The arrays whose pointer one statement moves ahead of all other uses, alike for the threads of a block, each
+        with the statement: their elements are counted from there."""
+        found: dict[Symbol, Node] = {}
+        for symbol in self.arrays:
+            places = self.changed.get(symbol, [])
+            by = places[0] if len(places) == 1 else self.body
+            if by.what != "assign" or by.op not in ("+=", "-=") or by.parent is not self.body:
+                continue
+            if self._by_block(by.kids[1]) and all(use.start >= by.start for use in self.uses(symbol)):
+                found[symbol] = by
+        return found
+
+    def _by_block(self, value: Node) -> bool:
+        """Whether a value is made of sizes and of the block's number alone."""
+        if value.what == "builtin":
+            return value.op.startswith(("blockIdx", "blockDim", "gridDim"))
+        if value.what == "name" and value.symbol in self.parameters:
+            return value.symbol not in self.changed
+        if value.what == "name" and value.symbol is not None and self.is_once(value.symbol):
+            return value.symbol.declared is not None and self._by_block(value.symbol.declared.kids[-1])
+        return value.what in ("binary", "cast", "literal", "unary") and all(self._by_block(one) for one in value.kids)
+
+    @cached_property
     def accesses(self) -> tuple[Access, ...]:
         """Where the body touches an array whose place is known: of the kernel's parameters, of a block, or its own."""
         return self._scan[0]
@@ -413,7 +438,7 @@ class Facts:
         escaping: dict[Symbol, str] = {}
         for node in self.body.walk():
             symbol = node.symbol
-            if node.what != "name" or symbol is None or not symbol.pointer:
+            if node.what != "name" or symbol is None or not symbol.pointer or self.moved.get(symbol) is node.parent:
                 continue
             found = self.pointer(node)
             if found is None:

@@ -12,7 +12,7 @@ from tunesmith.kernels.reader.syntax import WORK_ITEM, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import Form
-from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
+from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, reads_thread
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
 
@@ -196,6 +196,15 @@ class Subject:
         """Where the kernel ends a thread early."""
         found = [one for one in self.facts.body.walk() if one.what == "return"]
         return [one for one in found if not any(above.what == "lambda" for above, _ in one.above())]
+
+    @property
+    def by_warps(self) -> bool:
+        """Whether the kernel asks for a thread's number in its warp, or for that of its warp."""
+        facts, asks = self.facts, {"%": 32, "/": 32, "&": 31, ">>": 5}
+        pairs = [one for one in facts.syntax.everything() if one.what == "binary" and one.op in asks]
+        return any(
+            facts.form(one.kids[1]).constant == asks[one.op] and reads_thread(facts, one.kids[0]) for one in pairs
+        )
 
     @staticmethod
     def in_loop(node: Node) -> bool:

@@ -178,7 +178,13 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
         if found.vectors:
             because = "A thread has no registers for more elements."
             constraints.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
-    return Change(parameters=tuple(parameters), edits=tuple(edits), kit=("rows",), constraints=tuple(constraints))
+    return Change(
+        parameters=tuple(parameters),
+        off=" and ".join(f"{one.name} == {one.values[0]}" for one in parameters),
+        edits=tuple(edits),
+        kit=("rows",),
+        constraints=tuple(constraints),
+    )
 
 
 def _begin(subject: Subject, plan: Plan, rows: list[_Row], units: str, count: str) -> list[str]:
@@ -215,7 +221,10 @@ def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: lis
     swaps += [replace(one, "return") for one in goes_on]
     # NVRTC 13.0 takes no lambda whose parameters are `auto` within a kernel.
     taken = "".join(f", {root.element}& {subject.name(f'{root.name}_here')}" for root in row.arrays)
-    first, step = plan.builtins.get("turn", "threadIdx.x"), plan.builtins.get("turns", plan.builtin("blockDim.x"))
+    first, step = (
+        plan.builtins.get("turn", plan.builtin("threadIdx.x")),
+        plan.builtins.get("turns", plan.builtin("blockDim.x")),
+    )
     keep = subject.name("KEEP") if holds else "0"
     bound = plan.written(loop.bound, loop.node)
     walked = f"tunesmith::row<{count}, {keep}>(({kind})({first}), ({kind})({step}), {units}, ({kind})({bound}), {body}"
