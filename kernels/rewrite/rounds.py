@@ -73,19 +73,36 @@ class Carried:
         return ""
 
     def combined(self, symbol: Symbol) -> str:
-        """How two threads' parts of a state become one: "+", "*" or a function; empty where that is not known."""
+        """How two threads' parts of a state, `a` and `b`, become one, in C; empty where that is not known."""
         found = set[str]()
         for _, change in self.states[symbol]:
             value = change.kids[-1]
             if (change.what == "assign" and change.op in ("+=", "-=")) or change.what == "count":
-                found.add("+")
+                found.add("a + b")
             elif change.what == "assign" and change.op == "=" and value.what == "binary" and value.op in "+-":
-                found.add("+" if self.kind(change.kids[0], change) == "+" and not self.weights else "")
+                found.add("a + b" if self.kind(change.kids[0], change) == "+" and not self.weights else "")
             elif change.what == "assign" and change.op == "=" and value.what == "call" and self._is_extreme(value):
-                found.add(value.op if len(value.kids) == 3 else "")
+                found.add(f"{value.op}(a, b)" if len(value.kids) == 3 else "")
             else:
-                found.add("")
+                found.add(self._kept(change))
         return found.pop() if len(found) == 1 else ""
+
+    def _kept(self, change: Node) -> str:
+        """Which of `a` and `b` a change keeps where a comparison of the two decides; empty for another change."""
+        value = change.kids[-1]
+        above = [one for one, _ in change.above() if one.what != "block"][0]
+        choice = value if value.what == "choice" else above
+        if choice.what == "if" and choice.kids[1].holds(change):
+            sides = (value, change.kids[0])
+        elif choice.what == "choice":
+            sides = (choice.kids[1], choice.kids[2])
+        else:
+            return ""
+        test = choice.kids[0]
+        if not self._picks(change.kids[0], change) or _compared(test) != {key(one) for one in sides}:
+            return ""
+        larger = (key(sides[0]) == key(test.kids[0])) == (test.op[0] == ">")
+        return f"a {'>' if larger else '<'} b ? a : b"
 
     def _made_anew(self, symbol: Symbol) -> bool:
         """Whether each round gives the variable a value before it uses it, and nothing uses the last one."""

@@ -38,7 +38,7 @@ _SHORT = 8
 
 @dataclass(frozen=True, slots=True)
 class _Lanes:
-    """sums: by loop that lanes share, how two values of a variable are combined: "+" or a function; alone: the
+    """sums: by loop that lanes share, how two values `a` and `b` of a variable are combined, in C; alone: the
     statements that only the first lane carries out; meets: the loops and statements around which lanes wait for each
     other; numbers: where the source asks for the number of a thread, or how many there are, and lanes are one."""
 
@@ -146,7 +146,7 @@ def _sums(facts: Facts, loop: Loop) -> dict[Symbol, str] | str:
             return "a loop writes an array of its own"
         apart = len({one.index for one in own}) == 1 and _moves(facts, loop, own[0].index)
         if root in facts.arrays and not apart and not _is_added_to(own):
-            return f"a loop writes {root.name}, which other rounds use at other places"
+            return f"{root.name} is written by a loop, and used at other places by its other rounds"
     return sums
 
 
@@ -241,11 +241,8 @@ def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
         node = last = loop.node
         edits.append(wrap(loop.first_node, "((", f") {macros['FIRST']})"))
         edits.append(wrap(node.kids[2], f"{macros['NEXT']}({loop.variable.name}, ", ")"))
-        begin = "".join(f"{macros['BEGIN']}({symbol.name}) " for symbol, how in sums.items() if how == "+")
-        ends = [
-            f" {macros['JOIN']}({symbol.name}, {'a + b' if how == '+' else f'{how}(a, b)'})"
-            for symbol, how in sums.items()
-        ]
+        begin = "".join(f"{macros['BEGIN']}({symbol.name}) " for symbol, how in sums.items() if how == "a + b")
+        ends = [f" {macros['JOIN']}({symbol.name}, {how})" for symbol, how in sums.items()]
         while last.what in {"if", "switch", *LOOPS} - {"do"}:
             last = last.kids[-1]
         end = node.end if last.what in ("block", "nothing") else code.index(b";", node.end) + 1
