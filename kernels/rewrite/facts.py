@@ -402,25 +402,13 @@ class Facts:
     def moved(self) -> dict[Symbol, Node]:
         """The arrays whose pointer one statement moves ahead of all other uses, alike for the threads of a block, each
         with the statement: their elements are counted from there."""
-        found: dict[Symbol, Node] = {}
-        for symbol in self.arrays:
-            places = self.changed.get(symbol, [])
-            by = places[0] if len(places) == 1 else self.body
-            if by.what != "assign" or by.op not in ("+=", "-=") or by.parent is not self.body:
-                continue
-            if self._by_block(by.kids[1]) and all(use.start >= by.start for use in self.uses(symbol)):
-                found[symbol] = by
+        # What a distance is read from is not followed meanwhile.
+        self.__dict__["moved"] = found = dict[Symbol, Node]()
+        for symbol, (by, *more) in self.changed.items():
+            alone = not more and by.what == "assign" and by.op in ("+=", "-=") and by.parent is self.body
+            if symbol in self.arrays and alone and all(use.start >= by.start for use in self.uses(symbol)):
+                found |= {symbol: by} if self.reach(self.form(by.kids[1])) < 2 else {}
         return found
-
-    def _by_block(self, value: Node) -> bool:
-        """Whether a value is made of sizes and of the block's number alone."""
-        if value.what == "builtin":
-            return value.op.startswith(("blockIdx", "blockDim", "gridDim"))
-        if value.what == "name" and value.symbol in self.parameters:
-            return value.symbol not in self.changed
-        if value.what == "name" and value.symbol is not None and self.is_once(value.symbol):
-            return value.symbol.declared is not None and self._by_block(value.symbol.declared.kids[-1])
-        return value.what in ("binary", "cast", "literal", "unary") and all(self._by_block(one) for one in value.kids)
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:

@@ -84,25 +84,20 @@ class Carried:
             elif change.what == "assign" and change.op == "=" and value.what == "call" and self._is_extreme(value):
                 found.add(f"{value.op}(a, b)" if len(value.kids) == 3 else "")
             else:
-                found.add(self._kept(change))
+                found.add(self._kept(change) if change.what == "assign" else "")
         return found.pop() if len(found) == 1 else ""
 
     def _kept(self, change: Node) -> str:
         """Which of `a` and `b` a change keeps where a comparison of the two decides; empty for another change."""
-        value = change.kids[-1]
-        above = [one for one, _ in change.above() if one.what != "block"][0]
+        target, value = change.kids
+        above = next(one for one, _ in change.above() if one.what != "block")
         choice = value if value.what == "choice" else above
-        if choice.what == "if" and choice.kids[1].holds(change):
-            sides = (value, change.kids[0])
-        elif choice.what == "choice":
-            sides = (choice.kids[1], choice.kids[2])
-        else:
+        sides = choice.kids[1:] if choice is value else [value, target]
+        first = choice is value or (choice.what == "if" and choice.kids[1].holds(change))
+        test = choice.kids[0] if first else None
+        if test is None or not self._picks(target, change) or _compared(test) != {key(one) for one in sides}:
             return ""
-        test = choice.kids[0]
-        if not self._picks(change.kids[0], change) or _compared(test) != {key(one) for one in sides}:
-            return ""
-        larger = (key(sides[0]) == key(test.kids[0])) == (test.op[0] == ">")
-        return f"a {'>' if larger else '<'} b ? a : b"
+        return "a > b ? a : b" if (key(sides[0]) == key(test.kids[0])) == (test.op[0] == ">") else "a < b ? a : b"
 
     def _made_anew(self, symbol: Symbol) -> bool:
         """Whether each round gives the variable a value before it uses it, and nothing uses the last one."""

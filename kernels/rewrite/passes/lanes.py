@@ -10,7 +10,6 @@ writes of an array of which one may need what another wrote.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
@@ -23,14 +22,8 @@ from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
 
 _WHY = "lanes do not share a row"
-_BRANCHES = {
-    "block": slice(None),
-    "if": slice(1, None),
-    "for": slice(3, None),
-    "while": slice(-1, None),
-    "do": slice(1),
-}
-"""The statements in which a statement may end, among its parts."""
+_BRANCHES = {"block": slice(None), "if": slice(1, None), "for": slice(3, None), "while": slice(-1, None)}
+"""Which parts of a statement are statements."""
 _COMMUTING = frozenset(f"atomic{one}" for one in ("Add", "Sub", "Max", "Min", "And", "Or", "Xor"))
 _SHORT = 8
 """Rounds for which lanes are not worth their while."""
@@ -53,7 +46,7 @@ def _lanes(subject: Subject) -> _Lanes | Refused:
     numbers = _numbers(subject)
     if isinstance(numbers, str):
         return Refused(f"{_WHY}: {numbers}")
-    sums, why = _shared(facts)
+    sums, why = _shared(subject)
     if not sums:
         return Refused(f"{_WHY}: {why or 'there is no loop that reads neighbours'}")
     found = _Lanes(sums, numbers)
@@ -67,37 +60,30 @@ def _numbers(subject: Subject) -> list[Node] | str:
     facts, work = subject.facts, subject.work
     if isinstance(work, Fixed):
         return work.why
-    if facts.together:
-        return "its threads work together"
-    if isinstance(work, Cells) and subject.axes != ["x"]:
-        return "threads do not have one coordinate"
-    if any(one.bound is None and not one.strided for one in work.axes):
-        return "there is no guard for the coordinate of a thread"
-    if facts.escaping:
-        return "it gives its arrays to functions"
-    if outer := sorted(one.name for one in facts.changed if one.what == "global"):
-        return f"it changes {outer[0]}, which all blocks have"
-    known = {one.node for one in facts.accesses}
-    if acts := [one for one in facts.effects if one not in known]:
-        return f"`{facts.text(acts[0])[:60]}` does something that is not followed"
-    if isinstance(work, Rows) and subject.by_warps:
-        return "it asks for the number of a thread in its warp"
     found = [one for one in facts.builtins() if isinstance(work, Rows) and one.op in ("threadIdx.x", "blockDim.x")]
     steps = [one.node.kids[2] for one in facts.loops if one.kind == "grid"]
-    if any(one.what != "assign" or one.op != "+=" for one in steps):
-        return "a loop over the grid does not step by `+=`"
-    nodes = [*found, *(one.kids[1] for one in steps)]
-    if any(one.fixed or _in_lambda(one) for one in [*nodes, *(node for axis in work.axes for node in axis.nodes)]):
-        return "a macro or a lambda computes its coordinates"
-    return nodes
+    numbers = [*found, *(one.kids[-1] for one in steps)]
+    places = [*numbers, *(node for axis in work.axes for node in axis.nodes)]
+    why = {
+        "its threads work together": facts.together,
+        "threads do not have one coordinate": len(work.axes) > 1 or any(one.name != "x" for one in work.axes),
+        "there is no guard for the coordinate of a thread": any(x.bound is None and not x.strided for x in work.axes),
+        "it gives its arrays to functions": facts.escaping,
+        "it changes what all blocks have": any(one.what == "global" for one in facts.changed),
+        "it calls a function that may do more than compute": set(facts.effects) - {one.node for one in facts.accesses},
+        "it asks for the number of a thread in its warp": isinstance(work, Rows) and subject.by_warps,
+        "a loop over the grid does not step by `+=`": any(one.op != "+=" for one in steps),
+        "a macro or a lambda computes its coordinates": any(x.fixed or subject.in_lambda(x) for x in places),
+    }
+    return next((clause for clause, holds in why.items() if holds), numbers)
 
 
-def _shared(facts: Facts) -> tuple[dict[Loop, dict[Symbol, str]], str]:
+def _shared(subject: Subject) -> tuple[dict[Loop, dict[Symbol, str]], str]:
     """The loops that lanes share, none of them inside another: of loops in one another the innermost that touches
     neighbours, else the outermost; none where no loop touches any, and why not, as a clause."""
-    good, why = dict[Loop, dict[Symbol, str]](), ""
+    facts, good, why = subject.facts, dict[Loop, dict[Symbol, str]](), ""
     for node in facts.body.walk():
-        if node.what == "for" and not _in_lambda(node):
+        if node.what == "for" and not subject.in_lambda(node):
             loop = facts.loop(node)
             sums = "a loop does not count one by one" if loop is None else _sums(facts, loop)
             if loop is None or isinstance(sums, str):
@@ -110,10 +96,6 @@ def _shared(facts: Facts) -> tuple[dict[Loop, dict[Symbol, str]], str]:
         if not any(loop.node.holds(other.node) or other.node.holds(loop.node) for other in found):
             found.append(loop)
     return {one: good[one] for one in found} if near else {}, why
-
-
-def _in_lambda(node: Node) -> bool:
-    return any(above.what == "lambda" for above, _ in node.above())
 
 
 def _of_arrays(facts: Facts, node: Node) -> list[Access]:
@@ -142,35 +124,35 @@ def _sums(facts: Facts, loop: Loop) -> dict[Symbol, str] | str:
             return f"a loop uses {one.op} before it is complete"
     for root in dict.fromkeys(one.root for one in inside if one.written):
         own = [one for one in facts.inside(node) if one.root is root]
+        index, changing = own[0].index, facts.declared_in(node) | facts.changed_in(node)
         if root not in facts.arrays and root not in facts.declared_in(body):
             return "a loop writes an array of its own"
-        apart = len({one.index for one in own}) == 1 and _moves(facts, loop, own[0].index)
-        if root in facts.arrays and not apart and not _is_added_to(own):
+        apart = index.times(loop.atom).constant and _is_free(facts, index.without(loop.atom), changing)
+        same = len({one.index for one in own}) == 1
+        if root in facts.arrays and not (apart and same) and not _is_added_to(own):
             return f"{root.name} is written by a loop, and used at other places by its other rounds"
     return sums
 
 
 def _is_added_to(accesses: list[Access]) -> bool:
     """Whether the accesses are atomic operations that do not ask for the order."""
-    alike = len({one.by for one in accesses}) == 1 and accesses[0].by in _COMMUTING
-    above = [(one.node, one.node.parent) for one in accesses]
-    return alike and all(
-        up is not None and any(one is node for one in up.kids[_BRANCHES.get(up.what, slice(0))]) for node, up in above
+    used = [one for one in accesses if one.node.parent is None or one.node not in _parts(one.node.parent)]
+    return not used and len({one.by for one in accesses}) == 1 and accesses[0].by in _COMMUTING
+
+
+def _parts(node: Node) -> list[Node]:
+    """The statements of which one is made."""
+    return node.kids[_BRANCHES.get(node.what, slice(0))]
+
+
+def _is_free(facts: Facts, value: Form, variables: set[Symbol]) -> bool:
+    """Whether it is known what a value depends on, and these are none of the variables."""
+    atoms = [(name, facts.atoms.get(name)) for name in value.atoms]
+    return all(
+        atom is None
+        or (name[0] != "?" and atom.symbol not in variables and all(_is_free(facts, x, variables) for x in atom.parts))
+        for name, atom in atoms
     )
-
-
-def _moves(facts: Facts, loop: Loop, index: Form) -> bool:
-    """Whether each round of a loop has another element."""
-    changing = facts.declared_in(loop.node) | facts.changed_in(loop.node)
-
-    def stays(name: str) -> bool:
-        atom = facts.atoms.get(name)
-        if atom is None or name.startswith("?"):
-            return atom is None
-        return atom.symbol not in changing and all(stays(one) for part in atom.parts for one in part.atoms)
-
-    step = index.times(loop.atom).constant
-    return step is not None and step != 0 and all(stays(one) for one in index.without(loop.atom).atoms)
 
 
 def _find_alone(facts: Facts, node: Node, found: _Lanes) -> str:
@@ -182,7 +164,7 @@ def _find_alone(facts: Facts, node: Node, found: _Lanes) -> str:
     if not node.fixed and facts.changed_in(node) <= set(facts.arrays) and not any(x.what in apart for x in node.walk()):
         found.alone.append(node)
         return ""
-    parts = node.kids[_BRANCHES.get(node.what, slice(0))]
+    parts = _parts(node)
     if not all(any(part.holds(one) for part in parts) for one in written):
         return f"`{facts.text(node)[:60]}` writes in a way that other lanes need"
     return next(filter(None, (_find_alone(facts, part, found) for part in parts)), "")
@@ -190,51 +172,44 @@ def _find_alone(facts: Facts, node: Node, found: _Lanes) -> str:
 
 def _find_meetings(facts: Facts, found: _Lanes) -> str:
     """Finds where a lane may need what another wrote; returns why they cannot wait for it, as a clause, or nothing."""
+    unknown = {*facts.arrays, *facts.declared_in(facts.body)} - {one.variable for one in facts.loops}
     for root in facts.arrays:
         own = facts.of(root)
         if not any(one.written for one in own):
             continue
         loops = [next((loop for loop in found.sums if loop.body.holds(one.node)), None) for one in own]
         alone = [next((node for node in found.alone if node.holds(one.node)), None) for one in own]
-        for one, loop, node in zip(own, loops, alone, strict=True):
-            # Else lanes may read something else, where other threads write it meanwhile.
-            atoms = [facts.atoms.get(name) for name in one.index.atoms if not name.startswith("?")]
-            known = len(atoms) == len(one.index.atoms) and not any(atom and atom.memory for atom in atoms)
-            if loop is None and node is None and not (known and facts.reach(one.index) == 2):
+        for one in (one for one, *places in zip(own, loops, alone, strict=True) if places == [None, None]):
+            # Elsewhere another thread may write the element meanwhile, and not all lanes read the same.
+            if facts.reach(one.index) < 2 or not _is_free(facts, one.index, unknown):
                 return f"{root.name} is written, and read where other threads may write it"
-        if None not in alone or _is_added_to(own) or _by_one_lane(facts, own, loops):
+        if None not in alone or _is_added_to(own) or _by_one_lane(own, loops):
             continue
         places = [node if loop is None else loop.node for loop, node in zip(loops, alone, strict=True)]
         found.meets.update(at for one, at in zip(own, places, strict=True) if one.written and at is not None)
     return ""
 
 
-def _by_one_lane(facts: Facts, accesses: list[Access], loops: list[Loop | None]) -> bool:
+def _by_one_lane(accesses: list[Access], loops: list[Loop | None]) -> bool:
     """Whether the same lane has all accesses of an element."""
     places = set[tuple[Form, Form, Form]]()
     for one, loop in zip(accesses, loops, strict=True):
         if loop is None or one.index.times(loop.atom) != ONE:
             return False
-        again = any(above.what in LOOPS for above, _ in loop.node.above())
-        if again and not (loop.first == ZERO and _divides(loop.bound, one.index.without(loop.atom))):
-            return False
-        places.add((one.index.replaced(loop.atom, Form.atom("k")), loop.first, loop.bound))
+        bound, rest = loop.bound, one.index.without(loop.atom)
+        if any(above.what in LOOPS for above, _ in loop.node.above()):
+            # Rounds of the loops around it have other elements, or the same ones of a row that is as long as the loop.
+            if loop.first != ZERO or not any(rest.times(atom) * bound == rest for atom in bound.atoms):
+                return False
+        places.add((one.index.replaced(loop.atom, Form.atom("k")), loop.first, bound))
     return len(places) == 1
-
-
-def _divides(length: Form, offset: Form) -> bool:
-    """Whether an offset is a multiple of a length that is one product."""
-    if len(length.terms) != 1:
-        return False
-    ((atoms, factor),) = length.terms
-    return all(not Counter(atoms) - Counter(those) and by % factor == 0 for those, by in offset.terms)
 
 
 def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
     name, lane, first, mask, at, once = map(subject.name, ("LANES", "lane", "first_lane", "mask", "row_at", "once"))
     edits, code = list[Edit](), subject.facts.syntax.code
     macros = {
-        one: subject.name(f"LANE_{one}") for one in ("FIRST", "NEXT", "BEGIN", "JOIN", "ALONE", "MEETING", "NUMBER")
+        one: subject.name(f"LANE_{one}") for one in ["FIRST", "NEXT", "BEGIN", "JOIN", "ALONE", "MEETING", "NUMBER"]
     }
     meeting = {one: f"{macros['MEETING']} " for one in found.meets}
     for loop, sums in found.sums.items():
@@ -280,7 +255,7 @@ const unsigned int {mask} = (0xffffffffu >> (32 - {name})) << {first};
     return Change(
         parameters=(Parameter(name=name, values=(0, 2, 4, 8, 16, 32), doc=doc),),
         edits=tuple(edits),
-        layers=(Layer(f"{name} > 0", opens, "", "x", at) if cells else Layer(f"{name} > 0", opens, ""),),
+        layers=(Layer(f"{name} > 0", opens, "", *(("x", at) if cells else ())),),
         header=switched(f"{name} > 0", header),
         kit=("lanes",),
         constraints=(Constraint(expression=f"{name} == 0 or {block} % {name} == 0", because=because),),
@@ -293,8 +268,6 @@ ROW_LANES = Pass(
     "row_lanes",
     _lanes,
     _share,
-    excludes=dict.fromkeys(
-        ("work_per_thread", "own_bins", "vectors", "row_loops"), "Lanes that share a row share one row."
-    ),
+    excludes=dict.fromkeys(("work_per_thread", "own_bins", "vectors", "row_loops"), "Lanes share one row."),
     after=("block_size", "work_per_thread", "cache_hints"),
 )

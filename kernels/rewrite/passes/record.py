@@ -185,7 +185,7 @@ class Subject:
         if self.facts.changed_parameter:
             return f"the kernel changes its parameter {self.facts.changed_parameter}"
         nodes = [node for axis in self.work.axes for node in axis.nodes]
-        if any(node.fixed or any(above.what == "lambda" for above, _ in node.above()) for node in nodes):
+        if any(node.fixed or self.in_lambda(node) for node in nodes):
             return "a macro or a lambda computes its coordinates"
         if self.backend == "opencl" and any(self.in_loop(one) for one in self.returns):
             return "the kernel returns from inside a loop"
@@ -194,8 +194,7 @@ class Subject:
     @property
     def returns(self) -> list[Node]:
         """Where the kernel ends a thread early."""
-        found = [one for one in self.facts.body.walk() if one.what == "return"]
-        return [one for one in found if not any(above.what == "lambda" for above, _ in one.above())]
+        return [one for one in self.facts.body.walk() if one.what == "return" and not self.in_lambda(one)]
 
     @property
     def by_warps(self) -> bool:
@@ -205,6 +204,10 @@ class Subject:
         return any(
             facts.form(one.kids[1]).constant == asks[one.op] and reads_thread(facts, one.kids[0]) for one in pairs
         )
+
+    @staticmethod
+    def in_lambda(node: Node) -> bool:
+        return any(above.what == "lambda" for above, _ in node.above())
 
     @staticmethod
     def in_loop(node: Node) -> bool:

@@ -178,12 +178,9 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
         if found.vectors:
             because = "A thread has no registers for more elements."
             constraints.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
+    off = " and ".join(f"{one.name} == {one.values[0]}" for one in parameters)
     return Change(
-        parameters=tuple(parameters),
-        off=" and ".join(f"{one.name} == {one.values[0]}" for one in parameters),
-        edits=tuple(edits),
-        kit=("rows",),
-        constraints=tuple(constraints),
+        parameters=tuple(parameters), edits=tuple(edits), off=off, kit=("rows",), constraints=tuple(constraints)
     )
 
 

@@ -15,9 +15,6 @@ from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused,
 from tunesmith.kernels.rewrite.sharing import Fixed, Rows
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
-_FEW_ROWS = 256
-"""Rows that leave most multiprocessors idle with fewer than eight blocks each."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Teams:
@@ -111,9 +108,9 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
     if not found.alone:
         turn, turns = plan.builtin("threadIdx.x"), plan.builtin("blockDim.x")
         parameters.append(Parameter(name=blocks, values=(1, 2, 4, 8, 16, 32), doc="blocks that share a row"))
-        count = " * ".join(f"({subject.grid(one)})" for one in "xyz")
-        because = "With as many rows each has blocks enough."
-        constraints.append(Constraint(expression=f"{blocks} <= 8 or {count} <= {_FEW_ROWS}", because=because))
+        few = " * ".join(f"({subject.grid(one)})" for one in "xyz") + " <= 256"
+        because = "More rows have blocks enough."
+        constraints.append(Constraint(expression=f"{blocks} <= 8 or {few}", because=because))
         names = subject.name("TEAM_FIRST"), subject.name("TEAM_STEP")
         part = f"({blocks} > 1 ? {subject.builtin('blockIdx.z')} : 0) * {turns}"
         header.append(f"#define {names[0]}(...) ((__VA_ARGS__) + {part})")
