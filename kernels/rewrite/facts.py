@@ -201,11 +201,6 @@ class Facts:
         """The names in a part of the kernel's body, or in all of it, that mean `symbol`."""
         return [one for one in (within or self.body).walk() if one.what == "name" and one.symbol is symbol]
 
-    @cached_property
-    def changed_parameter(self) -> str:
-        """The name of a parameter that the kernel changes; empty where it changes none."""
-        return next((one.name for one in self.parameters if one in self.changed), "")
-
     # Values.
 
     def form(self, node: Node) -> Form:

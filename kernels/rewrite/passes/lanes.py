@@ -1,11 +1,10 @@
 """The loops of one thread become loops of several lanes, which touch neighbours and then combine their sums.
 
-Where one thread goes over a row, as in a plain product of a matrix and a vector or where it copies the channels of a
-point, the threads of a warp touch as many rows at a time. Here lanes of one warp do the work of one thread: all of them
-carry out what it does, but take turns on the loops whose rounds are independent, and combine what these sum up, or
-their largest or smallest, by shuffles, so that all of them have the result (CUDA C++ Programming Guide, "Warp Shuffle
-Functions"). What is written outside of these loops is written by the first lane. Lanes wait for each other around the
-writes of an array of which one may need what another wrote.
+Where one thread goes over a row, as in a plain product of a matrix and a vector, the threads of a warp touch as many
+rows at a time. Here lanes of one warp do the work of one thread: all carry out what it does, but take turns on loops
+whose rounds are independent, and combine what these sum up, or their largest or smallest, by shuffles, so that all of
+them have the result (CUDA C++ Programming Guide, "Warp Shuffle Functions"). What is written outside of these loops is
+written by the first lane; where one lane may need what another wrote, they wait for each other.
 """
 
 from __future__ import annotations
@@ -22,11 +21,7 @@ from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
 
 _WHY = "lanes do not share a row"
-_BRANCHES = {"block": slice(None), "if": slice(1, None), "for": slice(3, None), "while": slice(-1, None)}
-"""Which parts of a statement are statements."""
 _COMMUTING = frozenset(f"atomic{one}" for one in ("Add", "Sub", "Max", "Min", "And", "Or", "Xor"))
-_SHORT = 8
-"""Rounds for which lanes are not worth their while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +83,16 @@ def _shared(subject: Subject) -> tuple[dict[Loop, dict[Symbol, str]], str]:
             sums = "a loop does not count one by one" if loop is None else _sums(facts, loop)
             if loop is None or isinstance(sums, str):
                 why = why or str(sums)
-            elif (count := (loop.bound - loop.first).constant) is None or count >= _SHORT:
+            elif (count := (loop.bound - loop.first).constant) is None or count >= 8:
+                # Of fewer rounds most lanes would have none.
                 good[loop] = sums
-    near = [one for one in good if any(part.index.times(one.atom) == ONE for part in _of_arrays(facts, one.body))]
+    outer = [one for one in facts.accesses if one.root in facts.arrays]
+    near = [loop for loop in good if any(loop.body.holds(x.node) and x.index.times(loop.atom) == ONE for x in outer)]
     found = list[Loop]()
     for loop in [*reversed(near), *good]:
         if not any(loop.node.holds(other.node) or other.node.holds(loop.node) for other in found):
             found.append(loop)
     return {one: good[one] for one in found} if near else {}, why
-
-
-def _of_arrays(facts: Facts, node: Node) -> list[Access]:
-    return [one for one in facts.inside(node) if one.root in facts.arrays]
 
 
 def _sums(facts: Facts, loop: Loop) -> dict[Symbol, str] | str:
@@ -142,7 +135,7 @@ def _is_added_to(accesses: list[Access]) -> bool:
 
 def _parts(node: Node) -> list[Node]:
     """The statements of which one is made."""
-    return node.kids[_BRANCHES.get(node.what, slice(0))]
+    return node.kids[{"block": 0, "if": 1, "for": 3, "while": 1}.get(node.what, len(node.kids)) :]
 
 
 def _is_free(facts: Facts, value: Form, variables: set[Symbol]) -> bool:
@@ -157,7 +150,7 @@ def _is_free(facts: Facts, value: Form, variables: set[Symbol]) -> bool:
 
 def _find_alone(facts: Facts, node: Node, found: _Lanes) -> str:
     """Finds what the first lane writes for all; returns why it cannot, as a clause, or nothing."""
-    written = [one.node for one in _of_arrays(facts, node) if one.written]
+    written = [one.node for one in facts.inside(node) if one.written and one.root in facts.arrays]
     if not written or any(one.node is node for one in found.sums):
         return ""
     apart = LOOPS | ENDS | {"declaration", "lambda"}
@@ -197,10 +190,10 @@ def _by_one_lane(accesses: list[Access], loops: list[Loop | None]) -> bool:
         if loop is None or one.index.times(loop.atom) != ONE:
             return False
         bound, rest = loop.bound, one.index.without(loop.atom)
-        if any(above.what in LOOPS for above, _ in loop.node.above()):
-            # Rounds of the loops around it have other elements, or the same ones of a row that is as long as the loop.
-            if loop.first != ZERO or not any(rest.times(atom) * bound == rest for atom in bound.atoms):
-                return False
+        # Rounds of the loops around it have other elements, or the same ones of a row that is as long as the loop.
+        again = any(above.what in LOOPS for above, _ in loop.node.above())
+        if again and (loop.first != ZERO or not any(rest.times(atom) * bound == rest for atom in bound.atoms)):
+            return False
         places.add((one.index.replaced(loop.atom, Form.atom("k")), loop.first, bound))
     return len(places) == 1
 
@@ -208,10 +201,8 @@ def _by_one_lane(accesses: list[Access], loops: list[Loop | None]) -> bool:
 def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
     name, lane, first, mask, at, once = map(subject.name, ("LANES", "lane", "first_lane", "mask", "row_at", "once"))
     edits, code = list[Edit](), subject.facts.syntax.code
-    macros = {
-        one: subject.name(f"LANE_{one}") for one in ["FIRST", "NEXT", "BEGIN", "JOIN", "ALONE", "MEETING", "NUMBER"]
-    }
-    meeting = {one: f"{macros['MEETING']} " for one in found.meets}
+    macros = {one: subject.name(f"LANE_{one}") for one in ["FIRST", "NEXT", "BEGIN", "JOIN", "ALONE", "MEET", "NUMBER"]}
+    meeting = {one: f"{macros['MEET']} " for one in found.meets}
     for loop, sums in found.sums.items():
         node = last = loop.node
         edits.append(wrap(loop.first_node, "((", f") {macros['FIRST']})"))
@@ -235,7 +226,7 @@ def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
         f"{macros['JOIN']}(sum, ...)": (f"sum = {joined};", ""),
         # An `else` that follows belongs to another `if`.
         macros["ALONE"]: (f"if ({lane} > 0) {{ }} else", ""),
-        macros["MEETING"]: (f"for (bool {once} = ({meet}, true); {once}; {meet}, {once} = false)", ""),
+        macros["MEET"]: (f"for (bool {once} = ({meet}, true); {once}; {meet}, {once} = false)", ""),
         f"{macros['NUMBER']}(...)": (f"((__VA_ARGS__) / {name})", "(__VA_ARGS__)"),
     }
     block, cells = plan.block("x"), isinstance(subject.work, Cells)

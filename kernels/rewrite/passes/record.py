@@ -182,8 +182,8 @@ class Subject:
         """Why a thread keeps its coordinates, as a clause; empty where it need not."""
         if not isinstance(self.work, Cells):
             return self.work.why if isinstance(self.work, Fixed) else "a block already takes turns on its row"
-        if self.facts.changed_parameter:
-            return f"the kernel changes its parameter {self.facts.changed_parameter}"
+        if changed := [one.name for one in self.facts.parameters if one in self.facts.changed]:
+            return f"the kernel changes its parameter {changed[0]}"
         nodes = [node for axis in self.work.axes for node in axis.nodes]
         if any(node.fixed or self.in_lambda(node) for node in nodes):
             return "a macro or a lambda computes its coordinates"
