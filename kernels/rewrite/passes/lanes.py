@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
-from tunesmith.kernels.rewrite.edits import Edit, span, switched, wrap
+from tunesmith.kernels.rewrite.edits import Edit, Span, switched, wrap
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
@@ -59,12 +59,13 @@ def _numbers(subject: Subject) -> list[Node] | str:
     steps = [one.node.kids[2] for one in facts.loops if one.kind == "grid"]
     numbers = [*found, *(one.kids[-1] for one in steps)]
     places = [*numbers, *(node for axis in work.axes for node in axis.nodes)]
+    outer = " and ".join(one.name for one in facts.changed if one.what == "global")
     why = {
         "its threads work together": facts.together,
         "threads do not have one coordinate": len(work.axes) > 1 or any(one.name != "x" for one in work.axes),
         "there is no guard for the coordinate of a thread": any(x.bound is None and not x.strided for x in work.axes),
         "it gives its arrays to functions": facts.escaping,
-        "it changes what all blocks have": any(one.what == "global" for one in facts.changed),
+        f"it changes {outer}, which all blocks have": outer,
         "it calls a function that may do more than compute": set(facts.effects) - {one.node for one in facts.accesses},
         "it asks for the number of a thread in its warp": isinstance(work, Rows) and subject.by_warps,
         "a loop over the grid does not step by `+=`": any(one.op != "+=" for one in steps),
@@ -82,7 +83,7 @@ def _shared(subject: Subject) -> tuple[dict[Loop, dict[Symbol, str]], str]:
             loop = facts.loop(node)
             sums = "a loop does not count one by one" if loop is None else _sums(facts, loop)
             if loop is None or isinstance(sums, str):
-                why = why or str(sums)
+                why = why if loop is not None and loop.axis else why or str(sums)
             elif (count := (loop.bound - loop.first).constant) is None or count >= 8:
                 # Of fewer rounds most lanes would have none.
                 good[loop] = sums
@@ -212,12 +213,15 @@ def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
         while last.what in {"if", "switch", *LOOPS} - {"do"}:
             last = last.kids[-1]
         end = node.end if last.what in ("block", "nothing") else code.index(b";", node.end) + 1
-        parts = (meeting.get(node, ""), "{ ", begin, span(node), *(";" * (end > node.end)), *ends, " }")
-        edits.append(Edit(node.start, end, parts))
+        head = code[: node.start].rstrip()
+        above = head.rsplit(b"\n", 1)[-1]
+        # A pragma belongs to the loop.
+        start = len(head) - len(above) if above.lstrip().startswith(b"#pragma") else node.start
+        begins = f"{meeting.get(node, '')}{{ {begin}" + "\n" * (start < node.start)
+        edits.append(Edit(start, end, (begins, Span(start, node.end), *(";" * (end > node.end)), *ends, " }")))
     edits += [wrap(one, f"{meeting.get(one, '')}{macros['ALONE']} ", "") for one in found.alone]
     edits += [wrap(one, f"{macros['NUMBER']}(", ")") for one in found.numbers]
-    join = "[](decltype(sum) a, decltype(sum) b) { return __VA_ARGS__; }"
-    joined = f"tunesmith::joined<{name}>({mask}, sum, {join})"
+    joined = f"tunesmith::joined<{name}>({mask}, sum, [](decltype(sum) a, decltype(sum) b) {{ return __VA_ARGS__; }})"
     meet = f"__syncwarp({mask})"
     header = {
         macros["FIRST"]: (f"+ {lane}", ""),
@@ -241,7 +245,6 @@ const unsigned int {mask} = (0xffffffffu >> (32 - {name})) << {first};
         block=(block, "1", "1"),
     )
     numbers = {word: f"{macros['NUMBER']}({plan.builtin(word)})" for word in ("threadIdx.x", "blockDim.x")}
-    because = "A row has all of its lanes in one block."
     doc = "lanes of a warp that do the work of one thread and share its loops; 0: none"
     return Change(
         parameters=(Parameter(name=name, values=(0, 2, 4, 8, 16, 32), doc=doc),),
@@ -249,7 +252,7 @@ const unsigned int {mask} = (0xffffffffu >> (32 - {name})) << {first};
         layers=(Layer(f"{name} > 0", opens, "", *(("x", at) if cells else ())),),
         header=switched(f"{name} > 0", header),
         kit=("lanes",),
-        constraints=(Constraint(expression=f"{name} == 0 or {block} % {name} == 0", because=because),),
+        constraints=(Constraint(expression=f"{name} == 0 or {block} % {name} == 0", because="A row has one block."),),
         instead=(name, launch) if cells else None,
         writes={} if cells else numbers,
     )

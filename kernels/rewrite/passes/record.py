@@ -198,12 +198,12 @@ class Subject:
 
     @property
     def by_warps(self) -> bool:
-        """Whether the kernel asks for a thread's number in its warp, or for that of its warp."""
+        """Whether the kernel asks for a thread's number in its warp, for that of its warp, or how many warps there
+        are."""
         facts, asks = self.facts, {"%": 32, "/": 32, "&": 31, ">>": 5}
         pairs = [one for one in facts.syntax.everything() if one.what == "binary" and one.op in asks]
-        return any(
-            facts.form(one.kids[1]).constant == asks[one.op] and reads_thread(facts, one.kids[0]) for one in pairs
-        )
+        of = [one.kids[0] for one in pairs if facts.form(one.kids[1]).constant == asks[one.op]]
+        return any(reads_thread(facts, one) or one.op == "blockDim.x" for one in of)
 
     @staticmethod
     def in_lambda(node: Node) -> bool:

@@ -163,12 +163,12 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
                 lines.append(f"tunesmith::Elements<{kept.element}, {count}> {size};")
             edits.append(_rewritten(subject, plan, row, found, lines, units, count))
             sizes |= {subject.dtype(root) for root in row.arrays}
-    parameters, constraints = list[Parameter](), list[Constraint]()
+    parameters, limits = list[Parameter](), list[Constraint]()
     if found.vectors:
         doc = "neighbouring elements of a row that a thread reads and writes together"
         parameters.append(Parameter(name=wide, values=(1, 2, 4, 8, 16), doc=doc))
         because = "No access has more than 16 bytes."
-        constraints += [
+        limits += [
             Constraint(expression=f"{wide} == 1 or {wide} * sizeof({one}) <= 16", because=because)
             for one in sorted(sizes)
         ]
@@ -177,11 +177,9 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
         parameters.append(Parameter(name=keep, values=(0, 1, 2, 4, 8, 16), doc=doc))
         if found.vectors:
             because = "A thread has no registers for more elements."
-            constraints.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
+            limits.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
     off = " and ".join(f"{one.name} == {one.values[0]}" for one in parameters)
-    return Change(
-        parameters=tuple(parameters), edits=tuple(edits), off=off, kit=("rows",), constraints=tuple(constraints)
-    )
+    return Change(parameters=tuple(parameters), edits=tuple(edits), off=off, kit=("rows",), constraints=tuple(limits))
 
 
 def _begin(subject: Subject, plan: Plan, rows: list[_Row], units: str, count: str) -> list[str]:
@@ -218,10 +216,7 @@ def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: lis
     swaps += [replace(one, "return") for one in goes_on]
     # NVRTC 13.0 takes no lambda whose parameters are `auto` within a kernel.
     taken = "".join(f", {root.element}& {subject.name(f'{root.name}_here')}" for root in row.arrays)
-    first, step = (
-        plan.builtins.get("turn", plan.builtin("threadIdx.x")),
-        plan.builtins.get("turns", plan.builtin("blockDim.x")),
-    )
+    first, step = plan.builtins.get("turn", "threadIdx.x"), plan.builtins.get("turns", plan.builtin("blockDim.x"))
     keep = subject.name("KEEP") if holds else "0"
     bound = plan.written(loop.bound, loop.node)
     walked = f"tunesmith::row<{count}, {keep}>(({kind})({first}), ({kind})({step}), {units}, ({kind})({bound}), {body}"

@@ -109,8 +109,7 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
         turn, turns = plan.builtin("threadIdx.x"), plan.builtin("blockDim.x")
         parameters.append(Parameter(name=blocks, values=(1, 2, 4, 8, 16, 32), doc="blocks that share a row"))
         few = " * ".join(f"({subject.grid(one)})" for one in "xyz") + " <= 256"
-        because = "More rows have blocks enough."
-        constraints.append(Constraint(expression=f"{blocks} <= 8 or {few}", because=because))
+        constraints.append(Constraint(expression=f"{blocks} <= 8 or {few}", because="More rows have blocks enough."))
         names = subject.name("TEAM_FIRST"), subject.name("TEAM_STEP")
         part = f"({blocks} > 1 ? {subject.builtin('blockIdx.z')} : 0) * {turns}"
         header.append(f"#define {names[0]}(...) ((__VA_ARGS__) + {part})")
