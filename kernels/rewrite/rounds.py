@@ -77,7 +77,7 @@ class Carried:
         found = set[str]()
         for _, change in self.states[symbol]:
             value = change.kids[-1]
-            if (change.what == "assign" and change.op in ("+=", "-=")) or change.what == "count":
+            if change.what == "count" or (change.op in ("+=", "-=") and self.kind(change.kids[0], change) == "+"):
                 found.add("a + b")
             elif change.what == "assign" and change.op == "=" and value.what == "binary" and value.op in "+-":
                 found.add("a + b" if self.kind(change.kids[0], change) == "+" and not self.weights else "")
@@ -135,7 +135,7 @@ class Carried:
             return ""
         target, value = change.kids
         if change.op != "=":
-            how = _ASSIGNED.get(change.op, "")
+            how = "" if node.symbol in self.facts.names_in(value) else _ASSIGNED.get(change.op, "")
             return "+" if how == "*" and self._scales(value) else how
         test, names = self._test(change), self.facts.names_in
         found_there = test is not None and node.symbol not in names(value) and names(test) & self.extremes

@@ -171,6 +171,7 @@ class TestRowLanes:
         ("body", "why"),
         [
             (f"{EACH} float s = 0; {ROW} s = s * 0.5f + a[r * n + k]; y[r] = s;", "depends on the order"),
+            (f"{EACH} float s = 1; {ROW} s += s * a[r * n + k]; y[r] = s;", "depends on the order"),
             (f"{EACH} float s = 0; {ROW} {{ s += a[r * n + k]; y[r * n + k] = s; }}", "before it is complete"),
             (f"{EACH} float s = 0; {ROW} {{ if (a[r * n + k] < 0) break; s += 1; }} y[r] = s;", "may end early"),
             (f"{EACH} float s = 0; {ROW} s += a[k * n + r]; y[r] = s;", "reads neighbours"),
