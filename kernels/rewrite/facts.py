@@ -201,11 +201,6 @@ class Facts:
         """The names in a part of the kernel's body, or in all of it, that mean `symbol`."""
         return [one for one in (within or self.body).walk() if one.what == "name" and one.symbol is symbol]
 
-    @cached_property
-    def changed_parameter(self) -> str:
-        """The name of a parameter that the kernel changes; empty where it changes none."""
-        return next((one.name for one in self.parameters if one in self.changed), "")
-
     # Values.
 
     def form(self, node: Node) -> Form:
@@ -376,7 +371,8 @@ class Facts:
             symbol = node.symbol
             if symbol.volatile:
                 return None
-            if symbol.type.what == "array" or (symbol in self.arrays and symbol not in self.changed):
+            fixed = symbol in self.arrays and (symbol not in self.changed or symbol in self.moved)
+            if symbol.type.what == "array" or fixed:
                 return symbol, ZERO
             if symbol.type.what == "pointer" and self.is_once(symbol) and symbol.declared is not None:
                 return self.pointer(symbol.declared.kids[-1])
@@ -398,6 +394,18 @@ class Facts:
         return None
 
     @cached_property
+    def moved(self) -> dict[Symbol, Node]:
+        """The arrays whose pointer one statement moves ahead of all other uses, alike for the threads of a block, each
+        with the statement: their elements are counted from there."""
+        # What a distance is read from is not followed meanwhile.
+        self.__dict__["moved"] = found = dict[Symbol, Node]()
+        for symbol, (by, *more) in self.changed.items():
+            alone = not more and by.what == "assign" and by.op in ("+=", "-=") and by.parent is self.body
+            if symbol in self.arrays and alone and all(use.start >= by.start for use in self.uses(symbol)):
+                found |= {symbol: by} if self.reach(self.form(by.kids[1])) < 2 else {}
+        return found
+
+    @cached_property
     def accesses(self) -> tuple[Access, ...]:
         """Where the body touches an array whose place is known: of the kernel's parameters, of a block, or its own."""
         return self._scan[0]
@@ -413,7 +421,7 @@ class Facts:
         escaping: dict[Symbol, str] = {}
         for node in self.body.walk():
             symbol = node.symbol
-            if node.what != "name" or symbol is None or not symbol.pointer:
+            if node.what != "name" or symbol is None or not symbol.pointer or self.moved.get(symbol) is node.parent:
                 continue
             found = self.pointer(node)
             if found is None:

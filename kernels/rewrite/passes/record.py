@@ -12,7 +12,7 @@ from tunesmith.kernels.reader.syntax import WORK_ITEM, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import Form
-from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
+from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, reads_thread
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
 
@@ -182,10 +182,10 @@ class Subject:
         """Why a thread keeps its coordinates, as a clause; empty where it need not."""
         if not isinstance(self.work, Cells):
             return self.work.why if isinstance(self.work, Fixed) else "a block already takes turns on its row"
-        if self.facts.changed_parameter:
-            return f"the kernel changes its parameter {self.facts.changed_parameter}"
+        if changed := [one.name for one in self.facts.parameters if one in self.facts.changed]:
+            return f"the kernel changes its parameter {changed[0]}"
         nodes = [node for axis in self.work.axes for node in axis.nodes]
-        if any(node.fixed or any(above.what == "lambda" for above, _ in node.above()) for node in nodes):
+        if any(node.fixed or self.in_lambda(node) for node in nodes):
             return "a macro or a lambda computes its coordinates"
         if self.backend == "opencl" and any(self.in_loop(one) for one in self.returns):
             return "the kernel returns from inside a loop"
@@ -194,8 +194,20 @@ class Subject:
     @property
     def returns(self) -> list[Node]:
         """Where the kernel ends a thread early."""
-        found = [one for one in self.facts.body.walk() if one.what == "return"]
-        return [one for one in found if not any(above.what == "lambda" for above, _ in one.above())]
+        return [one for one in self.facts.body.walk() if one.what == "return" and not self.in_lambda(one)]
+
+    @property
+    def by_warps(self) -> bool:
+        """Whether the kernel asks for a thread's number in its warp, for that of its warp, or how many warps there
+        are."""
+        facts, asks = self.facts, {"%": 32, "/": 32, "&": 31, ">>": 5}
+        pairs = [one for one in facts.syntax.everything() if one.what == "binary" and one.op in asks]
+        of = [one.kids[0] for one in pairs if facts.form(one.kids[1]).constant == asks[one.op]]
+        return any(reads_thread(facts, one) or one.op == "blockDim.x" for one in of)
+
+    @staticmethod
+    def in_lambda(node: Node) -> bool:
+        return any(above.what == "lambda" for above, _ in node.above())
 
     @staticmethod
     def in_loop(node: Node) -> bool:

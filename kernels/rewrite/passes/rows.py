@@ -163,12 +163,12 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
                 lines.append(f"tunesmith::Elements<{kept.element}, {count}> {size};")
             edits.append(_rewritten(subject, plan, row, found, lines, units, count))
             sizes |= {subject.dtype(root) for root in row.arrays}
-    parameters, constraints = list[Parameter](), list[Constraint]()
+    parameters, limits = list[Parameter](), list[Constraint]()
     if found.vectors:
         doc = "neighbouring elements of a row that a thread reads and writes together"
         parameters.append(Parameter(name=wide, values=(1, 2, 4, 8, 16), doc=doc))
         because = "No access has more than 16 bytes."
-        constraints += [
+        limits += [
             Constraint(expression=f"{wide} == 1 or {wide} * sizeof({one}) <= 16", because=because)
             for one in sorted(sizes)
         ]
@@ -177,8 +177,9 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
         parameters.append(Parameter(name=keep, values=(0, 1, 2, 4, 8, 16), doc=doc))
         if found.vectors:
             because = "A thread has no registers for more elements."
-            constraints.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
-    return Change(parameters=tuple(parameters), edits=tuple(edits), kit=("rows",), constraints=tuple(constraints))
+            limits.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
+    off = " and ".join(f"{one.name} == {one.values[0]}" for one in parameters)
+    return Change(parameters=tuple(parameters), edits=tuple(edits), off=off, kit=("rows",), constraints=tuple(limits))
 
 
 def _begin(subject: Subject, plan: Plan, rows: list[_Row], units: str, count: str) -> list[str]:

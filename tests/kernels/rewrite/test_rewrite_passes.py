@@ -171,18 +171,52 @@ class TestRowLanes:
         ("body", "why"),
         [
             (f"{EACH} float s = 0; {ROW} s = s * 0.5f + a[r * n + k]; y[r] = s;", "depends on the order"),
+            (f"{EACH} float s = 1; {ROW} s += s * a[r * n + k]; y[r] = s;", "depends on the order"),
             (f"{EACH} float s = 0; {ROW} {{ s += a[r * n + k]; y[r * n + k] = s; }}", "before it is complete"),
             (f"{EACH} float s = 0; {ROW} {{ if (a[r * n + k] < 0) break; s += 1; }} y[r] = s;", "may end early"),
             (f"{EACH} float s = 0; {ROW} s += a[k * n + r]; y[r] = s;", "reads neighbours"),
             (f"{EACH} {ROW} y[r * n + k] = y[r * n + n - 1 - k] + a[r * n + k];", "used at other places"),
-            (f"{EACH} float s = 0; {ROW} s += a[r * n + k]; y[r] = s; {ROW} s += a[r * n + k] * y[r];", "other places"),
-            (f"{EACH} {ROW} y[r * n + k] = 1; for (int k = 1; k < n; ++k) y[r * n + k] += 1;", "different parts"),
-            (f"{EACH} {ROW} atomicAdd(y + k, a[r * n + k]);", "atomic"),
+            (
+                f"{EACH} {ROW} {{ float e = atomicAdd(y + k, a[r * n + k]); if (e > 0) y[r] = e; }}",
+                "used at other places",
+            ),
+            (f"{EACH} {ROW} {{ int e = a[k]; y[r * n + k + e] = a[r * n + k]; }}", "used at other places"),
+            (f"{EACH} {ROW} for (int j = 0; j < 4; ++j) y[r * n + k + j] = a[r * n + k];", "used at other places"),
+            (f"{EACH} for (int k = 0; k != n; ++k) y[r * n + k] = a[r * n + k];", "one by one"),
+            (f"{EACH} for (unsigned char k = 0; k < 250; ++k) y[r * n + k] = a[r * n + k];", "one by one"),
+            (
+                f"{EACH} float s = 9; {ROW} if (a[r * n + k] > s) y[r] = s; else s = a[r * n + k]; y[r] = s;",
+                "the order",
+            ),
+            (
+                f"{EACH} {ROW} {{ atomicAdd(y + k, a[k]); }} if (y[(int)a[r]] > 1) {ROW} y[r * n + k] = 1;",
+                "other threads",
+            ),
             (f"{EACH} float s = 0, t = 0; {ROW} {{ s += a[r * n + k]; if (s > 1) t += 1; }} y[r] = t;", "complete"),
         ],
     )
     def test_rounds_that_need_their_order_stay(self, body: str, why: str) -> None:
         require_refused(kernel(body, OVER, LINE), {"LANES"}, why)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            # Each lane needs what others wrote: another part of the row, later rounds of a loop around, an element.
+            f"{ROW} y[r * n + k] = 1; for (int k = 1; k < n; ++k) y[r * n + k] += a[r * n + k - 1];",
+            "for (int p = 0; p < 5; ++p) { for (int k = 0; k < n - 5; ++k) y[r * n + p + k] += a[k + p]; }",
+            f"{ROW} y[r * n + k] = a[r * n + k]; float s = 0; {ROW} s += y[r * n + n - 1 - k] * k; y[r * n] = s;",
+            f"float s = 0; {ROW} s += a[r * n + k]; y[r] = s; s = 0; {ROW} s += a[k] * y[r]; y[r + n] += s + y[r];",
+            # Loops inside of others, branches and early ends outside of the loops, and atomic sums.
+            f"for (int p = 0; p < 3; ++p) {{ float s = p; {ROW} s += a[r + k]; if (s > 9) return; y[r * 3 + p] = s; }}",
+            f"float s = 0; {ROW} s += a[k] * k; if (r % 2) if (s > 0) y[r] = s; else y[r] = 5; else y[r + n] = 7;",
+            f"{ROW} if (k != r) {{ atomicAdd(y + k, a[r * n + k]); }}",
+            "float s = 0; for (int k = 0; k < n; ++k) for (int p = 0; p < 2; ++p) { s += a[r * n + k]; } y[r] = s;",
+            f"float s = 9, t = 9; {ROW} if (a[k] < s) {{ s = a[k]; }} {ROW} t = a[k] > t ? t : a[k]; y[r] = s + t;",
+        ],
+    )
+    def test_rounds_in_any_order_are_shared(self, body: str, tmp_path: Path) -> None:
+        configs: list[Config] = [{"LANES": 4}, {"LANES": 32, "BLOCK": 128, "UNROLL": 4}]
+        require_equal(kernel(f"{EACH} {body}", OVER, LINE), configs, tmp_path, n=45)
 
     def test_a_softmax_of_one_thread_is_shared(self, tmp_path: Path) -> None:
         body = f"""{EACH}

@@ -206,6 +206,43 @@ class TestLanes:
             }"""
         require_equal(kernel(body, PLANE, LINE), [{"LANES": 4}, {"LANES": 16, "FAST_MATH": True}], tmp_path, n=75)
 
+    @pytest.mark.parametrize(
+        ("body", "configs"),
+        [
+            # As PointNet++ groups points: a block for each batch, whose threads take turns on the points.
+            (
+                """const int b = blockIdx.x, stride = blockDim.x; x += b * n; y += n * n / 3 * b;
+                for (int j = threadIdx.x; j < n / 9; j += stride)
+                    for (int k = 0; k < 3; ++k) { const int from = w[j * 3 + k] & 7;
+                        for (int l = 0; l < n; ++l) y[j * 3 * n + k * n + l] = x[from * n + l]; }""",
+                [{"LANES": 32, "TEAM_BLOCKS": 32}, {"LANES": 8, "BLOCK": 16, "TEAM_ROWS": 4, "STORES": 1}],
+            ),
+            (
+                """for (int j = threadIdx.x; j < n; j += blockDim.x) { float s = 0;
+                    for (int l = 0; l < n; ++l) { s += x[j * n + l]; atomicAdd(&y[(w[j] & 3) * n + l], 1.5f); }
+                    if (blockIdx.x == 1) y[n * 9 + j] = s; }""",
+                [{"LANES": 16, "BLOCK": 128}, {"LANES": 2, "TEAM_ROWS": 2}],
+            ),
+            (
+                """for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < n; j += gridDim.x * blockDim.x) {
+                    if (w[j] % 3 == 0) continue;
+                    for (int l = 0; l < n; ++l) y[j * n + l] = x[(w[j] & 3) * n + l]; }""",
+                [{"LANES": 8}, {"LANES": 32, "BLOCK": 64}],
+            ),
+        ],
+    )
+    def test_loops_inside_those_in_which_threads_take_turns(
+        self, body: str, configs: list[Config], tmp_path: Path
+    ) -> None:
+        arrays = {**PLANE, "w": ("in", "int32", "n")}
+        require_equal(kernel(body, arrays, LaunchGeometry(grid=("2",), block=("64",))), configs, tmp_path, n=75)
+
+    def test_threads_that_ask_for_their_place_in_a_warp_stay(self) -> None:
+        body = """for (int j = threadIdx.x; j < n; j += blockDim.x) for (int l = 0; l < n; ++l) y[j * n + l] = x[l];
+            if (threadIdx.x % 32 == 0) z[blockIdx.x] = 1;"""
+        arrays = {**PLANE, "z": ("inout", "float32", "n")}
+        require_refused(kernel(body, arrays, LaunchGeometry(grid=("1",), block=("64",))), {"LANES"}, "in its warp")
+
     def test_a_counter_that_goes_on_keeps_its_rounds(self) -> None:
         body = """int i = blockIdx.x * blockDim.x + threadIdx.x, k = 0; if (i >= n) return; float s = 0;
             for (; k < n / 2; ++k) s += x[i * n + k];
