@@ -271,6 +271,9 @@ class Unit:
         chosen = [one for one in found if one.spelling == name]
         if not chosen:
             raise SourceError(f"{self.where}: there is no kernel '{name}'; choose {option} from {', '.join(names)}.")
+        if any(kind(one) == "FUNCTION_TEMPLATE" for one in chosen):
+            # Of a template and its specialisations, the values choose.
+            chosen = [one for one in chosen if library().clang_getSpecializedCursorTemplate(one) is None]
         if len(chosen) > 1:
             raise SourceError(f"{self.where}: there are {len(chosen)} kernels '{name}'; keep one of them in the file.")
         if kind(chosen[0]) != "FUNCTION_TEMPLATE":
@@ -308,14 +311,14 @@ class Unit:
             scope.insert(0, above.spelling)
             above = above.semantic_parent
         instance = "::".join(scope) + f"<{', '.join(order)}>"
-        at, line = template.location.offset, template.location.line
+        line = template.location.line
         diagnostics = self.parse(f"auto tunesmith_entry = &{instance};")
         for cursor in self.tree.cursor.get_children():
             if cursor.spelling == "tunesmith_entry":
                 for one in walk(cursor):
                     made = one.referenced if kind(one) == "DECL_REF_EXPR" else None
                     if made is not None and made.spelling == template.spelling and body(made) is not None:
-                        declared = next(one for one in self.kernels() if one.location.offset == at)
+                        declared = next(one for one in self.kernels() if one.location == made.location)
                         others = tuple(", ".join(one) for one in instances[1:]) if not given and values else ()
                         named = {one.spelling: text for one, text in zip(parameters, order, strict=True)}
                         return Entry(template.spelling, declared, made, values, types, others, named)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,14 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class Array:
-    """What a run did to an array. element: bytes of one; reach: elements from its begin, as far as they are known;
-    open: whether an index is not known; negative: whether one may be; read, written: at all; early: read before it was
-    written for certain; collides: whether two threads write an element; assigned: by element, whether one did; lost:
-    why the run does not know what happens."""
+    """What a run did to an array. element: bytes of one; lanes: elements of a vector, or a structure, that it is made of;
+    reach: elements from its begin, as far as they are known, in whole vectors; open: whether an index is not known;
+    negative: whether one may be; read, written: at all; early: read before it was written for certain; collides:
+    whether two threads write an element; assigned: by element, whether one did; lost: why the run does not know what
+    happens."""
 
     element: int
+    lanes: int = 1
     reach: int = 0
     open: bool = False
     negative: bool = False
@@ -105,7 +108,8 @@ class Frame:
 
 
 class Run:
-    """One launch. arguments: values of the kernel's scalars by name, others are unknown; grid, block: by axis."""
+    """One launch. arguments: values of the kernel's scalars by name, others are unknown; grid, block: by axis; cells:
+    by array the bytes of an element and `Array.lanes`, where the parameter's type does not say them."""
 
     def __init__(
         self,
@@ -115,6 +119,7 @@ class Run:
         grid: Sequence[int],
         block: Sequence[int],
         limit: int = MAX_WORK,
+        cells: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     ) -> None:
         self.lowering, self.limit = lowering, limit
         self.grid, self.block = [*grid, 1, 1][:3], [*block, 1, 1][:3]
@@ -137,7 +142,7 @@ class Run:
         self.stopped = False
         for one in kernel.arguments:
             if one.pointer:
-                self.arrays[one.name] = Array(step_of(one.type))
+                self.arrays[one.name] = Array(*cells.get(one.name, (step_of(one.type), 1)))
                 self.env[one,] = Pointer({one.name: number(0)})
             else:
                 given = arguments.get(one.name)
@@ -721,7 +726,7 @@ class Run:
             array.early |= reads
             return
         array.negative |= first < 0
-        array.reach = max(array.reach, int(-(-last // array.element)))
+        array.reach = max(array.reach, int(-(-last // (array.element * array.lanes))) * array.lanes)
         if array.threads is None:
             array.threads = np.zeros(self.count, bool)
         array.threads = array.threads | here

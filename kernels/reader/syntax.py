@@ -238,7 +238,7 @@ class Lowering:
         attributes = [kind(one) for one in cursor.get_children()] if what == "VAR_DECL" else []
         outside = cursor.semantic_parent is None or kind(cursor.semantic_parent) in ("TRANSLATION_UNIT", "NAMESPACE")
         names: dict[str, Any] = {"PARM_DECL": "parameter", "VAR_DECL": "global" if outside else "variable"}
-        local = what == "VAR_DECL" and type_.what != "pointer" and type_.spelling.startswith("__local ")
+        local = what == "VAR_DECL" and type_.what != "pointer" and "__local " in f"{type_.spelling} "
         made = self._symbols[key] = Symbol(
             cursor.spelling,
             "function" if what in (*FUNCTIONS, "CXX_METHOD", "CONVERSION_FUNCTION") else names.get(what, "other"),

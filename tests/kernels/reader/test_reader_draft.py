@@ -249,11 +249,34 @@ class TestSlice:
         assert "#define TWO 2" in made and "#define N 3" in made and "unused" not in made and "M 4" not in made
 
     def test_all_that_is_missing_is_said_at_once(self) -> None:
-        code = '#include "nowhere.h"\n' + KERNEL.replace("BODY", "one(x[i]) + TWO").replace("float* y", "float4* y")
+        code = '#include "nowhere.h"\n' + KERNEL.replace("BODY", "one(x[i]) + TWO").replace("float* y", "float** y")
         with pytest.raises(SourceError) as caught:
             draft(code, None, "my.cu")
-        for words in ("one (my.cu:4)", "TWO (my.cu:4)", "nowhere.h", "points to `float4`"):
+        for words in ("one (my.cu:4)", "TWO (my.cu:4)", "nowhere.h", "is a pointer to pointers"):
             assert words in str(caught.value)
+
+
+class TestVectors:
+    @pytest.mark.parametrize(
+        ("pointed", "store", "argument"),
+        [
+            ("float4", "y[i] = make_float4(1, 2, 3, 4)", 'role = "out", dtype = "float32", shape = ["n", "4"]'),
+            ("float4", "y[i].x = 1; y[i].z = 2", 'role = "inout", dtype = "float32", shape = ["n", "4"]'),
+            ("half2", "y[i] = half2()", 'role = "out", dtype = "float16", shape = ["n", "2"]'),
+            ("uchar3", "y[2 * i + 1].x = 1", 'role = "inout", dtype = "uint8", shape = ["2 * n", "3"]'),
+            ("P", "y[i].a = 0; y[i].b[0] = 1; y[i].b[1] = 2", 'role = "out", dtype = "int32", shape = ["n", "3"]'),
+        ],
+    )
+    def test_a_vector_is_a_dimension_more(self, pointed: str, store: str, argument: str) -> None:
+        code = "#include <cuda_fp16.h>\nstruct P { int a, b[2]; };\n__global__ void k(POINTED* y, int n) { BODY }"
+        body = f"int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) {{ {store}; }}"
+        assert argument in line(code.replace("POINTED", pointed).replace("BODY", body), "y")
+
+    def test_a_specialisation_of_a_template_is_chosen_by_its_values(self) -> None:
+        code = """template <class T> __global__ void k(T* y, int n) { int i = threadIdx.x; if (i < n) y[i] = T(); }
+        template <> __global__ void k<float>(float* y, int n) { int i = threadIdx.x; if (i < n) y[i] += 1; }"""
+        assert 'role = "out", dtype = "float64"' in line(code, "y", "k<double>")
+        assert 'role = "inout", dtype = "float32"' in line(code, "y", "k<float>")
 
 
 class TestTemplates:
@@ -340,12 +363,14 @@ class TestTask:
             (SAXPY.replace("float a", "float (*a)(float)").replace("a *", "a(1) *"), "is a pointer to a function"),
             ("struct Two { int p, q; };" + SAXPY.replace("float a", "Two a").replace("a *", "a.p *"), "(p, q)"),
             (
-                "struct Two { int p; };" + SAXPY.replace("float* y", "Two* y").replace("y[i]", "y[i].p"),
-                "structure `Two`",
+                "struct Two { int p; float q; };" + SAXPY.replace("float* y", "Two* y").replace("y[i]", "y[i].p"),
+                "structure `Two`, whose members have several types: make an array of each member that is used (p, q)",
             ),
-            (SAXPY.replace("float* in", "float4* in").replace("in[i]", "in[i].x"), "`const float* in` and cast inside"),
             (SAXPY.replace("float a", "float3 a").replace("a *", "a.x *"), "(float a_x, float a_y, float a_z)"),
-            (SAXPY.replace("float* y", "void* y").replace("y[i]", "((float*)y)[i]"), "is a void pointer"),
+            (
+                SAXPY.replace("float* y", "void* y").replace("y[i] =", "((int*)y)[i] = ((float*)y)[i]; //"),
+                "is a void pointer",
+            ),
             (SAXPY.replace("int n", "int lambda").replace("< n", "< lambda"), "reserved name"),
         ],
     )
@@ -413,6 +438,31 @@ class TestOpenCL:
     def test_indices(self, body: str, shape: str) -> None:
         task, _ = self.drafted(f"__kernel void k(__global const float* x, __global float* y, int n) {{ {body} }}")
         assert f'name = "y", role = "out", dtype = "float32", shape = {shape}' in task
+
+    @pytest.mark.parametrize("head", ["void kernel", "kernel __attribute__((vec_type_hint(int))) void"])
+    def test_a_kernel_is_one_wherever_its_mark_stands(self, head: str) -> None:
+        task, _ = self.drafted(f"{head} k(global float4* y, global uchar3* x) {{ y[get_global_id(0)].x += x[0].y; }}")
+        assert '"y", role = "inout", dtype = "float32", shape = ["n", "4"]' in task
+        assert '"x", role = "in", dtype = "uint8", shape = ["4"]' in task
+
+    def test_pointers_to_void_have_the_type_that_they_are_cast_to(self) -> None:
+        code = """kernel void k(global const void* x, ulong off, global void* y, int n) {
+            global const char* from = (global const char*)x + off; int i = get_global_id(0);
+            if (i < n) ((global float4*)y)[i] = *(global const half*)(from + 2 * i);
+        }"""
+        task, _ = self.drafted(code)
+        assert '"x", role = "in", dtype = "float16"' in task
+        assert '"y", role = "out", dtype = "float32", shape = ["n", "4"]' in task
+
+    def test_local_memory_that_grows_with_a_size_is_passed_last(self) -> None:
+        code = """__kernel void k(__local float4* a, int n, __global float* y) {
+            for (int j = get_local_id(0); j < n; j += get_local_size(0)) a[j] = j;
+            barrier(CLK_LOCAL_MEM_FENCE);
+            y[get_global_id(0)] = a[n - 1].x;
+        }"""
+        task, source = self.drafted(code)
+        assert 'shared_bytes = "16 * n"' in task
+        assert "k(int n, __global float* y, __local float4* a)" in source
 
     def test_local_parameters_in_any_place_are_declared_inside(self) -> None:
         code = """__kernel void k(__local float* a, __global float* y, __local int* b, int n) {
