@@ -258,7 +258,7 @@ class Unit:
         if not names:
             raise SourceError(
                 f"{self.where}: there is no kernel, that is no function {marks} with its body; if a macro makes it, "
-                "write that out."
+                "write that out; if a condition of the preprocessor leaves it out, give the macro with -D."
             )
         name, _, bound = (wanted or "").partition("<")
         name = name.strip().split("::")[-1]

@@ -793,6 +793,8 @@ class Run:
         short = name.removeprefix("native_").removeprefix("half_")
         values = [self.value(one) for one in given]
         numbers = [one if isinstance(one, Span) else ANY for one in values]
+        for at in node.symbol.references if node.symbol is not None else ():
+            self.store(given[at], ANY)
         pointers = [one for one in values if isinstance(one, Pointer)]
         if any(part in name for part in _NOTHING) and "memcpy" not in name:
             return self._unknown(node.type)

@@ -21,6 +21,8 @@ MAX_LISTED = 12
 """Names in a sentence."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _STD = re.compile(r"(?<![\w:])(?:::)?std::(?=\w)")
+_RENAMED = {"Sum": "cuda::std::plus<>", "Max": "cuda::maximum<>", "Min": "cuda::minimum<>"}
+"""Operators of CUB that CCCL 3 has elsewhere."""
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:if|elif|ifdef|ifndef)\b(.*)$", re.MULTILINE)
 _PLAIN = {"cuda_runtime.h", "device_launch_parameters.h", "vector_types.h", "vector_functions.h", "math_constants.h"}
 """Headers that declare what is declared without them."""
@@ -264,6 +266,8 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     head = [*(f"#include <{one}>" for one in headers), *reached.builtin.values()]
     if unit.language == "cuda":
         body = _STD.sub("cuda::std::", body)
+        for old, new in _RENAMED.items():
+            body = re.sub(rf"\bcub::{old}\b", new, body)
     return Slice(
         "\n".join([*head, *([""] if head else []), body, ""]), tuple(unknown), tuple(types.values()), tuple(doubts)
     )

@@ -343,6 +343,9 @@ class Lowering:
         callee = self.node(called[0]) if called else Node("other", made.start, made.start, made.type)
         made.kids = [callee, *(self.node(one) for one in given)]
         owner = callee.kids[0].type.spelling if callee.what == "member" and callee.kids else ""
+        if owner.startswith(("cub::Block", "cub::Warp")):
+            # All threads take part, as in `__syncthreads_or` and `__reduce_add_sync`.
+            made.op = f"{'__syncthreads' if owner.startswith('cub::Block') else '__reduce'}_{made.op}"
         if made.op == "thread_rank" and "tile" not in owner and re.search(r"grid_group|thread_block", owner):
             made.what, made.op, made.kids = "builtin", "@x" if "grid_group" in owner else "threadIdx.x", []
             self.ranks = True
