@@ -52,15 +52,12 @@ def refused(one: Parameter) -> str:
         kind_ = vector[0] if vector is not None else name
         parts = ", ".join(f"{element} {one.name}_{_COMPONENTS[at] if at < 4 else at}" for at in range(count))
         return f"is a `{kind_}`: make its components parameters of their own ({parts})"
-    if one.cursor.type.get_canonical().kind.name == "ENUM":
-        return f"has the enumeration `{name}` as its type: declare it as `int {one.name}` and cast inside"
     record = one.cursor.type.get_canonical()
     members = [field.spelling for field in (record if inner is None else record.get_pointee()).get_fields()]
     if inner is not None:
-        return (
-            f"points to the structure `{name}`, whose members have several types: make an array of each member that is "
-            f"used ({', '.join(members)})"
-        )
+        why = "have several types" if members else "are not known"
+        used = f" ({', '.join(members)})" if members else ""
+        return f"points to the structure `{name}`, whose members {why}: make an array of each member that is used{used}"
     shown = f" ({', '.join(members)})" if members else ""
     return f"is the structure `{name}`: make each member that is used a parameter of its own{shown}"
 

@@ -22,6 +22,7 @@ from tunesmith.kernels.spec.expression import FUNCTIONS
 from tunesmith.kernels.spec.taskfile import MARK
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
+_RAW_STRING = re.compile(r'R"(\w*)\((.*?)\)\1"', re.DOTALL)
 _BEHIND_ELEMENT = r"\bconst\b\s*|\s*\*.*|\s*\b\w+\s*\[.*"
 KNOWN = HEADERS | STANDARD.keys()
 """Headers that need not be found."""
@@ -70,6 +71,12 @@ def language_of(code: str) -> BackendName:
     return "opencl" if "__global__" not in code and re.search(marks, code) else "cuda"
 
 
+def _unquoted(code: str) -> str:
+    """The source in a file that is a C++ string for a host's `#include`; other files as they are."""
+    outside = re.sub(r"//[^\n]*|/\*.*?\*/", "", _RAW_STRING.sub("", code), flags=re.DOTALL)
+    return code if re.search(r"\w", outside) else _RAW_STRING.sub(r"\2", code)
+
+
 def read_kernel(
     code: str,
     entry: str | None,
@@ -80,7 +87,7 @@ def read_kernel(
 ) -> ReadKernel:
     """The kernel `entry` of a source, or the only one. Raises `SourceError` that names all that keeps it from being a
     task."""
-    backend = language_of(code)
+    code, backend = _unquoted(code), language_of(code)
     unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
     for one in parameters_of(unit, found):

@@ -128,7 +128,10 @@ def parameters_of(unit: Unit, entry: Entry) -> list[Parameter]:
 
 
 def _task_type(type_: Any) -> str:
-    return C_TYPES.get(_QUALIFIER.sub("", type_.get_canonical().spelling).strip(), "")
+    type_ = type_.get_canonical()
+    if type_.kind.name == "ENUM":
+        type_ = type_.get_declaration().enum_type
+    return C_TYPES.get(_QUALIFIER.sub("", type_.spelling).strip(), "")
 
 
 def _elements(type_: Any) -> tuple[str, int]:

@@ -34,6 +34,8 @@ _UNKNOWN = re.compile(
     r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: (?:in (?:namespace )?'([\w:]+)'))?"
 )
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+_SPACED_LAUNCH = re.compile(r"<<[ \t]+<([^;]*?)>>[ \t]+>(?=\s*\()")
+"""A launch as formatters write it, which nvcc takes."""
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
 
 
@@ -130,7 +132,7 @@ class Unit:
     ) -> None:
         if len(code) > MAX_LENGTH:
             raise SourceError(f"{where}: the source is longer than {MAX_LENGTH} characters; take less along.")
-        self.code, self.where, self.language = code, str(where), language
+        self.code, self.where, self.language = _SPACED_LAUNCH.sub(r"<<<\1>>>", code), str(where), language
         self.folders, given = folders, dict(defines or {})
         # The name of a template's parameter binds it; as a macro it would hide the parameter.
         bound = {
@@ -323,6 +325,11 @@ class Unit:
                         named = {one.spelling: text for one, text in zip(parameters, order, strict=True)}
                         return Entry(template.spelling, declared, made, values, types, others, named)
         why = next((f": {one.spelling}" for one in reversed(diagnostics)), "")
+        first, last = template.extent.start, template.extent.end.offset
+        missing = [at for at in self.unknown if at[0] == first.file.name and first.offset <= at[1] < last]
+        if missing:
+            names = ", ".join(dict.fromkeys(self.unknown[at].name for at in missing))
+            why = f", as it uses what is declared nowhere: {names}; name with -I the folders of the headers that declare it"
         raise SourceError(f"{self.where}, line {line}: {instance} cannot be made{why}.")
 
     def _launched(self, template: Any) -> list[list[str]]:
@@ -345,8 +352,8 @@ class Unit:
         return [list(one) for one in sorted(found, key=lambda one: one.count(""))]
 
     def _constant(self, name: str) -> str:
-        """A macro of the source as it is, one of its constants as a number; empty for other names."""
-        if re.search(rf"#[ \t]*define[ \t]+{re.escape(name)}[ \t]", self.code):
+        """A macro of the source, or of a header, as it is, one of its constants as a number; empty for other names."""
+        if any(kind(one) == "MACRO_DEFINITION" and one.spelling == name for one in self.tree.cursor.get_children()):
             return name
         given = set(
             re.findall(rf"\bconst(?:expr)?\b[^;{{}}()]*?\b{re.escape(name)}\s*=\s*(\d+|true|false)\s*[,;]", self.code)

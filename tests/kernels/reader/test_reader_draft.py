@@ -16,6 +16,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.reader.draft import draft, read_kernel
 from tunesmith.kernels.reader.parse import SourceError
+from tunesmith.kernels.reader.syntax import Syntax
 from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import read_task
 
@@ -279,6 +280,43 @@ class TestVectors:
         assert 'role = "inout", dtype = "float32"' in line(code, "y", "k<float>")
 
 
+class TestPrimitives:
+    CODE = """#include <cub/cub.cuh>
+    template <int B> __global__ void k(const float* x, float* y, int n) {
+        typedef cub::BlockLoad<float, B, 4> Load;
+        typedef cub::BlockReduce<float, B> Reduce;
+        __shared__ union { typename Load::TempStorage load; typename Reduce::TempStorage reduce; } place;
+        float of[4], most = -std::numeric_limits<float>::max();
+        for (int i = 0; i < n; i += 4 * B) {
+            Load(place.load).Load(x + blockIdx.x * n + i, of, n - i, most);
+            for (int j = 0; j < 4; ++j) most = fmaxf(most, of[j]);
+            __syncthreads();
+        }
+        most = Reduce(place.reduce).Reduce(most, cub::Max());
+        if (threadIdx.x == 0) y[blockIdx.x] = most;
+    }
+    void run(const float* x, float* y, int rows, int n) { k<128> << <rows, 128>> > (x, y, n); }
+    """
+
+    def test_a_kernel_with_primitives_of_a_block_is_read_and_compiles(self, compiler: Compiler) -> None:
+        assert 'role = "in", dtype = "float32", shape = ["rows", "n"]' in line(self.CODE, "x")
+        assert 'role = "out", dtype = "float32", shape = ["rows"]' in line(self.CODE, "y")
+        assert compiles(compiler, self.CODE)
+
+    def test_passes_take_them_for_barriers(self) -> None:
+        subject = Syntax(baseline(self.CODE), "cuda", "k")
+        met = [one.op for one in subject.everything() if one.what == "call" and one.op.startswith("__syncthreads")]
+        assert met == ["__syncthreads_Load", "__syncthreads", "__syncthreads_Reduce"] and not subject.problems
+
+    def test_what_a_function_takes_by_reference_may_change(self) -> None:
+        code = """#include <cub/block/block_scan.cuh>
+        __global__ void k(const int* x, int* y, int n) {
+            typedef cub::BlockScan<int, 64> Scan; __shared__ typename Scan::TempStorage place; int at = 0;
+            Scan(place).ExclusiveSum(x[threadIdx.x], at); y[at] = 1;
+        }"""
+        assert "the shape of y, whose indices are data" in line(code, "y")
+
+
 class TestTemplates:
     CODE = """template <int BLOCK, typename T> __global__ void k(const T* x, T* y, int n) {
         int i = blockIdx.x * BLOCK + threadIdx.x;
@@ -371,6 +409,10 @@ class TestTask:
                 SAXPY.replace("float* y", "void* y").replace("y[i] =", "((int*)y)[i] = ((float*)y)[i]; //"),
                 "is a void pointer",
             ),
+            (
+                "namespace glm { template <class T> struct V; }" + SAXPY.replace("float* y", "glm::V<float>* y"),
+                "whose members are not known",
+            ),
             (SAXPY.replace("int n", "int lambda").replace("< n", "< lambda"), "reserved name"),
         ],
     )
@@ -391,6 +433,12 @@ class TestTask:
     def test_types_by_any_name(self, kind: str, dtype: str) -> None:
         code = f"typedef int count;\n{SAXPY.replace('int n', f'{kind} n')}"
         assert f'dtype = "{dtype}"' in line(code, "n")
+
+    def test_an_enumeration_is_a_whole_number(self) -> None:
+        code = "enum Mode : short { PLAIN, TWICE };" + SAXPY.replace("float a", "Mode a").replace(
+            "a *", "(a == TWICE) *"
+        )
+        assert 'role = "scalar", dtype = "int16"' in line(code, "a")
 
     @pytest.mark.parametrize(
         ("table", "asked_for"),
@@ -438,6 +486,12 @@ class TestOpenCL:
     def test_indices(self, body: str, shape: str) -> None:
         task, _ = self.drafted(f"__kernel void k(__global const float* x, __global float* y, int n) {{ {body} }}")
         assert f'name = "y", role = "out", dtype = "float32", shape = {shape}' in task
+
+    def test_a_file_that_is_a_string_of_the_host_is_read(self) -> None:
+        task, source = self.drafted(
+            '// A string.\nR"(\n__kernel void k(__global int* y) { y[get_global_id(0)] = 1; }\n)"\n'
+        )
+        assert 'role = "out"' in task and 'R"' not in source
 
     @pytest.mark.parametrize("head", ["void kernel", "kernel __attribute__((vec_type_hint(int))) void"])
     def test_a_kernel_is_one_wherever_its_mark_stands(self, head: str) -> None:
