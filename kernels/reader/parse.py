@@ -329,7 +329,7 @@ class Unit:
         missing = [at for at in self.unknown if at[0] == first.file.name and first.offset <= at[1] < last]
         if missing:
             names = ", ".join(dict.fromkeys(self.unknown[at].name for at in missing))
-            why = f", as it uses what is declared nowhere: {names}; name with -I the folders of the headers that declare it"
+            why = f", as it uses what is declared nowhere: {names}; name with -I the folders of its headers"
         raise SourceError(f"{self.where}, line {line}: {instance} cannot be made{why}.")
 
     def _launched(self, template: Any) -> list[list[str]]:

@@ -148,6 +148,12 @@ class _Reached:
         lines = BUILTINS[self.unit.language].read_text(encoding="utf-8").splitlines()
         return [(at, line[4:-1]) for at, line in enumerate(lines, 1) if re.fullmatch(r"// <[^<>]+>", line)]
 
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """By names that namespace std has from outside of it, of which clang keeps no trace: the headers."""
+        lines = BUILTINS[self.unit.language].read_text(encoding="utf-8").splitlines()
+        return {name: self._section(at) for at, one in enumerate(lines, 1) for name in re.findall(r"using ::(\w+);", one)}
+
     def _section(self, line: int) -> str:
         """The header that declares what stands in this line of the builtins."""
         at = bisect_right(self._headers, (line, "~"))
@@ -258,7 +264,8 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
         for one in unit.diagnostics
         if one.location.file is not None and reached.keeps(one.location.file.name, one.location.offset)
     ]
-    headers = sorted(reached.sections)
+    in_std = set(re.findall(r"\bstd::(\w+)", body)) if unit.language == "cuda" else set()
+    headers = sorted(reached.sections | {header for name, header in reached.aliases.items() if name in in_std})
     if unknown and unit.language == "cuda":
         accepted = [one for one in unit.missing if one in HEADERS - _PLAIN or one.startswith(HEADER_FOLDERS)]
         headers += [one for one in accepted if one not in headers]

@@ -237,6 +237,7 @@ class TestSlice:
             "n > 3 ? INFINITY : NAN + (float)M_PI + (uint)n",
             "(assert(n), x[i]) + (float)offsetof(float4, y)",
             "__half2float(__float2half(x[i]))",
+            "std::sqrt(x[i])",
             pytest.param("std::max(x[i], 0.0f) + std::sqrt(x[i])", marks=pytest.mark.slow),
         ],
     )
