@@ -152,7 +152,9 @@ class _Reached:
     def aliases(self) -> dict[str, str]:
         """By names that namespace std has from outside of it, of which clang keeps no trace: the headers."""
         lines = BUILTINS[self.unit.language].read_text(encoding="utf-8").splitlines()
-        return {name: self._section(at) for at, one in enumerate(lines, 1) for name in re.findall(r"using ::(\w+);", one)}
+        return {
+            name: self._section(at) for at, one in enumerate(lines, 1) for name in re.findall(r"using ::(\w+);", one)
+        }
 
     def _section(self, line: int) -> str:
         """The header that declares what stands in this line of the builtins."""
@@ -245,7 +247,7 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
         if one is kernel or (one.start < ends.get(one.file, 0) and one.end <= ends[one.file]):
             continue
         ends[one.file] = one.end
-        if kind(one.cursor) in FUNCTIONS and one.cursor.get_usr() == entry.declared.get_usr():
+        if kind(one.cursor) in FUNCTIONS and _general(one.cursor) == _general(entry.declared):
             continue
         pieces.append((place(one.file, one.start), _scoped(_declaration(reached, one), one.scope)))
     for definitions in reached.macros.values():
@@ -304,6 +306,13 @@ def _free(name: str, elsewhere: str) -> str:
     return name
 
 
+def _general(function: Any) -> str:
+    """Of a template and its specialisations the same."""
+    general = library().clang_getSpecializedCursorTemplate(function)
+    usr: str = (function if general is None else general).get_usr()
+    return usr
+
+
 def _scoped(text: str, scope: tuple[str, ...]) -> str:
     for name in reversed(scope):
         text = f"namespace {name} {{\n{text}\n}}" if name else f"namespace {{\n{text}\n}}"
@@ -351,6 +360,7 @@ def _kernel(reached: _Reached, kernel: _Declared, types: dict[str, str]) -> str:
     text = text[_after_template(text) :]
     head, brace, inside = text.partition("{")
     head = re.sub(r"\b(?:static|inline)\b\s*|\bextern\s*\"C\"\s*", "", head)
+    head = re.sub(rf"\b({entry.name})\s*<[^()]*>(?=\s*\()", r"\1", head)
     text = f'extern "C" {head}{brace}{inside}'
     named = "::".join(one for one in kernel.scope if one)
     before = [f"namespace {named} {{}}\nusing namespace {named};"] if named else []

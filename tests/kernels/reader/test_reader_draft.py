@@ -274,11 +274,13 @@ class TestVectors:
         body = f"int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) {{ {store}; }}"
         assert argument in line(code.replace("POINTED", pointed).replace("BODY", body), "y")
 
-    def test_a_specialisation_of_a_template_is_chosen_by_its_values(self) -> None:
+    def test_a_specialisation_of_a_template_is_chosen_by_its_values(self, compiler: Compiler) -> None:
         code = """template <class T> __global__ void k(T* y, int n) { int i = threadIdx.x; if (i < n) y[i] = T(); }
         template <> __global__ void k<float>(float* y, int n) { int i = threadIdx.x; if (i < n) y[i] += 1; }"""
         assert 'role = "out", dtype = "float64"' in line(code, "y", "k<double>")
         assert 'role = "inout", dtype = "float32"' in line(code, "y", "k<float>")
+        for entry in ("k<double>", "k<float>"):
+            assert isinstance(compiler.compile(Specialised("cuda", "k", baseline(code, entry))), Artifact)
 
 
 class TestPrimitives:
