@@ -193,19 +193,25 @@ template <class T> TUNESMITH_BOTH constexpr T&& move(T& a) { return static_cast<
 }
 // <cuda/std/limits>
 namespace std {
-template <class T> struct numeric_limits {
+#define LIMIT(NAME, VALUE) TUNESMITH_BOTH static constexpr T NAME() { return VALUE; }
+#define LIMITS(MOST, LEAST, LOWEST, EPSILON, INFINITE, NONE) \
+    LIMIT(max, MOST) LIMIT(min, LEAST) LIMIT(lowest, LOWEST) LIMIT(epsilon, EPSILON) LIMIT(infinity, INFINITE) LIMIT(quiet_NaN, NONE)
+template <class T, bool W = __is_integral(T)> struct tunesmith_limits {
     TUNESMITH_BOTH static constexpr T max(); TUNESMITH_BOTH static constexpr T min(); TUNESMITH_BOTH static constexpr T lowest();
     TUNESMITH_BOTH static constexpr T infinity(); TUNESMITH_BOTH static constexpr T quiet_NaN(); TUNESMITH_BOTH static constexpr T epsilon();
 };
-#define LIMITS(T, MOST, LEAST, LOWEST, EPSILON, INFINITE, NONE) template <> struct numeric_limits<T> {                 \
-    TUNESMITH_BOTH static constexpr T max() { return MOST; } TUNESMITH_BOTH static constexpr T min() { return LEAST; }   \
-    TUNESMITH_BOTH static constexpr T lowest() { return LOWEST; } TUNESMITH_BOTH static constexpr T epsilon() { return EPSILON; } \
-    TUNESMITH_BOTH static constexpr T infinity() { return INFINITE; } TUNESMITH_BOTH static constexpr T quiet_NaN() { return NONE; } };
-#define WHOLE_LIMITS(T, MOST) LIMITS(T, MOST, -MOST - 1, -MOST - 1, 0, 0, 0) LIMITS(unsigned T, MOST * 2ULL + 1, 0, 0, 0, 0, 0)
-LIMITS(float, 3.402823466e+38F, 1.175494351e-38F, -3.402823466e+38F, 1.192092896e-07F, __builtin_inff(), __builtin_nanf(""))
-LIMITS(double, 1.7976931348623158e+308, 2.2250738585072014e-308, -1.7976931348623158e+308, 2.2204460492503131e-16, __builtin_inf(), __builtin_nan(""))
-WHOLE_LIMITS(short, 32767) WHOLE_LIMITS(int, 2147483647) WHOLE_LIMITS(long, 9223372036854775807L) WHOLE_LIMITS(long long, 9223372036854775807LL)
-LIMITS(char, 127, -128, -128, 0, 0, 0) LIMITS(signed char, 127, -128, -128, 0, 0, 0) LIMITS(unsigned char, 255, 0, 0, 0, 0, 0)
+template <class T> struct tunesmith_limits<T, true> {
+    static constexpr T most = T(-1) > T(0) ? T(-1) : T((1ULL << (8 * sizeof(T) - 1)) - 1);
+    LIMITS(most, T(-most - 1), T(-most - 1), 0, 0, 0)
+};
+template <> struct tunesmith_limits<float, false> {
+    typedef float T; LIMITS(3.402823466e+38F, 1.175494351e-38F, -3.402823466e+38F, 1.192092896e-07F, __builtin_inff(), __builtin_nanf(""))
+};
+template <> struct tunesmith_limits<double, false> {
+    typedef double T;
+    LIMITS(1.7976931348623158e+308, 2.2250738585072014e-308, -1.7976931348623158e+308, 2.2204460492503131e-16, __builtin_inf(), __builtin_nan(""))
+};
+template <class T> struct numeric_limits : tunesmith_limits<T> {};
 }
 // <cuda/std/type_traits>
 namespace std {
