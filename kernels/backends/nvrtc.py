@@ -329,7 +329,7 @@ def first_error(log: str) -> str:
     match = _ERROR_LINE.search(log)
     lines = log.strip().splitlines()
     found = (match.group(0).strip() if match else lines[0] if lines else "the compiler gave no message")[:500]
-    remedy = ": the package nvidia-cuda-cccl has it: install it with `pip install 'tunesmith[cuda13]'`"
+    remedy = "; CCCL's headers come with the package nvidia-cuda-cccl: `pip install 'tunesmith[cuda13]'`"
     return found + remedy if _OF_CCCL.search(found) else found
 
 
