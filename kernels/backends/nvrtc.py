@@ -76,7 +76,7 @@ _LINE_NAME = re.compile(r'^#line 1 "(?P<name>[^"\n]*)"$', re.MULTILINE)
 _PRINTS = re.compile(r"\bcall\b[^;]*\bvprintf\b")
 """What device printf becomes (CUDA C++ Programming Guide, "Formatted Output")."""
 _ERROR_LINE = re.compile(r"^.*\(\d+\): (?:catastrophic )?error.*$|^.*error\s*: .*$", re.MULTILINE)
-_OF_CCCL = re.compile(r'could not open source file "(?:cub|cuda|nv)/')
+_OF_CCCL = re.compile(r'open source file "(?:cub|cuda|nv)/')
 _INCLUDES = re.compile(r"(?://[^\n]*\n)*(?P<includes>(?:#include <[^>\n]+>\n)+)")
 _HEADERS_END = "#pragma nv_hdrstop\n"
 _USED = re.compile(r"Used (\d+) registers")
