@@ -25,7 +25,8 @@
 typedef unsigned long size_t;
 typedef long ptrdiff_t;
 #define VECTOR(T, N)                                                                            \
-    struct N##1 { T x; }; struct N##2 { T x, y; }; struct N##3 { T x, y, z; }; struct N##4 { T x, y, z, w; }; \
+    struct N##1 { T x; }; struct __align__(2 * sizeof(T)) N##2 { T x, y; }; struct N##3 { T x, y, z; };                  \
+    struct __align__(sizeof(T) < 8 ? 4 * sizeof(T) : 16) N##4 { T x, y, z, w; };                                         \
     TUNESMITH_BOTH N##1 make_##N##1(T); TUNESMITH_BOTH N##2 make_##N##2(T, T);                  \
     TUNESMITH_BOTH N##3 make_##N##3(T, T, T); TUNESMITH_BOTH N##4 make_##N##4(T, T, T, T);
 VECTOR(signed char, char) VECTOR(unsigned char, uchar) VECTOR(short, short) VECTOR(unsigned short, ushort)

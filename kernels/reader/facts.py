@@ -149,6 +149,15 @@ def _elements(type_: Any) -> tuple[str, int]:
     return dtype, type_.get_size() // DTYPES[dtype].size
 
 
+def _padded(type_: Any) -> bool:
+    """Whether a vector or a structure has room between its numbers, or behind them."""
+    type_ = type_.get_canonical()
+    if type_.kind.name == "EXTVECTOR":
+        return bool(type_.element_count == 3)
+    parts = [one.type for one in type_.get_fields()] if type_.kind.name == "RECORD" else []
+    return any(map(_padded, parts)) or 0 < sum(one.get_size() for one in parts) < type_.get_size()
+
+
 def _cast_to(function: Any, pointer: Any) -> Any | None:
     """The type of elements to which a kernel casts a pointer to void, or a pointer that it computes from it; None where
     there are several, or none but bytes."""
@@ -519,10 +528,8 @@ class _Search:
             facts.ask(name, f"the role of {name} (in, out or inout), which no run of the kernel touched")
         if lost and not one.kind.const:
             facts.ask(name, f"the role of {name} (in, out or inout), which {lost} may use")
-        elif "vector_type(3)" in str(one.kind.element) and facts.roles[name] != "in":
-            facts.ask(
-                name, f"the role of {name} (in, out or inout): a store of 3 numbers may change the fourth beside them"
-            )
+        elif facts.roles[name] != "in" and _padded(one.cursor.type.get_canonical().get_pointee()):
+            facts.ask(name, f"the role of {name} (in, out or inout), as a store may change what fills up its elements")
         elif stopped and not one.kind.const:
             facts.ask(name, f"the role of {name} (in, out or inout), as the kernel is too long to be followed")
         if shape is None:

@@ -274,6 +274,12 @@ class TestVectors:
         body = f"int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) {{ {store}; }}"
         assert argument in line(code.replace("POINTED", pointed).replace("BODY", body), "y")
 
+    @pytest.mark.parametrize("members", ["float2 a; float b", "__align__(16) float a; float b, c"])
+    def test_room_between_members_is_asked_about(self, members: str) -> None:
+        code = f"struct P {{ {members}; }}; __global__ void k(P* y) {{ y[threadIdx.x + blockIdx.x * 64] = P(); }}"
+        asked = line(code, "y")
+        assert '"4"]' in asked and "a store may change what fills up its elements" in asked
+
     def test_a_specialisation_of_a_template_is_chosen_by_its_values(self, compiler: Compiler) -> None:
         code = """template <class T> __global__ void k(T* y, int n) { int i = threadIdx.x; if (i < n) y[i] = T(); }
         template <> __global__ void k<float>(float* y, int n) { int i = threadIdx.x; if (i < n) y[i] += 1; }"""
