@@ -571,8 +571,8 @@ class _Search:
         facts.static = " + ".join([*([str(total)] if total else []), *of_types]) or "0"
         for parameter in facts.parameters:
             if parameter.local:
-                made = [run.arrays[parameter.name] for run in runs]
-                reach = {one.reach for one in made if not one.open}
+                made = [run.local[parameter.name] for run in runs]
+                reach = {one.reach for one in made if not one.open and not one.lost}
                 facts.local[parameter.name] = str(reach.pop()) if len(reach) == 1 else ""
                 if not facts.local[parameter.name]:
                     self._dynamic(made)

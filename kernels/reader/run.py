@@ -136,13 +136,16 @@ class Run:
         self.contents: dict[Symbol, Span] = {}
         self.arrays: dict[str, Array] = {}
         self.shared: dict[Symbol, Array] = {}
+        self.local: dict[str, Array] = {}
         self.frames: list[Frame] = []
         self.used: set[tuple[str, str]] = set()
         self.steering: set[str] = set()
         self.stopped = False
         for one in kernel.arguments:
             if one.pointer:
-                self.arrays[one.name] = Array(*cells.get(one.name, (step_of(one.type), 1)))
+                local = one.type.element is not None and "__local" in one.type.element.spelling
+                arrays = self.local if local else self.arrays
+                arrays[one.name] = Array(*cells.get(one.name, (step_of(one.type), 1)))
                 self.env[one,] = Pointer({one.name: number(0)})
             else:
                 given = arguments.get(one.name)
@@ -700,8 +703,8 @@ class Run:
                 if writes:
                     self._set(root, value if value is not None else self._unknown(kind_))
                 found = self._get(root, kind_)
-            elif root in self.arrays:
-                self._touch(self.arrays[root], offset, max(kind_.size, 1), reads, writes, certain)
+            elif (array := self.arrays.get(root) or self.local.get(root)) is not None:
+                self._touch(array, offset, max(kind_.size, 1), reads, writes, certain)
             else:
                 if root in self.shared:
                     self._touch(self.shared[root], offset, max(kind_.size, 1), reads, writes, False)
@@ -754,8 +757,8 @@ class Run:
         for one in node.walk():
             value = self.env.get((one.symbol,)) if one.what == "name" else None
             for root in value.targets if isinstance(value, Pointer) else ():
-                if root in self.arrays:
-                    self.arrays[root].lost = f"{why} in line {line}"
+                if (array := self.arrays.get(root) or self.local.get(root)) is not None:
+                    array.lost = f"{why} in line {line}"
 
     # Calls.
 
@@ -855,8 +858,8 @@ class Run:
         """A function whose body is not there may do anything with what it is given a pointer to."""
         for one in values:
             for root in one.targets if isinstance(one, Pointer) else ():
-                if root in self.arrays:
-                    self.arrays[root].lost = f"`{node.op}` in line {node.cursor.location.line}"
+                if (array := self.arrays.get(root) or self.local.get(root)) is not None:
+                    array.lost = f"`{node.op}` in line {node.cursor.location.line}"
                 elif isinstance(root, tuple):
                     self._set(root, ANY)
                 elif root in self.contents:

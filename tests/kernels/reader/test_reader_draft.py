@@ -535,4 +535,5 @@ class TestOpenCL:
         }"""
         task, source = self.drafted(code)
         assert "__local float a[256];" in source and "__local int b[512];" in source
+        assert 'grid = ["ceil_div(n, 256)"], block = [256]' in task
         assert re.search(r"k\(__global float\* y, int n\)", source) and '"a"' not in task
