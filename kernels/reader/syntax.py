@@ -238,7 +238,7 @@ class Lowering:
         attributes = [kind(one) for one in cursor.get_children()] if what == "VAR_DECL" else []
         outside = cursor.semantic_parent is None or kind(cursor.semantic_parent) in ("TRANSLATION_UNIT", "NAMESPACE")
         names: dict[str, Any] = {"PARM_DECL": "parameter", "VAR_DECL": "global" if outside else "variable"}
-        local = what == "VAR_DECL" and type_.what != "pointer" and type_.spelling.startswith("__local ")
+        local = what == "VAR_DECL" and type_.what != "pointer" and "__local " in f"{type_.spelling} "
         made = self._symbols[key] = Symbol(
             cursor.spelling,
             "function" if what in (*FUNCTIONS, "CXX_METHOD", "CONVERSION_FUNCTION") else names.get(what, "other"),
@@ -343,6 +343,9 @@ class Lowering:
         callee = self.node(called[0]) if called else Node("other", made.start, made.start, made.type)
         made.kids = [callee, *(self.node(one) for one in given)]
         owner = callee.kids[0].type.spelling if callee.what == "member" and callee.kids else ""
+        if owner.startswith(("cub::Block", "cub::Warp")):
+            # All threads take part, as in `__syncthreads_or` and `__reduce_add_sync`.
+            made.op = f"{'__syncthreads' if owner.startswith('cub::Block') else '__reduce'}_{made.op}"
         if made.op == "thread_rank" and "tile" not in owner and re.search(r"grid_group|thread_block", owner):
             made.what, made.op, made.kids = "builtin", "@x" if "grid_group" in owner else "threadIdx.x", []
             self.ranks = True

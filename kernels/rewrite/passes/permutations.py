@@ -204,7 +204,7 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
         return Refused(f"{_WHY}: {subject.unmovable}")
     for loop in loops:
         alone = len(loops) == len(work.axes) == 1 and loop.node.parent is facts.body and not subject.returns
-        alone = alone and facts.reach(loop.bound) == 0 and not facts.changed_parameter
+        alone = alone and facts.reach(loop.bound) == 0 and not facts.changed.keys() & set(facts.parameters)
         if not alone or any(not loop.node.holds(one) for one in facts.effects):
             return Refused(f"{_WHY}: it does more than one loop over the grid")
         add(loop.axis, loop.atom, (), loop.bound, subject.threads(loop.axis), loop)
