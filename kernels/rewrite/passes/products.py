@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 
 from tunesmith.kernels.reader.syntax import Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
@@ -161,23 +162,14 @@ def _behind(grid: _Grid, among: list[Node]) -> list[Node]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Operand:
-    """What depends on a row or a column, an axis, and on the step. nodes: where the loop reads it."""
+class _Element:
+    """An element of an array in the loop: an operand, which depends on a row or on a column, its axis, or a sum. A
+    variable has no nodes."""
 
-    axis: str
     root: Symbol
-    index: Form
-    nodes: list[Node]
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """A sum: a variable, or an element of an array. nodes: where the loop has the element."""
-
-    symbol: Symbol
-    written: str
-    index: Form | None = None
+    index: Form = ZERO
     nodes: tuple[Node, ...] = ()
+    axis: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +182,8 @@ class _Sum:
     loop: Loop
     after: list[Node]
     needed: list[Node]
-    results: list[_Result]
-    operands: list[_Operand]
+    results: list[_Element]
+    operands: list[_Element]
     unit: int
 
 
@@ -211,27 +203,30 @@ def _sum(subject: Subject) -> _Sum | Refused:
         return Refused(f"{_WHY}: the loop's length is not given by parameters")
     if any(one.what in ENDS for one in loop.body.walk()):
         return Refused(f"{_WHY}: the loop may end early")
-    own = _elements(grid, loop)
+    if any(loop.body.holds(one) for one in _acting(facts)):
+        return Refused(f"{_WHY}: the loop does more than to read and to add")
+    own = _sums(grid, loop)
     operands = _operands(grid, loop, [node for one in own for node in one.nodes])
     if isinstance(operands, Refused):
         return operands
     for one in before:
-        target = one.kids[0] if one.what == "assign" and not facts.changed_in(one) else None
-        starts = target is not None and any(_is_element(grid, each, target) for each in own)
-        reads = any(access.root is each.symbol for access in facts.inside(one) for each in own if not starts)
-        if not starts and (one.what != "declaration" or reads or _has_effects(subject, one)):
+        pairs = [(access, each) for access in facts.inside(one) for each in own if access.root is each.root]
+        begins = any(access.node is one.kids[0] and grid.placed(access.index) == each.index for access, each in pairs)
+        once = one.what == "declaration" and not pairs and not _has_effects(facts, one)
+        if not once and not (begins and one.what == "assign"):
             return Refused(f"{_WHY}: there is more than declarations ahead of the loop")
     replaced = [node for those in (*operands, *own) for node in those.nodes]
     changed, inner, results = facts.changed_in(loop.body), facts.declared_in(loop.body), list(own)
     needed = set[Symbol]()
-    for name in _names(loop.body, replaced):
-        symbol = name.symbol
-        if symbol is None or symbol in inner or symbol is loop.variable or any(symbol is one.symbol for one in results):
+    for name in loop.body.walk():
+        symbol = name.symbol if name.what == "name" and not any(one.holds(name) for one in replaced) else None
+        known = symbol is None or symbol.what == "function" or symbol in inner or symbol is loop.variable
+        if known or symbol is None or any(symbol is one.root for one in results):
             continue
         made = next((one for one in before if symbol in facts.declared_in(one)), None)
         if symbol in changed and made is not None:
             if symbol.type.what in ("number", "float") and symbol.declared is not None and symbol.declared.kids:
-                results.append(_Result(symbol, symbol.written))
+                results.append(_Element(symbol))
                 continue
         elif facts.is_known(symbol, None):
             continue
@@ -246,47 +241,41 @@ def _sum(subject: Subject) -> _Sum | Refused:
         if facts.declared_in(one) & needed:
             needed |= facts.names_in(one)
             declared.insert(0, one)
-    if any(symbol in changed for one in declared for symbol in facts.names_in(one)):
+    if needed & changed:
         return Refused(f"{_WHY}: the loop uses what depends on its sum")
     unit = _unit(subject, loop, operands, results)
     return _Sum(grid, before, loop, inside[at[0] + 1 :], declared, results, operands, unit)
 
 
-def _names(within: Node, but: list[Node]) -> list[Node]:
-    names = [one for one in within.walk() if one.what == "name" and one.symbol is not None]
-    return [one for one in names if one.symbol.what != "function" and not any(node.holds(one) for node in but)]  # type: ignore[union-attr]
+def _acting(facts: Facts) -> list[Node]:
+    """The effects that are no access to an element."""
+    accessed = {one.node for one in facts.accesses}
+    return [one for one in facts.effects if one not in accessed]
 
 
-def _has_effects(subject: Subject, node: Node) -> bool:
+def _has_effects(facts: Facts, node: Node) -> bool:
     """Whether it makes a difference how often the statement is carried out."""
-    facts = subject.facts
-    reads = {one.node for one in facts.accesses if not one.written}
     written = any(one.written for one in facts.inside(node)) or any(facts.changes(node))
-    return written or any(node.holds(one) for one in facts.effects if one not in reads)
+    return written or any(node.holds(one) for one in _acting(facts))
 
 
-def _elements(grid: _Grid, loop: Loop) -> list[_Result]:
+def _sums(grid: _Grid, loop: Loop) -> list[_Element]:
     """The elements of arrays to which the loop adds, each array's only one."""
-    facts, found = grid.subject.facts, list[_Result]()
+    facts, found = grid.subject.facts, list[_Element]()
     inside = facts.inside(loop.body)
     for root in dict.fromkeys(one.root for one in inside if one.written and one.root in facts.arrays):
         those = [one for one in inside if one.root is root]
         index = grid.placed(those[0].index)
         same = all(grid.placed(one.index) == index and not one.atomic and not one.node.fixed for one in those)
-        certain = not any(facts.conditions(one.node, loop.node)[0] for one in those)
-        if same and certain and loop.atom not in index.atoms and root not in facts.escaping:
-            found.append(_Result(root, root.element, index, tuple(one.node for one in those)))
+        always = not any(facts.conditions(one.node, loop.node)[0] for one in those)
+        if same and always and loop.atom not in index.atoms and root not in facts.escaping:
+            found.append(_Element(root, index, tuple(one.node for one in those)))
     return found
 
 
-def _is_element(grid: _Grid, result: _Result, node: Node) -> bool:
-    found = grid.subject.facts.place_of(node) if node.what in ("index", "deref") else None
-    return found is not None and found[0] is result.symbol and grid.placed(found[1]) == result.index
-
-
-def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Operand] | Refused:
+def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Element] | Refused:
     """What the loop reads, by array and element."""
-    subject, found = grid.subject, dict[tuple[Symbol, Form], _Operand]()
+    subject, found = grid.subject, dict[tuple[Symbol, Form], _Element]()
     facts, other = subject.facts, "does not depend on the row or on the column alone"
     for one in facts.inside(loop.body):
         if one.node in own:
@@ -302,33 +291,35 @@ def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Operand] | Refu
         alone = len(axes) < 2 and grid.of_block(rest) and grid.of_block(inner)
         if not alone or Plan(subject).written(index, None, given) is None:
             return Refused(f"{_WHY}: what the loop reads as `{shown}` {other}")
-        found.setdefault((one.root, index), _Operand(axes[0] if axes else "y", one.root, index, [])).nodes.append(one.node)
+        before = found.get((one.root, index), _Element(one.root, index, (), axes[0] if axes else "y"))
+        found[one.root, index] = replaced(before, nodes=(*before.nodes, one.node))
     shared = {axis for axis in "xy" for one in found.values() if {axis, loop.atom} <= one.index.atoms}
     if facts.escaping.keys() & facts.names_in(loop.body) or shared != {"x", "y"}:
         return Refused(f"{_WHY}: what the loop reads {other}")
     return sorted(found.values(), key=lambda one: one.axis, reverse=True)
 
 
-def _unit(subject: Subject, loop: Loop, operands: list[_Operand], results: list[_Result]) -> int:
+def _unit(subject: Subject, loop: Loop, operands: list[_Element], results: list[_Element]) -> int:
     """The steps that one instruction can take: more than 1 where the loop does nothing but to add a product."""
     types = {subject.dtype(one.root) for one in operands}
     *ahead, last = loop.body.kids if loop.body.what == "block" and loop.body.kids else [loop.body]
     unit = _UNITS.get(next(iter(types)), 1) if len(types) == 1 and len(operands) == 2 and len(results) == 1 else 1
-    facts, kind, sums = subject.facts, "float" if unit == 16 else "number", {one.symbol for one in results}
+    facts, kind, sums = subject.facts, "float" if unit == 16 else "number", {one.root for one in results}
     elements = {one.root.type.element.spelling.removeprefix("const ") for one in operands if one.root.type.element}
-    values = {one.symbol: one.kids[-1] for decl in ahead for one in decl.kids if one.what == "variable" and one.kids}
-    pure = all(one.what == "declaration" and not _has_effects(subject, one) for one in ahead)
+    values = {one.symbol: one.kids[-1] for made in ahead for one in made.kids if one.symbol is not None and one.kids}
+    pure = all(one.what == "declaration" and not _has_effects(facts, one) for one in ahead)
 
     def inner(node: Node) -> Node:
         """An expression without conversions that keep its value, and names for it."""
         same = node.type.size == 4 or node.type.spelling.removeprefix("const ") in elements
-        wide = node.type.what == kind and same
-        if node.what == "name" and node.symbol is not None and node.symbol in values and facts.is_once(node.symbol) and wide:
+        if node.type.what != kind or not same:
+            return node
+        if node.what == "name" and node.symbol in values and facts.is_once(node.symbol):
             return inner(values[node.symbol])
-        if node.what == "call" and _WIDENS.fullmatch(node.op) and wide:
+        if node.what == "call" and _WIDENS.fullmatch(node.op):
             given = node.kids[1:] or node.kids[0].kids
             return inner(given[0]) if len(given) == 1 else node
-        return inner(node.kids[-1]) if node.what == "cast" and node.kids and wide else node
+        return inner(node.kids[-1]) if node.what == "cast" and node.kids else node
 
     def is_sum(node: Node) -> bool:
         return any(one is node for result in results for one in result.nodes) or (
@@ -404,12 +395,13 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
             f"? &{one.root.name}[{plan.written(one.index, None, given)}] : nullptr; }});\n"
         )
         taken += f"{element} of_{tiles[at]}[{count}]; {own}.{method}(of_{tiles[at]}, {tiles[at]}, {j});\n"
-    results = {one.symbol: subject.name(f"all_{one.symbol.name}") for one in found.results}
+    results = {one.root: subject.name(f"all_{one.root.name}") for one in found.results}
     elements = {
-        one.symbol: f"{one.symbol.name}[{plan.written(one.index, None, given)}]" if one.nodes else one.symbol.name
+        one.root: f"{one.root.name}[{plan.written(one.index, None, given)}]" if one.nodes else one.root.name
         for one in found.results
     }
-    parts += [f"{one.written} {results[one.symbol]}[{rows}][{columns}];\n" for one in found.results]
+    kinds = {one.root: one.root.element if one.nodes else one.root.written for one in found.results}
+    parts += [f"{kind} {results[symbol]}[{rows}][{columns}];\n" for symbol, kind in kinds.items()]
     keep = " ".join(f"{all_}[{i}][{j}] = {elements[symbol]};" for symbol, all_ in results.items())
     before = [part for one in found.before for part in (span(one, *moved), ";\n")]
     parts += [f"{each} if ({tests['']}) {{\n", *before, f"{keep} }} }});\n"]
@@ -419,20 +411,18 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     )
     if found.unit > 1:
         both = ", ".join(tiles[at] for at in sorted(tiles, key=lambda at: found.operands[at].axis == across))
-        parts.append(
-            f"#if {unit} > 1\ntunesmith::dot({own}, {results[found.results[0].symbol]}, {both}, {j});\n#else\n"
-        )
+        parts.append(f"#if {unit} > 1\ntunesmith::dot({own}, {results[found.results[0].root]}, {both}, {j});\n#else\n")
     swaps = [
         replace(node, f"of_{tiles[at]}[{j if one.axis == across else i}]")
         for at, one in enumerate(found.operands)
         for node in one.nodes
     ]
-    swaps += [replace(node, f"{results[one.symbol]}[{i}][{j}]") for one in found.results for node in one.nodes]
+    swaps += [replace(node, f"{results[one.root]}[{i}][{j}]") for one in found.results for node in one.nodes]
     parts += [
         f"{taken}{each}\n",
         *(part for one in found.needed for part in (span(one, *moved), ";\n")),
         f"{{ const {loop.variable.written.removeprefix('const ')} {loop.variable.name} = {k};\n",
-        *(f"auto& {one.symbol.name} = {results[one.symbol]}[{i}][{j}]; " for one in found.results if not one.nodes),
+        *(f"auto& {one.root.name} = {results[one.root]}[{i}][{j}]; " for one in found.results if not one.nodes),
         span(loop.body, *swaps, *moved),
         "; } });\n",
         "#endif\n" if found.unit > 1 else "",

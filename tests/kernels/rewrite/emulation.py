@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.build.source import kit, specialise
 from tunesmith.kernels.rewrite.template import facts_of
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template
 
@@ -118,11 +119,11 @@ inline void close_group() {}
 template <int LEFT> void wait_groups() {}
 template <int N> void read_own(unsigned (&to)[N], unsigned from) { memcpy(to, shim::dynamic + from, sizeof(to)); }
 inline void write_own(unsigned to, unsigned short value) { memcpy(shim::dynamic + to, &value, 2); }
-inline float half_of(unsigned both, int which) {
+template <class T> float half_of(unsigned both, int which) {
     both >>= 16 * which;
-    __half x;
+    T x;
     memcpy(&x, &both, 2);
-    return __half2float(x);
+    return (float)x;
 }
 // As PTX describes the fragments of m16n8k16: what each lane has of both factors, exchanged.
 template <class T> void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
@@ -134,7 +135,7 @@ template <class T> void multiply(float (&c)[4], const unsigned (&a)[4], unsigned
         for (unsigned depth = 0; depth < 16; ++depth) {
             const unsigned left = me / 4 * 4 + depth % 8 / 2, right = (me % 4 * 2 + e % 2) * 4 + depth % 8 / 2;
             const int half = depth / 8, which = depth % 2;
-            c[e] += half_of(all[left][e / 2 + half * 2], which) * half_of(all[right][4 + half], which);
+            c[e] += half_of<T>(all[left][e / 2 + half * 2], which) * half_of<T>(all[right][4 + half], which);
         }
 }
 }
@@ -246,6 +247,7 @@ def run_kernel(
     for text, other in (stand_ins or {}).items():
         assert text in source
         source = source.replace(text, other)
+    source = source.replace(kit()["kit/fragments.cuh"], TENSOR_CORES)
     source = re.sub(r"#include <cuda\w+\.h>", "", source)
     source = re.sub(r"extern __shared__ ([\w ]+) (\w+)\[\];", r"static \1* \2 = (\1*)shim::dynamic;", source)
     syntax = facts_of(task, "cuda").syntax
@@ -283,10 +285,11 @@ def contents(task: Task, workload: Workload, seed: int) -> dict[str, Any]:
     for argument in task.arguments:
         if argument.role != "scalar":
             shape, dtype = task.shape_of(argument, workload), task.dtype_of(argument, workload)
+            floats, storage = DTYPES[dtype].is_float, DTYPES[dtype].storage
             if argument.role == "out":
-                found[argument.name] = np.full(shape, np.nan if dtype.startswith("float") else -1).astype(dtype)
-            elif dtype.startswith("float"):
-                found[argument.name] = rng.standard_normal(shape).astype(dtype)
+                found[argument.name] = np.full(shape, np.nan if floats else -1).astype(storage)
+            elif floats:
+                found[argument.name] = rng.standard_normal(shape).astype(storage)
             else:
-                found[argument.name] = rng.integers(0, 100, shape).astype(dtype)
+                found[argument.name] = rng.integers(-100 if dtype == "int8" else 0, 100, shape).astype(storage)
     return found

@@ -121,7 +121,13 @@ def plain_task(name: str) -> Task:
 def kernel(body: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry, more: str = "") -> Task:
     """A task of a kernel `k` with `body`, over arrays and a size n."""
     const = {"in": "const ", "out": "", "inout": ""}
-    types = {"float32": "float", "int32": "int", "int8": "signed char", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+    types = {
+        "float32": "float",
+        "int32": "int",
+        "int8": "signed char",
+        "float16": "__half",
+        "bfloat16": "__nv_bfloat16",
+    }
     pointers = ", ".join(f"{const[role]}{types[dtype]}* {name}" for name, (role, dtype, _) in arrays.items())
     code = f'{more}\nextern "C" __global__ void k({pointers}, int n) {{ {body} }}'
     return task_of("k", code, arrays, launch, {"n": "int32"})
