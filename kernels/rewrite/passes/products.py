@@ -81,14 +81,9 @@ class _Grid:
     def of_block(self, form: Form) -> bool:
         """Whether a value that was placed is the same for a whole tile."""
         facts = self.subject.facts
-
-        def same(atom: str) -> bool:
-            if atom in ("@x", "@z") or facts.reach(Form.atom(atom)) <= 1:
-                return True
-            digit = _digit(facts, atom)
-            return digit is not None and self.over is not None and _divides(self.over, digit[0])
-
-        return all(same(atom) for atom in form.atoms)
+        digits = {atom: _digit(facts, atom) for atom in form.atoms if facts.reach(Form.atom(atom)) > 1}
+        digits = {atom: digit for atom, digit in digits.items() if atom not in ("@x", "@z")}
+        return all(digit and self.over and _divides(self.over, digit[0]) for digit in digits.values())
 
     def limit(self, condition: Condition) -> Form | None:
         """What a condition says, where it is a limit of rows, columns or blocks."""
@@ -101,14 +96,13 @@ class _Grid:
     def in_sizes(self, form: Form | None) -> str | None:
         """A form as the task says it; None where the task does not know it."""
         sizes = {parameter: size for size, parameter in self.subject.sizes.items()}
-        symbols = self.subject.facts.atoms
         parts = list[str]()
         for atoms, factor in (form or ZERO).terms:
-            known = [one.symbol for atom in atoms if (one := symbols.get(atom)) is not None]
-            names = [sizes.get(one.name, "") for one in known if one is not None and not one.pointer]
-            if len(names) < len(atoms) or "" in names:
+            symbols = [self.subject.facts.atoms[atom].symbol for atom in atoms]
+            names = [sizes.get(one.name) if one is not None and not one.pointer else None for one in symbols]
+            if None in names:
                 return None
-            parts.append(" * ".join([str(factor), *names]))
+            parts.append(" * ".join([str(factor), *(name or "" for name in names)]))
         return " + ".join(parts) or None
 
 
@@ -130,9 +124,8 @@ def _grid(subject: Subject) -> _Grid | Refused:
     conditions = [facts.conditions(effect)[0] for effect in facts.effects]
     found = [{least for one in those if (least := grid.limit(one)) is not None} for those in conditions]
     limits = sorted(set.intersection(*found), key=repr) if found else []
-    number = grid.placed(Form.atom("@x"))
     for axis in axes:
-        form = number if axis == "x" else grid.placed(Form.atom(f"@{axis}"))
+        form = grid.placed(Form.atom(f"@{axis}"))
         if not any(one.without(*form.atoms) != one and form.atoms <= one.atoms for one in limits):
             if subject.in_kernel(subject.threads(axis)) is None:
                 return Refused(f"{_WHY}: there is no guard for each coordinate")
@@ -322,22 +315,23 @@ def _unit(subject: Subject, loop: Loop, operands: list[_Element], results: list[
         return inner(node.kids[-1]) if node.what == "cast" and node.kids else node
 
     def is_sum(node: Node) -> bool:
-        return any(one is node for result in results for one in result.nodes) or (
-            node.what == "name" and node.symbol in sums
-        )
+        named = node.what == "name" and node.symbol in sums
+        return named or any(one is node for result in results for one in result.nodes)
+
+    def product(node: Node) -> list[Node]:
+        node = inner(node)
+        return node.kids if node.what == "binary" and node.op == "*" and node.type.what == kind else []
 
     if unit == 1 or not pure or last.what != "assign" or not is_sum(last.kids[0]) or last.fixed:
         return 1
-    target, value = last.kids
-    added = inner(value) if last.op == "+=" else None
-    factors = added.kids if added is not None and added.what == "binary" and added.op == "*" else []
-    if last.op == "=" and value.what == "call" and _FUSED.fullmatch(value.op) and is_sum(value.kids[-1]):
-        factors = value.kids[1:3] if kind == "float" else []
+    (target, value), factors = last.kids, list[Node]()
+    if last.op == "+=":
+        factors = product(value)
+    elif last.op == "=" and value.what == "call" and _FUSED.fullmatch(value.op) and is_sum(value.kids[-1]):
+        factors = value.kids[1:3]
     elif last.op == "=" and value.what == "binary" and value.op == "+" and any(map(is_sum, value.kids)):
-        added = inner(value.kids[1 if is_sum(value.kids[0]) else 0])
-        factors = added.kids if added.what == "binary" and added.op == "*" else []
-    sizes = target.type, *(() if added is None else (added.type,)), *(one.result for one in factors)
-    plain = all(one.what == kind and one.size == 4 for one in sizes)
+        factors = product(value.kids[1 if is_sum(value.kids[0]) else 0])
+    plain = all(one.what == kind and one.size == 4 for one in (target.type, *(factor.result for factor in factors)))
     found = [any(inner(one) is node for node in operand.nodes) for one in factors for operand in operands]
     return unit if plain and found in ([True, False, False, True], [False, True, True, False]) else 1
 
@@ -359,11 +353,8 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
         found = [plan.written(one.replaced(but, ZERO), None, given) for one in grid.limits]
         return None if None in found else " && ".join(f"(long long)({one}) >= 0" for one in dict.fromkeys(found))
 
-    first, bound, tests = (
-        plan.written(loop.first),
-        plan.written(loop.bound),
-        {one: guard(one) for one in ("", "x", "y")},
-    )
+    first, bound = plan.written(loop.first), plan.written(loop.bound)
+    tests = {one: guard(one) for one in ("", "x", "y")}
     if first is None or bound is None or None in tests.values():
         return Refused(f"{_WHY}: its bounds are not known ahead of the guard")
     stored = [grid.placed(one.index) for one in facts.accesses if one.written]
@@ -396,13 +387,13 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
         )
         taken += f"{element} of_{tiles[at]}[{count}]; {own}.{method}(of_{tiles[at]}, {tiles[at]}, {j});\n"
     results = {one.root: subject.name(f"all_{one.root.name}") for one in found.results}
-    elements = {
-        one.root: f"{one.root.name}[{plan.written(one.index, None, given)}]" if one.nodes else one.root.name
-        for one in found.results
-    }
-    kinds = {one.root: one.root.element if one.nodes else one.root.written for one in found.results}
-    parts += [f"{kind} {results[symbol]}[{rows}][{columns}];\n" for symbol, kind in kinds.items()]
-    keep = " ".join(f"{all_}[{i}][{j}] = {elements[symbol]};" for symbol, all_ in results.items())
+    keep, back = "", ""
+    for one in found.results:
+        kind, element, kept = one.root.written, one.root.name, f"{results[one.root]}[{i}][{j}]"
+        if one.nodes:
+            kind, element = one.root.element, f"{element}[{plan.written(one.index, None, given)}]"
+        parts.append(f"{kind} {results[one.root]}[{rows}][{columns}];\n")
+        keep, back = f"{keep} {kept} = {element};", f"{back} {element} = {kept};"
     before = [part for one in found.before for part in (span(one, *moved), ";\n")]
     parts += [f"{each} if ({tests['']}) {{\n", *before, f"{keep} }} }});\n"]
     parts.append(
@@ -428,7 +419,6 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
         "#endif\n" if found.unit > 1 else "",
         "});\n",
     ]
-    back = " ".join(f"{elements[symbol]} = {all_}[{i}][{j}];" for symbol, all_ in results.items())
     again = [part for one in found.before if one.what == "declaration" for part in (span(one, *moved), "\n")]
     after = [part for one in found.after for part in (span(one, *moved), ";\n")]
     body = Span(facts.body.start + 1, facts.body.end - 1)
@@ -446,44 +436,34 @@ def _launch(subject: Subject, found: _Sum, edit: Edit, names: tuple[str, ...]) -
     launch = LaunchGeometry(
         grid=(f"ceil_div({counts[0]}, {side})", f"ceil_div({counts[1]}, {side})", counts[2]), block=(threads, "1", "1")
     )
-    plain = f"{tile} > 0 or ({depth} == 8 and {rows} == 1 and {columns} == 1{f' and {unit} == 1' * (found.unit > 1)})"
-    constraints = [
-        Constraint(expression=plain, because="Without a tile its measures mean nothing."),
-        Constraint(
-            expression=f"{tile} == 0 or 32 <= {threads} <= 1024", because="A block has from 32 to 1024 threads."
-        ),
-    ]
-    parameters = [
-        Parameter(name=tile, values=(0, 32, 64, 128), doc="side of a tile of results of a block; 0: none"),
-        Parameter(name=depth, values=(8, 16, 32), doc="steps of the sum that are in shared memory at a time"),
-        Parameter(name=rows, values=(1, 2, 4, 8), doc="rows of the tile that a thread computes"),
-        Parameter(name=columns, values=(1, 2, 4, 8), doc="columns of the tile that a thread computes"),
-    ]
-    if found.unit > 1:
-        said = {4: "4: __dp4a", 16: "16: tensor cores, which add in an order of their own"}[found.unit]
-        parameters.append(
-            Parameter(name=unit, values=(1, found.unit), doc=f"steps of the sum that an instruction takes; {said}")
-        )
-        least = {4: "compute_capability >= 61", 16: "compute_capability >= 80"}[found.unit]
-        constraints.append(
-            Constraint(expression=f"{unit} == 1 or {least}", because="Older devices have no such instruction.")
-        )
-    if found.unit == 16:
+    alone = f"{depth} == 8 and {rows} == 1 and {columns} == 1"
+    parameters = {
+        tile: ((0, 32, 64, 128), "side of a tile of results of a block; 0: none"),
+        depth: ((8, 16, 32), "steps of the sum that are in shared memory at a time"),
+        rows: ((1, 2, 4, 8), "rows of the tile that a thread computes"),
+        columns: ((1, 2, 4, 8), "columns of the tile that a thread computes"),
+    }
+    constraints = {f"{tile} == 0 or 32 <= {threads} <= 1024": "A block has from 32 to 1024 threads."}
+    kit, pad, least = "products", "4", 0
+    if found.unit == 4:
+        kit, least, said = "packed_products", 61, "4: __dp4a"
+    elif found.unit == 16:
+        kit, least, said = "fragment_products", 80, "16: tensor cores, which add in an order of their own"
+        pad = f"(8 if {unit} == 16 else 4)"
         shape = f"{depth} >= 16 and {rows} >= 2 and {columns} >= 2 and {tile} >= 8 * {rows}"
-        constraints.append(
-            Constraint(
-                expression=f"{unit} == 1 or ({shape})", because="A warp multiplies fragments of 16 x 16 by 16 x 8."
-            )
-        )
-    pad = f"(8 if {unit} == 16 else 4)" if found.unit == 16 else "4"
+        constraints[f"{unit} == 1 or ({shape})"] = "A warp multiplies fragments of 16 x 16 by 16 x 8."
+    if least:
+        alone = f"{alone} and {unit} == 1"
+        parameters[unit] = ((1, found.unit), f"steps of the sum that an instruction takes; {said}")
+        constraints[f"{unit} == 1 or compute_capability >= {least}"] = "Older devices have no such instruction."
+    constraints[f"{tile} > 0 or ({alone})"] = "Without a tile its measures mean nothing."
     sizes = " + ".join(f"sizeof({subject.dtype(one.root)})" for one in found.operands)
-    kit = {1: "products", 4: "packed_products", 16: "fragment_products"}[found.unit]
     return Change(
-        parameters=tuple(parameters),
+        parameters=tuple(Parameter(name=one, values=values, doc=doc) for one, (values, doc) in parameters.items()),
         edits=(edit,),
         header='#include "kit/fragments.cuh"' if found.unit == 16 else "",
         kit=(kit, "hints"),
-        constraints=tuple(constraints),
+        constraints=tuple(Constraint(expression=one, because=why) for one, why in constraints.items()),
         static_shared=f"(({tile} + {pad}) * {depth} * ({sizes}) + 16 if {tile} > 0 else 0)",
         instead=(tile, launch),
     )
