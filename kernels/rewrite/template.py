@@ -140,19 +140,18 @@ def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
 
 
 Limit = Literal["memory", "compute", "latency", "unknown"]
-
-
-def _tile(*values: int) -> dict[str, tuple[int, ...]]:
-    names = ("OUTPUT_TILE", "OUTPUT_DEPTH", "OUTPUT_ROWS", "OUTPUT_COLUMNS")
-    return {name: (value,) for name, value in zip(names, values, strict=True)}
-
-
 _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"TILE": (32,)},
-    {"OUTPUT_STEPS": (16, 4), **_tile(128, 32, 8, 8)},
-    {"OUTPUT_STEPS": (16, 4), **_tile(64, 32, 4, 4)},
-    _tile(64, 16, 4, 4),
-    _tile(128, 16, 8, 8),
+    {
+        "OUTPUT_STEPS": (16, 4),
+        "OUTPUT_TILE": (128,),
+        "OUTPUT_DEPTH": (32,),
+        "OUTPUT_ROWS": (8,),
+        "OUTPUT_COLUMNS": (8,),
+    },
+    {"OUTPUT_STEPS": (16, 4), "OUTPUT_TILE": (64,), "OUTPUT_DEPTH": (32,), "OUTPUT_ROWS": (4,), "OUTPUT_COLUMNS": (4,)},
+    {"OUTPUT_TILE": (64,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (4,), "OUTPUT_COLUMNS": (4,)},
+    {"OUTPUT_TILE": (128,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (8,), "OUTPUT_COLUMNS": (8,)},
     {"LANES": (32,)},
     {"OWN_BINS": (1,), "ITEMS": (32, 8), "BLOCK": (256,)},
     {"WALK": (8, 4, 2), "INDEX_BITS": (32,)},

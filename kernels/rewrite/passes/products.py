@@ -13,8 +13,7 @@ a block.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from dataclasses import replace as replaced
+from dataclasses import dataclass, field
 
 from tunesmith.kernels.reader.syntax import Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
@@ -80,10 +79,10 @@ class _Grid:
 
     def of_block(self, form: Form) -> bool:
         """Whether a value that was placed is the same for a whole tile."""
-        facts = self.subject.facts
-        digits = {atom: _digit(facts, atom) for atom in form.atoms if facts.reach(Form.atom(atom)) > 1}
-        digits = {atom: digit for atom, digit in digits.items() if atom not in ("@x", "@z")}
-        return all(digit and self.over and _divides(self.over, digit[0]) for digit in digits.values())
+        facts, over = self.subject.facts, self.over
+        own = [atom for atom in form.atoms - {"@x", "@z"} if facts.reach(Form.atom(atom)) > 1]
+        digits = [_digit(facts, atom) for atom in own]
+        return all(one is not None and over is not None and _divides(over, one[0]) for one in digits)
 
     def limit(self, condition: Condition) -> Form | None:
         """What a condition says, where it is a limit of rows, columns or blocks."""
@@ -126,7 +125,7 @@ def _grid(subject: Subject) -> _Grid | Refused:
     limits = sorted(set.intersection(*found), key=repr) if found else []
     for axis in axes:
         form = grid.placed(Form.atom(f"@{axis}"))
-        if not any(one.without(*form.atoms) != one and form.atoms <= one.atoms for one in limits):
+        if not any(form.atoms <= one.atoms for one in limits):
             if subject.in_kernel(subject.threads(axis)) is None:
                 return Refused(f"{_WHY}: there is no guard for each coordinate")
             limits.append(Form.atom(f"threads.{axis}") - ONE - form)
@@ -161,7 +160,7 @@ class _Element:
 
     root: Symbol
     index: Form = ZERO
-    nodes: tuple[Node, ...] = ()
+    nodes: list[Node] = field(default_factory=list)
     axis: str = ""
 
 
@@ -196,17 +195,20 @@ def _sum(subject: Subject) -> _Sum | Refused:
         return Refused(f"{_WHY}: the loop's length is not given by parameters")
     if any(one.what in ENDS for one in loop.body.walk()):
         return Refused(f"{_WHY}: the loop may end early")
-    if any(loop.body.holds(one) for one in _acting(facts)):
+    if _acts(facts, loop.body):
         return Refused(f"{_WHY}: the loop does more than to read and to add")
     own = _sums(grid, loop)
     operands = _operands(grid, loop, [node for one in own for node in one.nodes])
     if isinstance(operands, Refused):
         return operands
     for one in before:
-        pairs = [(access, each) for access in facts.inside(one) for each in own if access.root is each.root]
-        begins = any(access.node is one.kids[0] and grid.placed(access.index) == each.index for access, each in pairs)
-        once = one.what == "declaration" and not pairs and not _has_effects(facts, one)
-        if not once and not (begins and one.what == "assign"):
+        touched = facts.inside(one)
+        pairs = [(access, each) for access in touched for each in own if access.root is each.root]
+        begins = one.what == "assign" and any(
+            access.node is one.kids[0] and grid.placed(access.index) == each.index for access, each in pairs
+        )
+        changes = any(facts.changes(one)) or any(access.written for access in touched)
+        if _acts(facts, one) or not (begins or (one.what == "declaration" and not pairs and not changes)):
             return Refused(f"{_WHY}: there is more than declarations ahead of the loop")
     replaced = [node for those in (*operands, *own) for node in those.nodes]
     changed, inner, results = facts.changed_in(loop.body), facts.declared_in(loop.body), list(own)
@@ -240,16 +242,10 @@ def _sum(subject: Subject) -> _Sum | Refused:
     return _Sum(grid, before, loop, inside[at[0] + 1 :], declared, results, operands, unit)
 
 
-def _acting(facts: Facts) -> list[Node]:
-    """The effects that are no access to an element."""
+def _acts(facts: Facts, node: Node) -> bool:
+    """Whether a part of the kernel does more than to compute and to touch elements."""
     accessed = {one.node for one in facts.accesses}
-    return [one for one in facts.effects if one not in accessed]
-
-
-def _has_effects(facts: Facts, node: Node) -> bool:
-    """Whether it makes a difference how often the statement is carried out."""
-    written = any(one.written for one in facts.inside(node)) or any(facts.changes(node))
-    return written or any(node.holds(one) for one in _acting(facts))
+    return any(node.holds(one) for one in facts.effects if one not in accessed)
 
 
 def _sums(grid: _Grid, loop: Loop) -> list[_Element]:
@@ -262,7 +258,7 @@ def _sums(grid: _Grid, loop: Loop) -> list[_Element]:
         same = all(grid.placed(one.index) == index and not one.atomic and not one.node.fixed for one in those)
         always = not any(facts.conditions(one.node, loop.node)[0] for one in those)
         if same and always and loop.atom not in index.atoms and root not in facts.escaping:
-            found.append(_Element(root, index, tuple(one.node for one in those)))
+            found.append(_Element(root, index, [one.node for one in those]))
     return found
 
 
@@ -284,8 +280,8 @@ def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Element] | Refu
         alone = len(axes) < 2 and grid.of_block(rest) and grid.of_block(inner)
         if not alone or Plan(subject).written(index, None, given) is None:
             return Refused(f"{_WHY}: what the loop reads as `{shown}` {other}")
-        before = found.get((one.root, index), _Element(one.root, index, (), axes[0] if axes else "y"))
-        found[one.root, index] = replaced(before, nodes=(*before.nodes, one.node))
+        element = _Element(one.root, index, axis=axes[0] if axes else "y")
+        found.setdefault((one.root, index), element).nodes.append(one.node)
     shared = {axis for axis in "xy" for one in found.values() if {axis, loop.atom} <= one.index.atoms}
     if facts.escaping.keys() & facts.names_in(loop.body) or shared != {"x", "y"}:
         return Refused(f"{_WHY}: what the loop reads {other}")
@@ -300,7 +296,7 @@ def _unit(subject: Subject, loop: Loop, operands: list[_Element], results: list[
     facts, kind, sums = subject.facts, "float" if unit == 16 else "number", {one.root for one in results}
     elements = {one.root.type.element.spelling.removeprefix("const ") for one in operands if one.root.type.element}
     values = {one.symbol: one.kids[-1] for made in ahead for one in made.kids if one.symbol is not None and one.kids}
-    pure = all(one.what == "declaration" and not _has_effects(facts, one) for one in ahead)
+    pure = all(one.what == "declaration" for one in ahead)
 
     def inner(node: Node) -> Node:
         """An expression without conversions that keep its value, and names for it."""
@@ -340,10 +336,10 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     facts, loop, index, grid = subject.facts, found.loop, subject.index_type, found.grid
     words = ("OUTPUT_TILE", "OUTPUT_DEPTH", "OUTPUT_ROWS", "OUTPUT_COLUMNS", "OUTPUT_STEPS", "row", "column", "step")
     tile, depth, rows, columns, unit, i, j, k = map(subject.name, words)
-    own, begin, parts_of = (subject.name(one) for one in ("own", "begin", "part"))
+    own, begin, part_of, along, at_step = map(subject.name, ("own", "begin", "part", "along", "at_step"))
     here = {axis: subject.name(f"{axis}_here") for axis in "xy"}
     totals = {axis: subject.in_kernel(subject.threads(axis)) for axis in subject.axes}
-    given = {axis: f"(long long){name}" for axis, name in here.items()} | {"@z": "blockIdx.z", loop.atom: k}
+    given = {**here, "@z": "blockIdx.z", loop.atom: k}
     given |= {f"threads.{axis}": f"({total})" for axis, total in totals.items()}
     if grid.over is not None:
         given["@x"] = f"((long long)blockIdx.z * ({plan.written(grid.over)}))"
@@ -370,7 +366,7 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     size, steps = f"{rows}, {columns}", unit if found.unit > 1 else "1"
     each = f"tunesmith::each<{size}>([&](const int {i}, const int {j}) {{ {coordinates}"
     pack = {1: "1", 4: unit, 16: f"({unit} == 16 ? 2 : 1)"}[found.unit]
-    tiles = {at: f"{parts_of}_{at}" for at in range(len(found.operands))}
+    tiles = {at: f"{part_of}_{at}" for at in range(len(found.operands))}
     parts: list[str | Span] = [f"\n#if {tile} > 0\nconst tunesmith::Own<{steps}, {tile}, {size}> {own};\n"]
     staged, taken = "", ""
     for at, one in enumerate(found.operands):
@@ -380,12 +376,13 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
         parts.append(f"__shared__ tunesmith::Part<{element}, {tile}, {depth}, {pack}> {tiles[at]};\n")
         staged += (
             f"tunesmith::stage<({tile} / {rows}) * ({tile} / {columns}), {near}, {plan.hint(one.root)}>({tiles[at]}, "
-            f"[&](const int {i}, const int {j}) -> const {element}* {{ "
-            f"const {index} {here[axis]} = blockIdx.{axis} * {tile} + {i}; const long long {k} = {begin} + {j};\n"
+            f"[&](const int {along}, const int {at_step}) -> const {element}* {{ "
+            f"const {index} {here[axis]} = blockIdx.{axis} * {tile} + {along}; "
+            f"const long long {k} = {begin} + {at_step};\n"
             f"return {k} < {bound} && {tests['y' if axis == 'x' else 'x']} "
             f"? &{one.root.name}[{plan.written(one.index, None, given)}] : nullptr; }});\n"
         )
-        taken += f"{element} of_{tiles[at]}[{count}]; {own}.{method}(of_{tiles[at]}, {tiles[at]}, {j});\n"
+        taken += f"{element} of_{tiles[at]}[{count}]; {own}.{method}(of_{tiles[at]}, {tiles[at]}, {at_step});\n"
     results = {one.root: subject.name(f"all_{one.root.name}") for one in found.results}
     keep, back = "", ""
     for one in found.results:
@@ -398,11 +395,13 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     parts += [f"{each} if ({tests['']}) {{\n", *before, f"{keep} }} }});\n"]
     parts.append(
         f"tunesmith::multiply<{steps}, {depth}>({first}, {bound}, [&](const long long {begin}) {{\n{staged}}}, "
-        f"[&](const int {j}, const long long {k}) {{\n"
+        f"[&](const int {at_step}, const long long {k}) {{\n"
     )
     if found.unit > 1:
         both = ", ".join(tiles[at] for at in sorted(tiles, key=lambda at: found.operands[at].axis == across))
-        parts.append(f"#if {unit} > 1\ntunesmith::dot({own}, {results[found.results[0].root]}, {both}, {j});\n#else\n")
+        parts.append(
+            f"#if {unit} > 1\ntunesmith::dot({own}, {results[found.results[0].root]}, {both}, {at_step});\n#else\n"
+        )
     swaps = [
         replace(node, f"of_{tiles[at]}[{j if one.axis == across else i}]")
         for at, one in enumerate(found.operands)

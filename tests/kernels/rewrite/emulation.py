@@ -43,15 +43,10 @@ inline float __half2float(__half x) { _Float16 y; memcpy(&y, &x, 2); return y; }
 inline __half __float2half_rn(float x) { const _Float16 y = x; __half to; memcpy(&to, &y, 2); return to; }
 inline __half::__half(float x) { *this = __float2half_rn(x); }
 inline __half::operator float() const { return __half2float(*this); }
-struct __nv_bfloat16 { unsigned short bits; __nv_bfloat16() = default; __nv_bfloat16(float x); operator float() const; };
-inline float __bfloat162float(__nv_bfloat16 x) { const unsigned int y = x.bits << 16; float to; memcpy(&to, &y, 4); return to; }
-inline __nv_bfloat16 __float2bfloat16(float x) {
-    unsigned int y; memcpy(&y, &x, 4);
-    __nv_bfloat16 to; to.bits = (y + 0x7fff + (y >> 16 & 1)) >> 16; return to;
-}
-inline __nv_bfloat16::__nv_bfloat16(float x) { *this = __float2bfloat16(x); }
-inline __nv_bfloat16::operator float() const { return __bfloat162float(*this); }
-inline __half __float2half(float x) { return __half(x); }
+struct __nv_bfloat16 {
+    unsigned short bits;
+    operator float() const { const unsigned int y = bits << 16; float x; memcpy(&x, &y, 4); return x; }
+};
 template <class V> V __dp4a(V a, V b, V c) {
     using Piece = std::conditional_t<std::is_signed_v<V>, signed char, unsigned char>;
     for (int i = 0; i < 32; i += 8) c += (Piece)(a >> i) * (Piece)(b >> i);
