@@ -114,7 +114,8 @@ def _grid(subject: Subject) -> _Grid | Refused:
     grid = _Grid(subject)
     if axes == ["x"] and not any(one.op.endswith((".y", ".z")) for one in facts.builtins()):
         digits = {digit for one in facts.accesses for atom in one.index.atoms if (digit := _digit(facts, atom))}
-        wide = {limit for low, limit in digits if low == ONE and limit is not None}
+        lows = {low for low, _ in digits} - {ONE}
+        wide = {limit for low, limit in digits if low == ONE and limit is not None} or lows
         over = {limit for low, limit in digits if low in wide}
         if len(wide) == len(over) == 1:
             grid = _Grid(subject, wide.pop(), over.pop())

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.kernels.build.source import kit, specialise
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import facts_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, Workload, geometry
@@ -242,7 +242,6 @@ def run_kernel(
     for text, other in (stand_ins or {}).items():
         assert text in source
         source = source.replace(text, other)
-    source = source.replace(kit()["kit/fragments.cuh"], TENSOR_CORES)
     source = re.sub(r"#include <cuda\w+\.h>", "", source)
     source = re.sub(r"extern __shared__ ([\w ]+) (\w+)\[\];", r"static \1* \2 = (\1*)shim::dynamic;", source)
     syntax = facts_of(task, "cuda").syntax
