@@ -6,8 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from emulation import TENSOR_CORES
 from rewrite_cases import H200, LINE, ROWS, TURNS, kernel, require_equal, require_refused, template_of
 
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.build.source import kit
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
@@ -104,6 +107,15 @@ SUM, ADD = "float s = 0; for (int k = 0; k < n; ++k)", "s += a[r * n + k] * b[k 
 OUT = "y[r * n + c] = s;"
 MATRICES = {"a": ("in", "float32", "n * n"), "b": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
 
+LOOP, TURNED = "for (int k = 0; k < n; ++k)", "a[k * n + r] * b[k * n + c]"
+CUBE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 16)", "4"), block=("16", "16"))
+FLAT = LaunchGeometry(grid=("ceil_div(3 * n * n, 256)",), block=("256",))
+CELL = "int i = blockIdx.x * blockDim.x + threadIdx.x,"
+TILES: list[Config] = [
+    {"OUTPUT_TILE": 32, "OUTPUT_ROWS": 2, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 16},
+    {"OUTPUT_TILE": 64, "OUTPUT_ROWS": 8, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 8, "LOADS": 1},
+]
+
 
 class TestOutputTiles:
     @pytest.mark.parametrize(
@@ -114,14 +126,95 @@ class TestOutputTiles:
             (f"{INSIDE} {SUM.replace('< n', '< c')} {ADD} {OUT}", "length is not given by parameters"),
             (f"{INSIDE} {SUM.replace('++k', 'k += 2')} {ADD} {OUT}", "does not count one by one"),
             (f"{INSIDE} {SUM} {{ {ADD} break; }} {OUT}", "may end early"),
-            (f"{INSIDE} const float f = 2; {SUM} s += f * a[r * n + k] * b[k * n + c]; {OUT}", "uses f, which is no"),
+            (
+                f"{INSIDE} const float f = b[c]; {SUM} s += f * a[r * n + k] * b[k * n + c]; {OUT}",
+                "uses f, which is no",
+            ),
             (f"{INSIDE} y[r * n + c] = 1; {SUM} {ADD} {OUT}", "more than declarations"),
-            (f"{AT} {SUM} {ADD} {OUT}", "no guard"),
+            (f"{INSIDE} if (c > r) {{ y[r * n + c] = 0; return; }} {SUM} {ADD} {OUT}", "more than declarations"),
+            (f"{INSIDE} if (c > r) return; {SUM} {ADD} {OUT}", "more than declarations"),
+            (f"{AT} if (r > 0 && r < n && c < n) {{ {SUM} {ADD} {OUT} }}", "not one loop behind the guard"),
+            (f"{INSIDE} y[r * n + c] = 1; {SUM} {{ {ADD} y[r * n + k] += s; }}", "on the row or on the column alone"),
+            (f"{INSIDE} float t = y[r * n + c]; {SUM} y[r * n + c] += t * a[r * n + k] * b[k * n + c];", "more than"),
             (f"{INSIDE} {SUM} if (k % 2) {ADD} {OUT}", "in every round"),
         ],
     )
     def test_what_does_not_share_its_operands_stays(self, body: str, why: str) -> None:
         require_refused(kernel(body, MATRICES, SQUARE), {"OUTPUT_TILE"}, why)
+
+    @pytest.mark.parametrize(
+        ("body", "launch"),
+        [
+            # No guard; conditions one in another; a sum in memory that goes on; three operands on a side and a factor.
+            (f"{AT} {SUM} {ADD} y[r * 64 + c] = s;", SQUARE),
+            (f"{AT} if (r >= 0 && r < n) if (n > c) {{\n#pragma unroll 2\n{LOOP} y[r * n + c] += {TURNED}; }}", SQUARE),
+            (
+                f"{INSIDE} const float f = 2; float t = 1; {SUM} {{ {ADD} t += f * a[k * n + r] * b[r * n + k]; }} "
+                "y[r * n + c] = s * t;",
+                SQUARE,
+            ),
+            # Batches of blocks, and digits of one number: the whole of it, a part, and of a batch.
+            (
+                f"if (blockIdx.z >= 3) return; {INSIDE} const float* p = a + blockIdx.z * n * n; "
+                f"{SUM} s += p[r * n + k] * b[k * n + c]; y[blockIdx.z * n * n + r * n + c] = s;",
+                CUBE,
+            ),
+            (f"{CELL} r = i / n, c = i % n; if (r < n) {{ {SUM} {ADD} {OUT} }}", FLAT),
+            (
+                f"{CELL} c = i % 24; if (i >= n * n - 5) return; {SUM} s += a[i / 24 + k] * b[k * n + c]; y[i] = s;",
+                FLAT,
+            ),
+            (
+                f"{CELL} q = i / (n * n), rest = i % (n * n), r = rest / n, c = rest % n; if (q >= 3) return; "
+                f"y[i] = 0; {LOOP} y[i] += a[q * n * n + r * n + k] * b[k * n + c];",
+                FLAT,
+            ),
+        ],
+    )
+    def test_rows_and_columns_of_any_kind_give_the_same(
+        self, body: str, launch: LaunchGeometry, tmp_path: Path
+    ) -> None:
+        longer = {name: (role, dtype, "4 * n * n + 4096") for name, (role, dtype, _) in MATRICES.items()}
+        require_equal(kernel(body, longer, launch), TILES, tmp_path, n=37)
+
+    @pytest.mark.parametrize(
+        ("dtype", "add", "steps"),
+        [
+            ("float16", "s += __half2float(a[r * n + k]) * __half2float(b[k * n + c]);", 16),
+            ("float16", "{ const float u = a[k * n + r], v = b[c * n + k]; s = fmaf(u, v, s); }", 16),
+            ("bfloat16", "s = s + (float)b[c * n + k] * (float)a[r * n + k];", 16),
+            ("int8", "s += a[r * n + k] * b[k * n + c];", 4),
+            ("int8", "{ signed char u = a[k * n + r]; s = (int)u * (int)b[c * n + k] + s; }", 4),
+            # Products in another type than the sum's, or of more.
+            ("float16", "s += (float)(a[r * n + k] * b[k * n + c]);", 1),
+            ("float16", "s += 2 * (float)a[r * n + k] * (float)b[k * n + c];", 1),
+            ("int8", "s += (unsigned char)a[r * n + k] * b[k * n + c];", 1),
+            ("int8", "s -= a[r * n + k] * b[k * n + c];", 1),
+        ],
+    )
+    def test_a_plain_sum_of_products_takes_several_steps_at_once(
+        self, dtype: str, add: str, steps: int, tmp_path: Path
+    ) -> None:
+        total, loop = ("int32", SUM.replace("float", "int")) if dtype == "int8" else ("float32", SUM)
+        arrays = {name: (role, total if name == "y" else dtype, size) for name, (role, _, size) in MATRICES.items()}
+        headers = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+        task = kernel(f"{INSIDE} {loop} {add} {OUT}", arrays, SQUARE, headers)
+        values = {one.name: one.values for one in template_of(task).parameters}
+        assert values.get("OUTPUT_STEPS", (1,))[-1] == steps
+        points = [{"OUTPUT_TILE": 32, "OUTPUT_ROWS": 4, "OUTPUT_COLUMNS": 2, "OUTPUT_DEPTH": 16}] + TILES[1:]
+        more = {"OUTPUT_STEPS": steps, "OUTPUT_DEPTH": 16} if steps > 1 else {}
+        stand_ins = {kit()["kit/fragments.cuh"]: TENSOR_CORES} if steps == 16 else None
+        require_equal(task, [one | more for one in points], tmp_path, n=37, stand_ins=stand_ins)
+
+    def test_no_instruction_for_several_steps_on_devices_that_lack_it(self) -> None:
+        arrays = MATRICES | {name: ("in", "float16", "n * n") for name in "ab"}
+        body = f"{INSIDE} {SUM} s += (float)a[r * n + k] * (float)b[k * n + c]; {OUT}"
+        task = kernel(body, arrays, SQUARE, "#include <cuda_fp16.h>\n")
+        template = template_of(task)
+        config = template.default_config | TILES[0] | {"OUTPUT_DEPTH": 16, "OUTPUT_STEPS": 16}
+        for target, allowed in (("t4", False), ("a100", True)):
+            space = feasible(template, [task.workloads[0]], resolve_target(target))
+            assert (space.reject(config) is None) is allowed
 
     @pytest.mark.parametrize(
         "body",
@@ -137,10 +230,7 @@ class TestOutputTiles:
         ],
     )
     def test_tiles_give_the_same(self, body: str, tmp_path: Path) -> None:
-        task = kernel(body, MATRICES, SQUARE)
-        tile = {"OUTPUT_TILE": 32, "OUTPUT_ROWS": 2, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 16}
-        wide = {"OUTPUT_TILE": 64, "OUTPUT_ROWS": 8, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 8, "LOADS": 1}
-        require_equal(task, [tile, wide], tmp_path, n=37)
+        require_equal(kernel(body, MATRICES, SQUARE), TILES, tmp_path, n=37)
 
 
 @pytest.mark.parametrize(
