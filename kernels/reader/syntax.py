@@ -352,7 +352,7 @@ class Lowering:
 class Syntax:
     """One kernel of a source. code: the whole source; prelude: declarations ahead of it; language: "cuda" or "opencl";
     entry: the kernel's name. functions: the bodies of the source's functions that it calls, directly or not; ranks: as
-    `Lowering` has it.
+    `Lowering` has it; macros: where they are used, from byte to byte, with clang's cursor.
 
     Raises `SourceError` for a source without that kernel."""
 
@@ -364,11 +364,10 @@ class Syntax:
         self.unit = Unit(prelude + code, Path(where), language)
         found = self.unit.entry(entry)
         self.name, self.cursor = found.name, found.function
-        self._macros = sorted(
-            (one.extent.start.offset - self._shift, one.extent.end.offset - self._shift)
-            for one in self.unit.tree.cursor.get_children()
-            if kind(one) == "MACRO_INSTANTIATION" and str(one.location.file) == self.unit.where
-        )
+        uses = [one for one in self.unit.tree.cursor.get_children() if kind(one) == "MACRO_INSTANTIATION"]
+        places = [(one.extent.start.offset - self._shift, one.extent.end.offset - self._shift, one) for one in uses]
+        self.macros = [one for one in places if str(one[2].location.file) == self.unit.where]
+        self.macros.sort(key=lambda one: one[:2])
         self.start = self.cursor.extent.start.offset - self._shift
         self.name_at = self.cursor.location.offset - self._shift
         lowering = Lowering(self.unit, self._shift, rewrites=True)
@@ -429,13 +428,13 @@ class Syntax:
 
     def _linked(self, made: Node) -> Node:
         """The record with what is above each part of it, and which parts a macro wrote."""
-        starts = [start for start, _ in self._macros]
+        starts = [start for start, *_ in self.macros]
         for node in made.walk():
             for one in node.kids:
                 one.parent = node
         for node in made.walk():
             at = bisect.bisect_right(starts, node.start) - 1
-            if at >= 0 and node.end <= (last := self._macros[at][1]) and node.parent is not None:
+            if at >= 0 and node.end <= (last := self.macros[at][1]) and node.parent is not None:
                 above = node.parent
                 node.fixed = (above.start >= node.start and above.end <= last) or node.end < last
         return made

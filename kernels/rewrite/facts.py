@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from tunesmith.kernels.reader.parse import constant
 from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol, Syntax
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 
@@ -29,6 +30,7 @@ _WORK_ITEMS = re.compile(r"get_\w+_(?:id|size)")
 _ATTRIBUTES = re.compile(
     r"__(?:cluster_dims|block_size|maxnreg)__\s*\((?:[^()]|\([^()]*\))*\)|reqd_work_group_size[^)]*\)"
 )
+_PRODUCT = re.compile(r"(?:__)?u?mul24|mad24")
 _CHANGING = re.compile(r"operator(?:[-+*/%&|^]|<<|>>)?=|operator(?:\+\+|--)")
 ENDS = frozenset({"return", "break", "continue", "goto"})
 
@@ -262,6 +264,8 @@ class Facts:
                 return self._operation("[]", index, symbol=root)
         if what == "call" and node.symbol is not None and node.symbol.definition is None:
             given = node.kids[1:]
+            if _PRODUCT.fullmatch(node.op):
+                return sum(map(self.form, given[2:]), self.form(given[0]) * self.form(given[1]))
             if given and all(one.type.what in ("number", "float") for one in given) and not node.symbol.references:
                 return self._operation(node.op, *map(self.form, given))
         return self._once(node)
@@ -287,23 +291,35 @@ class Facts:
     def _value(self, node: Node, symbol: Symbol) -> Form:
         if symbol in self.parameters and symbol not in self.changed:
             return self._known(_atom(symbol), Atom(0, symbol))
+        if symbol.what == "global" and symbol.written.startswith(("const ", "constexpr ")):
+            number = constant(node.cursor)
+            return Form.number(number) if isinstance(number, int) else self._once(node)
         if symbol.what != "variable":
             return self._once(node)
-        if self.is_once(symbol) and symbol.declared is not None:
+        once = self.is_once(symbol)
+        if symbol.declared is not None and (once or self._is_first(node, symbol)):
             if symbol.type.what == "number" and symbol.type.size >= 4:
                 value = self.form(symbol.declared.kids[-1])
                 if not any(one.startswith("?") or self.atoms[one].memory for one in value.atoms):
                     return value
-            return self._known(_atom(symbol), Atom(2, symbol))
+            if once:
+                return self._known(_atom(symbol), Atom(2, symbol))
         loop = next((one for one in self.homes.get(symbol, []) if one.holds(node)), None)
         return self._once(node) if loop is None else self._known(_atom_of(symbol, loop), Atom(2, symbol))
 
     def is_once(self, symbol: Symbol) -> bool:
         """Whether a variable of the kernel has one value, from its declaration on."""
+        return _begins(symbol) and symbol not in self.changed
+
+    def _is_first(self, node: Node, symbol: Symbol) -> bool:
+        """Whether a variable still has the value of its declaration where `node` names it."""
         made = symbol.declared
-        if made is None or not made.kids or symbol.shared or symbol.static or symbol.volatile or made.type.reference:
+        if made is None or not _begins(symbol) or any(one.what == "goto" for one in self.body.walk()):
             return False
-        return symbol.what == "variable" and symbol not in self.changed
+        # Of a loop that makes the variable itself, each round begins anew.
+        loops = [above for above, _ in node.above() if above.what in LOOPS and not above.holds(made)]
+        later = (one.start >= node.end and not any(loop.holds(one) for loop in loops) for one in self.changed[symbol])
+        return all(later)
 
     def is_known(self, symbol: Symbol, place: Node | None) -> bool:
         """Whether a name means the variable, with its only value, ahead of the statement `place`; None: at the
@@ -526,7 +542,7 @@ class Facts:
                     if ends:
                         found += self._parts(one.kids[0], False)
                     rest = one.kids[1].kids[:-1] if ends and one.kids[1].what == "block" else [] if ends else [one]
-                    doubtful = doubtful or any(_may_end(inner, above) for inner in rest)
+                    doubtful = doubtful or any(may_end(inner, above) for inner in rest)
         return found, doubtful or any(one.what == "goto" for one in self.body.walk())
 
     def _parts(self, test: Node, holds: bool) -> list[Condition]:
@@ -734,6 +750,14 @@ class Facts:
         return found
 
 
+def _begins(symbol: Symbol) -> bool:
+    """Whether a variable of the kernel, and of a thread alone, has a value from its declaration on."""
+    made = symbol.declared
+    if made is None or not made.kids or symbol.shared or symbol.static or symbol.volatile or made.type.reference:
+        return False
+    return symbol.what == "variable"
+
+
 def _bare(spelling: str) -> str:
     return re.sub(r"\b(?:const|volatile|__restrict|restrict|__private)\b|\s", "", spelling).replace("[]", "*")
 
@@ -756,7 +780,7 @@ def _always_ends(node: Node) -> bool:
     return last.what in ENDS
 
 
-def _may_end(node: Node, within: Node) -> bool:
+def may_end(node: Node, within: Node) -> bool:
     """Whether a statement may end the thread, or the round of the loop around `within`, from inside itself."""
     inside = [one for one in node.walk() if one.what in ENDS]
     for one in inside:

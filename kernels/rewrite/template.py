@@ -15,6 +15,7 @@ from typing import Literal
 
 from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.reader.syntax import Syntax, prelude
+from tunesmith.kernels.rewrite.canonical import canonical
 from tunesmith.kernels.rewrite.composition import NAME, Rewritten, compose
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.passes import (
@@ -95,11 +96,15 @@ def left_alone(files: Mapping[str, str], entry: str) -> tuple[str, ...]:
 
 
 def facts_of(task: Task, backend: BackendName) -> Facts:
-    """Facts of the baseline of `task`, in the first of its types. Raises `SourceError`."""
+    """Facts of the baseline of `task` in its canonical spelling, in the first of its types. Raises `SourceError`."""
     names = {dtype: one.c_names[backend] for dtype, one in DTYPES.items() if backend in one.c_names}
     types = {name: "float32" if "float32" in those else those[0] for name, those in task.types.items()}
-    source = task.sources(backend).baseline.template.source
-    return Facts(Syntax(source, backend, task.entry, f"The baseline of {task.name}", prelude(types, names)))
+    plain, where = task.sources(backend).baseline.template, f"The baseline of {task.name}"
+
+    def read(code: str) -> Syntax:
+        return Syntax(code, backend, task.entry, where, prelude(types, names))
+
+    return canonical(read, plain.source, plain.launch)
 
 
 def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
