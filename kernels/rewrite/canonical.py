@@ -123,8 +123,9 @@ def _extents(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
             continue
         text = ""
         if node.what in ("binary", "call"):
-            called = any(one.what == "call" for one in node.walk())
-            text = next((one for form, one, plain in known if form == _sum(facts, node) and (called or not plain)), "")
+            whats, form = {one.what for one in node.walk()}, _sum(facts, node)
+            hidden = {"call", "builtin"} <= whats
+            text = next((words for one, words, plain in known if one == form and (hidden or not plain)), "")
         elif node.what == "assign" and node.op == "+=" and (made := node.kids[0].symbol) is not None:
             extent, begins = launch.block[0], made.declared is not None and made.declared.kids
             if extent.isdigit() and begins and facts.form(made.declared.kids[-1]) == Form.atom("threadIdx.x"):

@@ -382,7 +382,7 @@ class Facts:
             while inner.what == "array" and inner.element is not None and inner.element.size:
                 count, inner = count * (inner.size // inner.element.size), inner.element
             if base is not None:
-                return base[0], base[1] + self.form(node.kids[1]) * Form.number(count)
+                return base[0], self._undivided(base[1] + self.form(node.kids[1]) * Form.number(count))
         return None
 
     def pointer(self, node: Node) -> tuple[Symbol, Form] | None:

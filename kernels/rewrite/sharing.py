@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from tunesmith.kernels.reader.syntax import Node, Symbol
 from tunesmith.kernels.rewrite.facts import AXES, Facts, grid_size
-from tunesmith.kernels.rewrite.forms import Form
+from tunesmith.kernels.rewrite.forms import ZERO, Form
 from tunesmith.kernels.rewrite.rounds import Carried
 
 WARP = 32
@@ -122,13 +122,19 @@ def _coordinates(facts: Facts, use: Node, seen: frozenset[Symbol], strided: set[
 
 
 def _only_starts(facts: Facts, node: Node) -> bool:
-    """Whether a coordinate is nothing but the first value of loops over the grid."""
-    for above, _ in node.above():
+    """Whether a coordinate is nothing but the first value of loops over the grid, and a mark of its first thread."""
+    for above, part in node.above():
         if above.what == "variable" and above.symbol is not None:
             loop = above.parent.parent if above.parent is not None else None
             if loop is not None and (found := facts.loop(loop)) is not None:
                 return found.kind == "grid" and above.parent is loop.kids[0]
             return facts.is_once(above.symbol) and all(_only_starts(facts, one) for one in facts.uses(above.symbol))
+        if above.what == "binary" and above.op in ("==", "!="):
+            return all(one is part or facts.form(one) == ZERO for one in above.kids)
+        if above.what == "unary" and above.op == "!":
+            return True
+        if above.what == "assign":
+            return above.parent is not None and (begun := facts.loop(above.parent)) is not None and begun.kind == "grid"
         if above.what != "cast":
             return False
     return False

@@ -187,8 +187,8 @@ class Subject:
         nodes = [node for axis in self.work.axes for node in axis.nodes]
         if any(node.fixed or any(above.what == "lambda" for above, _ in node.above()) for node in nodes):
             return "a macro or a lambda computes its coordinates"
-        if self.backend == "opencl" and any(self.in_loop(one) for one in self.returns):
-            return "the kernel returns from inside a loop"
+        if self.backend == "opencl" and any(self.in_loop(one) or one.fixed for one in self.returns):
+            return "the kernel returns from inside a loop or a macro"
         return ""
 
     @property

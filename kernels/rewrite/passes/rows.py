@@ -1,4 +1,5 @@
-"""Loops in which the threads of a block take turns on a row: neighbours together, and a row that is read again kept.
+"""Loops in which the threads of a block, or of the grid, take turns on a row: neighbours together, and a row that is
+read again kept.
 
 A turn takes one element; here it takes a vector of neighbours, as one access of up to 16 bytes. What several loops read
 stays in registers: each thread keeps its first vectors, and every loop goes over these, unrolled, then over the other
@@ -48,10 +49,11 @@ class _Rows:
 
 def _rows(subject: Subject) -> _Rows | Refused:
     facts = subject.facts
-    turns = [one for one in facts.loops if one.kind == "block" and one.node.parent is facts.body]
+    turns = [one for one in facts.loops if one.node.parent is facts.body and one.axis == "x"]
+    turns = [one for one in turns if one.kind == "block"] or turns
     rows = [_Row(one) for one in turns if _goes_on(subject, one)]
     if not rows:
-        return Refused("no loop of the kernel is one in which the threads of a block take turns on a row")
+        return Refused("no loop of the kernel is one in which threads, of a block or of the grid, take turns on a row")
     groups: dict[Form, list[_Row]] = {}
     for row in rows:
         groups.setdefault(row.loop.bound, []).append(row)
@@ -216,6 +218,8 @@ def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: lis
     # NVRTC 13.0 takes no lambda whose parameters are `auto` within a kernel.
     taken = "".join(f", {root.element}& {subject.name(f'{root.name}_here')}" for root in row.arrays)
     first, step = plan.builtins.get("turn", "threadIdx.x"), plan.builtins.get("turns", plan.builtin("blockDim.x"))
+    if loop.kind == "grid":
+        first, step = plan.at("x"), f"{plan.builtin('gridDim.x')} * {plan.builtin('blockDim.x')}"
     keep = subject.name("KEEP") if holds else "0"
     bound = plan.written(loop.bound, loop.node)
     walked = f"tunesmith::row<{count}, {keep}>(({kind})({first}), ({kind})({step}), {units}, ({kind})({bound}), {body}"
