@@ -69,7 +69,7 @@ class TestRowTeams:
         ("body", "why"),
         [
             ("{0} {{ y[blockIdx.x * n + c] = x[c]; }} __syncthreads();", "its threads work together, line"),
-            ("{0} y[blockIdx.x * n + c] = gridDim.y * x[c];", "which depends on the grid"),
+            ("{0} y[blockIdx.x * n + c] = gridDim.x * x[c];", "which depends on the grid"),
             ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i];", "do not take turns"),
         ],
     )
