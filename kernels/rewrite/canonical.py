@@ -8,6 +8,7 @@ computed from the extents of the launch, whatever number stands for these; loops
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -241,30 +242,45 @@ def _sums(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
 
 
 def _in_register(facts: Facts, block: Node, root: Symbol) -> list[Edit]:
-    """One element of an array in a register, from the statement of a block that first gives it a value on."""
-    touching = [(at, one) for one in facts.of(root) for at, kid in enumerate(block.kids) if kid.holds(one.node)]
-    if not touching or not any(one.written and block.kids[at].what in LOOPS for at, one in touching):
+    """One element of an array in a register, from the first statement of a block that touches it as far as statements
+    touch no other element."""
+    by_statement = [(one, [access for access in facts.of(root) if one.holds(access.node)]) for one in block.kids]
+    while by_statement and not by_statement[0][1]:
+        del by_statement[0]
+    index = by_statement[0][1][0].index if by_statement else Form()
+    region = list(itertools.takewhile(lambda pair: all(one.index == index for one in pair[1]), by_statement))
+    while region and not region[-1][1]:
+        del region[-1]
+    own = [access for _, those in region for access in those]
+    if not any(one.what in LOOPS and any(access.written for access in those) for one, those in region):
         return []
-    first, last = touching[0][0], touching[-1][0]
-    own, region = [one for _, one in touching], block.kids[first : last + 1]
-    begin, at = region[0], own[0].node
-    changed = {symbol for one in region for symbol in facts.changed_in(one)} - {root}
-    if begin.what != "assign" or begin.kids[0] is not at or facts.names_in(at) & changed:
+    begin, at = region[0][0], own[0].node
+    assigns = begin.what == "assign" and begin.kids[0] is at
+    if not (assigns or _touches(facts, begin, own[0])) or any(one.startswith("?") for one in index.atoms):
         return []
-    if len({one.index for one in own}) > 1 or any(one.startswith("?") for one in own[0].index.atoms):
-        return []
+    changed = {symbol for one, _ in region for symbol in facts.changed_in(one)} - {root}
     plain = all(one.node.what in ("index", "deref") and not one.node.fixed and not one.atomic for one in own)
-    if not plain or any(may_end(one, block) for one in region) or any(_is_address(one) for one in own):
+    plain = plain and not any(one.node.parent is not None and one.node.parent.what == "address" for one in own)
+    if not plain or facts.names_in(at) & changed or any(may_end(one, block) for one, _ in region):
         return []
     name = f"{root.name}_kept"
     while re.search(rf"\b{name}\b".encode(), facts.syntax.code):
         name += "_"
-    fresh = begin.op == "=" and not any(begin.kids[1].holds(one.node) for one in own)
+    fresh = assigns and begin.op == "=" and not any(begin.kids[1].holds(one.node) for one in own)
     declared = f"{root.element} {name}"
-    edits = [replace(at, declared if fresh else f"{declared} = {facts.text(at)}; {name}")]
-    edits += [replace(one.node, name) for one in own[1:]]
-    return [*edits, insert(_end(facts, region[-1]), f" {facts.text(at)} = {name};")]
+    edits = [replace(one.node, name) for one in own[assigns:]]
+    if assigns:
+        edits.append(replace(at, declared if fresh else f"{declared} = {facts.text(at)}; {name}"))
+    else:
+        edits.append(insert(begin.start, f"{declared} = {facts.text(at)};\n"))
+    return [*edits, insert(_end(facts, region[-1][0]), f" {facts.text(at)} = {name};")]
 
 
-def _is_address(access: Access) -> bool:
-    return access.node.parent is not None and access.node.parent.what == "address"
+def _touches(facts: Facts, node: Node, access: Access) -> bool:
+    """Whether a loop touches an element for certain: it counts from a number to a size, which is none of 0."""
+    loop, (tests, doubtful) = facts.loop(node), facts.conditions(access.node, node)
+    if loop is None or loop.kind != "counting" or doubtful or any(not one.loop for one in tests):
+        return False
+    parameters = [facts.atoms[one].symbol for one in loop.bound.atoms if one in facts.atoms]
+    alone = len(loop.bound.terms) == 1 and all(one in facts.parameters for one in parameters)
+    return loop.first == Form() and (alone or (loop.bound.constant or 0) > 0)
