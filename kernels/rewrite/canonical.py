@@ -266,13 +266,19 @@ def _in_register(facts: Facts, block: Node, root: Symbol) -> list[Edit]:
     name = f"{root.name}_kept"
     while re.search(rf"\b{name}\b".encode(), facts.syntax.code):
         name += "_"
-    fresh = assigns and begin.op == "=" and not any(begin.kids[1].holds(one.node) for one in own)
-    declared = f"{root.element} {name}"
+    declared, last = f"{root.element} {name}", _end(facts, begin)
     edits = [replace(one.node, name) for one in own[assigns:]]
-    if assigns:
-        edits.append(replace(at, declared if fresh else f"{declared} = {facts.text(at)}; {name}"))
-    else:
+    if not assigns:
         edits.append(insert(begin.start, f"{declared} = {facts.text(at)};\n"))
+    elif begin.op == "=" and not any(begin.kids[1].holds(one.node) for one in own):
+        edits.append(replace(at, declared))
+    elif begin.op != "=" and (root.type.element or root.type).size >= 4:
+        # As one value, so that it is all in a declaration.
+        value = facts.syntax.code.index(begin.op.encode(), at.end) + len(begin.op)
+        edits.append(Edit(at.start, value, (f"{declared} = {facts.text(at)} {begin.op[:-1]} (",)))
+        edits.append(insert(last - 1, ")"))
+    else:
+        edits.append(replace(at, f"{declared} = {facts.text(at)}; {name}"))
     return [*edits, insert(_end(facts, region[-1][0]), f" {facts.text(at)} = {name};")]
 
 
