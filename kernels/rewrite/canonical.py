@@ -212,6 +212,7 @@ def _stepped(facts: Facts, loop: Node, step: Node) -> Symbol | None:
         by = facts.form(rest[0]) if len(sides) == 2 and len(rest) == 1 else Form()
     steps = [Form.atom("blockDim.x"), *map(grid_size, AXES)]
     here = made.parent is not None and made.parent.parent is loop.parent and made.what == "variable"
+    here = here and not made.fixed and not made.kids[-1].fixed
     known = all(facts.is_known(one, loop) for one in facts.names_in(made.kids[-1]))
     after = any(one.start >= loop.end for one in facts.uses(variable))
     plain = variable.type.what == "number" and not variable.volatile and not variable.static and not made.type.reference
@@ -288,5 +289,6 @@ def _touches(facts: Facts, node: Node, access: Access) -> bool:
     if loop is None or loop.kind != "counting" or doubtful or any(not one.loop for one in tests):
         return False
     parameters = [facts.atoms[one].symbol for one in loop.bound.atoms if one in facts.atoms]
-    alone = len(loop.bound.terms) == 1 and all(one in facts.parameters for one in parameters)
+    alone = len(loop.bound.terms) == 1 and loop.bound.terms[0][1] > 0
+    alone = alone and all(one in facts.parameters for one in parameters)
     return loop.first == Form() and (alone or (loop.bound.constant or 0) > 0)

@@ -316,10 +316,11 @@ class Facts:
         made = symbol.declared
         if made is None or not _begins(symbol) or any(one.what == "goto" for one in self.body.walk()):
             return False
-        # Of a loop that makes the variable itself, each round begins anew.
-        loops = [above for above, _ in node.above() if above.what in LOOPS and not above.holds(made)]
+        # Of a loop that makes the variable itself, each round begins anew; a lambda may run later than it stands.
+        loops = [above for above, _ in node.above() if above.what in LOOPS | {"lambda"} and not above.holds(made)]
+        inside = any(one.what == "lambda" for one in loops)
         later = (one.start >= node.end and not any(loop.holds(one) for loop in loops) for one in self.changed[symbol])
-        return all(later)
+        return not inside and all(later)
 
     def is_known(self, symbol: Symbol, place: Node | None) -> bool:
         """Whether a name means the variable, with its only value, ahead of the statement `place`; None: at the
