@@ -36,6 +36,7 @@ _SKIPPED = ("TYPE_REF", "TEMPLATE_REF", "NAMESPACE_REF", "OVERLOADED_DECL_REF")
 BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 WORK_ITEM = {"get_local_id": "threadIdx", "get_group_id": "blockIdx", "get_local_size": "blockDim"}
 WORK_ITEM |= {"get_num_groups": "gridDim", "get_global_id": "@", "get_global_size": "gridSize"}
+_ITEMS = {word: function for function, word in WORK_ITEM.items()}
 _AXES: dict[Any, str] = {0: "x", 1: "y", 2: "z"}
 LOOPS = frozenset({"for", "while", "do", "for each"})
 STATEMENTS = LOOPS | {"block", "declaration", "if", "switch", "return", "break", "nothing", "continue", "goto", "label"}
@@ -438,6 +439,12 @@ class Syntax:
                 above = node.parent
                 node.fixed = (above.start >= node.start and above.end <= last) or node.end < last
         return made
+
+
+def builtin(name: str, language: str) -> str:
+    """`threadIdx.x` and the like in a language."""
+    word, axis = name.split(".")
+    return name if language == "cuda" else f"{_ITEMS[word]}({'xyz'.index(axis)})"
 
 
 def _outside(name: Node) -> bool:

@@ -1,29 +1,27 @@
 """One spelling for what authors write in many, so that facts and passes meet it in one.
 
-Owns the edits of a kernel's body after which it computes the same in the launch of its task: macros that have a
-thread's number are expanded; axes that the launch does not have are numbers; a coordinate and the size of a grid are
-computed from the extents of the launch, whatever number stands for these; loops that step by the block or the grid are
-`for` loops with a variable of their own; an element that a thread adds up in memory is added up in a register.
+Owns the edits of a kernel's body after which it computes the same in the launch of its task: macros with a thread's
+number are expanded, axes that the launch does not have are numbers, coordinates are computed by the extents of blocks,
+loops that step by these have a variable of their own, and what a thread adds up in memory is added up in a register.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable
 from typing import Any
 
-from tunesmith.kernels.reader.parse import kind
-from tunesmith.kernels.reader.syntax import BUILTINS, LOOPS, STATEMENTS, WORK_ITEM, Node, Symbol, Syntax
+from tunesmith.kernels.reader.parse import kind, split
+from tunesmith.kernels.reader.syntax import BUILTINS, LOOPS, STATEMENTS, WORK_ITEM, Node, Symbol, Syntax, builtin
 from tunesmith.kernels.rewrite.edits import Edit, Span, insert, rendered, replace
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts, grid_size, may_end
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.spec.template import LaunchGeometry
 
 _ROUNDS = 8
-"""How often a spelling is looked for, as macros have macros in them."""
-_EXPANDED = frozenset({*BUILTINS, *WORK_ITEM, "for", "return"})
-_ITEM = {word: function for function, word in WORK_ITEM.items()}
+"""How often a spelling is looked for, as macros have macros in them and loops loops."""
+_TELLING = frozenset({*BUILTINS, *WORK_ITEM, "for", "return"})
+"""Words of the macros that are expanded."""
 
 
 def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) -> Facts:
@@ -40,25 +38,21 @@ def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) 
     return facts
 
 
-# Macros.
-
-
 def _macros(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
-    """The outermost uses of macros, in the kernel's body, whose text has the number of a thread, the head of a loop or
-    a return, each replaced as the preprocessor does it."""
+    """The outermost uses, in the kernel's body, of macros with telling words, as the preprocessor replaces them."""
     syntax, found, last, body = facts.syntax, list[Edit](), 0, facts.body
     uses = [one for one in syntax.macros if body.start <= one[0] and one[1] <= body.end]
-    defined = {
-        one.spelling: [token.spelling for token in one.get_tokens()][1:]
+    words = {
+        one.spelling: {token.spelling for token in one.get_tokens()}
         for one in syntax.unit.tree.cursor.get_children()
         if uses and kind(one) == "MACRO_DEFINITION" and one.location.file is not None
     }
-    telling = set(_EXPANDED)
-    while more := {name for name, tokens in defined.items() if name not in telling and telling & set(tokens)}:
+    telling = set(_TELLING)
+    while more := {name for name, those in words.items() if name not in telling and telling & those}:
         telling |= more
     for start, end, use in uses:
-        told = start >= last and use.spelling in telling & defined.keys()
-        text = _expansion(use, syntax.code[start:end].decode(errors="replace")) if told else None
+        wanted = start >= last and use.spelling in telling & words.keys()
+        text = _expansion(use, syntax.code[start:end].decode(errors="replace")) if wanted else None
         if text is not None:
             found.append(Edit(start, end, (text,)))
             last = end
@@ -70,91 +64,68 @@ def _expansion(use: Any, written: str) -> str | None:
     name, *tokens = [one for one in use.referenced.get_tokens() if one.kind.name != "COMMENT"]
     given: dict[str, str] = {}
     if tokens and tokens[0].spelling == "(" and tokens[0].extent.start.offset == name.extent.end.offset:
-        close = next(at for at, one in enumerate(tokens) if one.spelling == ")")
-        names = [one.spelling for one in tokens[1:close] if one.spelling != ","]
-        texts, tokens = _arguments(written), tokens[close + 1 :]
-        if len(texts) != len(names) or "..." in names:
+        close = [one.spelling for one in tokens].index(")")
+        names = [one.spelling for one in tokens[1:close:2]]
+        texts, tokens = split(written[written.index("(") + 1 : -1], "(", ")") if names else [], tokens[close + 1 :]
+        if len(texts) != len(names) or "//" in written:
             return None
         given = dict(zip(names, texts, strict=True))
-    if any(one.spelling in ("#", "##", "__VA_ARGS__") for one in tokens):
+    if {"#", "##", "__VA_ARGS__"} & {one.spelling for one in tokens}:
         return None
-    parts, at = list[str](), None
-    for one in tokens:
-        parts += [" "] * (at is not None and at != one.extent.start.offset)
-        parts.append(given.get(one.spelling, one.spelling))
-        at = one.extent.end.offset
-    return "".join(parts)
-
-
-def _arguments(written: str) -> list[str]:
-    """What stands between the parentheses of a macro's use, split at the commas that are in no further ones."""
-    inside = written[written.index("(") + 1 : written.rindex(")")]
-    parts, depth = [""], 0
-    for letter in inside:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [one.strip() for one in parts] if inside.strip() else []
-
-
-# Numbers of threads.
-
-
-def _has(launch: LaunchGeometry, axis: str) -> bool:
-    extents = ((*one, "1", "1")[AXES.index(axis)] for one in (launch.grid, launch.block))
-    return axis == "x" or any(one.strip() != "1" for one in extents)
+    apart = [one.extent.end.offset != other.extent.start.offset for one, other in itertools.pairwise(tokens)]
+    parts = (given.get(one.spelling, one.spelling) for one in tokens)
+    return "".join(" " * space + part for space, part in zip([False, *apart], parts, strict=False))
 
 
 def _axes(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     """Numbers for the builtins of axes along which the launch has one thread."""
-    one_thread = [one for one in facts.builtins() if not one.fixed and not _has(launch, one.op[-1])]
+    extents = zip(AXES, (*launch.grid, "1", "1"), (*launch.block, "1", "1"), strict=False)
+    alone = [axis for axis, *both in extents if axis != "x" and both == ["1", "1"]]
     number = "{}u" if facts.syntax.language == "cuda" else "(size_t){}"
-    counts = ("blockDim", "gridDim", "gridSize")
-    return [replace(one, number.format(int(one.op.startswith(counts)))) for one in one_thread]
+    return [
+        replace(one, number.format(0 if one.op.startswith(("threadIdx", "blockIdx", "@")) else 1))
+        for one in facts.builtins()
+        if one.op[-1] in alone and not one.fixed
+    ]
 
 
 def _extents(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
-    """Coordinates and the steps of loops by the extents of blocks, where these stand as numbers of the launch. Where
-    threads work together, such a number may mean more than that."""
-    found, last, known = list[Edit](), 0, _spellings(facts, launch)
-    for node in facts.body.walk() if not facts.together else ():
-        if node.start < last or node.fixed or node.type.what != "number":
-            continue
-        text = ""
-        if node.what in ("binary", "call"):
-            whats, form = {one.what for one in node.walk()}, _sum(facts, node)
-            hidden = {"call", "builtin"} <= whats
-            text = next((words for one, words, plain in known if one == form and (hidden or not plain)), "")
-        elif node.what == "assign" and node.op == "+=" and (made := node.kids[0].symbol) is not None:
-            extent, begins = launch.block[0], made.declared is not None and made.declared.kids
-            if extent.isdigit() and begins and facts.form(made.declared.kids[-1]) == Form.atom("threadIdx.x"):
-                node, by = node.kids[1], facts.form(node.kids[1])
-                text = _word(facts, "blockDim.x") if by == Form.number(int(extent)) else ""
-        if text:
-            found.append(replace(node, f"(({node.type.spelling})({text}))"))
-            last = node.end
-    return found
-
-
-def _spellings(facts: Facts, launch: LaunchGeometry) -> list[tuple[Form, str, bool]]:
-    """What coordinates and the threads of a grid are, and how the passes know them; whether facts know them, too."""
-    found = list[tuple[Form, str, bool]]()
+    """Coordinates and the steps of loops by the extents of blocks, where these stand as numbers of the launch or in
+    calls. Where threads work together, such a number may mean more than that."""
+    found, last, known, hidden = list[Edit](), 0, dict[Form, str](), dict[Form, str]()
     for axis, extent in zip(AXES, launch.block, strict=False):
-        block, thread, width, grid = (f"{one}.{axis}" for one in ("blockIdx", "threadIdx", "blockDim", "gridDim"))
-        at, size = f"{_word(facts, block)} * {_word(facts, width)}", f"{_word(facts, grid)} * {_word(facts, width)}"
-        at += f" + {_word(facts, thread)}"
-        found += [(Form.atom(f"@{axis}"), at, True), (grid_size(axis), size, True)]
+        names = [f"{one}.{axis}" for one in ("blockIdx", "threadIdx", "gridDim", "blockDim")]
+        block, thread, grid, width = (builtin(one, facts.syntax.language) for one in names)
+        at, threads = f"{block} * {width} + {thread}", f"{grid} * {width}"
+        hidden |= {Form.atom(f"@{axis}"): at, grid_size(axis): threads}
         if extent.isdigit():
             number = Form.number(int(extent))
-            found += [(Form.atom(block) * number + Form.atom(thread), at, False)]
-            found += [(Form.atom(grid) * number, size, False)]
+            known[Form.atom(names[0]) * number + Form.atom(names[1])] = at
+            known[Form.atom(names[2]) * number] = threads
+    for node in facts.body.walk() if not facts.together else ():
+        text, target = "", node
+        if node.start < last or node.fixed or node.type.what != "number":
+            continue
+        if node.what in ("binary", "call"):
+            form, whats = _sum(facts, node), {one.what for one in node.walk()}
+            text = known.get(form) or (hidden.get(form, "") if {"call", "builtin"} <= whats else "")
+        elif node.what == "assign" and node.op == "+=" and _first(facts, node.kids[0]) == Form.atom("threadIdx.x"):
+            target, by = node.kids[1], facts.form(node.kids[1]).constant
+            text = builtin("blockDim.x", facts.syntax.language) if str(by) == launch.block[0] else ""
+        if text:
+            found.append(replace(target, f"(({target.type.spelling})({text}))"))
+            last = target.end
     return found
+
+
+def _first(facts: Facts, name: Node) -> Form | None:
+    """What a variable is declared as."""
+    made = None if name.symbol is None else name.symbol.declared
+    return facts.form(made.kids[-1]) if made is not None and made.kids else None
 
 
 def _sum(facts: Facts, node: Node) -> Form:
-    """What a number is, with `a | b` as a sum where `a` is a block's number times a power of two."""
+    """What a number is, with `a | b` as a sum where `a` is something times a power of two."""
     if node.op != "|":
         return facts.form(node)
     left, right = map(facts.form, node.kids)
@@ -162,61 +133,47 @@ def _sum(facts: Facts, node: Node) -> Form:
     return left + right if factor > 0 and factor & (factor - 1) == 0 else facts.form(node)
 
 
-def _word(facts: Facts, builtin: str) -> str:
-    word, axis = builtin.split(".")
-    return builtin if facts.syntax.language == "cuda" else f"{_ITEM[word]}({AXES.index(axis)})"
-
-
-# Loops.
-
-
 def _loops(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
-    """Loops that step by the block or the grid from a variable's first value: as `for` loops whose variable is their
-    own. One at a time, as they may be inside each other."""
+    """A loop that steps by the block or the grid from its variable's first value, as a `for` loop with a variable of
+    its own."""
+    code = facts.syntax.code
     for loop in facts.body.walk():
-        if loop.what == "while":
-            test, body = loop.kids
-            last = body.kids[-1] if body.what == "block" and body.kids else body
+        if loop.what == "while" and loop.kids[1].what == "block" and loop.kids[1].kids:
+            (test, body), step = loop.kids, loop.kids[1].kids[-1]
         elif loop.what == "for" and loop.kids[0].what == "nothing":
-            _, test, last, body = loop.kids
+            _, test, step, body = loop.kids
         else:
             continue
-        variable = _stepped(facts, loop, last)
-        if variable is None or loop.fixed or last.fixed or test.what == "nothing":
+        variable = None if loop.fixed or step.fixed or test.what == "nothing" else _stepped(facts, loop, step)
+        if variable is None or variable.declared is None:
             continue
-        made = variable.declared
-        assert made is not None
-        begin = f"{variable.written} {variable.name} = {facts.text(made.kids[-1])}"
-        code = facts.syntax.code
+        begin = f"{variable.written} {variable.name} = {facts.text(variable.declared.kids[-1])}"
         if loop.what == "for":
             open_ = code.index(b"(", loop.start) + 1
             return [Edit(open_, code.index(b";", open_), (begin,))]
         if not any(one.what == "continue" for one in body.walk()):
-            head = f"for ({begin}; {facts.text(test)}; {facts.text(last)}) "
-            return [Edit(loop.start, body.start, (head,)), Edit(last.start, _end(facts, last), ())]
+            head = f"for ({begin}; {facts.text(test)}; {facts.text(step)}) "
+            return [Edit(loop.start, body.start, (head,)), Edit(step.start, _end(facts, step), ())]
     return []
 
 
 def _stepped(facts: Facts, loop: Node, step: Node) -> Symbol | None:
     """The variable that a loop alone changes, by the threads of a block or of a grid, and that nothing uses after it;
     None for another loop."""
-    target = step.kids[0] if step.what == "assign" and step.op in ("+=", "=") else None
-    variable = None if target is None or target.what != "name" else target.symbol
+    variable = step.kids[0].symbol if step.what == "assign" else None
     made = None if variable is None else variable.declared
     if variable is None or made is None or not made.kids or facts.changed.get(variable) != [step]:
         return None
-    value, by = step.kids[1], facts.form(step.kids[1])
-    if step.op == "=":
-        sides = value.kids if value.what == "binary" and value.op == "+" else []
-        rest = [one for one in sides if one.symbol is not variable]
-        by = facts.form(rest[0]) if len(sides) == 2 and len(rest) == 1 else Form()
-    steps = [Form.atom("blockDim.x"), *map(grid_size, AXES)]
-    here = made.parent is not None and made.parent.parent is loop.parent and made.what == "variable"
-    here = here and not made.fixed and not made.kids[-1].fixed
+    value, again = step.kids[1], facts.uses(variable, step.kids[1])
+    by = facts.form(value) - (facts.form(again[0]) if again else Form())
+    if (step.op, len(again)) not in (("+=", 0), ("=", 1)) or by not in [Form.atom("blockDim.x"), *map(grid_size, AXES)]:
+        return None
+    # In one block, so that the loop begins with the declared value; a macro's text is not to be had.
+    here = made.parent is not None and made.parent.parent is loop.parent and not made.fixed and not made.kids[-1].fixed
     known = all(facts.is_known(one, loop) for one in facts.names_in(made.kids[-1]))
+    plain = variable.type.what == "number" and not (variable.volatile or variable.static or made.type.reference)
     after = any(one.start >= loop.end for one in facts.uses(variable))
-    plain = variable.type.what == "number" and not variable.volatile and not variable.static and not made.type.reference
-    return variable if by in steps and here and known and plain and not after else None
+    return variable if here and known and plain and not after else None
 
 
 def _end(facts: Facts, statement: Node) -> int:
@@ -226,69 +183,63 @@ def _end(facts: Facts, statement: Node) -> int:
     return statement.end if closed else code.index(b";", statement.end) + 1
 
 
-# Sums.
-
-
 def _sums(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
-    """Elements that loops of a thread add up in memory: in a register, until the last statement that touches them.
+    """An element that a loop of a thread adds up in memory, in a register until the last statement that touches it.
     Arrays of a task do not overlap, and nobody waits for the element where threads do not work together."""
     if facts.together or any(one.what in ("goto", "lambda") for one in facts.body.walk()):
         return []
-    for block in (one for one in facts.body.walk() if one.what == "block"):
-        for root in (one for one in facts.arrays if one not in facts.escaping):
-            edits = _in_register(facts, block, root)
-            if edits:
-                return edits
-    return []
+    arrays = [one for one in facts.arrays if one not in facts.escaping]
+    blocks = (one for one in facts.body.walk() if one.what == "block")
+    made = (_in_register(facts, block, root) for block in blocks for root in arrays)
+    return next((one for one in made if one), [])
 
 
 def _in_register(facts: Facts, block: Node, root: Symbol) -> list[Edit]:
-    """One element of an array in a register, from the first statement of a block that touches it as far as statements
-    touch no other element."""
-    by_statement = [(one, [access for access in facts.of(root) if one.holds(access.node)]) for one in block.kids]
-    while by_statement and not by_statement[0][1]:
-        del by_statement[0]
-    index = by_statement[0][1][0].index if by_statement else Form()
-    region = list(itertools.takewhile(lambda pair: all(one.index == index for one in pair[1]), by_statement))
-    while region and not region[-1][1]:
-        del region[-1]
-    own = [access for _, those in region for access in those]
+    """One element of an array in a register, from the first statement of a block that touches the array as far as
+    statements touch no other element."""
+    touching = [(one, [access for access in facts.of(root) if one.holds(access.node)]) for one in block.kids]
+    touching = list(itertools.dropwhile(lambda pair: not pair[1], touching))
+    index = touching[0][1][0].index if touching else Form()
+    touching = list(itertools.takewhile(lambda pair: all(one.index == index for one in pair[1]), touching))
+    region = touching[: max((at + 1 for at, (_, those) in enumerate(touching) if those), default=0)]
+    own = [one for _, those in region for one in those]
     if not any(one.what in LOOPS and any(access.written for access in those) for one, those in region):
         return []
     begin, at = region[0][0], own[0].node
     assigns = begin.what == "assign" and begin.kids[0] is at
-    if not (assigns or _touches(facts, begin, own[0])) or any(one.startswith("?") for one in index.atoms):
-        return []
     changed = {symbol for one, _ in region for symbol in facts.changed_in(one)} - {root}
+    if not (assigns or _touches(facts, begin, own[0])) or facts.names_in(at) & changed:
+        return []
     plain = all(one.node.what in ("index", "deref") and not one.node.fixed and not one.atomic for one in own)
     plain = plain and not any(one.node.parent is not None and one.node.parent.what == "address" for one in own)
-    if not plain or facts.names_in(at) & changed or any(may_end(one, block) for one, _ in region):
+    if not plain or any(one[0] == "?" for one in index.atoms) or any(may_end(one, block) for one, _ in region):
         return []
-    name = f"{root.name}_kept"
-    while re.search(rf"\b{name}\b".encode(), facts.syntax.code):
+    name, text = f"{root.name}_kept", facts.text(at)
+    while name.encode() in facts.syntax.code:
         name += "_"
-    declared, last = f"{root.element} {name}", _end(facts, begin)
-    edits = [replace(one.node, name) for one in own[assigns:]]
-    if not assigns:
-        edits.append(insert(begin.start, f"{declared} = {facts.text(at)};\n"))
-    elif begin.op == "=" and not any(begin.kids[1].holds(one.node) for one in own):
+    declared, edits = f"{root.element} {name}", [replace(one.node, name) for one in own[1:]]
+    if assigns and begin.op == "=" and not any(begin.kids[1].holds(one.node) for one in own):
         edits.append(replace(at, declared))
-    elif begin.op != "=" and (root.type.element or root.type).size >= 4:
+    elif assigns and begin.op != "=" and (root.type.element or root.type).size >= 4:
         # As one value, so that it is all in a declaration.
         value = facts.syntax.code.index(begin.op.encode(), at.end) + len(begin.op)
-        edits.append(Edit(at.start, value, (f"{declared} = {facts.text(at)} {begin.op[:-1]} (",)))
-        edits.append(insert(last - 1, ")"))
+        edits.append(Edit(at.start, value, (f"{declared} = {text} {begin.op[:-1]} (",)))
+        edits.append(insert(_end(facts, begin) - 1, ")"))
     else:
-        edits.append(replace(at, f"{declared} = {facts.text(at)}; {name}"))
-    return [*edits, insert(_end(facts, region[-1][0]), f" {facts.text(at)} = {name};")]
+        edits += [insert(begin.start, f"{declared} = {text};\n"), replace(at, name)]
+    return [*edits, insert(_end(facts, region[-1][0]), f" {text} = {name};")]
 
 
 def _touches(facts: Facts, node: Node, access: Access) -> bool:
-    """Whether a loop touches an element for certain: it counts from a number to a size, which is none of 0."""
+    """Whether a loop touches an element for certain: it counts from 0 to a product of parameters, which are sizes."""
     loop, (tests, doubtful) = facts.loop(node), facts.conditions(access.node, node)
-    if loop is None or loop.kind != "counting" or doubtful or any(not one.loop for one in tests):
+    if (
+        loop is None
+        or loop.kind != "counting"
+        or loop.first != Form()
+        or doubtful
+        or any(not one.loop for one in tests)
+    ):
         return False
-    parameters = [facts.atoms[one].symbol for one in loop.bound.atoms if one in facts.atoms]
-    alone = len(loop.bound.terms) == 1 and loop.bound.terms[0][1] > 0
-    alone = alone and all(one in facts.parameters for one in parameters)
-    return loop.first == Form() and (alone or (loop.bound.constant or 0) > 0)
+    sizes = (facts.atoms[one].symbol in facts.parameters for one in loop.bound.atoms)
+    return len(loop.bound.terms) == 1 and loop.bound.terms[0][1] > 0 and all(sizes)

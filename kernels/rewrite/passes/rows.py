@@ -8,10 +8,11 @@ vectors, then over what fills no vector, as the loop did before.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from functools import partial
 
-from tunesmith.kernels.reader.syntax import Node, Symbol
+from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import Form
@@ -91,12 +92,8 @@ def _goes_on(subject: Subject, loop: Loop) -> bool:
 
 def _in_inner(node: Node, loop: Node) -> bool:
     """Whether `break` or `continue` is that of a loop inside `loop`."""
-    for above, _ in node.above():
-        if above is loop:
-            return False
-        if above.what in ("for", "while", "do", "switch", "for each"):
-            return True
-    return False
+    between = itertools.takewhile(lambda above: above is not loop, (above for above, _ in node.above()))
+    return any(above.what in LOOPS | {"switch"} for above in between)
 
 
 def _always(facts: Facts, loop: Loop, node: Node) -> bool:

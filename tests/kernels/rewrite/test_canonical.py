@@ -103,7 +103,7 @@ def test_loops_of_the_grid_and_macros(body: str, config: Config, tmp_path: Path)
 @pytest.mark.parametrize(
     "body",
     [
-        # What follows needs where the loop ended; a round that goes on early; a name that the preprocessor puts together.
+        # What follows needs where the loop ended; a round that goes on early; a name that a macro puts together.
         "int i = INDEX; while (i < n) { y[i] = x[i]; i += blockDim.x * gridDim.x; } if (i == n) y[0] = 3;",
         "int i = INDEX; while (i < n) { y[i] = x[i]; if (i > n) continue; i += blockDim.x * gridDim.x; }",
         "int i = INDEX; while (i < n) { y[i] = x[i]; i += 1; i += blockDim.x * gridDim.x; }",
