@@ -92,7 +92,7 @@ def _axes(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
 def _extents(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     """Coordinates and the steps of loops by the extents of blocks, where these stand as numbers of the launch or in
     calls. Where threads work together, such a number may mean more than that."""
-    found, last, known, hidden = list[Edit](), 0, dict[Form, str](), dict[Form, str]()
+    found, last, known, either, hidden = list[Edit](), 0, dict[Form, str](), dict[Form, str](), dict[Form, str]()
     for axis, extent in zip(AXES, launch.block, strict=False):
         names = [f"{one}.{axis}" for one in ("blockIdx", "threadIdx", "gridDim", "blockDim")]
         block, thread, grid, width = (builtin(one, facts.syntax.language) for one in names)
@@ -102,35 +102,24 @@ def _extents(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
             number = Form.number(int(extent))
             known[Form.atom(names[0]) * number + Form.atom(names[1])] = at
             known[Form.atom(names[2]) * number] = threads
+            # What is below a power of two may be put into its multiple by `|`.
+            either |= known if int(extent) & (int(extent) - 1) == 0 else {}
     for node in facts.body.walk() if not facts.together else ():
         text, target = "", node
         if node.start < last or node.fixed or node.type.what != "number":
             continue
         if node.what in ("binary", "call"):
-            form, whats = _sum(facts, node), {one.what for one in node.walk()}
+            form, whats = facts.form(node), {one.what for one in node.walk()}
             text = known.get(form) or (hidden.get(form, "") if {"call", "builtin"} <= whats else "")
-        elif node.what == "assign" and node.op == "+=" and _first(facts, node.kids[0]) == Form.atom("threadIdx.x"):
+            text = either.get(facts.form(node.kids[0]) + facts.form(node.kids[1]), "") if node.op == "|" else text
+        elif node.what == "assign" and node.op == "+=" and (made := node.kids[0].symbol) and made.declared:
             target, by = node.kids[1], facts.form(node.kids[1]).constant
-            text = builtin("blockDim.x", facts.syntax.language) if str(by) == launch.block[0] else ""
+            begins = made.declared.kids and facts.form(made.declared.kids[-1]) == Form.atom("threadIdx.x")
+            text = builtin("blockDim.x", facts.syntax.language) if begins and str(by) == launch.block[0] else ""
         if text:
             found.append(replace(target, f"(({target.type.spelling})({text}))"))
             last = target.end
     return found
-
-
-def _first(facts: Facts, name: Node) -> Form | None:
-    """What a variable is declared as."""
-    made = None if name.symbol is None else name.symbol.declared
-    return facts.form(made.kids[-1]) if made is not None and made.kids else None
-
-
-def _sum(facts: Facts, node: Node) -> Form:
-    """What a number is, with `a | b` as a sum where `a` is something times a power of two."""
-    if node.op != "|":
-        return facts.form(node)
-    left, right = map(facts.form, node.kids)
-    factor = left.terms[0][1] if len(left.terms) == 1 else 0
-    return left + right if factor > 0 and factor & (factor - 1) == 0 else facts.form(node)
 
 
 def _loops(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
@@ -186,7 +175,7 @@ def _end(facts: Facts, statement: Node) -> int:
 def _sums(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     """An element that a loop of a thread adds up in memory, in a register until the last statement that touches it.
     Arrays of a task do not overlap, and nobody waits for the element where threads do not work together."""
-    if facts.together or any(one.what in ("goto", "lambda") for one in facts.body.walk()):
+    if facts.together or facts.jumps or any(one.what == "lambda" for one in facts.body.walk()):
         return []
     arrays = [one for one in facts.arrays if one not in facts.escaping]
     blocks = (one for one in facts.body.walk() if one.what == "block")

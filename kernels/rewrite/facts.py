@@ -296,31 +296,32 @@ class Facts:
             return Form.number(number) if isinstance(number, int) else self._once(node)
         if symbol.what != "variable":
             return self._once(node)
-        once = self.is_once(symbol)
-        if symbol.declared is not None and (once or self._is_first(node, symbol)):
+        if self.is_once(symbol, node) and symbol.declared is not None:
             if symbol.type.what == "number" and symbol.type.size >= 4:
                 value = self.form(symbol.declared.kids[-1])
                 if not any(one.startswith("?") or self.atoms[one].memory for one in value.atoms):
                     return value
-            if once:
+            if symbol not in self.changed:
                 return self._known(_atom(symbol), Atom(2, symbol))
         loop = next((one for one in self.homes.get(symbol, []) if one.holds(node)), None)
         return self._once(node) if loop is None else self._known(_atom_of(symbol, loop), Atom(2, symbol))
 
-    def is_once(self, symbol: Symbol) -> bool:
-        """Whether a variable of the kernel has one value, from its declaration on."""
-        return _begins(symbol) and symbol not in self.changed
-
-    def _is_first(self, node: Node, symbol: Symbol) -> bool:
-        """Whether a variable still has the value of its declaration where `node` names it."""
-        made = symbol.declared
-        if made is None or not _begins(symbol) or any(one.what == "goto" for one in self.body.walk()):
+    def is_once(self, symbol: Symbol, place: Node | None = None) -> bool:
+        """Whether a variable of the kernel has one value, from its declaration on, or as far as `place` names it."""
+        made, changes = symbol.declared, self.changed.get(symbol, [])
+        if made is None or not made.kids or symbol.shared or symbol.static or symbol.volatile or made.type.reference:
             return False
+        if place is None or self.jumps or not changes:
+            return symbol.what == "variable" and not changes
         # Of a loop that makes the variable itself, each round begins anew; a lambda may run later than it stands.
-        loops = [above for above, _ in node.above() if above.what in LOOPS | {"lambda"} and not above.holds(made)]
-        inside = any(one.what == "lambda" for one in loops)
-        later = (one.start >= node.end and not any(loop.holds(one) for loop in loops) for one in self.changed[symbol])
-        return not inside and all(later)
+        loops = [above for above, _ in place.above() if above.what in LOOPS | {"lambda"} and not above.holds(made)]
+        before = any(one.start < place.end or any(loop.holds(one) for loop in loops) for one in changes)
+        return symbol.what == "variable" and not before and all(one.what != "lambda" for one in loops)
+
+    @cached_property
+    def jumps(self) -> bool:
+        """Whether the body has a `goto`, so that the order of its statements is not that of its text."""
+        return any(one.what == "goto" for one in self.body.walk())
 
     def is_known(self, symbol: Symbol, place: Node | None) -> bool:
         """Whether a name means the variable, with its only value, ahead of the statement `place`; None: at the
@@ -544,7 +545,7 @@ class Facts:
                         found += self._parts(one.kids[0], False)
                     rest = one.kids[1].kids[:-1] if ends and one.kids[1].what == "block" else [] if ends else [one]
                     doubtful = doubtful or any(may_end(inner, above) for inner in rest)
-        return found, doubtful or any(one.what == "goto" for one in self.body.walk())
+        return found, doubtful or self.jumps
 
     def _parts(self, test: Node, holds: bool) -> list[Condition]:
         if test.what == "unary" and test.op == "!":
@@ -749,14 +750,6 @@ class Facts:
         if attribute is not None:
             found["attribute"] = f"it has {attribute[0]}, which the rules do not know"
         return found
-
-
-def _begins(symbol: Symbol) -> bool:
-    """Whether a variable of the kernel, and of a thread alone, has a value from its declaration on."""
-    made = symbol.declared
-    if made is None or not made.kids or symbol.shared or symbol.static or symbol.volatile or made.type.reference:
-        return False
-    return symbol.what == "variable"
 
 
 def _bare(spelling: str) -> str:

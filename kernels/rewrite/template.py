@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from tunesmith.kernels.reader.parse import SourceError
@@ -99,11 +100,8 @@ def facts_of(task: Task, backend: BackendName) -> Facts:
     """Facts of the baseline of `task` in its canonical spelling, in the first of its types. Raises `SourceError`."""
     names = {dtype: one.c_names[backend] for dtype, one in DTYPES.items() if backend in one.c_names}
     types = {name: "float32" if "float32" in those else those[0] for name, those in task.types.items()}
-    plain, where = task.sources(backend).baseline.template, f"The baseline of {task.name}"
-
-    def read(code: str) -> Syntax:
-        return Syntax(code, backend, task.entry, where, prelude(types, names))
-
+    plain, known = task.sources(backend).baseline.template, prelude(types, names)
+    read = partial(Syntax, language=backend, entry=task.entry, where=f"The baseline of {task.name}", prelude=known)
     return canonical(read, plain.source, plain.launch)
 
 
