@@ -18,8 +18,6 @@ from tunesmith.kernels.rewrite.facts import AXES, Access, Facts, grid_size, may_
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.spec.template import LaunchGeometry
 
-_ROUNDS = 8
-"""How often a spelling is looked for, as macros have macros in them and loops loops."""
 _TELLING = frozenset({*BUILTINS, *WORK_ITEM, "for", "return"})
 """Words of the macros that are expanded."""
 
@@ -29,12 +27,12 @@ def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) 
     Raises `SourceError`."""
     facts = Facts(read(code))
     for step in (_macros, _axes, _extents, _loops, _sums):
-        for _ in range(_ROUNDS):
+        # Several times, as macros have macros in them, and loops loops.
+        for _ in range(8):
             edits = [] if facts.oddities else step(facts, launch)
             if not edits:
                 break
-            text = facts.syntax.code
-            facts = Facts(read(rendered(text, Span(0, len(text)), edits)))
+            facts = Facts(read(rendered(facts.syntax.code, Span(0, len(facts.syntax.code)), edits)))
     return facts
 
 
@@ -178,7 +176,7 @@ def _sums(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     if facts.together or facts.jumps or any(one.what == "lambda" for one in facts.body.walk()):
         return []
     arrays = [one for one in facts.arrays if one not in facts.escaping]
-    blocks = (one for one in facts.body.walk() if one.what == "block")
+    blocks = (one for one in facts.body.walk() if one.what == "block" and (one.parent or one).what != "switch")
     made = (_in_register(facts, block, root) for block in blocks for root in arrays)
     return next((one for one in made if one), [])
 
@@ -222,13 +220,7 @@ def _in_register(facts: Facts, block: Node, root: Symbol) -> list[Edit]:
 def _touches(facts: Facts, node: Node, access: Access) -> bool:
     """Whether a loop touches an element for certain: it counts from 0 to a product of parameters, which are sizes."""
     loop, (tests, doubtful) = facts.loop(node), facts.conditions(access.node, node)
-    if (
-        loop is None
-        or loop.kind != "counting"
-        or loop.first != Form()
-        or doubtful
-        or any(not one.loop for one in tests)
-    ):
+    if loop is None or loop.kind != "counting" or doubtful or not all(one.loop for one in tests):
         return False
-    sizes = (facts.atoms[one].symbol in facts.parameters for one in loop.bound.atoms)
-    return len(loop.bound.terms) == 1 and loop.bound.terms[0][1] > 0 and all(sizes)
+    sizes = all(facts.atoms[one].symbol in facts.parameters for one in loop.bound.atoms)
+    return sizes and loop.first == Form() and len(loop.bound.terms) == 1 and loop.bound.terms[0][1] > 0

@@ -129,12 +129,9 @@ def _only_starts(facts: Facts, node: Node) -> bool:
             if loop is not None and (found := facts.loop(loop)) is not None:
                 return found.kind == "grid" and above.parent is loop.kids[0]
             return facts.is_once(above.symbol) and all(_only_starts(facts, one) for one in facts.uses(above.symbol))
-        if above.what == "binary" and above.op in ("==", "!="):
-            return all(one is part or facts.form(one) == ZERO for one in above.kids)
-        if above.what == "unary" and above.op == "!":
+        zero = above.op in ("==", "!=") and all(one is part or facts.form(one) == ZERO for one in above.kids)
+        if zero or (above.what, above.op) == ("unary", "!"):
             return True
-        if above.what == "assign":
-            return above.parent is not None and (begun := facts.loop(above.parent)) is not None and begun.kind == "grid"
         if above.what != "cast":
             return False
     return False
