@@ -366,9 +366,9 @@ class Syntax:
         found = self.unit.entry(entry)
         self.name, self.cursor = found.name, found.function
         uses = [one for one in self.unit.tree.cursor.get_children() if kind(one) == "MACRO_INSTANTIATION"]
-        places = [(one.extent.start.offset - self._shift, one.extent.end.offset - self._shift, one) for one in uses]
-        self.macros = [one for one in places if str(one[2].location.file) == self.unit.where]
-        self.macros.sort(key=lambda one: one[:2])
+        own = [(one.extent, one) for one in uses if str(one.location.file) == self.unit.where]
+        places = ((at.start.offset - self._shift, at.end.offset - self._shift, one) for at, one in own)
+        self.macros = sorted(places, key=lambda one: one[:2])
         self.start = self.cursor.extent.start.offset - self._shift
         self.name_at = self.cursor.location.offset - self._shift
         lowering = Lowering(self.unit, self._shift, rewrites=True)

@@ -121,8 +121,7 @@ def _extents(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
 
 
 def _loops(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
-    """A loop that steps by the block or the grid from its variable's first value, as a `for` loop with a variable of
-    its own."""
+    """A loop that steps by the block or the grid from its variable's first value, as a `for` loop of its own one."""
     code = facts.syntax.code
     for loop in facts.body.walk():
         if loop.what == "while" and loop.kids[1].what == "block" and loop.kids[1].kids:
@@ -145,8 +144,7 @@ def _loops(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
 
 
 def _stepped(facts: Facts, loop: Node, step: Node) -> Symbol | None:
-    """The variable that a loop alone changes, by the threads of a block or of a grid, and that nothing uses after it;
-    None for another loop."""
+    """The variable that a loop alone changes, by the size of a block or a grid, and that nothing uses after it."""
     variable = step.kids[0].symbol if step.what == "assign" else None
     made = None if variable is None else variable.declared
     if variable is None or made is None or not made.kids or facts.changed.get(variable) != [step]:
@@ -175,9 +173,8 @@ def _sums(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     Arrays of a task do not overlap, and nobody waits for the element where threads do not work together."""
     if facts.together or facts.jumps or any(one.what == "lambda" for one in facts.body.walk()):
         return []
-    arrays = [one for one in facts.arrays if one not in facts.escaping]
     blocks = (one for one in facts.body.walk() if one.what == "block" and (one.parent or one).what != "switch")
-    made = (_in_register(facts, block, root) for block in blocks for root in arrays)
+    made = (_in_register(facts, one, root) for one in blocks for root in facts.arrays if root not in facts.escaping)
     return next((one for one in made if one), [])
 
 
@@ -208,7 +205,6 @@ def _in_register(facts: Facts, block: Node, root: Symbol) -> list[Edit]:
     if assigns and begin.op == "=" and not any(begin.kids[1].holds(one.node) for one in own):
         edits.append(replace(at, declared))
     elif assigns and begin.op != "=" and (root.type.element or root.type).size >= 4:
-        # As one value, so that it is all in a declaration.
         value = facts.syntax.code.index(begin.op.encode(), at.end) + len(begin.op)
         edits.append(Edit(at.start, value, (f"{declared} = {text} {begin.op[:-1]} (",)))
         edits.append(insert(_end(facts, begin) - 1, ")"))

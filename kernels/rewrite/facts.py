@@ -291,9 +291,8 @@ class Facts:
     def _value(self, node: Node, symbol: Symbol) -> Form:
         if symbol in self.parameters and symbol not in self.changed:
             return self._known(_atom(symbol), Atom(0, symbol))
-        if symbol.what == "global" and symbol.written.startswith(("const ", "constexpr ")):
-            number = constant(node.cursor)
-            return Form.number(number) if isinstance(number, int) else self._once(node)
+        if symbol.written.startswith("const ") and isinstance(number := constant(node.cursor), int):
+            return Form.number(number)
         if symbol.what != "variable":
             return self._once(node)
         if self.is_once(symbol, node) and symbol.declared is not None:
