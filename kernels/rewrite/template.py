@@ -20,6 +20,7 @@ from tunesmith.kernels.rewrite.canonical import canonical
 from tunesmith.kernels.rewrite.composition import NAME, Rewritten, compose
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.passes import (
+    columns,
     compiler,
     lanes,
     launch,
@@ -60,6 +61,7 @@ RULES: tuple[Pass, ...] = (
     vectors.VECTORS,
     tiles.TRANSPOSED_TILES,
     tiles.OUTPUT_TILES,
+    columns.COLUMN_LANES,
     lanes.ROW_LANES,
     launch.WORK_PER_THREAD,
     shuffles.SHUFFLES,
@@ -136,6 +138,8 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"OUTPUT_TILE": (64,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (4,), "OUTPUT_COLUMNS": (4,)},
     {"OUTPUT_TILE": (128,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (8,), "OUTPUT_COLUMNS": (8,)},
     {"LANES": (32,)},
+    {"COLUMN_LANES": (32,)},
+    {"COLUMN_LANES": (8,), "UNROLL": (4,)},
     {"OWN_BINS": (1,), "ITEMS": (32, 8), "BLOCK": (256,)},
     {"WALK": (8, 4, 2), "INDEX_BITS": (32,)},
 )

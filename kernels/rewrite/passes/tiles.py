@@ -142,7 +142,7 @@ def _sum(subject: Subject) -> _Sum | Refused:
     if isinstance(operands, Refused):
         return operands
     before = inside[: at[0]]
-    if any(one.what != "declaration" or _has_effects(subject, one) for one in before):
+    if any(one.what != "declaration" or has_effects(subject, one) for one in before):
         return Refused(f"{_WHY}: there is more than declarations ahead of the loop")
     replaced = [one.node for those in operands.values() for one in those]
     used = [
@@ -176,7 +176,7 @@ def _is_coordinate(subject: Subject, symbol: Symbol) -> bool:
     return any(subject.facts.form(made.kids[-1]) == Form.atom(f"@{axis}") for axis in "xy")
 
 
-def _has_effects(subject: Subject, node: Node) -> bool:
+def has_effects(subject: Subject, node: Node) -> bool:
     """Whether it makes a difference how often the statement is carried out."""
     written = any(one.written for one in subject.facts.inside(node))
     return written or any(subject.facts.changes(node)) or any(node.holds(one) for one in _acting(subject))
@@ -242,7 +242,7 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     parts.append(f"const {index} {place}_x = blockIdx.x * {tile}, {place}_y = blockIdx.y * {tile};\n")
     cross = f"({tile} / {columns})"
     parts.append(f"const int {mine}_{across} = threadIdx.x % {cross}, {mine}_{down} = threadIdx.x / {cross};\n")
-    declared = [one for one in _declarations(subject, found) if not any(one is other for other in found.before)]
+    declared = [one for one in coordinate_declarations(subject) if not any(one is other for other in found.before)]
     before = [part_ for one in [*declared, *found.before] for part_ in (span(one, *moved), "\n")]
     keep = " ".join(f"{results[symbol]}[{i}][{j}] = {symbol.name};" for symbol in found.sums)
     parts += [f"{each} if ({guard}) {{\n", *before, f"{keep} }} }});\n"]
@@ -283,7 +283,7 @@ def _by_steps(found: _Sum, axis: str) -> bool:
     return found.operands[axis][0].index.times(found.loop.atom) == ONE
 
 
-def _declarations(subject: Subject, found: _Sum) -> list[Node]:
+def coordinate_declarations(subject: Subject) -> list[Node]:
     """The declarations that compute coordinates."""
     nodes = [node for axis in subject.work.axes for node in axis.nodes]
     own = [above for node in nodes for above, _ in node.above() if above.what == "declaration"]
