@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tunesmith.kernels.reader.syntax import Node, Symbol
-from tunesmith.kernels.rewrite.facts import AXES, Facts, grid_size
+from tunesmith.kernels.rewrite.facts import AXES, ENDS, Facts, grid_size
 from tunesmith.kernels.rewrite.forms import ZERO, Form
 from tunesmith.kernels.rewrite.rounds import Carried
 
@@ -131,10 +131,17 @@ def _only_starts(facts: Facts, node: Node) -> bool:
             return facts.is_once(above.symbol) and all(_only_starts(facts, one) for one in facts.uses(above.symbol))
         zero = above.op in ("==", "!=") and all(one is part or facts.form(one) == ZERO for one in above.kids)
         if zero or (above.what, above.op) == ("unary", "!"):
-            return True
+            branch = next((one for one, test in above.above() if one.what == "if" and test is one.kids[0]), None)
+            return branch is not None and _only_writes(facts, branch)
         if above.what != "cast":
             return False
     return False
+
+
+def _only_writes(facts: Facts, branch: Node) -> bool:
+    """Whether what follows an `if` does not depend on which thread it was for, but for memory."""
+    ends = any(one.what in ENDS for one in branch.walk()) or any(branch.holds(one.node) for one in facts.loops)
+    return not ends and facts.changed_in(branch) <= facts.declared_in(branch)
 
 
 def _bounds(facts: Facts, axis: str) -> list[list[Form]]:

@@ -46,7 +46,8 @@ def _column(subject: Subject) -> _Column | Refused:
     if any(one.what != "declaration" or has_effects(subject, one) for one in before) or len(subject.returns) > 1:
         return Refused(f"{_WHY}: there is more than declarations ahead of the loop")
     reads = facts.inside(body)
-    if not any(one.index.times("@x") == ONE and loop.atom in one.index.atoms for one in reads):
+    apart = [one for one in reads if one.index.times(loop.atom).terms and one.index.times(loop.atom) not in (ONE, -ONE)]
+    if not any(one.index.times("@x") == ONE for one in apart):
         return Refused(f"{_WHY}: the loop reads no neighbours along the threads")
     own, carried = facts.declared_in(body), Carried(facts, loop.node, facts.body)
     acts = any(one.written and one.root not in own for one in reads) or any(one.what in ENDS for one in body.walk())

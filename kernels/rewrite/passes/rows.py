@@ -84,10 +84,21 @@ def _goes_on(subject: Subject, loop: Loop) -> bool:
     facts, body = subject.facts, loop.body
     if loop.node.fixed or body.fixed or loop.variable in facts.changed_in(body) or reads_thread(facts, body):
         return False
+    if any(_varies(facts, one) for one in facts.names_in(body) - facts.declared_in(body) - {loop.variable}):
+        return False
     ends = [one for one in body.walk() if one.what in ENDS and one.what != "continue"]
     own = [one for one in ends if one.what in ("return", "goto") or not _in_inner(one, loop.node)]
     meets = any(one in facts.barriers or (one.what == "call" and one.op.startswith("__shfl")) for one in body.walk())
     return not own and not meets
+
+
+def _varies(facts: Facts, symbol: Symbol) -> bool:
+    """Whether a variable changes by the number of a thread. What a group puts together is the same for all of it."""
+    if symbol not in facts.changed or facts.counts_anew(symbol) or (facts.together and symbol.type.what != "number"):
+        return False
+    parts = [*facts.changed[symbol], *filter(None, [symbol.declared])]
+    tests = [up.kids[0] for part in parts for up, down in part.above() if up.what == "if" and down is not up.kids[0]]
+    return any(reads_thread(facts, one) for one in (*parts, *tests))
 
 
 def _in_inner(node: Node, loop: Node) -> bool:

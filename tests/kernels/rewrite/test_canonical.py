@@ -109,11 +109,24 @@ def test_loops_of_the_grid_and_macros(body: str, config: Config, tmp_path: Path)
         "int i = INDEX; while (i < n) { y[i] = x[i]; i += 1; i += blockDim.x * gridDim.x; }",
         "for (int k = 0; k < 2; ++k) { NAMED(my); for (; my_at < n; my_at += blockDim.x * gridDim.x) y[my_at] = k; }",
         "int i = INDEX; if (i == 1) y[1] = 9; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i];",
+        "int i = INDEX, t = 0; if (i == 0) t = 1; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i] + t;",
+        "int i = INDEX; if (i == 0) return; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i];",
     ],
 )
 def test_other_loops_stay(body: str, tmp_path: Path) -> None:
     task = kernel(body, XY, FEW, MACROS)
     assert not {"ITEMS", "VEC"} & template_of(task).default_config.keys()
+    require_equal(task, [{}], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "before", ["int t = TID; t *= 2;", "int t = 0; if (TID > 3) t = 1;", "int t; t = TID;", "int t = TID; t = t + n;"]
+)
+@pytest.mark.parametrize("loop", ["KERNEL_LOOP(i, n)", "for (int i = TID; i < n; i += blockDim.x)"])
+def test_rows_of_what_a_thread_has_by_its_number_stay(before: str, loop: str, tmp_path: Path) -> None:
+    launch = FEW if "KERNEL" in loop else LaunchGeometry(grid=("1",), block=("64",))
+    task = kernel(f"{before} {loop} {{ y[i] = x[i] + t; }}", XY, launch, MACROS)
+    assert not {"ITEMS", "ROW_VEC"} & template_of(task).default_config.keys()
     require_equal(task, [{}], tmp_path)
 
 
