@@ -201,6 +201,15 @@ def test_opencl_has_the_same_spellings(coordinate: str) -> None:
     require_equal_on_device(opencl_kernel(code, XY, LINE), [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}], 1000)
 
 
+def test_a_return_of_a_macro_that_cannot_be_written_out_stays_in_opencl() -> None:
+    code = """#define LIMIT(i, of) if (i >= of##_count) { return; }
+        __kernel void k(__global const int* x, __global int* y, int n) {
+            const int x_count = n, i = get_global_id(0); LIMIT(i, x) atomic_inc(&y[x[i] % 9]); }"""
+    found = rewrite(opencl_kernel(code, {"x": ("in", "int32", "n"), "y": ("inout", "int32", "9")}, LINE), "opencl")
+    assert found.template is None or not {"ITEMS", "OWN_BINS"} & found.template.default_config.keys()
+    assert sum("a loop or a macro" in one for one in found.skipped) >= 2, found.skipped
+
+
 def test_the_text_outside_of_the_kernel_stays() -> None:
     task = kernel(f"int i = INDEX; {GUARDED}", XY, LINE, MACROS)
     assert facts_of(task, "cuda").syntax.code.decode().startswith(f"{MACROS}\n")
