@@ -135,22 +135,6 @@ template <int threads_, class type_, class join_> __device__ __forceinline__ voi
     __syncthreads();
 }
 }
-//: transposed
-namespace tunesmith {
-// A tile of side_ x side_ elements by blocks of side_ x rows_ threads: get(x, y) along x, put(x, y, element) along y. Rows of
-// the tile have an element more than they need, so that a column lies in different banks.
-template <int side_, int rows_, class type_, class get_, class put_>
-__device__ __forceinline__ void transpose(type_ (&tile)[side_][side_ + 1], long long wide, long long high, get_ get, put_ put) {
-    const long long x = (long long)blockIdx.x * side_, y = (long long)blockIdx.y * side_;
-#pragma unroll
-    for (unsigned int step = threadIdx.y; step < side_; step += rows_)
-        if (x + threadIdx.x < wide && y + step < high) tile[step][threadIdx.x] = get(x + threadIdx.x, y + step);
-    __syncthreads();
-#pragma unroll
-    for (unsigned int step = threadIdx.y; step < side_; step += rows_)
-        if (x + step < wide && y + threadIdx.x < high) put(x + step, y + threadIdx.x, tile[threadIdx.x][step]);
-}
-}
 //: permuted hints
 // A tile of side x side elements in shared memory, whose rows have an element more, so that a column lies in different banks.
 #define TUNESMITH_TILE(type, name, side) __shared__ type name[side][(side) + 1]

@@ -380,11 +380,11 @@ def body(function: Any) -> Any | None:
     return next((one for one in function.get_children() if kind(one) == "COMPOUND_STMT"), None)
 
 
-def split(text: str) -> list[str]:
+def split(text: str, opening: str = "({[<", closing: str = ")}]>") -> list[str]:
     """At the commas that stand in no parentheses."""
     parts, depth = [""], 0
     for letter in text:
-        depth += (letter in "({[<") - (letter in ")}]>")
+        depth += (letter in opening) - (letter in closing)
         if letter == "," and not depth:
             parts.append("")
         else:

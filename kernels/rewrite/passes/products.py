@@ -19,8 +19,7 @@ from tunesmith.kernels.reader.syntax import Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Condition, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.passes.tiles import ALONE
+from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
 
 _WHY = "results do not share their operands"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunesmith.kernels.reader.syntax import WORK_ITEM, Node, Symbol
+from tunesmith.kernels.reader.syntax import WORK_ITEM, Node, Symbol, builtin
 from tunesmith.kernels.rewrite.edits import Edit
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import Form
@@ -16,10 +16,12 @@ from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, reads_thread
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
 
-_WORK_ITEM = {word: function for function, word in WORK_ITEM.items()}
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|__(?:global|local|constant|private))\b")
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/"}
 """Of numbers that are not negative, as sizes are."""
+
+ALONE = "A tile has a launch of its own."
+"""Why passes exclude each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +157,7 @@ class Subject:
 
     def builtin(self, name: str) -> str:
         """`threadIdx.x` and the like in the kernel's language."""
-        word, axis = name.split(".")
-        return name if self.backend == "cuda" else f"{_WORK_ITEM[word]}({AXES.index(axis)})"
+        return builtin(name, self.backend)
 
     def dtype(self, array: Symbol) -> str:
         """The data type of an array's elements, or the task's name for it; empty for a type that tasks do not know."""
@@ -187,8 +188,8 @@ class Subject:
         nodes = [node for axis in self.work.axes for node in axis.nodes]
         if any(node.fixed or self.in_lambda(node) for node in nodes):
             return "a macro or a lambda computes its coordinates"
-        if self.backend == "opencl" and any(self.in_loop(one) for one in self.returns):
-            return "the kernel returns from inside a loop"
+        if self.backend == "opencl" and any(self.in_loop(one) or one.fixed for one in self.returns):
+            return "the kernel returns from inside a loop or a macro"
         return ""
 
     @property
@@ -273,7 +274,7 @@ class Plan:
                 return known[atom]
             if atom.startswith("@"):
                 return self.at(atom[1])
-            if "." in atom and atom.split(".")[0] in _WORK_ITEM:
+            if "." in atom and atom.split(".")[0] in WORK_ITEM.values():
                 return self.builtin(atom)
             found = facts.atoms.get(atom)
             if found is None:

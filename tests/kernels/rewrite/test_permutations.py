@@ -214,10 +214,3 @@ MIXED = "does not write each element in a place of its own digits"
 )
 def test_what_is_no_permutation_stays(body: str, why: str) -> None:
     require_refused(of_dimensions(body, arrays=XY | {"z": ("inout", "float32", ALL)}), {"PERMUTE"}, why)
-
-
-def test_a_transpose_has_one_tile() -> None:
-    body = """const int w = blockIdx.x * blockDim.x + threadIdx.x, h = blockIdx.y * blockDim.y + threadIdx.y;
-        if (w < d && h < a) y[w * a + h] = x[h * d + w];"""
-    launch = LaunchGeometry(grid=("ceil_div(d, 16)", "ceil_div(a, 16)"), block=("16", "16"))
-    assert {"TILE"} == {"TILE", "PERMUTE"} & template_of(of_dimensions(body, launch)).default_config.keys()

@@ -247,9 +247,9 @@ def test_what_is_read_along_one_dimension_and_written_along_another_is_turned(
     body: str, turned: bool, tmp_path: Path
 ) -> None:
     task = kernel(f"{AT} {body}", {"a": MATRICES["a"], "y": MATRICES["y"]}, SQUARE)
-    assert ("TILE" in names_of(task)) is turned
+    assert ("PERMUTE" in names_of(task)) is turned
     if turned:
-        require_equal(task, [{"TILE": 16}, {"TILE": 32, "LOADS": 1}], tmp_path, n=37)
+        require_equal(task, [{"PERMUTE": 32}, {"PERMUTE": 64, "LOADS": 1}], tmp_path, n=37)
 
 
 EACH, ROW = "int r = blockIdx.x * blockDim.x + threadIdx.x; if (r >= n) return;", "for (int k = 0; k < n; ++k)"

@@ -27,7 +27,7 @@ def starts_of(task: Task, limit: Limit) -> tuple[Config, ...]:
     ("name", "first"),
     [
         ("gelu", {"VEC": 4, "STORES": 1}),
-        ("transpose", {"TILE": 32}),
+        ("transpose", {"PERMUTE": 32}),
         ("matmul", {"OUTPUT_TILE": 64, "OUTPUT_ROWS": 4}),
         ("matvec", {"LANES": 32}),
         ("histogram", {"OWN_BINS": True, "BLOCK": 256}),

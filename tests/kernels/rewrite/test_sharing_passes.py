@@ -76,7 +76,7 @@ class TestRowTeams:
     def test_rows_whose_threads_need_one_another_stay(self, body: str, why: str) -> None:
         code = body.format("for (int c = threadIdx.x; c < n; c += blockDim.x)")
         require_refused(
-            kernel(code, ROWS, LaunchGeometry(grid=("n",), block=("64",))), {"TEAM_ROWS", "TEAM_BLOCKS"}, why
+            kernel(code, ROWS, LaunchGeometry(grid=("n", "2"), block=("64",))), {"TEAM_ROWS", "TEAM_BLOCKS"}, why
         )
 
 
@@ -183,6 +183,40 @@ class TestOwnBins:
         arrays = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100")}
         configs: list[Config] = [{"OWN_BINS": True}, {"OWN_BINS": True, "ITEMS": 16, "BLOCK": 128}]
         require_equal_on_device(opencl_kernel(code, arrays, LINE), configs, 1000)
+
+
+class TestColumnLanes:
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "y[j] = 0; for (int i = 0; i < n; i++) y[j] += x[i * n + j] * v[i]; y[j] /= n;",
+            "float most = v[j], sum = 1; for (int i = 1; i < n; ++i) { most = fmaxf(most, x[i * n + j]);"
+            "if (x[i * n + j] > 0) sum += v[i]; } y[j] = most + sum;",
+            "int i; for (i = 0; i < n; i++) y[j] += x[j + i * n];",
+        ],
+    )
+    def test_lanes_share_the_rows_of_a_column(self, body: str, tmp_path: Path) -> None:
+        arrays = {**PLANE, "v": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
+        guarded = f"const int j = blockIdx.x * blockDim.x + threadIdx.x; if (j < n) {{ {body} }}"
+        configs: list[Config] = [{"COLUMN_LANES": 4}, {"COLUMN_LANES": 32, "UNROLL": 2, "LOADS": 1}]
+        require_equal(kernel(guarded, arrays, LINE), configs, tmp_path, n=75)
+
+    @pytest.mark.parametrize(
+        ("body", "why"),
+        [
+            ("float s = 0; for (int i = 0; i < n; i++) s = s * 0.5f + x[i * n + j]; y[j] = s;", "no sums whose order"),
+            ("float s = 0; for (int i = 0; i < n; i++) s += x[j * n + i]; y[j] = s;", "reads no neighbours"),
+            ("float s = 0; for (int i = 0; i < n; i++) { s += x[i * n + j]; y[i * n + j] = 0; }", "more than to add"),
+            (
+                "float s = 0; for (int i = 0; i < n; i++) { s += x[i * n + j]; if (s > 9) break; } y[j] = s;",
+                "more than",
+            ),
+            ("float s = y[j]; y[j] = 0; for (int i = 0; i < n; i++) s += x[i * n + j]; y[j] = s;", "ahead of the loop"),
+        ],
+    )
+    def test_other_loops_down_a_column_stay(self, body: str, why: str) -> None:
+        task = kernel(f"int j = blockIdx.x * blockDim.x + threadIdx.x; if (j < n) {{ {body} }}", PLANE, LINE)
+        require_refused(task, {"COLUMN_LANES"}, why)
 
 
 class TestLanes:
