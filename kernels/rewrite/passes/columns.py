@@ -23,8 +23,8 @@ _WHY = "lanes do not share a column"
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """before: declarations ahead of the loop; sums: how two parts of what it adds up become one; after: statements
-    behind it."""
+    """before: declarations ahead of the loop; sums: how two parts `a` and `b` of a sum become one, in C; after:
+    statements behind it."""
 
     before: list[Node]
     loop: Loop
@@ -78,10 +78,10 @@ def _share(subject: Subject, found: _Column, plan: Plan) -> Change | Refused:
         part, shared = subject.name(f"part_{one.name}"), subject.name(f"parts_{one.name}")
         other = f"{shared}[{lane}][{first}]"
         parts += f"{one.written} {part} = 0;\n__shared__ {one.written} {shared}[{name}][{WARP}];\n"
-        zeros += f"if ({last} > 0) {one.name} = 0;\n" if how == "+" else ""
+        zeros += f"if ({last} > 0) {one.name} = 0;\n" if how == "a + b" else ""
         keep += f"{part} = {one.name};\n"
         meet += f"{shared}[{last}][{first}] = {part};\n"
-        each += f"{part} = {f'{part} + {other}' if how == '+' else f'{how}({part}, {other})'};\n"
+        each += f"{{ const auto a = {part}, b = {other}; {part} = {how}; }}\n"
         back += f"{one.name} = {part};\n"
     meet += f"__syncthreads();\nfor (int {lane} = 1; {lane} < {name}; ++{lane}) {{\n{each}}}\n"
     column = f"const {subject.index_type} {at} = blockIdx.x * {WARP} + {first};\n"

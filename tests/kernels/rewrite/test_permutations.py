@@ -202,7 +202,7 @@ MIXED = "does not write each element in a place of its own digits"
         (f"{GUARD} y[i % d * a + i / d * b] = x[i];", SAME),
         (f"{GUARD} y[i % c * (a * b) + i / d] = x[i];", "digits of an element's number overlap"),
         # Threads know of others, or their loops are not alike.
-        (f"{STEPS} i < a * b * c * d - blockIdx.y; {STEP} {TURNED} = x[i];", "more than one loop over the grid"),
+        (f"{STEPS} i < a * b * c * d - (int)x[0]; {STEP} {TURNED} = x[i];", "more than one loop over the grid"),
         (f"{STEPS} i < d; {STEP} z[i] = 1; {STEPS} i < a * b * c * d; {STEP} {TURNED} = x[i];", "more than one loop"),
         (f"y[0] = 1; {STEPS} i < a * b * c * d; {STEP} {TURNED} = x[i];", "more than one loop over the grid"),
         (f"{STEPS} i < a * b * c * d; {STEP} {{ if (x[0] < 0) break; {TURNED} = x[i]; }}", ""),

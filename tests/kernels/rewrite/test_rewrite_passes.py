@@ -239,7 +239,7 @@ class TestOutputTiles:
         ("if (r < n && c < n) y[c * n + r] = 2 * a[r * n + c] + n;", True),
         ("if (r >= n) return; if (c >= n) return; const int from = r * n + c, to = c * n + r; y[to] = a[from];", True),
         ("if (r < n && c < n) y[c * n + r] = n > 40 ? a[r * n + c] : 0;", False),
-        ("if (r < n && c < n) y[c * n + r] = a[r * n + c] * r;", False),
+        ("if (r < n && c < n) y[c * n + r] = a[r * n + c] * r;", True),
         ("if (r < n && c < n) y[r * n + c] = a[r * n + c];", False),
     ],
 )
