@@ -76,6 +76,7 @@ _LINE_NAME = re.compile(r'^#line 1 "(?P<name>[^"\n]*)"$', re.MULTILINE)
 _PRINTS = re.compile(r"\bcall\b[^;]*\bvprintf\b")
 """What device printf becomes (CUDA C++ Programming Guide, "Formatted Output")."""
 _ERROR_LINE = re.compile(r"^.*\(\d+\): (?:catastrophic )?error.*$|^.*error\s*: .*$", re.MULTILINE)
+_OF_CCCL = re.compile(r'open source file "(?:cub|cuda|nv)/')
 _INCLUDES = re.compile(r"(?://[^\n]*\n)*(?P<includes>(?:#include <[^>\n]+>\n)+)")
 _HEADERS_END = "#pragma nv_hdrstop\n"
 _USED = re.compile(r"Used (\d+) registers")
@@ -327,7 +328,9 @@ def first_error(log: str) -> str:
     """The first error line of NVRTC's log, which carries file and line."""
     match = _ERROR_LINE.search(log)
     lines = log.strip().splitlines()
-    return (match.group(0).strip() if match else lines[0] if lines else "the compiler gave no message")[:500]
+    found = (match.group(0).strip() if match else lines[0] if lines else "the compiler gave no message")[:500]
+    remedy = "; CCCL's headers come with the package nvidia-cuda-cccl: `pip install 'tunesmith[cuda13]'`"
+    return found + remedy if _OF_CCCL.search(found) else found
 
 
 def parse_resources(log: str, entry: str) -> Resources:

@@ -135,22 +135,6 @@ template <int threads_, class type_, class join_> __device__ __forceinline__ voi
     __syncthreads();
 }
 }
-//: transposed
-namespace tunesmith {
-// A tile of side_ x side_ elements by blocks of side_ x rows_ threads: get(x, y) along x, put(x, y, element) along y. Rows of
-// the tile have an element more than they need, so that a column lies in different banks.
-template <int side_, int rows_, class type_, class get_, class put_>
-__device__ __forceinline__ void transpose(type_ (&tile)[side_][side_ + 1], long long wide, long long high, get_ get, put_ put) {
-    const long long x = (long long)blockIdx.x * side_, y = (long long)blockIdx.y * side_;
-#pragma unroll
-    for (unsigned int step = threadIdx.y; step < side_; step += rows_)
-        if (x + threadIdx.x < wide && y + step < high) tile[step][threadIdx.x] = get(x + threadIdx.x, y + step);
-    __syncthreads();
-#pragma unroll
-    for (unsigned int step = threadIdx.y; step < side_; step += rows_)
-        if (x + step < wide && y + threadIdx.x < high) put(x + step, y + threadIdx.x, tile[threadIdx.x][step]);
-}
-}
 //: permuted hints
 // A tile of side x side elements in shared memory, whose rows have an element more, so that a column lies in different banks.
 #define TUNESMITH_TILE(type, name, side) __shared__ type name[side][(side) + 1]
@@ -160,18 +144,50 @@ __device__ __forceinline__ void transpose(type_ (&tile)[side_][side_ + 1], long 
 #define TUNESMITH_OVER_TILE(side, rows, inner, outer) \
     _Pragma("unroll") for (long long inner = first_##inner + threadIdx.x, outer = first_##outer + threadIdx.y, \
                            end_of_tile = outer + (side); outer < end_of_tile; outer += (rows))
-//: products
+//: products vectors
 namespace tunesmith {
-// Elements between the rows of a tile: they begin at a vector still, and in other banks.
-template <class type_, int side_, int depth_> struct Part { alignas(16) type_ at[depth_][side_ + 4]; };
-// get(along, step, element) for the elements of a part, by threads that are neighbours where elements are.
-template <int threads_, bool by_steps_, class type_, int side_, int depth_, class get_>
-__device__ __forceinline__ void stage(Part<type_, side_, depth_>& part, get_ get) {
-    constexpr unsigned int inner = by_steps_ ? depth_ : side_;
-#pragma unroll 4
-    for (unsigned int at = threadIdx.x; at < side_ * depth_; at += threads_) {
-        const unsigned int along = by_steps_ ? at / inner : at % inner, step = by_steps_ ? at % inner : at / inner;
-        get(along, step, part.at[step][along]);
+// side_ x depth_ elements of an operand, of which pack_ neighbouring steps lie together, for instructions that take them at
+// once. Rows are longer than they need to be: they begin at a vector still, and in other banks.
+template <class type_, int side_, int depth_, int pack_> struct Part {
+    alignas(16) type_ at[depth_ / pack_][(side_ + (pack_ == 2 ? 8 : 4)) * pack_];
+    // The word of pack_ steps, of which `step` is the first.
+    __device__ __forceinline__ Elements<type_, pack_>& of(int along, int step) {
+        return reinterpret_cast<Elements<type_, pack_>&>(at[step / pack_][along * pack_]);
+    }
+};
+// Fills a part from where(along, step), the address of an element, null outside of the operand, where there is 0. neighbours_: in
+// memory, 1: along; 2: steps; 0: neither.
+template <int threads_, int neighbours_, int hint_, class type_, int side_, int depth_, int pack_, class where_>
+__device__ __forceinline__ void stage(Part<type_, side_, depth_, pack_>& part, where_ where) {
+    constexpr int most = 16 / sizeof(type_), inner = neighbours_ == 2 ? depth_ : side_;
+    constexpr int count = neighbours_ == 0 ? 1 : most < inner ? most : inner;
+    constexpr int wide = neighbours_ == 1 ? count : 1, deep = neighbours_ == 2 && count > pack_ ? count : pack_;
+#pragma unroll 2
+    for (int at = threadIdx.x; at < side_ / wide * (depth_ / deep); at += threads_) {
+        const int along = (neighbours_ == 2 ? at / (depth_ / deep) : at % (side_ / wide)) * wide;
+        const int first = (neighbours_ == 2 ? at % (depth_ / deep) : at / (side_ / wide)) * deep;
+        Elements<type_, wide * deep> got{};
+#pragma unroll
+        for (int from = 0; from < wide * deep; from += count) {
+            const auto place = [&](int i) { return neighbours_ == 2 ? where(along, first + i) : where(along + i % wide, first + i / wide); };
+            const type_* begin = place(from);
+            if (count > 1 && begin && place(from + count - 1) && aligned<count>(begin)) {
+                reinterpret_cast<Elements<type_, count>&>(got.at[from]) = load<hint_>(reinterpret_cast<const Elements<type_, count>*>(begin));
+            } else {
+#pragma unroll
+                for (int i = from; i < from + count; ++i)
+                    if (const type_* element = place(i)) got.at[i] = load<hint_>(element);
+            }
+        }
+#pragma unroll
+        for (int step = 0; step < deep; step += pack_)
+#pragma unroll
+            for (int i = 0; i < wide; ++i) {
+                Elements<type_, pack_> word;
+#pragma unroll
+                for (int k = 0; k < pack_; ++k) word.at[k] = got.at[neighbours_ == 2 ? step + k : (step + k) * wide + i];
+                part.of(along + i, first + step) = word;
+            }
     }
 }
 template <int rows_, int columns_, class body_> __device__ __forceinline__ void each(body_ body) {
@@ -180,40 +196,89 @@ template <int rows_, int columns_, class body_> __device__ __forceinline__ void 
 #pragma unroll
         for (int column = 0; column < columns_; ++column) body(row, column);
 }
-// add(row, column, step, of the row, of the column) for the results of a thread and the steps from first to bound. down,
-// across: the thread's place in the tile.
-template <int rows_, int columns_, bool down_by_steps_, bool across_by_steps_, class down_, class across_, int side_, int depth_,
-          class get_down_, class get_across_, class add_>
-__device__ __forceinline__ void multiply(Part<down_, side_, depth_>& downs, Part<across_, side_, depth_>& acrosses, int down,
-                                         int across, long long first, long long bound, get_down_ get_down,
-                                         get_across_ get_across, add_ add) {
-    constexpr int threads = (side_ / rows_) * (side_ / columns_);
+// Which rows and columns of a tile a thread has: as the fragments of tensor cores where steps_ is 16, else in vectors of four. A
+// warp's are a rectangle.
+template <int steps_, int side_, int rows_, int columns_> struct Own {
+    enum { DOWN = side_ / rows_, ACROSS = side_ / columns_, HIGH = DOWN < 8 ? DOWN : 8, WIDE = 32 / HIGH };
+    int down, across;
+    __device__ __forceinline__ Own() {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        down = warp / (ACROSS / WIDE) * HIGH + lane / WIDE;
+        across = warp % (ACROSS / WIDE) * WIDE + lane % WIDE;
+    }
+    template <int count_> static __device__ __forceinline__ int vector(int own, int k) {
+        return count_ < 4 ? own * count_ + k : k / 4 * (4 * side_ / count_) + own * 4 + k % 4;
+    }
+    __device__ __forceinline__ int row(int k) const {
+        return steps_ == 16 ? down / 8 * (8 * rows_) + k * 8 + down % 8 : vector<rows_>(down, k);
+    }
+    __device__ __forceinline__ int column(int k) const {
+        return steps_ == 16 ? across / 4 * (4 * columns_) + k / 2 * 8 + across % 4 * 2 + k % 2 : vector<columns_>(across, k);
+    }
+    template <class type_, class part_> __device__ __forceinline__ void rows(type_ (&to)[rows_], part_& part, int step) const {
+#pragma unroll
+        for (int k = 0; k < rows_; ++k) to[k] = reinterpret_cast<const type_&>(part.of(row(k), step));
+    }
+    template <class type_, class part_> __device__ __forceinline__ void columns(type_ (&to)[columns_], part_& part, int step) const {
+#pragma unroll
+        for (int k = 0; k < columns_; ++k) to[k] = reinterpret_cast<const type_&>(part.of(column(k), step));
+    }
+};
+// add(step) for steps from first to bound, each steps_ behind the one before, after stage(from) for each depth_ of them.
+template <int steps_, int depth_, class stage_, class add_>
+__device__ __forceinline__ void multiply(long long first, long long bound, stage_ stage, add_ add) {
     for (long long from = first; from < bound; from += depth_) {
-        stage<threads, down_by_steps_>(downs, [&](unsigned int along, unsigned int step, down_& to) {
-            if (from + step < bound) get_down(along, from + step, to);
-        });
-        stage<threads, across_by_steps_>(acrosses, [&](unsigned int along, unsigned int step, across_& to) {
-            if (from + step < bound) get_across(along, from + step, to);
-        });
+        stage(from);
         __syncthreads();
-        const auto turn = [&](int step) {
-            down_ of_rows[rows_];
-            across_ of_columns[columns_];
-#pragma unroll
-            for (int row = 0; row < rows_; ++row) of_rows[row] = downs.at[step][down * rows_ + row];
-#pragma unroll
-            for (int column = 0; column < columns_; ++column)
-                of_columns[column] = acrosses.at[step][across * columns_ + column];
-            each<rows_, columns_>(
-                [&](int row, int column) { add(row, column, from + step, of_rows[row], of_columns[column]); });
-        };
         if (bound - from >= depth_) {
 #pragma unroll
-            for (int step = 0; step < depth_; ++step) turn(step);
+            for (int step = 0; step < depth_; step += steps_) add(step, from + step);
         } else {
-            for (int step = 0; step < bound - from; ++step) turn(step);
+            for (int step = 0; step < bound - from; step += steps_) add(step, from + step);
         }
         __syncthreads();
+    }
+}
+}
+//: packed_products products
+namespace tunesmith {
+// Adds to all sums of a thread the products of four steps.
+template <class own_, int rows_, int columns_, class sum_, class type_, int side_, int depth_>
+__device__ __forceinline__ void dot(const own_& own, sum_ (&sums)[rows_][columns_], Part<type_, side_, depth_, 4>& downs,
+                                    Part<type_, side_, depth_, 4>& acrosses, int step) {
+    int down[rows_], across[columns_];
+    own.rows(down, downs, step);
+    own.columns(across, acrosses, step);
+    each<rows_, columns_>([&](int i, int j) {
+        if constexpr ((type_)-1 < 0) sums[i][j] = __dp4a(down[i], across[j], (int)sums[i][j]);
+        else sums[i][j] = __dp4a((unsigned)down[i], (unsigned)across[j], (unsigned)sums[i][j]);
+    });
+}
+}
+//: fragment_products products
+namespace tunesmith {
+// Adds to all sums of a warp the products of sixteen steps, by tensor cores.
+template <class own_, int rows_, int columns_, class type_, int side_, int depth_>
+__device__ __forceinline__ void dot(const own_& own, float (&sums)[rows_][columns_], Part<type_, side_, depth_, 2>& downs,
+                                    Part<type_, side_, depth_, 2>& acrosses, int step) {
+    const int mine = threadIdx.x % 4 * 2, column = own.column(0) - mine + threadIdx.x % 32 / 4;
+    const auto word = [&](auto& part, int along, int from) { return reinterpret_cast<const unsigned&>(part.of(along, from)); };
+    unsigned across[columns_ / 2][2];
+#pragma unroll
+    for (int j = 0; j < columns_ / 2; ++j)
+#pragma unroll
+        for (int k = 0; k < 2; ++k) across[j][k] = word(acrosses, column + j * 8, step + mine + k * 8);
+#pragma unroll
+    for (int i = 0; i < rows_; i += 2) {
+        unsigned down[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) down[k] = word(downs, own.row(i + k % 2), step + mine + k / 2 * 8);
+#pragma unroll
+        for (int j = 0; j < columns_; j += 2) {
+            float c[4] = {sums[i][j], sums[i][j + 1], sums[i + 1][j], sums[i + 1][j + 1]};
+            kit::multiply<type_>(c, down, across[j / 2][0], across[j / 2][1]);
+            each<2, 2>([&](int row, int column) { sums[i + row][j + column] = c[row * 2 + column]; });
+        }
     }
 }
 }

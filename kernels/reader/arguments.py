@@ -50,19 +50,14 @@ def refused(one: Parameter) -> str:
         element, count = (vector[1], int(vector[2])) if vector is not None else (_PAIRS[name], 2)
         element = "long long" if element == "longlong" else element
         kind_ = vector[0] if vector is not None else name
-        if one.pointer:
-            cast = f"({'const ' if kind.const else ''}{kind_}*){one.name}"
-            return f"points to `{kind_}`: declare it as {array.format(element)} and cast inside, `{cast}`"
         parts = ", ".join(f"{element} {one.name}_{_COMPONENTS[at] if at < 4 else at}" for at in range(count))
         return f"is a `{kind_}`: make its components parameters of their own ({parts})"
-    if one.cursor.type.get_canonical().kind.name == "ENUM":
-        return f"has the enumeration `{name}` as its type: declare it as `int {one.name}` and cast inside"
+    record = one.cursor.type.get_canonical()
+    members = [field.spelling for field in (record if inner is None else record.get_pointee()).get_fields()]
     if inner is not None:
-        return (
-            f"points to the structure `{name}`: declare it as a pointer to the type of its members, such as "
-            f"{array.format('float')}, and cast inside"
-        )
-    members = [field.spelling for field in one.cursor.type.get_canonical().get_fields()]
+        why = "have several types" if members else "are not known"
+        used = f" ({', '.join(members)})" if members else ""
+        return f"points to the structure `{name}`, whose members {why}: make an array of each member that is used{used}"
     shown = f" ({', '.join(members)})" if members else ""
     return f"is the structure `{name}`: make each member that is used a parameter of its own{shown}"
 

@@ -25,7 +25,8 @@
 typedef unsigned long size_t;
 typedef long ptrdiff_t;
 #define VECTOR(T, N)                                                                            \
-    struct N##1 { T x; }; struct N##2 { T x, y; }; struct N##3 { T x, y, z; }; struct N##4 { T x, y, z, w; }; \
+    struct N##1 { T x; }; struct __align__(2 * sizeof(T)) N##2 { T x, y; }; struct N##3 { T x, y, z; };                  \
+    struct __align__(sizeof(T) < 8 ? 4 * sizeof(T) : 16) N##4 { T x, y, z, w; };                                         \
     TUNESMITH_BOTH N##1 make_##N##1(T); TUNESMITH_BOTH N##2 make_##N##2(T, T);                  \
     TUNESMITH_BOTH N##3 make_##N##3(T, T, T); TUNESMITH_BOTH N##4 make_##N##4(T, T, T, T);
 VECTOR(signed char, char) VECTOR(unsigned char, uchar) VECTOR(short, short) VECTOR(unsigned short, ushort)
@@ -130,6 +131,8 @@ TUNESMITH_BOTH double min(float, double); TUNESMITH_BOTH double min(double, floa
 TUNESMITH_BOTH unsigned min(int, unsigned); TUNESMITH_BOTH unsigned min(unsigned, int); TUNESMITH_BOTH unsigned max(int, unsigned); TUNESMITH_BOTH unsigned max(unsigned, int);
 TUNESMITH_BOTH void* memcpy(void*, const void*, size_t); TUNESMITH_BOTH void* memset(void*, int, size_t);
 namespace nvcuda { namespace std {} }
+namespace std {}
+namespace cuda { namespace std = ::std; }
 template <class T> __device__ T tex1Dfetch(cudaTextureObject_t, int); template <class T> __device__ T tex2D(cudaTextureObject_t, float, float);
 template <class T> __device__ T tex1D(cudaTextureObject_t, float); template <class T> __device__ T tex3D(cudaTextureObject_t, float, float, float);
 // <cuda/std/cstdint>
@@ -191,10 +194,25 @@ template <class T> TUNESMITH_BOTH constexpr T&& move(T& a) { return static_cast<
 }
 // <cuda/std/limits>
 namespace std {
-template <class T> struct numeric_limits {
+#define LIMIT(NAME, VALUE) TUNESMITH_BOTH static constexpr T NAME() { return VALUE; }
+#define LIMITS(MOST, LEAST, LOWEST, EPSILON, INFINITE, NONE) \
+    LIMIT(max, MOST) LIMIT(min, LEAST) LIMIT(lowest, LOWEST) LIMIT(epsilon, EPSILON) LIMIT(infinity, INFINITE) LIMIT(quiet_NaN, NONE)
+template <class T, bool W = __is_integral(T)> struct tunesmith_limits {
     TUNESMITH_BOTH static constexpr T max(); TUNESMITH_BOTH static constexpr T min(); TUNESMITH_BOTH static constexpr T lowest();
     TUNESMITH_BOTH static constexpr T infinity(); TUNESMITH_BOTH static constexpr T quiet_NaN(); TUNESMITH_BOTH static constexpr T epsilon();
 };
+template <class T> struct tunesmith_limits<T, true> {
+    static constexpr T most = T(-1) > T(0) ? T(-1) : T((1ULL << (8 * sizeof(T) - 1)) - 1);
+    LIMITS(most, T(-most - 1), T(-most - 1), 0, 0, 0)
+};
+template <> struct tunesmith_limits<float, false> {
+    typedef float T; LIMITS(3.402823466e+38F, 1.175494351e-38F, -3.402823466e+38F, 1.192092896e-07F, __builtin_inff(), __builtin_nanf(""))
+};
+template <> struct tunesmith_limits<double, false> {
+    typedef double T;
+    LIMITS(1.7976931348623158e+308, 2.2250738585072014e-308, -1.7976931348623158e+308, 2.2204460492503131e-16, __builtin_inf(), __builtin_nan(""))
+};
+template <class T> struct numeric_limits : tunesmith_limits<T> {};
 }
 // <cuda/std/type_traits>
 namespace std {
@@ -208,12 +226,24 @@ template <bool C, class A = void> struct enable_if {};
 template <class A> struct enable_if<true, A> { using type = A; };
 template <bool C, class A = void> using enable_if_t = typename enable_if<C, A>::type;
 template <class A> struct is_floating_point { static constexpr bool value = false; };
+template <> struct is_floating_point<float> { static constexpr bool value = true; };
+template <> struct is_floating_point<double> { static constexpr bool value = true; };
+template <class A> struct remove_reference { using type = A; };
+template <class A> struct remove_reference<A&> { using type = A; };
+template <class A> struct remove_reference<A&&> { using type = A; };
+template <class A> struct remove_cv { using type = A; };
+template <class A> struct remove_cv<const A> { using type = A; };
+template <class A> struct decay { using type = typename remove_cv<typename remove_reference<A>::type>::type; };
+template <class A> using decay_t = typename decay<A>::type; template <class A> using remove_reference_t = typename remove_reference<A>::type;
+template <class A> using remove_cv_t = typename remove_cv<A>::type;
+template <class A, class B> struct common_type { using type = decltype(true ? typename decay<A>::type() : typename decay<B>::type()); };
+template <class A, class B> using common_type_t = typename common_type<A, B>::type;
 }
 // <cuda/std/cmath>
 namespace std {
 using ::exp; using ::exp2; using ::log; using ::log2; using ::log10; using ::log1p; using ::sqrt; using ::pow; using ::sin; using ::cos;
 using ::tan; using ::tanh; using ::sinh; using ::cosh; using ::erf; using ::floor; using ::ceil; using ::round; using ::fmax; using ::fmin;
-using ::fabs; using ::abs; using ::isnan; using ::isinf; using ::atan2; using ::fmod; using ::trunc; using ::rint; using ::hypot; using ::fma;
+using ::fabs; using ::abs; using ::nearbyint; using ::isnan; using ::isinf; using ::atan2; using ::fmod; using ::trunc; using ::rint; using ::hypot; using ::fma;
 }
 // <cuda_fp16.h>
 #define NARROW(T)                                                                                                \
@@ -272,6 +302,61 @@ template <class G> __device__ void sync(const G&);
 namespace cooperative_groups {
 template <class T> struct plus {}; template <class T> struct greater {}; template <class T> struct less {};
 template <class G, class T, class O> __device__ T reduce(const G&, T, O);
+}
+// <cuda/std/functional>
+namespace std {
+template <class T = void> struct plus { template <class A, class B> TUNESMITH_BOTH auto operator()(A a, B b) const { return a + b; } };
+}
+namespace cub { struct Sum : std::plus<> {}; }
+// <cuda/functional>
+namespace cuda {
+template <class T = void> struct maximum { template <class A, class B> TUNESMITH_BOTH auto operator()(A a, B b) const { return a < b ? b : a; } };
+template <class T = void> struct minimum { template <class A, class B> TUNESMITH_BOTH auto operator()(A a, B b) const { return b < a ? b : a; } };
+}
+namespace cub { struct Max : cuda::maximum<> {}; struct Min : cuda::minimum<> {}; }
+// <cub/block/block_reduce.cuh>
+#define PRIMITIVE(NAME, BYTES) struct TempStorage { char bytes[BYTES]; }; __device__ NAME(); __device__ NAME(TempStorage&); __device__ NAME(TempStorage&, int);
+#define REDUCING                                                                                                          \
+    __device__ T Sum(T); __device__ T Sum(T, int); template <int K> __device__ T Sum(T (&)[K]);                           \
+    template <class O> __device__ T Reduce(T, O); template <class O> __device__ T Reduce(T, O, int); template <int K, class O> __device__ T Reduce(T (&)[K], O);
+#define SCAN(NAME) template <class... M> __device__ void NAME(T, T&, M&&...); template <int K, class... M> __device__ void NAME(T (&)[K], T (&)[K], M&&...);
+#define SCANNING                                                                                                          \
+    SCAN(ExclusiveSum) SCAN(InclusiveSum) SCAN(ExclusiveScan) SCAN(InclusiveScan)
+namespace cub {
+enum BlockReduceAlgorithm { BLOCK_REDUCE_RAKING_COMMUTATIVE_ONLY, BLOCK_REDUCE_RAKING, BLOCK_REDUCE_WARP_REDUCTIONS };
+template <class T, int X, BlockReduceAlgorithm A = BLOCK_REDUCE_WARP_REDUCTIONS, int Y = 1, int Z = 1> struct BlockReduce {
+    PRIMITIVE(BlockReduce, sizeof(T) * (X * Y * Z / 32 + 2)) REDUCING
+};
+}
+// <cub/warp/warp_reduce.cuh>
+namespace cub { template <class T, int N = 32> struct WarpReduce { PRIMITIVE(WarpReduce, 1) REDUCING }; }
+// <cub/block/block_scan.cuh>
+namespace cub {
+enum BlockScanAlgorithm { BLOCK_SCAN_RAKING, BLOCK_SCAN_RAKING_MEMOIZE, BLOCK_SCAN_WARP_SCANS };
+template <class T, int X, BlockScanAlgorithm A = BLOCK_SCAN_RAKING, int Y = 1, int Z = 1> struct BlockScan {
+    PRIMITIVE(BlockScan, sizeof(T) * (X * Y * Z + 34)) SCANNING
+};
+}
+// <cub/warp/warp_scan.cuh>
+namespace cub { template <class T, int N = 32> struct WarpScan { PRIMITIVE(WarpScan, sizeof(T) * N * 3 / 2) SCANNING }; }
+// <cub/block/block_load.cuh>
+namespace cub {
+enum BlockLoadAlgorithm { BLOCK_LOAD_DIRECT, BLOCK_LOAD_STRIPED, BLOCK_LOAD_VECTORIZE, BLOCK_LOAD_TRANSPOSE, BLOCK_LOAD_WARP_TRANSPOSE, BLOCK_LOAD_WARP_TRANSPOSE_TIMESLICED };
+template <class T, int X, int N, BlockLoadAlgorithm A = BLOCK_LOAD_DIRECT, int Y = 1, int Z = 1> struct BlockLoad {
+    PRIMITIVE(BlockLoad, A < BLOCK_LOAD_TRANSPOSE ? 1 : sizeof(T) * X * Y * Z * N)
+    template <class I> __device__ void Load(I from, T (&to)[N]) { for (int i = 0; i < N; ++i) to[i] = from[threadIdx.x * N + i]; }
+    template <class I> __device__ void Load(I from, T (&to)[N], int valid) { for (int i = 0; i < N; ++i) if (threadIdx.x * N + i < valid) to[i] = from[threadIdx.x * N + i]; }
+    template <class I, class D> __device__ void Load(I from, T (&to)[N], int valid, D other) { for (int i = 0; i < N; ++i) { to[i] = other; if (threadIdx.x * N + i < valid) to[i] = from[threadIdx.x * N + i]; } }
+};
+}
+// <cub/block/block_store.cuh>
+namespace cub {
+enum BlockStoreAlgorithm { BLOCK_STORE_DIRECT, BLOCK_STORE_STRIPED, BLOCK_STORE_VECTORIZE, BLOCK_STORE_TRANSPOSE, BLOCK_STORE_WARP_TRANSPOSE, BLOCK_STORE_WARP_TRANSPOSE_TIMESLICED };
+template <class T, int X, int N, BlockStoreAlgorithm A = BLOCK_STORE_DIRECT, int Y = 1, int Z = 1> struct BlockStore {
+    PRIMITIVE(BlockStore, A < BLOCK_STORE_TRANSPOSE ? 1 : sizeof(T) * X * Y * Z * N)
+    template <class I> __device__ void Store(I to, T (&from)[N]) { for (int i = 0; i < N; ++i) to[threadIdx.x * N + i] = from[i]; }
+    template <class I> __device__ void Store(I to, T (&from)[N], int valid) { for (int i = 0; i < N; ++i) if (threadIdx.x * N + i < valid) to[threadIdx.x * N + i] = from[i]; }
+};
 }
 // <mma.h>
 namespace nvcuda { namespace wmma {

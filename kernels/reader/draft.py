@@ -22,6 +22,8 @@ from tunesmith.kernels.spec.expression import FUNCTIONS
 from tunesmith.kernels.spec.taskfile import MARK
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
+_RAW_STRING = re.compile(r'R"(\w*)\((.*?)\)\1"', re.DOTALL)
+_BEHIND_ELEMENT = r"\bconst\b\s*|\s*\*.*|\s*\b\w+\s*\[.*"
 KNOWN = HEADERS | STANDARD.keys()
 """Headers that need not be found."""
 
@@ -65,7 +67,14 @@ class ReadKernel:
 
 def language_of(code: str) -> BackendName:
     """CUDA C++, or OpenCL C where a text has its kernels."""
-    return "opencl" if "__global__" not in code and re.search(r"\b__kernel\b|\bkernel\s+void\b", code) else "cuda"
+    marks = r"\b__kernel\b|\bkernel\s+(?:void|__attribute__)\b|\bvoid\s+kernel\s+\w+\s*\("
+    return "opencl" if "__global__" not in code and re.search(marks, code) else "cuda"
+
+
+def _unquoted(code: str) -> str:
+    """The source in a file that is a C++ string for a host's `#include`; other files as they are."""
+    outside = re.sub(r"//[^\n]*|/\*.*?\*/", "", _RAW_STRING.sub("", code), flags=re.DOTALL)
+    return code if re.search(r"\w", outside) else _RAW_STRING.sub(r"\2", code)
 
 
 def read_kernel(
@@ -78,7 +87,7 @@ def read_kernel(
 ) -> ReadKernel:
     """The kernel `entry` of a source, or the only one. Raises `SourceError` that names all that keeps it from being a
     task."""
-    backend = language_of(code)
+    code, backend = _unquoted(code), language_of(code)
     unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
     for one in parameters_of(unit, found):
@@ -98,11 +107,11 @@ def read_kernel(
     if objection is not None:
         remedy = "" if objection.rule == "includes" else "; remove it or write out what you need of it"
         obstacles.append(f"{objection.detail.rstrip('.')}{remedy}")
-    for one in facts.parameters:
-        if one.local and not facts.local.get(one.name):
-            obstacles.append(
-                f"the elements of the local memory {one.name} cannot be told: declare it inside the kernel"
-            )
+    if len(passed := [name for name, elements in facts.local.items() if not elements]) > 1:
+        obstacles.append(
+            f"the elements of the local memory {' and '.join(passed)} are not constant, but a launch gives the bytes "
+            "of one: declare the others inside the kernel"
+        )
     if obstacles:
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
@@ -112,7 +121,7 @@ def read_kernel(
 
 
 def _with_local_memory(text: str, name: str, facts: Facts) -> str:
-    """The source with the kernel's local memory declared inside it, as a task passes none."""
+    """The source with the kernel's local memory declared inside it, or passed last, as a task does."""
     found = re.search(rf"\b(?:__)?kernel\b[^;{{}}]*?\b{name}\s*\(", text)
     assert found is not None
     head, inside = text[: found.end()], text[found.end() :]
@@ -121,15 +130,17 @@ def _with_local_memory(text: str, name: str, facts: Facts) -> str:
         depth += (inside[at] == "(") - (inside[at] == ")")
         at += 1
     given, rest = inside[: at - 1], inside[at:]
-    kept = [one for one in given.split(",") if not re.search(r"\b(?:__)?local\b", one)]
+    kept = [one.strip() for one in given.split(",")]
+    moved = {one.name: at for one, at in zip(facts.parameters, kept, strict=True) if one.local}
+    kept = [one for one in kept if one not in moved.values()]
+    kept += [moved[one] for one, elements in facts.local.items() if not elements]
     before, brace, after = rest.partition("{")
     lines = [
-        f"\n    __local {re.sub(r'__local |const ', '', one.kind.element.spelling)} {one.name}"
-        f"[{facts.local[one.name] or 1}];"
-        for one in facts.parameters
-        if one.local and one.kind.element is not None
+        f"\n    {re.sub(_BEHIND_ELEMENT, '', moved[one])} {one}[{elements}];"
+        for one, elements in facts.local.items()
+        if elements
     ]
-    return f"{head}{','.join(kept).strip()}){before}{brace}{''.join(lines)}{after}"
+    return f"{head}{', '.join(kept)}){before}{brace}{''.join(lines)}{after}"
 
 
 def draft(
@@ -232,7 +243,11 @@ def _python_name(name: str) -> str:
 
 def _shape(facts: Facts, one: Parameter) -> tuple[str, ...]:
     """The drafted shape; where it is not known, that of another array."""
-    return facts.shapes.get(one.name) or next(iter(facts.shapes.values()), ("1",))
+    like = next(
+        (facts.shapes[other.name] for other in facts.parameters if other.name in facts.shapes and other.lanes == 1),
+        ("1",),
+    )
+    return facts.shapes.get(one.name) or (like if one.lanes == 1 else ("1", str(one.lanes)))
 
 
 def _argument(facts: Facts, one: Parameter, names: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ from tunesmith.kernels.reader.parse import Entry, Unit, kind, walk
 from tunesmith.kernels.reader.run import MAX_WORK, Array, Run
 from tunesmith.kernels.reader.shapes import fit, values
 from tunesmith.kernels.reader.syntax import Kind, Lowering, kind_of
-from tunesmith.kernels.spec.dtypes import C_TYPES
+from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 
 _PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)
@@ -55,13 +55,14 @@ Sets = list[dict[str, int]]
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter of the kernel. dtype: of the task, empty where there is none; default: the text of its default value;
-    cursor: clang's."""
+    cursor: clang's; lanes: numbers in what a pointer points to, which are several of a vector or a structure."""
 
     name: str
     kind: Kind
     dtype: str
     default: str
     cursor: Any
+    lanes: int = 1
 
     @property
     def pointer(self) -> bool:
@@ -70,7 +71,7 @@ class Parameter:
     @property
     def local(self) -> bool:
         """Whether it is memory of a work-group, which OpenCL passes as an argument."""
-        return self.pointer and self.kind.element is not None and self.kind.element.spelling.startswith("__local")
+        return self.pointer and self.kind.element is not None and "__local" in self.kind.element.spelling
 
     @property
     def whole(self) -> bool:
@@ -82,7 +83,8 @@ class Parameter:
 class Facts:
     """parameters: of the kernel; sizes: names; grid, block: expressions; shapes, roles: by array; questions: by
     "launch", or the name of a parameter, what is not known of it; requires: what must hold of sizes; shared: bytes of
-    dynamic shared memory; static: bytes that the source declares; local: by local parameter elements; unknown: what of
+    dynamic shared memory; static: bytes that the source declares; local: by local parameter its elements where they are
+    constant, or nothing where the launch gives its bytes; unknown: what of
     the launch is not even guessed; types: of the task, with the data type that the source has."""
 
     parameters: list[Parameter]
@@ -112,15 +114,72 @@ def parameters_of(unit: Unit, entry: Entry) -> list[Parameter]:
     found = []
     generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
     for one, written in zip(entry.function.get_arguments(), generic, strict=True):
-        made = kind_of(one.type)
-        element = made.element if made.what in ("pointer", "array") and made.element is not None else made
-        dtype = C_TYPES.get(_QUALIFIER.sub("", element.spelling).strip(), "")
+        made, type_ = kind_of(one.type), one.type.get_canonical()
+        dtype, lanes = _task_type(type_), 1
+        if made.what in ("pointer", "array"):
+            inner = type_.get_pointee() if made.what == "pointer" else type_.element_type
+            dtype, lanes = _elements(_cast_to(entry.function, one) if inner.kind.name == "VOID" else inner)
         named = _QUALIFIER.sub("", written.type.spelling).strip()
         if named in entry.types and entry.types[named] is None:
-            dtype = named
+            dtype, lanes = named, 1
         default = unit.written(written).partition("=")[2].strip()
-        found.append(Parameter(one.spelling, made, dtype, default, one))
+        found.append(Parameter(one.spelling, made, dtype, default, one, lanes))
     return found
+
+
+def _task_type(type_: Any) -> str:
+    type_ = type_.get_canonical()
+    if type_.kind.name == "ENUM":
+        type_ = type_.get_declaration().enum_type
+    return C_TYPES.get(_QUALIFIER.sub("", type_.spelling).strip(), "")
+
+
+def _elements(type_: Any) -> tuple[str, int]:
+    """The data type of all numbers in a type, and for how many it has room: a vector of 3 in OpenCL C for 4 (OpenCL C
+    1.2, section 6.1.5). Empty where there are several."""
+    if type_ is None or (dtype := _task_type(type_)):
+        return ("", 1) if type_ is None else (dtype, 1)
+    type_ = type_.get_canonical()
+    vector = type_.kind.name in ("VECTOR", "EXTVECTOR", "CONSTANTARRAY")
+    parts = [type_.element_type] if vector else [one.type for one in type_.get_fields()]
+    found = {_elements(one)[0] for one in parts}
+    if len(found) != 1 or "" in found:
+        return "", 1
+    dtype = found.pop()
+    return dtype, type_.get_size() // DTYPES[dtype].size
+
+
+def _padded(type_: Any) -> bool:
+    """Whether a vector or a structure has room between its numbers, or behind them."""
+    type_ = type_.get_canonical()
+    if type_.kind.name == "EXTVECTOR":
+        return bool(type_.element_count == 3)
+    parts = [one.type for one in type_.get_fields()] if type_.kind.name == "RECORD" else []
+    return any(map(_padded, parts)) or 0 < sum(one.get_size() for one in parts) < type_.get_size()
+
+
+def _cast_to(function: Any, pointer: Any) -> Any | None:
+    """The type of elements to which a kernel casts a pointer to void, or a pointer that it computes from it; None where
+    there are several, or none but bytes."""
+    found, names = dict[str, Any](), [pointer]
+    for name in names:
+        waiting: list[tuple[Any, Any, Any]] = [(function, None, None)]
+        while waiting:
+            cursor, into, variable = waiting.pop()
+            type_ = cursor.type.get_canonical()
+            if type_.kind.name != "POINTER" or kind(cursor) == "CALL_EXPR":
+                into = variable = None
+            elif kind(cursor) == "VAR_DECL":
+                variable = cursor
+            elif into is None and type_.get_pointee().kind.name != "VOID":
+                into = type_.get_pointee()
+            if kind(cursor) == "DECL_REF_EXPR" and cursor.referenced == name:
+                if into is not None:
+                    found[_QUALIFIER.sub("", into.spelling).strip()] = into
+                names += [variable] if variable is not None and variable not in names else []
+            waiting += [(one, into, variable) for one in cursor.get_children()]
+    wider = [one for one in found.values() if one.get_size() > 1]
+    return wider[0] if len(wider) == 1 else None
 
 
 def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
@@ -161,6 +220,11 @@ class _Search:
         self.lowering = Lowering(unit)
         self.kernel = self.lowering.symbol(entry.function)
         self.whole = [one.name for one in facts.parameters if one.whole]
+        self.cells = {
+            one.name: (DTYPES[one.dtype].size, one.lanes)
+            for one in facts.parameters
+            if one.dtype in DTYPES and not one.local
+        }
         self.extra: list[str] = []
         self.fixed: dict[str, str] = {}
         self.left = BUDGET
@@ -182,7 +246,7 @@ class _Search:
         ]
 
     def _run(self, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int]) -> Run:
-        run = Run(self.lowering, self.kernel, arguments, grid, block, max(0, min(self.left, MAX_WORK)))
+        run = Run(self.lowering, self.kernel, arguments, grid, block, max(0, min(self.left, MAX_WORK)), self.cells)
         self.left -= run.work
         return run
 
@@ -386,7 +450,10 @@ class _Search:
                 shapes[name] = None
                 continue
             strides = frozenset[frozenset[str]]().union(*(one.strides for one in of_all))
-            shapes[name] = fit(reach, self.used, strides)
+            lanes = of_all[0].lanes
+            dims = fit([one // lanes for one in reach], self.used, strides)
+            more = () if lanes == 1 else (str(lanes),)
+            shapes[name] = dims and (*(() if more and dims == ("1",) else dims), *more)
         self._verify(runs, shapes)
         return runs, shapes
 
@@ -461,6 +528,8 @@ class _Search:
             facts.ask(name, f"the role of {name} (in, out or inout), which no run of the kernel touched")
         if lost and not one.kind.const:
             facts.ask(name, f"the role of {name} (in, out or inout), which {lost} may use")
+        elif facts.roles[name] != "in" and _padded(one.cursor.type.get_canonical().get_pointee()):
+            facts.ask(name, f"the role of {name} (in, out or inout), as a store may change what fills up its elements")
         elif stopped and not one.kind.const:
             facts.ask(name, f"the role of {name} (in, out or inout), as the kernel is too long to be followed")
         if shape is None:
@@ -498,16 +567,22 @@ class _Search:
                 of_types += [f"{size // 4} * sizeof({element})"] if element else []
                 total += 0 if element else size
                 continue
-            made = [run.shared[symbol] for run in runs if symbol in run.shared and run.shared[symbol].reach]
-            dims = fit([one.reach * one.element for one in made], self.sets) if len(made) == len(self.sets) else None
-            if dims is not None and not any(one.open for one in made):
-                facts.shared = product(dims)
-            facts.ask("launch", "shared_bytes, the bytes of dynamic shared memory")
+            self._dynamic([run.shared[symbol] for run in runs if symbol in run.shared])
         facts.static = " + ".join([*([str(total)] if total else []), *of_types]) or "0"
         for parameter in facts.parameters:
             if parameter.local:
-                reach = {run.arrays[parameter.name].reach for run in runs if not run.arrays[parameter.name].open}
+                made = [run.local[parameter.name] for run in runs]
+                reach = {one.reach for one in made if not one.open and not one.lost}
                 facts.local[parameter.name] = str(reach.pop()) if len(reach) == 1 else ""
+                if not facts.local[parameter.name]:
+                    self._dynamic(made)
+
+    def _dynamic(self, made: Sequence[Array]) -> None:
+        """Memory whose bytes the launch gives: `made` is what each run did to it."""
+        known = len(made) == len(self.sets) and all(one.reach and not one.open for one in made)
+        dims = fit([one.reach * one.element for one in made], self.sets) if known else None
+        self.facts.shared = self.facts.shared if dims is None else product(dims)
+        self.facts.ask("launch", "shared_bytes, the bytes of dynamic shared memory")
 
     def _unfix(self, runs: Sequence[Run]) -> None:
         """Puts the constants of a grid back, and asks where they do not grow with the sizes."""

@@ -34,6 +34,8 @@ _UNKNOWN = re.compile(
     r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: (?:in (?:namespace )?'([\w:]+)'))?"
 )
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+_SPACED_LAUNCH = re.compile(r"<<[ \t]+<([^;]*?)>>[ \t]+>(?=\s*\()")
+"""A launch as formatters write it, which nvcc takes."""
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
 
 
@@ -130,7 +132,7 @@ class Unit:
     ) -> None:
         if len(code) > MAX_LENGTH:
             raise SourceError(f"{where}: the source is longer than {MAX_LENGTH} characters; take less along.")
-        self.code, self.where, self.language = code, str(where), language
+        self.code, self.where, self.language = _SPACED_LAUNCH.sub(r"<<<\1>>>", code), str(where), language
         self.folders, given = folders, dict(defines or {})
         # The name of a template's parameter binds it; as a macro it would hide the parameter.
         bound = {
@@ -258,7 +260,7 @@ class Unit:
         if not names:
             raise SourceError(
                 f"{self.where}: there is no kernel, that is no function {marks} with its body; if a macro makes it, "
-                "write that out."
+                "write that out; if a condition of the preprocessor leaves it out, give the macro with -D."
             )
         name, _, bound = (wanted or "").partition("<")
         name = name.strip().split("::")[-1]
@@ -271,6 +273,9 @@ class Unit:
         chosen = [one for one in found if one.spelling == name]
         if not chosen:
             raise SourceError(f"{self.where}: there is no kernel '{name}'; choose {option} from {', '.join(names)}.")
+        if any(kind(one) == "FUNCTION_TEMPLATE" for one in chosen):
+            # Of a template and its specialisations, the values choose.
+            chosen = [one for one in chosen if library().clang_getSpecializedCursorTemplate(one) is None]
         if len(chosen) > 1:
             raise SourceError(f"{self.where}: there are {len(chosen)} kernels '{name}'; keep one of them in the file.")
         if kind(chosen[0]) != "FUNCTION_TEMPLATE":
@@ -308,18 +313,23 @@ class Unit:
             scope.insert(0, above.spelling)
             above = above.semantic_parent
         instance = "::".join(scope) + f"<{', '.join(order)}>"
-        at, line = template.location.offset, template.location.line
+        line = template.location.line
         diagnostics = self.parse(f"auto tunesmith_entry = &{instance};")
         for cursor in self.tree.cursor.get_children():
             if cursor.spelling == "tunesmith_entry":
                 for one in walk(cursor):
                     made = one.referenced if kind(one) == "DECL_REF_EXPR" else None
                     if made is not None and made.spelling == template.spelling and body(made) is not None:
-                        declared = next(one for one in self.kernels() if one.location.offset == at)
+                        declared = next(one for one in self.kernels() if one.location == made.location)
                         others = tuple(", ".join(one) for one in instances[1:]) if not given and values else ()
                         named = {one.spelling: text for one, text in zip(parameters, order, strict=True)}
                         return Entry(template.spelling, declared, made, values, types, others, named)
         why = next((f": {one.spelling}" for one in reversed(diagnostics)), "")
+        first, last = template.extent.start, template.extent.end.offset
+        missing = [at for at in self.unknown if at[0] == first.file.name and first.offset <= at[1] < last]
+        if missing:
+            names = ", ".join(dict.fromkeys(self.unknown[at].name for at in missing))
+            why = f", as it uses what is declared nowhere: {names}; name with -I the folders of its headers"
         raise SourceError(f"{self.where}, line {line}: {instance} cannot be made{why}.")
 
     def _launched(self, template: Any) -> list[list[str]]:
@@ -342,8 +352,8 @@ class Unit:
         return [list(one) for one in sorted(found, key=lambda one: one.count(""))]
 
     def _constant(self, name: str) -> str:
-        """A macro of the source as it is, one of its constants as a number; empty for other names."""
-        if re.search(rf"#[ \t]*define[ \t]+{re.escape(name)}[ \t]", self.code):
+        """A macro of the source, or of a header, as it is, one of its constants as a number; empty for other names."""
+        if any(kind(one) == "MACRO_DEFINITION" and one.spelling == name for one in self.tree.cursor.get_children()):
             return name
         given = set(
             re.findall(rf"\bconst(?:expr)?\b[^;{{}}()]*?\b{re.escape(name)}\s*=\s*(\d+|true|false)\s*[,;]", self.code)
@@ -370,11 +380,11 @@ def body(function: Any) -> Any | None:
     return next((one for one in function.get_children() if kind(one) == "COMPOUND_STMT"), None)
 
 
-def split(text: str) -> list[str]:
+def split(text: str, opening: str = "({[<", closing: str = ")}]>") -> list[str]:
     """At the commas that stand in no parentheses."""
     parts, depth = [""], 0
     for letter in text:
-        depth += (letter in "({[<") - (letter in ")}]>")
+        depth += (letter in opening) - (letter in closing)
         if letter == "," and not depth:
             parts.append("")
         else:

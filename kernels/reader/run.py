@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,14 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class Array:
-    """What a run did to an array. element: bytes of one; reach: elements from its begin, as far as they are known;
-    open: whether an index is not known; negative: whether one may be; read, written: at all; early: read before it was
-    written for certain; collides: whether two threads write an element; assigned: by element, whether one did; lost:
-    why the run does not know what happens."""
+    """What a run did to an array. element: bytes of one; lanes: elements of a vector, or structure, that it is made of;
+    reach: elements from its begin, as far as they are known, in whole vectors; open: whether an index is not known;
+    negative: whether one may be; read, written: at all; early: read before it was written for certain; collides:
+    whether two threads write an element; assigned: by element, whether one did; lost: why the run does not know what
+    happens."""
 
     element: int
+    lanes: int = 1
     reach: int = 0
     open: bool = False
     negative: bool = False
@@ -105,7 +108,8 @@ class Frame:
 
 
 class Run:
-    """One launch. arguments: values of the kernel's scalars by name, others are unknown; grid, block: by axis."""
+    """One launch. arguments: values of the kernel's scalars by name, others are unknown; grid, block: by axis; cells:
+    by array the bytes of an element and `Array.lanes`, where the parameter's type does not say them."""
 
     def __init__(
         self,
@@ -115,6 +119,7 @@ class Run:
         grid: Sequence[int],
         block: Sequence[int],
         limit: int = MAX_WORK,
+        cells: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     ) -> None:
         self.lowering, self.limit = lowering, limit
         self.grid, self.block = [*grid, 1, 1][:3], [*block, 1, 1][:3]
@@ -131,13 +136,16 @@ class Run:
         self.contents: dict[Symbol, Span] = {}
         self.arrays: dict[str, Array] = {}
         self.shared: dict[Symbol, Array] = {}
+        self.local: dict[str, Array] = {}
         self.frames: list[Frame] = []
         self.used: set[tuple[str, str]] = set()
         self.steering: set[str] = set()
         self.stopped = False
         for one in kernel.arguments:
             if one.pointer:
-                self.arrays[one.name] = Array(step_of(one.type))
+                local = one.type.element is not None and "__local" in one.type.element.spelling
+                arrays = self.local if local else self.arrays
+                arrays[one.name] = Array(*cells.get(one.name, (step_of(one.type), 1)))
                 self.env[one,] = Pointer({one.name: number(0)})
             else:
                 given = arguments.get(one.name)
@@ -695,8 +703,8 @@ class Run:
                 if writes:
                     self._set(root, value if value is not None else self._unknown(kind_))
                 found = self._get(root, kind_)
-            elif root in self.arrays:
-                self._touch(self.arrays[root], offset, max(kind_.size, 1), reads, writes, certain)
+            elif (array := self.arrays.get(root) or self.local.get(root)) is not None:
+                self._touch(array, offset, max(kind_.size, 1), reads, writes, certain)
             else:
                 if root in self.shared:
                     self._touch(self.shared[root], offset, max(kind_.size, 1), reads, writes, False)
@@ -721,7 +729,7 @@ class Run:
             array.early |= reads
             return
         array.negative |= first < 0
-        array.reach = max(array.reach, int(-(-last // array.element)))
+        array.reach = max(array.reach, int(-(-last // (array.element * array.lanes))) * array.lanes)
         if array.threads is None:
             array.threads = np.zeros(self.count, bool)
         array.threads = array.threads | here
@@ -749,8 +757,8 @@ class Run:
         for one in node.walk():
             value = self.env.get((one.symbol,)) if one.what == "name" else None
             for root in value.targets if isinstance(value, Pointer) else ():
-                if root in self.arrays:
-                    self.arrays[root].lost = f"{why} in line {line}"
+                if (array := self.arrays.get(root) or self.local.get(root)) is not None:
+                    array.lost = f"{why} in line {line}"
 
     # Calls.
 
@@ -788,6 +796,8 @@ class Run:
         short = name.removeprefix("native_").removeprefix("half_")
         values = [self.value(one) for one in given]
         numbers = [one if isinstance(one, Span) else ANY for one in values]
+        for at in node.symbol.references if node.symbol is not None else ():
+            self.store(given[at], ANY)
         pointers = [one for one in values if isinstance(one, Pointer)]
         if any(part in name for part in _NOTHING) and "memcpy" not in name:
             return self._unknown(node.type)
@@ -848,8 +858,8 @@ class Run:
         """A function whose body is not there may do anything with what it is given a pointer to."""
         for one in values:
             for root in one.targets if isinstance(one, Pointer) else ():
-                if root in self.arrays:
-                    self.arrays[root].lost = f"`{node.op}` in line {node.cursor.location.line}"
+                if (array := self.arrays.get(root) or self.local.get(root)) is not None:
+                    array.lost = f"`{node.op}` in line {node.cursor.location.line}"
                 elif isinstance(root, tuple):
                     self._set(root, ANY)
                 elif root in self.contents:

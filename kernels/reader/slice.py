@@ -21,6 +21,8 @@ MAX_LISTED = 12
 """Names in a sentence."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _STD = re.compile(r"(?<![\w:])(?:::)?std::(?=\w)")
+_RENAMED = {"Sum": "cuda::std::plus<>", "Max": "cuda::maximum<>", "Min": "cuda::minimum<>"}
+"""Operators of CUB that CCCL 3 has elsewhere."""
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:if|elif|ifdef|ifndef)\b(.*)$", re.MULTILINE)
 _PLAIN = {"cuda_runtime.h", "device_launch_parameters.h", "vector_types.h", "vector_functions.h", "math_constants.h"}
 """Headers that declare what is declared without them."""
@@ -146,6 +148,14 @@ class _Reached:
         lines = BUILTINS[self.unit.language].read_text(encoding="utf-8").splitlines()
         return [(at, line[4:-1]) for at, line in enumerate(lines, 1) if re.fullmatch(r"// <[^<>]+>", line)]
 
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """By names that namespace std has from outside of it, of which clang keeps no trace: the headers."""
+        lines = BUILTINS[self.unit.language].read_text(encoding="utf-8").splitlines()
+        return {
+            name: self._section(at) for at, one in enumerate(lines, 1) for name in re.findall(r"using ::(\w+);", one)
+        }
+
     def _section(self, line: int) -> str:
         """The header that declares what stands in this line of the builtins."""
         at = bisect_right(self._headers, (line, "~"))
@@ -237,7 +247,7 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
         if one is kernel or (one.start < ends.get(one.file, 0) and one.end <= ends[one.file]):
             continue
         ends[one.file] = one.end
-        if kind(one.cursor) in FUNCTIONS and one.cursor.get_usr() == entry.declared.get_usr():
+        if kind(one.cursor) in FUNCTIONS and _general(one.cursor) == _general(entry.declared):
             continue
         pieces.append((place(one.file, one.start), _scoped(_declaration(reached, one), one.scope)))
     for definitions in reached.macros.values():
@@ -256,7 +266,8 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
         for one in unit.diagnostics
         if one.location.file is not None and reached.keeps(one.location.file.name, one.location.offset)
     ]
-    headers = sorted(reached.sections)
+    in_std = set(re.findall(r"\bstd::(\w+)", body)) if unit.language == "cuda" else set()
+    headers = sorted(reached.sections | {header for name, header in reached.aliases.items() if name in in_std})
     if unknown and unit.language == "cuda":
         accepted = [one for one in unit.missing if one in HEADERS - _PLAIN or one.startswith(HEADER_FOLDERS)]
         headers += [one for one in accepted if one not in headers]
@@ -264,6 +275,8 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     head = [*(f"#include <{one}>" for one in headers), *reached.builtin.values()]
     if unit.language == "cuda":
         body = _STD.sub("cuda::std::", body)
+        for old, new in _RENAMED.items():
+            body = re.sub(rf"\bcub::{old}\b", new, body)
     return Slice(
         "\n".join([*head, *([""] if head else []), body, ""]), tuple(unknown), tuple(types.values()), tuple(doubts)
     )
@@ -291,6 +304,13 @@ def _free(name: str, elsewhere: str) -> str:
     while re.search(rf"\b{name}\b", elsewhere):
         name += "_"
     return name
+
+
+def _general(function: Any) -> str:
+    """Of a template and its specialisations the same."""
+    general = library().clang_getSpecializedCursorTemplate(function)
+    usr: str = (function if general is None else general).get_usr()
+    return usr
 
 
 def _scoped(text: str, scope: tuple[str, ...]) -> str:
@@ -340,6 +360,7 @@ def _kernel(reached: _Reached, kernel: _Declared, types: dict[str, str]) -> str:
     text = text[_after_template(text) :]
     head, brace, inside = text.partition("{")
     head = re.sub(r"\b(?:static|inline)\b\s*|\bextern\s*\"C\"\s*", "", head)
+    head = re.sub(rf"\b({entry.name})\s*<[^()]*>(?=\s*\()", r"\1", head)
     text = f'extern "C" {head}{brace}{inside}'
     named = "::".join(one for one in kernel.scope if one)
     before = [f"namespace {named} {{}}\nusing namespace {named};"] if named else []

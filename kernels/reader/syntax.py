@@ -36,6 +36,7 @@ _SKIPPED = ("TYPE_REF", "TEMPLATE_REF", "NAMESPACE_REF", "OVERLOADED_DECL_REF")
 BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 WORK_ITEM = {"get_local_id": "threadIdx", "get_group_id": "blockIdx", "get_local_size": "blockDim"}
 WORK_ITEM |= {"get_num_groups": "gridDim", "get_global_id": "@", "get_global_size": "gridSize"}
+_ITEMS = {word: function for function, word in WORK_ITEM.items()}
 _AXES: dict[Any, str] = {0: "x", 1: "y", 2: "z"}
 LOOPS = frozenset({"for", "while", "do", "for each"})
 STATEMENTS = LOOPS | {"block", "declaration", "if", "switch", "return", "break", "nothing", "continue", "goto", "label"}
@@ -238,7 +239,7 @@ class Lowering:
         attributes = [kind(one) for one in cursor.get_children()] if what == "VAR_DECL" else []
         outside = cursor.semantic_parent is None or kind(cursor.semantic_parent) in ("TRANSLATION_UNIT", "NAMESPACE")
         names: dict[str, Any] = {"PARM_DECL": "parameter", "VAR_DECL": "global" if outside else "variable"}
-        local = what == "VAR_DECL" and type_.what != "pointer" and type_.spelling.startswith("__local ")
+        local = what == "VAR_DECL" and type_.what != "pointer" and "__local " in f"{type_.spelling} "
         made = self._symbols[key] = Symbol(
             cursor.spelling,
             "function" if what in (*FUNCTIONS, "CXX_METHOD", "CONVERSION_FUNCTION") else names.get(what, "other"),
@@ -343,6 +344,9 @@ class Lowering:
         callee = self.node(called[0]) if called else Node("other", made.start, made.start, made.type)
         made.kids = [callee, *(self.node(one) for one in given)]
         owner = callee.kids[0].type.spelling if callee.what == "member" and callee.kids else ""
+        if owner.startswith(("cub::Block", "cub::Warp")):
+            # All threads take part, as in `__syncthreads_or` and `__reduce_add_sync`.
+            made.op = f"{'__syncthreads' if owner.startswith('cub::Block') else '__reduce'}_{made.op}"
         if made.op == "thread_rank" and "tile" not in owner and re.search(r"grid_group|thread_block", owner):
             made.what, made.op, made.kids = "builtin", "@x" if "grid_group" in owner else "threadIdx.x", []
             self.ranks = True
@@ -352,7 +356,7 @@ class Lowering:
 class Syntax:
     """One kernel of a source. code: the whole source; prelude: declarations ahead of it; language: "cuda" or "opencl";
     entry: the kernel's name. functions: the bodies of the source's functions that it calls, directly or not; ranks: as
-    `Lowering` has it.
+    `Lowering` has it; macros: where they are used, from byte to byte, with clang's cursor.
 
     Raises `SourceError` for a source without that kernel."""
 
@@ -364,11 +368,10 @@ class Syntax:
         self.unit = Unit(prelude + code, Path(where), language)
         found = self.unit.entry(entry)
         self.name, self.cursor = found.name, found.function
-        self._macros = sorted(
-            (one.extent.start.offset - self._shift, one.extent.end.offset - self._shift)
-            for one in self.unit.tree.cursor.get_children()
-            if kind(one) == "MACRO_INSTANTIATION" and str(one.location.file) == self.unit.where
-        )
+        uses = [one for one in self.unit.tree.cursor.get_children() if kind(one) == "MACRO_INSTANTIATION"]
+        own = [(one.extent, one) for one in uses if str(one.location.file) == self.unit.where]
+        places = ((at.start.offset - self._shift, at.end.offset - self._shift, one) for at, one in own)
+        self.macros = sorted(places, key=lambda one: one[:2])
         self.start = self.cursor.extent.start.offset - self._shift
         self.name_at = self.cursor.location.offset - self._shift
         lowering = Lowering(self.unit, self._shift, rewrites=True)
@@ -429,16 +432,22 @@ class Syntax:
 
     def _linked(self, made: Node) -> Node:
         """The record with what is above each part of it, and which parts a macro wrote."""
-        starts = [start for start, _ in self._macros]
+        starts = [start for start, *_ in self.macros]
         for node in made.walk():
             for one in node.kids:
                 one.parent = node
         for node in made.walk():
             at = bisect.bisect_right(starts, node.start) - 1
-            if at >= 0 and node.end <= (last := self._macros[at][1]) and node.parent is not None:
+            if at >= 0 and node.end <= (last := self.macros[at][1]) and node.parent is not None:
                 above = node.parent
                 node.fixed = (above.start >= node.start and above.end <= last) or node.end < last
         return made
+
+
+def builtin(name: str, language: str) -> str:
+    """`threadIdx.x` and the like in a language."""
+    word, axis = name.split(".")
+    return name if language == "cuda" else f"{_ITEMS[word]}({'xyz'.index(axis)})"
 
 
 def _outside(name: Node) -> bool:

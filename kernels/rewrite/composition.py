@@ -18,7 +18,7 @@ from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused,
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter, Template
 
 NAME = "by-rules"
-DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it is the baseline."
+DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it computes as the baseline does."
 KIT = {"cuda": "rules.cuh", "opencl": "rules.cl"}
 NO_GUARD = "The kernel has no guard against more threads than it came with."
 """Why a configuration fits only some shapes."""

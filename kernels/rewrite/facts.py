@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from tunesmith.kernels.reader.parse import constant
 from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol, Syntax
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 
@@ -29,6 +30,7 @@ _WORK_ITEMS = re.compile(r"get_\w+_(?:id|size)")
 _ATTRIBUTES = re.compile(
     r"__(?:cluster_dims|block_size|maxnreg)__\s*\((?:[^()]|\([^()]*\))*\)|reqd_work_group_size[^)]*\)"
 )
+_PRODUCT = re.compile(r"(?:__)?u?mul24|mad24")
 _CHANGING = re.compile(r"operator(?:[-+*/%&|^]|<<|>>)?=|operator(?:\+\+|--)")
 ENDS = frozenset({"return", "break", "continue", "goto"})
 
@@ -201,11 +203,6 @@ class Facts:
         """The names in a part of the kernel's body, or in all of it, that mean `symbol`."""
         return [one for one in (within or self.body).walk() if one.what == "name" and one.symbol is symbol]
 
-    @cached_property
-    def changed_parameter(self) -> str:
-        """The name of a parameter that the kernel changes; empty where it changes none."""
-        return next((one.name for one in self.parameters if one in self.changed), "")
-
     # Values.
 
     def form(self, node: Node) -> Form:
@@ -262,6 +259,8 @@ class Facts:
                 return self._operation("[]", index, symbol=root)
         if what == "call" and node.symbol is not None and node.symbol.definition is None:
             given = node.kids[1:]
+            if _PRODUCT.fullmatch(node.op):
+                return sum(map(self.form, given[2:]), self.form(given[0]) * self.form(given[1]))
             if given and all(one.type.what in ("number", "float") for one in given) and not node.symbol.references:
                 return self._operation(node.op, *map(self.form, given))
         return self._once(node)
@@ -287,23 +286,36 @@ class Facts:
     def _value(self, node: Node, symbol: Symbol) -> Form:
         if symbol in self.parameters and symbol not in self.changed:
             return self._known(_atom(symbol), Atom(0, symbol))
+        if symbol.written.startswith("const ") and isinstance(number := constant(node.cursor), int):
+            return Form.number(number)
         if symbol.what != "variable":
             return self._once(node)
-        if self.is_once(symbol) and symbol.declared is not None:
+        if self.is_once(symbol, node) and symbol.declared is not None:
             if symbol.type.what == "number" and symbol.type.size >= 4:
                 value = self.form(symbol.declared.kids[-1])
                 if not any(one.startswith("?") or self.atoms[one].memory for one in value.atoms):
                     return value
-            return self._known(_atom(symbol), Atom(2, symbol))
+            if symbol not in self.changed:
+                return self._known(_atom(symbol), Atom(2, symbol))
         loop = next((one for one in self.homes.get(symbol, []) if one.holds(node)), None)
         return self._once(node) if loop is None else self._known(_atom_of(symbol, loop), Atom(2, symbol))
 
-    def is_once(self, symbol: Symbol) -> bool:
-        """Whether a variable of the kernel has one value, from its declaration on."""
-        made = symbol.declared
+    def is_once(self, symbol: Symbol, place: Node | None = None) -> bool:
+        """Whether a variable of the kernel has one value, from its declaration on, or as far as `place` names it."""
+        made, changes = symbol.declared, self.changed.get(symbol, [])
         if made is None or not made.kids or symbol.shared or symbol.static or symbol.volatile or made.type.reference:
             return False
-        return symbol.what == "variable" and symbol not in self.changed
+        if place is None or self.jumps or not changes:
+            return symbol.what == "variable" and not changes
+        # Of a loop that makes the variable itself, each round begins anew; a lambda may run later than it stands.
+        loops = [above for above, _ in place.above() if above.what in LOOPS | {"lambda"} and not above.holds(made)]
+        before = any(one.start < place.end or any(loop.holds(one) for loop in loops) for one in changes)
+        return symbol.what == "variable" and not before and all(one.what != "lambda" for one in loops)
+
+    @cached_property
+    def jumps(self) -> bool:
+        """Whether the body has a `goto`, so that the order of its statements is not that of its text."""
+        return any(one.what == "goto" for one in self.body.walk())
 
     def is_known(self, symbol: Symbol, place: Node | None) -> bool:
         """Whether a name means the variable, with its only value, ahead of the statement `place`; None: at the
@@ -366,7 +378,7 @@ class Facts:
             while inner.what == "array" and inner.element is not None and inner.element.size:
                 count, inner = count * (inner.size // inner.element.size), inner.element
             if base is not None:
-                return base[0], base[1] + self.form(node.kids[1]) * Form.number(count)
+                return base[0], self._undivided(base[1] + self.form(node.kids[1]) * Form.number(count))
         return None
 
     def pointer(self, node: Node) -> tuple[Symbol, Form] | None:
@@ -376,7 +388,8 @@ class Facts:
             symbol = node.symbol
             if symbol.volatile:
                 return None
-            if symbol.type.what == "array" or (symbol in self.arrays and symbol not in self.changed):
+            fixed = symbol in self.arrays and (symbol not in self.changed or symbol in self.moved)
+            if symbol.type.what == "array" or fixed:
                 return symbol, ZERO
             if symbol.type.what == "pointer" and self.is_once(symbol) and symbol.declared is not None:
                 return self.pointer(symbol.declared.kids[-1])
@@ -398,6 +411,18 @@ class Facts:
         return None
 
     @cached_property
+    def moved(self) -> dict[Symbol, Node]:
+        """The arrays whose pointer one statement moves ahead of all other uses, alike for the threads of a block, each
+        with the statement: their elements are counted from there."""
+        # What a distance is read from is not followed meanwhile.
+        self.__dict__["moved"] = found = dict[Symbol, Node]()
+        for symbol, (by, *more) in self.changed.items():
+            alone = not more and by.what == "assign" and by.op in ("+=", "-=") and by.parent is self.body
+            if symbol in self.arrays and alone and all(use.start >= by.start for use in self.uses(symbol)):
+                found |= {symbol: by} if self.reach(self.form(by.kids[1])) < 2 else {}
+        return found
+
+    @cached_property
     def accesses(self) -> tuple[Access, ...]:
         """Where the body touches an array whose place is known: of the kernel's parameters, of a block, or its own."""
         return self._scan[0]
@@ -413,7 +438,7 @@ class Facts:
         escaping: dict[Symbol, str] = {}
         for node in self.body.walk():
             symbol = node.symbol
-            if node.what != "name" or symbol is None or not symbol.pointer:
+            if node.what != "name" or symbol is None or not symbol.pointer or self.moved.get(symbol) is node.parent:
                 continue
             found = self.pointer(node)
             if found is None:
@@ -526,8 +551,8 @@ class Facts:
                     if ends:
                         found += self._parts(one.kids[0], False)
                     rest = one.kids[1].kids[:-1] if ends and one.kids[1].what == "block" else [] if ends else [one]
-                    doubtful = doubtful or any(_may_end(inner, above) for inner in rest)
-        return found, doubtful or any(one.what == "goto" for one in self.body.walk())
+                    doubtful = doubtful or any(may_end(inner, above) for inner in rest)
+        return found, doubtful or self.jumps
 
     def _parts(self, test: Node, holds: bool) -> list[Condition]:
         if test.what == "unary" and test.op == "!":
@@ -756,7 +781,7 @@ def _always_ends(node: Node) -> bool:
     return last.what in ENDS
 
 
-def _may_end(node: Node, within: Node) -> bool:
+def may_end(node: Node, within: Node) -> bool:
     """Whether a statement may end the thread, or the round of the loop around `within`, from inside itself."""
     inside = [one for one in node.walk() if one.what in ENDS]
     for one in inside:

@@ -73,19 +73,31 @@ class Carried:
         return ""
 
     def combined(self, symbol: Symbol) -> str:
-        """How two threads' parts of a state become one: "+", "*" or a function; empty where that is not known."""
+        """How two threads' parts of a state, `a` and `b`, become one, in C; empty where that is not known."""
         found = set[str]()
         for _, change in self.states[symbol]:
             value = change.kids[-1]
-            if (change.what == "assign" and change.op in ("+=", "-=")) or change.what == "count":
-                found.add("+")
+            if change.what == "count" or (change.op in ("+=", "-=") and self.kind(change.kids[0], change) == "+"):
+                found.add("a + b")
             elif change.what == "assign" and change.op == "=" and value.what == "binary" and value.op in "+-":
-                found.add("+" if self.kind(change.kids[0], change) == "+" and not self.weights else "")
+                found.add("a + b" if self.kind(change.kids[0], change) == "+" and not self.weights else "")
             elif change.what == "assign" and change.op == "=" and value.what == "call" and self._is_extreme(value):
-                found.add(value.op if len(value.kids) == 3 else "")
+                found.add(f"{value.op}(a, b)" if len(value.kids) == 3 else "")
             else:
-                found.add("")
+                found.add(self._kept(change) if change.what == "assign" else "")
         return found.pop() if len(found) == 1 else ""
+
+    def _kept(self, change: Node) -> str:
+        """Which of `a` and `b` a change keeps where a comparison of the two decides; empty for another change."""
+        target, value = change.kids
+        above = next(one for one, _ in change.above() if one.what != "block")
+        choice = value if value.what == "choice" else above
+        sides = choice.kids[1:] if choice is value else [value, target]
+        first = choice is value or (choice.what == "if" and choice.kids[1].holds(change))
+        test = choice.kids[0] if first else None
+        if test is None or not self._picks(target, change) or _compared(test) != {key(one) for one in sides}:
+            return ""
+        return "a > b ? a : b" if (key(sides[0]) == key(test.kids[0])) == (test.op[0] == ">") else "a < b ? a : b"
 
     def _made_anew(self, symbol: Symbol) -> bool:
         """Whether each round gives the variable a value before it uses it, and nothing uses the last one."""
@@ -123,7 +135,7 @@ class Carried:
             return ""
         target, value = change.kids
         if change.op != "=":
-            how = _ASSIGNED.get(change.op, "")
+            how = "" if node.symbol in self.facts.names_in(value) else _ASSIGNED.get(change.op, "")
             return "+" if how == "*" and self._scales(value) else how
         test, names = self._test(change), self.facts.names_in
         found_there = test is not None and node.symbol not in names(value) and names(test) & self.extremes

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tunesmith.kernels.reader.syntax import Node, Symbol
-from tunesmith.kernels.rewrite.facts import AXES, Facts, grid_size
-from tunesmith.kernels.rewrite.forms import Form
+from tunesmith.kernels.rewrite.facts import AXES, ENDS, Facts, grid_size
+from tunesmith.kernels.rewrite.forms import ZERO, Form
 from tunesmith.kernels.rewrite.rounds import Carried
 
 WARP = 32
@@ -122,16 +122,26 @@ def _coordinates(facts: Facts, use: Node, seen: frozenset[Symbol], strided: set[
 
 
 def _only_starts(facts: Facts, node: Node) -> bool:
-    """Whether a coordinate is nothing but the first value of loops over the grid."""
-    for above, _ in node.above():
+    """Whether a coordinate is nothing but the first value of loops over the grid, and a mark of its first thread."""
+    for above, part in node.above():
         if above.what == "variable" and above.symbol is not None:
             loop = above.parent.parent if above.parent is not None else None
             if loop is not None and (found := facts.loop(loop)) is not None:
                 return found.kind == "grid" and above.parent is loop.kids[0]
             return facts.is_once(above.symbol) and all(_only_starts(facts, one) for one in facts.uses(above.symbol))
+        zero = above.op in ("==", "!=") and all(one is part or facts.form(one) == ZERO for one in above.kids)
+        if zero or (above.what, above.op) == ("unary", "!"):
+            branch = next((one for one, test in above.above() if one.what == "if" and test is one.kids[0]), None)
+            return branch is not None and _only_writes(facts, branch)
         if above.what != "cast":
             return False
     return False
+
+
+def _only_writes(facts: Facts, branch: Node) -> bool:
+    """Whether what follows an `if` does not depend on which thread it was for, but for memory."""
+    ends = any(one.what in ENDS for one in branch.walk()) or any(branch.holds(one.node) for one in facts.loops)
+    return not ends and facts.changed_in(branch) <= facts.declared_in(branch)
 
 
 def _bounds(facts: Facts, axis: str) -> list[list[Form]]:

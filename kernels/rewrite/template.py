@@ -11,23 +11,26 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.reader.syntax import Syntax, prelude
+from tunesmith.kernels.rewrite.canonical import canonical
 from tunesmith.kernels.rewrite.composition import NAME, Rewritten, compose
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.passes import (
+    columns,
     compiler,
     constants,
     lanes,
     launch,
     own_bins,
     permutations,
+    products,
     rows,
     shuffles,
     teams,
-    tiles,
     vectors,
     walk,
 )
@@ -58,13 +61,13 @@ RULES: tuple[Pass, ...] = (
     own_bins.OWN_BINS,
     walk.WALK,
     vectors.VECTORS,
-    tiles.TRANSPOSED_TILES,
     permutations.PERMUTED_TILES,
-    tiles.OUTPUT_TILES,
-    lanes.ROW_LANES,
+    products.OUTPUT_TILES,
+    columns.COLUMN_LANES,
     launch.WORK_PER_THREAD,
     shuffles.SHUFFLES,
     teams.ROW_TEAMS,
+    lanes.ROW_LANES,
     rows.ROW_LOOPS,
     vectors.CACHE_HINTS,
     compiler.NARROW_INDICES,
@@ -110,11 +113,12 @@ def left_alone(files: Mapping[str, str], entry: str) -> tuple[str, ...]:
 
 
 def facts_of(task: Task, backend: BackendName) -> Facts:
-    """Facts of the baseline of `task`, in the first of its types. Raises `SourceError`."""
+    """Facts of the baseline of `task` in its canonical spelling, in the first of its types. Raises `SourceError`."""
     names = {dtype: one.c_names[backend] for dtype, one in DTYPES.items() if backend in one.c_names}
     types = {name: "float32" if "float32" in those else those[0] for name, those in task.types.items()}
-    source = task.sources(backend).baseline.template.source
-    return Facts(Syntax(source, backend, task.entry, f"The baseline of {task.name}", prelude(types, names)))
+    plain, known = task.sources(backend).baseline.template, prelude(types, names)
+    read = partial(Syntax, language=backend, entry=task.entry, where=f"The baseline of {task.name}", prelude=known)
+    return canonical(read, plain.source, plain.launch)
 
 
 def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
@@ -144,11 +148,22 @@ def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
 
 Limit = Literal["memory", "compute", "latency", "unknown"]
 _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
-    {"TILE": (32,)},
     {"PERMUTE": (32,)},
+    {
+        "OUTPUT_STEPS": (16, 4),
+        "OUTPUT_TILE": (128,),
+        "OUTPUT_DEPTH": (32,),
+        "OUTPUT_ROWS": (8,),
+        "OUTPUT_COLUMNS": (8,),
+    },
+    {"OUTPUT_STEPS": (16, 4), "OUTPUT_TILE": (64,), "OUTPUT_DEPTH": (32,), "OUTPUT_ROWS": (4,), "OUTPUT_COLUMNS": (4,)},
     {"OUTPUT_TILE": (64,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (4,), "OUTPUT_COLUMNS": (4,)},
     {"OUTPUT_TILE": (128,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (8,), "OUTPUT_COLUMNS": (8,)},
     {"LANES": (32,)},
+    {"LANES": (32, 8), "TEAM_BLOCKS": (32, 8), "BLOCK": (256,), "INDEX_BITS": (32,)},
+    {"LANES": (8,), "BLOCK": (256,), "LOADS": (1,)},
+    {"COLUMN_LANES": (32,)},
+    {"COLUMN_LANES": (8,), "UNROLL": (4,)},
     {"OWN_BINS": (1,), "ITEMS": (32, 8), "BLOCK": (256,)},
     {"WALK": (8, 4, 2), "INDEX_BITS": (32,)},
 )

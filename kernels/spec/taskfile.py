@@ -221,12 +221,15 @@ def _toml(path: Path, what: Literal["task", "template"], where: str = "") -> dic
 
 
 def read_source(path: Path, where: str = "--source") -> str:
-    """The text of the file that `where`, an option or a key, names; raises `TaskError`."""
+    """The text of the file that `where`, an option or a key, names; raises `TaskError`. A kernel's that is not
+    UTF-8 is read as Latin-1, as old comments are."""
     where = f"{where}: " if where else ""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TaskError(f"{where}{path} is not UTF-8 text: save it as UTF-8.") from error
+        text = path.read_text(encoding="latin-1")
+        if "\0" in text or path.suffix in (".toml", ".py", ".json"):
+            raise TaskError(f"{where}{path} is not UTF-8 text: save it as UTF-8.") from error
     except (OSError, ValueError) as error:
         name, why = str(path).replace("\0", "\\0"), getattr(error, "strerror", error)
         raise TaskError(f"{where}{name} cannot be read: {why}.") from error

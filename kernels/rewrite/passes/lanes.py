@@ -1,106 +1,109 @@
-"""The loops of a thread over its row become loops of several lanes, which read neighbours and then combine their sums.
+"""The loops of one thread become loops of several lanes, which touch neighbours and then combine their sums.
 
-Where one thread goes over a whole row, as in a plain product of a matrix and a vector, the threads of a warp read from
-as many rows at a time. Here lanes of one warp share a row: they take turns on each loop, and combine what it sums up,
-or its largest or smallest, by shuffles, so that all of them have the result (CUDA C++ Programming Guide, "Warp Shuffle
-Functions"). What is written outside the loops is written by the first.
+Where one thread goes over a row, as in a plain product of a matrix and a vector, the threads of a warp touch as many
+rows at a time. Here lanes of one warp do the work of one thread: all carry out what it does, but take turns on loops
+whose rounds are independent, and combine what these sum up, or their largest or smallest, by shuffles, so that all of
+them have the result (CUDA C++ Programming Guide, "Warp Shuffle Functions"). What is written outside of these loops is
+written by the first lane; where one lane may need what another wrote, they wait for each other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
-from tunesmith.kernels.rewrite.edits import Edit, span, switched, wrap
-from tunesmith.kernels.rewrite.facts import ENDS, Access, Loop
-from tunesmith.kernels.rewrite.forms import ONE, Form
+from tunesmith.kernels.rewrite.edits import Edit, Span, switched, wrap
+from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
+from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import Carried
-from tunesmith.kernels.rewrite.sharing import statements
+from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
 
 _WHY = "lanes do not share a row"
+_COMMUTING = frozenset(f"atomic{one}" for one in ("Add", "Sub", "Max", "Min", "And", "Or", "Xor"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Lanes:
-    """sums: by loop that lanes can share, how two values of a variable are combined: "+" or a function; alone: the
-    statements that only the first lane carries out."""
+    """sums: by loop that lanes share, how two values `a` and `b` of a variable are combined, in C; alone: the
+    statements that only the first lane carries out; meets: the loops and statements around which lanes wait for each
+    other; numbers: where the source asks for the number of a thread, or how many there are, and lanes are one."""
 
     sums: dict[Loop, dict[Symbol, str]]
-    alone: list[Node]
+    numbers: list[Node]
+    alone: list[Node] = field(default_factory=list)
+    meets: set[Node] = field(default_factory=set)
 
 
 def _lanes(subject: Subject) -> _Lanes | Refused:
     facts = subject.facts
-    if subject.axes != ["x"] or subject.unmovable:
-        return Refused(f"{_WHY}: threads do not have one coordinate")
-    if not subject.bounds:
-        return Refused(f"{_WHY}: there is no guard for the coordinate of a thread")
-    if len(subject.returns) > 1 or facts.escaping:
-        return Refused(f"{_WHY}: it returns early, or gives its arrays to functions")
-    if outer := sorted(one.name for one in facts.changed if one.what == "global"):
-        return Refused(f"{_WHY}: it changes {outer[0]}, which all blocks have")
-    found = _Lanes({}, [])
-    for one in statements(facts, subject.bounds):
-        inside = facts.inside(one)
-        if one.what == "for":
-            loop = facts.loop(one)
-            sums = "a loop does not count one by one" if loop is None else _sums(subject, loop)
-            if isinstance(sums, str) or loop is None:
-                return Refused(f"{_WHY}: {sums}")
-            found.sums[loop] = sums
-        elif any(access.written and access.root in facts.arrays for access in inside):
-            if facts.changed_in(one) - set(facts.arrays) or any(x.what in LOOPS | {"declaration"} for x in one.walk()):
-                return Refused(f"{_WHY}: `{facts.text(one)[:60]}` writes in a way that other lanes need")
-            found.alone.append(one)
-        elif any(inner.what in LOOPS for inner in one.walk()):
-            return Refused(f"{_WHY}: its loops do not stand by themselves")
-    why = _apart(subject, found)
+    numbers = _numbers(subject)
+    if isinstance(numbers, str):
+        return Refused(f"{_WHY}: {numbers}")
+    sums, why = _shared(subject)
+    if not sums:
+        return Refused(f"{_WHY}: {why or 'there is no loop that reads neighbours'}")
+    found = _Lanes(sums, numbers)
+    why = _find_alone(facts, facts.body, found) or _find_meetings(facts, found)
     return Refused(f"{_WHY}: {why}") if why else found
 
 
-def _apart(subject: Subject, found: _Lanes) -> str:
-    """Why lanes would need what others write, as a clause; empty where they do not."""
-    facts = subject.facts
-
-    def home(access: Access) -> Loop | None:
-        return next((one for one in found.sums if one.node.holds(access.node)), None)
-
-    written = {one.root for one in facts.accesses if one.written and one.root in facts.arrays}
-    writing = [one for access in facts.accesses if access.root in written and (one := home(access)) is not None]
-    if len({(one.first, one.bound) for one in writing}) > 1:
-        return "its loops write different parts of a row"
-    for root in sorted(written, key=lambda one: one.name):
-        own = facts.of(root)
-        homes = [home(one) for one in own]
-        if all(one is None for one in homes):
-            place = next((one for one in found.alone if one.holds(own[0].node)), None)
-            if place is None or not all(place.holds(one.node) for one in own):
-                return f"{root.name} is written outside of the loops, and read at other places"
-            continue
-        places = {
-            one.index.replaced(there.atom, Form.atom("k")) for one, there in zip(own, homes, strict=True) if there
-        }
-        if None in homes or len(places) != 1:
-            return f"{root.name} is written, and used at other places"
-        if any(one.index.times(there.atom) != ONE for one, there in zip(own, homes, strict=True) if there):
-            return f"{root.name} is written at places that are no neighbours"
-    reads = [(one, there) for one in facts.accesses if one.read and (there := home(one)) is not None]
-    near = any(one.index.times(there.atom) == ONE for one, there in reads if one.root in facts.arrays)
-    return "" if near else "there is no loop that reads neighbours"
+def _numbers(subject: Subject) -> list[Node] | str:
+    """Where the kernel asks for the number of a thread that is not its coordinate, or how many there are; or why lanes
+    cannot be one thread, as a clause."""
+    facts, work = subject.facts, subject.work
+    if isinstance(work, Fixed):
+        return work.why
+    found = [one for one in facts.builtins() if isinstance(work, Rows) and one.op in ("threadIdx.x", "blockDim.x")]
+    steps = [one.node.kids[2] for one in facts.loops if one.kind == "grid"]
+    numbers = [*found, *(one.kids[-1] for one in steps)]
+    places = [*numbers, *(node for axis in work.axes for node in axis.nodes)]
+    outer = " and ".join(one.name for one in facts.changed if one.what == "global")
+    why = {
+        "its threads work together": facts.together,
+        "threads do not have one coordinate": len(work.axes) > 1 or any(one.name != "x" for one in work.axes),
+        "there is no guard for the coordinate of a thread": any(x.bound is None and not x.strided for x in work.axes),
+        "it gives its arrays to functions": facts.escaping,
+        f"it changes {outer}, which all blocks have": outer,
+        "it calls a function that may do more than compute": set(facts.effects) - {one.node for one in facts.accesses},
+        "it asks for the number of a thread in its warp": isinstance(work, Rows) and subject.by_warps,
+        "a loop over the grid does not step by `+=`": any(one.op != "+=" for one in steps),
+        "a macro or a lambda computes its coordinates": any(x.fixed or subject.in_lambda(x) for x in places),
+    }
+    return next((clause for clause, holds in why.items() if holds), numbers)
 
 
-def _sums(subject: Subject, loop: Loop) -> dict[Symbol, str] | str:
+def _shared(subject: Subject) -> tuple[dict[Loop, dict[Symbol, str]], str]:
+    """The loops that lanes share, none of them inside another: of loops in one another the innermost that touches
+    neighbours, else the outermost; none where no loop touches any, and why not, as a clause."""
+    facts, good, why = subject.facts, dict[Loop, dict[Symbol, str]](), ""
+    for node in facts.body.walk():
+        if node.what == "for" and not subject.in_lambda(node):
+            loop = facts.loop(node)
+            sums = "a loop does not count one by one" if loop is None else _sums(facts, loop)
+            if loop is None or isinstance(sums, str):
+                why = why if loop is not None and loop.axis else why or str(sums)
+            elif (count := (loop.bound - loop.first).constant) is None or count >= 8:
+                # Of fewer rounds most lanes would have none.
+                good[loop] = sums
+    outer = [one for one in facts.accesses if one.root in facts.arrays]
+    near = [loop for loop in good if any(loop.body.holds(x.node) and x.index.times(loop.atom) == ONE for x in outer)]
+    found = list[Loop]()
+    for loop in [*reversed(near), *good]:
+        if not any(loop.node.holds(other.node) or other.node.holds(loop.node) for other in found):
+            found.append(loop)
+    return {one: good[one] for one in found} if near else {}, why
+
+
+def _sums(facts: Facts, loop: Loop) -> dict[Symbol, str] | str:
     """How the parts that lanes have of a loop's sums are combined, or why lanes cannot share it, as a clause."""
-    facts, node = subject.facts, loop.node
-    if loop.kind != "counting" or node.fixed or node.kids[2].fixed or loop.first_node.fixed:
+    node, body, inside = loop.node, loop.body, facts.inside(loop.body)
+    fixed = node.fixed or node.kids[2].fixed or loop.first_node.fixed
+    if loop.kind != "counting" or fixed or node.kids[1].op == "!=" or loop.variable.type.size < 4:
         return "a loop does not count one by one"
-    body, inside = loop.body, facts.inside(loop.body)
     if any(one.what in ENDS - {"continue"} for one in body.walk()):
         return "a loop may end early"
-    if any(one.atomic for one in inside):
-        return "a loop has atomic operations"
     carried = Carried(facts, node, facts.body)
     sums = dict[Symbol, str]()
     for symbol in carried.states:
@@ -113,58 +116,145 @@ def _sums(subject: Subject, loop: Loop) -> dict[Symbol, str] | str:
     for one in body.walk():
         if one.what == "name" and one.symbol in sums and not carried.fits(one):
             return f"a loop uses {one.op} before it is complete"
-    own = facts.declared_in(body)
-    if any(one.written and one.root not in facts.arrays and one.root not in own for one in inside):
-        return "a loop writes an array of its own"
+    for root in dict.fromkeys(one.root for one in inside if one.written):
+        own = [one for one in facts.inside(node) if one.root is root]
+        index, changing = own[0].index, facts.declared_in(node) | facts.changed_in(node)
+        if root not in facts.arrays and root not in facts.declared_in(body):
+            return "a loop writes an array of its own"
+        apart = index.times(loop.atom).constant and _is_free(facts, index.without(loop.atom), changing)
+        same = len({one.index for one in own}) == 1
+        if root in facts.arrays and not (apart and same) and not _is_added_to(own):
+            return f"{root.name} is written by a loop, and used at other places by its other rounds"
     return sums
 
 
+def _is_added_to(accesses: list[Access]) -> bool:
+    """Whether the accesses are atomic operations that do not ask for the order."""
+    used = [one for one in accesses if one.node.parent is None or one.node not in _parts(one.node.parent)]
+    return not used and len({one.by for one in accesses}) == 1 and accesses[0].by in _COMMUTING
+
+
+def _parts(node: Node) -> list[Node]:
+    """The statements of which one is made."""
+    return node.kids[{"block": 0, "if": 1, "for": 3, "while": 1}.get(node.what, len(node.kids)) :]
+
+
+def _is_free(facts: Facts, value: Form, variables: set[Symbol]) -> bool:
+    """Whether it is known what a value depends on, and these are none of the variables."""
+    atoms = [(name, facts.atoms.get(name)) for name in value.atoms]
+    return all(
+        atom is None
+        or (name[0] != "?" and atom.symbol not in variables and all(_is_free(facts, x, variables) for x in atom.parts))
+        for name, atom in atoms
+    )
+
+
+def _find_alone(facts: Facts, node: Node, found: _Lanes) -> str:
+    """Finds what the first lane writes for all; returns why it cannot, as a clause, or nothing."""
+    written = [one.node for one in facts.inside(node) if one.written and one.root in facts.arrays]
+    if not written or any(one.node is node for one in found.sums):
+        return ""
+    apart = LOOPS | ENDS | {"declaration", "lambda"}
+    if not node.fixed and facts.changed_in(node) <= set(facts.arrays) and not any(x.what in apart for x in node.walk()):
+        found.alone.append(node)
+        return ""
+    parts = _parts(node)
+    if not all(any(part.holds(one) for part in parts) for one in written):
+        return f"`{facts.text(node)[:60]}` writes in a way that other lanes need"
+    return next(filter(None, (_find_alone(facts, part, found) for part in parts)), "")
+
+
+def _find_meetings(facts: Facts, found: _Lanes) -> str:
+    """Finds where a lane may need what another wrote; returns why they cannot wait for it, as a clause, or nothing."""
+    unknown = {*facts.arrays, *facts.declared_in(facts.body)} - {one.variable for one in facts.loops}
+    for root in facts.arrays:
+        own = facts.of(root)
+        if not any(one.written for one in own):
+            continue
+        loops = [next((loop for loop in found.sums if loop.body.holds(one.node)), None) for one in own]
+        alone = [next((node for node in found.alone if node.holds(one.node)), None) for one in own]
+        for one in (one for one, *places in zip(own, loops, alone, strict=True) if places == [None, None]):
+            # Elsewhere another thread may write the element meanwhile, and not all lanes read the same.
+            if facts.reach(one.index) < 2 or not _is_free(facts, one.index, unknown):
+                return f"{root.name} is written, and read where other threads may write it"
+        if None not in alone or _is_added_to(own) or _by_one_lane(own, loops):
+            continue
+        places = [node if loop is None else loop.node for loop, node in zip(loops, alone, strict=True)]
+        found.meets.update(at for one, at in zip(own, places, strict=True) if one.written and at is not None)
+    return ""
+
+
+def _by_one_lane(accesses: list[Access], loops: list[Loop | None]) -> bool:
+    """Whether the same lane has all accesses of an element."""
+    places = set[tuple[Form, Form, Form]]()
+    for one, loop in zip(accesses, loops, strict=True):
+        if loop is None or one.index.times(loop.atom) != ONE:
+            return False
+        bound, rest = loop.bound, one.index.without(loop.atom)
+        # Rounds of the loops around it have other elements, or the same ones of a row that is as long as the loop.
+        again = any(above.what in LOOPS for above, _ in loop.node.above())
+        if again and (loop.first != ZERO or not any(rest.times(atom) * bound == rest for atom in bound.atoms)):
+            return False
+        places.add((one.index.replaced(loop.atom, Form.atom("k")), loop.first, bound))
+    return len(places) == 1
+
+
 def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
-    name, lane, mask, at = (subject.name(one) for one in ("LANES", "lane", "mask", "row_at"))
-    edits = list[Edit]()
-    macros = {one: subject.name(f"LANE_{one}") for one in ("FIRST", "NEXT", "BEGIN", "JOIN", "ALONE")}
+    name, lane, first, mask, at, once = map(subject.name, ("LANES", "lane", "first_lane", "mask", "row_at", "once"))
+    edits, code = list[Edit](), subject.facts.syntax.code
+    macros = {one: subject.name(f"LANE_{one}") for one in ["FIRST", "NEXT", "BEGIN", "JOIN", "ALONE", "MEET", "NUMBER"]}
+    meeting = {one: f"{macros['MEET']} " for one in found.meets}
     for loop, sums in found.sums.items():
-        node = loop.node
+        node = last = loop.node
         edits.append(wrap(loop.first_node, "((", f") {macros['FIRST']})"))
         edits.append(wrap(node.kids[2], f"{macros['NEXT']}({loop.variable.name}, ", ")"))
-        begin = "".join(f"{macros['BEGIN']}({symbol.name}) " for symbol, how in sums.items() if how == "+")
-        ends = [
-            f" {macros['JOIN']}({symbol.name}, {'a + b' if how == '+' else f'{how}(a, b)'})"
-            for symbol, how in sums.items()
-        ]
-        last = node.end if loop.body.what == "block" else subject.facts.syntax.code.index(b";", node.end) + 1
-        edits.append(Edit(node.start, last, ("{ ", begin, span(node), *(";" * (last > node.end)), *ends, " }")))
-    edits += [wrap(one, f"{macros['ALONE']} ", "") for one in found.alone]
-    join = "[](decltype(sum) a, decltype(sum) b) { return __VA_ARGS__; }"
-    joined = f"tunesmith::joined<{name}>({mask}, sum, {join})"
+        begin = "".join(f"{macros['BEGIN']}({symbol.name}) " for symbol, how in sums.items() if how == "a + b")
+        ends = [f" {macros['JOIN']}({symbol.name}, {how})" for symbol, how in sums.items()]
+        while last.what in {"if", "switch", *LOOPS} - {"do"}:
+            last = last.kids[-1]
+        end = node.end if last.what in ("block", "nothing") else code.index(b";", node.end) + 1
+        head = code[: node.start].rstrip()
+        above = head.rsplit(b"\n", 1)[-1]
+        # A pragma belongs to the loop.
+        start = len(head) - len(above) if above.lstrip().startswith(b"#pragma") else node.start
+        begins = f"{meeting.get(node, '')}{{ {begin}" + "\n" * (start < node.start)
+        edits.append(Edit(start, end, (begins, Span(start, node.end), *(";" * (end > node.end)), *ends, " }")))
+    edits += [wrap(one, f"{meeting.get(one, '')}{macros['ALONE']} ", "") for one in found.alone]
+    edits += [wrap(one, f"{macros['NUMBER']}(", ")") for one in found.numbers]
+    joined = f"tunesmith::joined<{name}>({mask}, sum, [](decltype(sum) a, decltype(sum) b) {{ return __VA_ARGS__; }})"
+    meet = f"__syncwarp({mask})"
     header = {
         macros["FIRST"]: (f"+ {lane}", ""),
         f"{macros['NEXT']}(variable, ...)": (f"variable += {name}", "__VA_ARGS__"),
         f"{macros['BEGIN']}(sum)": (f"if ({lane} > 0) sum = 0;", ""),
         f"{macros['JOIN']}(sum, ...)": (f"sum = {joined};", ""),
-        macros["ALONE"]: (f"if ({lane} == 0)", ""),
+        # An `else` that follows belongs to another `if`.
+        macros["ALONE"]: (f"if ({lane} > 0) {{ }} else", ""),
+        macros["MEET"]: (f"for (bool {once} = ({meet}, true); {once}; {meet}, {once} = false)", ""),
+        f"{macros['NUMBER']}(...)": (f"((__VA_ARGS__) / {name})", "(__VA_ARGS__)"),
     }
-    opens = f"""const {subject.index_type} {at} = {plan.at("x")} / ({name} > 0 ? {name} : 1);
-#if {name} > 0
+    block, cells = plan.block("x"), isinstance(subject.work, Cells)
+    row = f"const {subject.index_type} {at} = {plan.at('x')} / ({name} > 0 ? {name} : 1);\n" if cells else ""
+    opens = f"""{row}#if {name} > 0
 const int {lane} = threadIdx.x % {name};
-const unsigned int {mask} = (0xffffffffu >> (32 - {name})) << (threadIdx.x % 32 / {name} * {name});
+const int {first} = (threadIdx.y * blockDim.x + threadIdx.x) % 32 / {name} * {name};
+const unsigned int {mask} = (0xffffffffu >> (32 - {name})) << {first};
 #endif"""
-    block = plan.block("x")
     launch = LaunchGeometry(
         grid=(f"ceil_div({subject.threads('x')} * max({name}, 1), {block})", subject.grid("y"), subject.grid("z")),
         block=(block, "1", "1"),
     )
-    because = "A row has all of its lanes in one block."
+    numbers = {word: f"{macros['NUMBER']}({plan.builtin(word)})" for word in ("threadIdx.x", "blockDim.x")}
+    doc = "lanes of a warp that do the work of one thread and share its loops; 0: none"
     return Change(
-        parameters=(
-            Parameter(name=name, values=(0, 2, 4, 8, 16, 32), doc="lanes that share the loops of a row; 0: none"),
-        ),
+        parameters=(Parameter(name=name, values=(0, 2, 4, 8, 16, 32), doc=doc),),
         edits=tuple(edits),
-        layers=(Layer(f"{name} > 0", opens, "", "x", at),),
+        layers=(Layer(f"{name} > 0", opens, "", *(("x", at) if cells else ())),),
         header=switched(f"{name} > 0", header),
         kit=("lanes",),
-        constraints=(Constraint(expression=f"{name} == 0 or {block} % {name} == 0", because=because),),
-        instead=(name, launch),
+        constraints=(Constraint(expression=f"{name} == 0 or {block} % {name} == 0", because="A row has one block."),),
+        instead=(name, launch) if cells else None,
+        writes={} if cells else numbers,
     )
 
 
@@ -172,6 +262,6 @@ ROW_LANES = Pass(
     "row_lanes",
     _lanes,
     _share,
-    excludes=dict.fromkeys(("work_per_thread", "own_bins", "vectors"), "Lanes that share a row share one row."),
+    excludes=dict.fromkeys(("work_per_thread", "own_bins", "vectors", "row_loops"), "Lanes share one row."),
     after=("block_size", "work_per_thread", "cache_hints"),
 )

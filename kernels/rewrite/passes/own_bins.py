@@ -23,12 +23,12 @@ def _bins(subject: Subject) -> list[Symbol] | Refused:
     opencl = subject.backend == "opencl"
     if facts.shared:
         return Refused(f"{without}: it has {facts.shared[0].name}, which a block shares, already")
-    if opencl and any(subject.in_loop(one) for one in subject.returns):
-        return Refused(f"{without}: the kernel returns from inside a loop")
+    if opencl and any(subject.in_loop(one) or one.fixed for one in subject.returns):
+        return Refused(f"{without}: the kernel returns from inside a loop or a macro")
     found, why = list[Symbol](), "there is no array that threads do nothing to but add"
     for root in facts.arrays:
         own, count = facts.of(root), subject.lengths.get(root.name, "")
-        if not own or root in facts.escaping or not _is_added_to(facts, root, opencl):
+        if not own or root in facts.escaping or root in facts.moved or not _is_added_to(facts, root, opencl):
             continue
         line = f"line {facts.syntax.line(own[0].node)} adds to {root.name}"
         if subject.dtype(root) not in _TYPES[subject.backend]:

@@ -19,8 +19,7 @@ from tunesmith.kernels.reader.syntax import Node
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
 from tunesmith.kernels.rewrite.facts import AXES, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.passes.tiles import ALONE, TRANSPOSED_TILES
+from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import Cells
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
 
@@ -204,7 +203,7 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
         return Refused(f"{_WHY}: {subject.unmovable}")
     for loop in loops:
         alone = len(loops) == len(work.axes) == 1 and loop.node.parent is facts.body and not subject.returns
-        alone = alone and facts.reach(loop.bound) == 0 and not facts.changed_parameter
+        alone = alone and facts.reach(loop.bound) == 0 and not facts.changed.keys() & set(facts.parameters)
         if not alone or any(not loop.node.holds(one) for one in facts.effects):
             return Refused(f"{_WHY}: it does more than one loop over the grid")
         add(loop.axis, loop.atom, (), loop.bound, subject.threads(loop.axis), loop)
@@ -227,8 +226,6 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
 
 def _permutation(subject: Subject) -> _Permutation | Refused:
     facts = subject.facts
-    if not isinstance(TRANSPOSED_TILES.needs(subject), Refused) and subject.backend in TRANSPOSED_TILES.languages:
-        return Refused(f"{_WHY}: a transpose has a tile of its own")
     if facts.launch_bounds:
         return Refused(f"{_WHY}: the kernel has launch bounds of its own")
     coordinates = _coordinates(subject)

@@ -8,19 +8,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunesmith.kernels.reader.syntax import WORK_ITEM, Node, Symbol
+from tunesmith.kernels.reader.syntax import WORK_ITEM, Node, Symbol, builtin
 from tunesmith.kernels.rewrite.edits import Edit
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import Form
-from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
+from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, reads_thread
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
 
-_WORK_ITEM = {word: function for function, word in WORK_ITEM.items()}
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|__(?:global|local|constant|private))\b")
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/"}
 """Of numbers that are not negative, as sizes are."""
+
+ALONE = "A tile has a launch of its own."
+"""Why passes exclude each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,7 @@ class Subject:
 
     def builtin(self, name: str) -> str:
         """`threadIdx.x` and the like in the kernel's language."""
-        word, axis = name.split(".")
-        return name if self.backend == "cuda" else f"{_WORK_ITEM[word]}({AXES.index(axis)})"
+        return builtin(name, self.backend)
 
     def dtype(self, array: Symbol) -> str:
         """The data type of an array's elements, or the task's name for it; empty for a type that tasks do not know."""
@@ -184,20 +185,32 @@ class Subject:
         """Why a thread keeps its coordinates, as a clause; empty where it need not."""
         if not isinstance(self.work, Cells):
             return self.work.why if isinstance(self.work, Fixed) else "a block already takes turns on its row"
-        if self.facts.changed_parameter:
-            return f"the kernel changes its parameter {self.facts.changed_parameter}"
+        if changed := [one.name for one in self.facts.parameters if one in self.facts.changed]:
+            return f"the kernel changes its parameter {changed[0]}"
         nodes = [node for axis in self.work.axes for node in axis.nodes]
-        if any(node.fixed or any(above.what == "lambda" for above, _ in node.above()) for node in nodes):
+        if any(node.fixed or self.in_lambda(node) for node in nodes):
             return "a macro or a lambda computes its coordinates"
-        if self.backend == "opencl" and any(self.in_loop(one) for one in self.returns):
-            return "the kernel returns from inside a loop"
+        if self.backend == "opencl" and any(self.in_loop(one) or one.fixed for one in self.returns):
+            return "the kernel returns from inside a loop or a macro"
         return ""
 
     @property
     def returns(self) -> list[Node]:
         """Where the kernel ends a thread early."""
-        found = [one for one in self.facts.body.walk() if one.what == "return"]
-        return [one for one in found if not any(above.what == "lambda" for above, _ in one.above())]
+        return [one for one in self.facts.body.walk() if one.what == "return" and not self.in_lambda(one)]
+
+    @property
+    def by_warps(self) -> bool:
+        """Whether the kernel asks for a thread's number in its warp, for that of its warp, or how many warps there
+        are."""
+        facts, asks = self.facts, {"%": 32, "/": 32, "&": 31, ">>": 5}
+        pairs = [one for one in facts.syntax.everything() if one.what == "binary" and one.op in asks]
+        of = [one.kids[0] for one in pairs if facts.form(one.kids[1]).constant == asks[one.op]]
+        return any(reads_thread(facts, one) or one.op == "blockDim.x" for one in of)
+
+    @staticmethod
+    def in_lambda(node: Node) -> bool:
+        return any(above.what == "lambda" for above, _ in node.above())
 
     @staticmethod
     def in_loop(node: Node) -> bool:
@@ -263,7 +276,7 @@ class Plan:
                 return known[atom]
             if atom.startswith("@"):
                 return self.at(atom[1])
-            if "." in atom and atom.split(".")[0] in _WORK_ITEM:
+            if "." in atom and atom.split(".")[0] in WORK_ITEM.values():
                 return self.builtin(atom)
             found = facts.atoms.get(atom)
             if found is None:

@@ -1,4 +1,5 @@
-"""Loops in which the threads of a block take turns on a row: neighbours together, and a row that is read again kept.
+"""Loops in which the threads of a block, or of the grid, take turns on a row: neighbours together, and a row that is
+read again kept.
 
 A turn takes one element; here it takes a vector of neighbours, as one access of up to 16 bytes. What several loops read
 stays in registers: each thread keeps its first vectors, and every loop goes over these, unrolled, then over the other
@@ -7,10 +8,11 @@ vectors, then over what fills no vector, as the loop did before.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from functools import partial
 
-from tunesmith.kernels.reader.syntax import Node, Symbol
+from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import Form
@@ -48,10 +50,11 @@ class _Rows:
 
 def _rows(subject: Subject) -> _Rows | Refused:
     facts = subject.facts
-    turns = [one for one in facts.loops if one.kind == "block" and one.node.parent is facts.body]
+    turns = [one for one in facts.loops if one.node.parent is facts.body and one.axis == "x"]
+    turns = [one for one in turns if one.kind == "block"] or turns
     rows = [_Row(one) for one in turns if _goes_on(subject, one)]
     if not rows:
-        return Refused("no loop of the kernel is one in which the threads of a block take turns on a row")
+        return Refused("no loop of the kernel is one in which threads, of a block or of the grid, take turns on a row")
     groups: dict[Form, list[_Row]] = {}
     for row in rows:
         groups.setdefault(row.loop.bound, []).append(row)
@@ -81,20 +84,27 @@ def _goes_on(subject: Subject, loop: Loop) -> bool:
     facts, body = subject.facts, loop.body
     if loop.node.fixed or body.fixed or loop.variable in facts.changed_in(body) or reads_thread(facts, body):
         return False
+    if any(_varies(facts, one) for one in facts.names_in(body) - facts.declared_in(body) - {loop.variable}):
+        return False
     ends = [one for one in body.walk() if one.what in ENDS and one.what != "continue"]
     own = [one for one in ends if one.what in ("return", "goto") or not _in_inner(one, loop.node)]
     meets = any(one in facts.barriers or (one.what == "call" and one.op.startswith("__shfl")) for one in body.walk())
     return not own and not meets
 
 
+def _varies(facts: Facts, symbol: Symbol) -> bool:
+    """Whether a variable changes by the number of a thread. What a group puts together is the same for all of it."""
+    if symbol not in facts.changed or facts.counts_anew(symbol) or (facts.together and symbol.type.what != "number"):
+        return False
+    parts = [*facts.changed[symbol], *filter(None, [symbol.declared])]
+    tests = [up.kids[0] for part in parts for up, down in part.above() if up.what == "if" and down is not up.kids[0]]
+    return any(reads_thread(facts, one) for one in (*parts, *tests))
+
+
 def _in_inner(node: Node, loop: Node) -> bool:
     """Whether `break` or `continue` is that of a loop inside `loop`."""
-    for above, _ in node.above():
-        if above is loop:
-            return False
-        if above.what in ("for", "while", "do", "switch", "for each"):
-            return True
-    return False
+    between = itertools.takewhile(lambda above: above is not loop, (above for above, _ in node.above()))
+    return any(above.what in LOOPS | {"switch"} for above in between)
 
 
 def _always(facts: Facts, loop: Loop, node: Node) -> bool:
@@ -163,12 +173,12 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
                 lines.append(f"tunesmith::Elements<{kept.element}, {count}> {size};")
             edits.append(_rewritten(subject, plan, row, found, lines, units, count))
             sizes |= {subject.dtype(root) for root in row.arrays}
-    parameters, constraints = list[Parameter](), list[Constraint]()
+    parameters, limits = list[Parameter](), list[Constraint]()
     if found.vectors:
         doc = "neighbouring elements of a row that a thread reads and writes together"
         parameters.append(Parameter(name=wide, values=(1, 2, 4, 8, 16), doc=doc))
         because = "No access has more than 16 bytes."
-        constraints += [
+        limits += [
             Constraint(expression=f"{wide} == 1 or {wide} * sizeof({one}) <= 16", because=because)
             for one in sorted(sizes)
         ]
@@ -177,8 +187,9 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
         parameters.append(Parameter(name=keep, values=(0, 1, 2, 4, 8, 16), doc=doc))
         if found.vectors:
             because = "A thread has no registers for more elements."
-            constraints.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
-    return Change(parameters=tuple(parameters), edits=tuple(edits), kit=("rows",), constraints=tuple(constraints))
+            limits.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
+    off = " and ".join(f"{one.name} == {one.values[0]}" for one in parameters)
+    return Change(parameters=tuple(parameters), edits=tuple(edits), off=off, kit=("rows",), constraints=tuple(limits))
 
 
 def _begin(subject: Subject, plan: Plan, rows: list[_Row], units: str, count: str) -> list[str]:
@@ -216,6 +227,8 @@ def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: lis
     # NVRTC 13.0 takes no lambda whose parameters are `auto` within a kernel.
     taken = "".join(f", {root.element}& {subject.name(f'{root.name}_here')}" for root in row.arrays)
     first, step = plan.builtins.get("turn", "threadIdx.x"), plan.builtins.get("turns", plan.builtin("blockDim.x"))
+    if loop.kind == "grid":
+        first, step = plan.at("x"), f"{plan.builtin('gridDim.x')} * {plan.builtin('blockDim.x')}"
     keep = subject.name("KEEP") if holds else "0"
     bound = plan.written(loop.bound, loop.node)
     walked = f"tunesmith::row<{count}, {keep}>(({kind})({first}), ({kind})({step}), {units}, ({kind})({bound}), {body}"

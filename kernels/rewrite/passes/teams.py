@@ -12,7 +12,7 @@ from tunesmith.kernels.rewrite.edits import Edit, insert, replace, wrap
 from tunesmith.kernels.rewrite.facts import Loop
 from tunesmith.kernels.rewrite.forms import ONE
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.sharing import Fixed, Rows, reads_thread
+from tunesmith.kernels.rewrite.sharing import Fixed, Rows
 from tunesmith.kernels.spec.template import Constraint, Parameter
 
 
@@ -99,15 +99,17 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
         if subject.facts.launch_bounds:
             because = "The kernel keeps its own launch bounds with its own block."
             constraints.append(Constraint(expression=f"{rows} == 1 or {own}", because=because))
-        if first and not _by_warps(subject):
+        if first and not subject.by_warps:
             # An SM holds 32 blocks (CUDA C++ Programming Guide, "Compute Capabilities"), so small ones leave some idle.
             extends[first[0]] = (8, 16)
             because = "Rows that have less than a warp share a block of two warps or more."
             enough = f"{first[0]} == 0 or {first[0]} >= 32 or {first[0]} * {rows} >= 64"
             constraints.append(Constraint(expression=enough, because=because))
     if not found.alone:
-        turn, turns = subject.builtin("threadIdx.x"), plan.builtin("blockDim.x")
-        parameters.append(Parameter(name=blocks, values=(1, 2, 4, 8), doc="blocks that share a row"))
+        turn, turns = plan.builtin("threadIdx.x"), plan.builtin("blockDim.x")
+        parameters.append(Parameter(name=blocks, values=(1, 2, 4, 8, 16, 32), doc="blocks that share a row"))
+        few = " * ".join(f"({subject.grid(one)})" for one in "xyz") + " <= 256"
+        constraints.append(Constraint(expression=f"{blocks} <= 8 or {few}", because="More rows have blocks enough."))
         names = subject.name("TEAM_FIRST"), subject.name("TEAM_STEP")
         part = f"({blocks} > 1 ? {subject.builtin('blockIdx.z')} : 0) * {turns}"
         header.append(f"#define {names[0]}(...) ((__VA_ARGS__) + {part})")
@@ -131,11 +133,4 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
     )
 
 
-def _by_warps(subject: Subject) -> bool:
-    """Whether the kernel asks for a thread's number in its warp, or for that of its warp."""
-    facts, asks = subject.facts, {"%": 32, "/": 32, "&": 31, ">>": 5}
-    pairs = [one for one in facts.syntax.everything() if one.what == "binary" and one.op in asks]
-    return any(facts.form(one.kids[1]).constant == asks[one.op] and reads_thread(facts, one.kids[0]) for one in pairs)
-
-
-ROW_TEAMS = Pass("row_teams", _teams, _change, after=("block_size",), languages=("cuda", "opencl"))
+ROW_TEAMS = Pass("row_teams", _teams, _change, after=("block_size", "row_lanes"), languages=("cuda", "opencl"))

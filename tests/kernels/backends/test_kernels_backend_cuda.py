@@ -83,6 +83,12 @@ class TestNvrtcCompiler(CompilerContract):
                 # Some need the C++ library's headers, which are a package of their own.
                 assert name != "cuda_fp16.h" and name != "cuda_bf16.h", answer.first_error
 
+    def test_whose_headers_are_missing_is_said(self, compiler: Compiler) -> None:
+        text = '#include <cub/block/nowhere.cuh>\nextern "C" __global__ void k() {}'
+        answer = compiler.compile(Specialised("cuda", "k", text))
+        assert isinstance(answer, CompileFailed)
+        assert "cub/block/nowhere.cuh" in answer.first_error and "nvidia-cuda-cccl" in answer.first_error
+
     def test_errors_of_the_assembler_are_told(self, compiler: Compiler) -> None:
         text = (
             'extern "C" __global__ void big(int* a) { __shared__ int x[20000]; x[threadIdx.x] = a[0];'

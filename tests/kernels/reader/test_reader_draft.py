@@ -16,6 +16,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.reader.draft import draft, read_kernel
 from tunesmith.kernels.reader.parse import SourceError
+from tunesmith.kernels.reader.syntax import Syntax
 from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import read_task
 
@@ -236,6 +237,7 @@ class TestSlice:
             "n > 3 ? INFINITY : NAN + (float)M_PI + (uint)n",
             "(assert(n), x[i]) + (float)offsetof(float4, y)",
             "__half2float(__float2half(x[i]))",
+            "std::sqrt(x[i])",
             pytest.param("std::max(x[i], 0.0f) + std::sqrt(x[i])", marks=pytest.mark.slow),
         ],
     )
@@ -249,11 +251,79 @@ class TestSlice:
         assert "#define TWO 2" in made and "#define N 3" in made and "unused" not in made and "M 4" not in made
 
     def test_all_that_is_missing_is_said_at_once(self) -> None:
-        code = '#include "nowhere.h"\n' + KERNEL.replace("BODY", "one(x[i]) + TWO").replace("float* y", "float4* y")
+        code = '#include "nowhere.h"\n' + KERNEL.replace("BODY", "one(x[i]) + TWO").replace("float* y", "float** y")
         with pytest.raises(SourceError) as caught:
             draft(code, None, "my.cu")
-        for words in ("one (my.cu:4)", "TWO (my.cu:4)", "nowhere.h", "points to `float4`"):
+        for words in ("one (my.cu:4)", "TWO (my.cu:4)", "nowhere.h", "is a pointer to pointers"):
             assert words in str(caught.value)
+
+
+class TestVectors:
+    @pytest.mark.parametrize(
+        ("pointed", "store", "argument"),
+        [
+            ("float4", "y[i] = make_float4(1, 2, 3, 4)", 'role = "out", dtype = "float32", shape = ["n", "4"]'),
+            ("float4", "y[i].x = 1; y[i].z = 2", 'role = "inout", dtype = "float32", shape = ["n", "4"]'),
+            ("half2", "y[i] = half2()", 'role = "out", dtype = "float16", shape = ["n", "2"]'),
+            ("uchar3", "y[2 * i + 1].x = 1", 'role = "inout", dtype = "uint8", shape = ["2 * n", "3"]'),
+            ("P", "y[i].a = 0; y[i].b[0] = 1; y[i].b[1] = 2", 'role = "out", dtype = "int32", shape = ["n", "3"]'),
+        ],
+    )
+    def test_a_vector_is_a_dimension_more(self, pointed: str, store: str, argument: str) -> None:
+        code = "#include <cuda_fp16.h>\nstruct P { int a, b[2]; };\n__global__ void k(POINTED* y, int n) { BODY }"
+        body = f"int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) {{ {store}; }}"
+        assert argument in line(code.replace("POINTED", pointed).replace("BODY", body), "y")
+
+    @pytest.mark.parametrize("members", ["float2 a; float b", "__align__(16) float a; float b, c"])
+    def test_room_between_members_is_asked_about(self, members: str) -> None:
+        code = f"struct P {{ {members}; }}; __global__ void k(P* y) {{ y[threadIdx.x + blockIdx.x * 64] = P(); }}"
+        asked = line(code, "y")
+        assert '"4"]' in asked and "a store may change what fills up its elements" in asked
+
+    def test_a_specialisation_of_a_template_is_chosen_by_its_values(self, compiler: Compiler) -> None:
+        code = """template <class T> __global__ void k(T* y, int n) { int i = threadIdx.x; if (i < n) y[i] = T(); }
+        template <> __global__ void k<float>(float* y, int n) { int i = threadIdx.x; if (i < n) y[i] += 1; }"""
+        assert 'role = "out", dtype = "float64"' in line(code, "y", "k<double>")
+        assert 'role = "inout", dtype = "float32"' in line(code, "y", "k<float>")
+        for entry in ("k<double>", "k<float>"):
+            assert isinstance(compiler.compile(Specialised("cuda", "k", baseline(code, entry))), Artifact)
+
+
+class TestPrimitives:
+    CODE = """#include <cub/cub.cuh>
+    template <int B> __global__ void k(const float* x, float* y, int n) {
+        typedef cub::BlockLoad<float, B, 4> Load;
+        typedef cub::BlockReduce<float, B> Reduce;
+        __shared__ union { typename Load::TempStorage load; typename Reduce::TempStorage reduce; } place;
+        float of[4], most = -std::numeric_limits<float>::max();
+        for (int i = 0; i < n; i += 4 * B) {
+            Load(place.load).Load(x + blockIdx.x * n + i, of, n - i, most);
+            for (int j = 0; j < 4; ++j) most = fmaxf(most, of[j]);
+            __syncthreads();
+        }
+        most = Reduce(place.reduce).Reduce(most, cub::Max());
+        if (threadIdx.x == 0) y[blockIdx.x] = most;
+    }
+    void run(const float* x, float* y, int rows, int n) { k<128> << <rows, 128>> > (x, y, n); }
+    """
+
+    def test_a_kernel_with_primitives_of_a_block_is_read_and_compiles(self, compiler: Compiler) -> None:
+        assert 'role = "in", dtype = "float32", shape = ["rows", "n"]' in line(self.CODE, "x")
+        assert 'role = "out", dtype = "float32", shape = ["rows"]' in line(self.CODE, "y")
+        assert compiles(compiler, self.CODE)
+
+    def test_passes_take_them_for_barriers(self) -> None:
+        subject = Syntax(baseline(self.CODE), "cuda", "k")
+        met = [one.op for one in subject.everything() if one.what == "call" and one.op.startswith("__syncthreads")]
+        assert met == ["__syncthreads_Load", "__syncthreads", "__syncthreads_Reduce"] and not subject.problems
+
+    def test_what_a_function_takes_by_reference_may_change(self) -> None:
+        code = """#include <cub/block/block_scan.cuh>
+        __global__ void k(const int* x, int* y, int n) {
+            typedef cub::BlockScan<int, 64> Scan; __shared__ typename Scan::TempStorage place; int at = 0;
+            Scan(place).ExclusiveSum(x[threadIdx.x], at); y[at] = 1;
+        }"""
+        assert "the shape of y, whose indices are data" in line(code, "y")
 
 
 class TestTemplates:
@@ -340,12 +410,18 @@ class TestTask:
             (SAXPY.replace("float a", "float (*a)(float)").replace("a *", "a(1) *"), "is a pointer to a function"),
             ("struct Two { int p, q; };" + SAXPY.replace("float a", "Two a").replace("a *", "a.p *"), "(p, q)"),
             (
-                "struct Two { int p; };" + SAXPY.replace("float* y", "Two* y").replace("y[i]", "y[i].p"),
-                "structure `Two`",
+                "struct Two { int p; float q; };" + SAXPY.replace("float* y", "Two* y").replace("y[i]", "y[i].p"),
+                "structure `Two`, whose members have several types: make an array of each member that is used (p, q)",
             ),
-            (SAXPY.replace("float* in", "float4* in").replace("in[i]", "in[i].x"), "`const float* in` and cast inside"),
             (SAXPY.replace("float a", "float3 a").replace("a *", "a.x *"), "(float a_x, float a_y, float a_z)"),
-            (SAXPY.replace("float* y", "void* y").replace("y[i]", "((float*)y)[i]"), "is a void pointer"),
+            (
+                SAXPY.replace("float* y", "void* y").replace("y[i] =", "((int*)y)[i] = ((float*)y)[i]; //"),
+                "is a void pointer",
+            ),
+            (
+                "namespace glm { template <class T> struct V; }" + SAXPY.replace("float* y", "glm::V<float>* y"),
+                "whose members are not known",
+            ),
             (SAXPY.replace("int n", "int lambda").replace("< n", "< lambda"), "reserved name"),
         ],
     )
@@ -366,6 +442,12 @@ class TestTask:
     def test_types_by_any_name(self, kind: str, dtype: str) -> None:
         code = f"typedef int count;\n{SAXPY.replace('int n', f'{kind} n')}"
         assert f'dtype = "{dtype}"' in line(code, "n")
+
+    def test_an_enumeration_is_a_whole_number(self) -> None:
+        code = "enum Mode : short { PLAIN, TWICE };" + SAXPY.replace("float a", "Mode a").replace(
+            "a *", "(a == TWICE) *"
+        )
+        assert 'role = "scalar", dtype = "int16"' in line(code, "a")
 
     @pytest.mark.parametrize(
         ("table", "asked_for"),
@@ -414,6 +496,37 @@ class TestOpenCL:
         task, _ = self.drafted(f"__kernel void k(__global const float* x, __global float* y, int n) {{ {body} }}")
         assert f'name = "y", role = "out", dtype = "float32", shape = {shape}' in task
 
+    def test_a_file_that_is_a_string_of_the_host_is_read(self) -> None:
+        task, source = self.drafted(
+            '// A string.\nR"(\n__kernel void k(__global int* y) { y[get_global_id(0)] = 1; }\n)"\n'
+        )
+        assert 'role = "out"' in task and 'R"' not in source
+
+    @pytest.mark.parametrize("head", ["void kernel", "kernel __attribute__((vec_type_hint(int))) void"])
+    def test_a_kernel_is_one_wherever_its_mark_stands(self, head: str) -> None:
+        task, _ = self.drafted(f"{head} k(global float4* y, global uchar3* x) {{ y[get_global_id(0)].x += x[0].y; }}")
+        assert '"y", role = "inout", dtype = "float32", shape = ["n", "4"]' in task
+        assert '"x", role = "in", dtype = "uint8", shape = ["4"]' in task
+
+    def test_pointers_to_void_have_the_type_that_they_are_cast_to(self) -> None:
+        code = """kernel void k(global const void* x, ulong off, global void* y, int n) {
+            global const char* from = (global const char*)x + off; int i = get_global_id(0);
+            if (i < n) ((global float4*)y)[i] = *(global const half*)(from + 2 * i);
+        }"""
+        task, _ = self.drafted(code)
+        assert '"x", role = "in", dtype = "float16"' in task
+        assert '"y", role = "out", dtype = "float32", shape = ["n", "4"]' in task
+
+    def test_local_memory_that_grows_with_a_size_is_passed_last(self) -> None:
+        code = """__kernel void k(__local float4* a, int n, __global float* y) {
+            for (int j = get_local_id(0); j < n; j += get_local_size(0)) a[j] = j;
+            barrier(CLK_LOCAL_MEM_FENCE);
+            y[get_global_id(0)] = a[n - 1].x;
+        }"""
+        task, source = self.drafted(code)
+        assert 'shared_bytes = "16 * n"' in task
+        assert "k(int n, __global float* y, __local float4* a)" in source
+
     def test_local_parameters_in_any_place_are_declared_inside(self) -> None:
         code = """__kernel void k(__local float* a, __global float* y, __local int* b, int n) {
             int i = get_global_id(0), t = get_local_id(0);
@@ -422,4 +535,5 @@ class TestOpenCL:
         }"""
         task, source = self.drafted(code)
         assert "__local float a[256];" in source and "__local int b[512];" in source
+        assert 'grid = ["ceil_div(n, 256)"], block = [256]' in task
         assert re.search(r"k\(__global float\* y, int n\)", source) and '"a"' not in task

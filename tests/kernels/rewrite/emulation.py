@@ -21,12 +21,14 @@ import pytest
 
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import facts_of
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template
 
 DECLARED = r"""
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 struct Extent { unsigned int x, y, z; };
 struct uint2 { unsigned int x, y; };
 struct uint4 { unsigned int x, y, z, w; };
@@ -41,6 +43,15 @@ inline float __half2float(__half x) { _Float16 y; memcpy(&y, &x, 2); return y; }
 inline __half __float2half_rn(float x) { const _Float16 y = x; __half to; memcpy(&to, &y, 2); return to; }
 inline __half::__half(float x) { *this = __float2half_rn(x); }
 inline __half::operator float() const { return __half2float(*this); }
+struct __nv_bfloat16 {
+    unsigned short bits;
+    operator float() const { const unsigned int y = bits << 16; float x; memcpy(&x, &y, 4); return x; }
+};
+template <class V> V __dp4a(V a, V b, V c) {
+    using Piece = std::conditional_t<std::is_signed_v<V>, signed char, unsigned char>;
+    for (int i = 0; i < 32; i += 8) c += (Piece)(a >> i) * (Piece)(b >> i);
+    return c;
+}
 template <class V> V __ldg(const V* from) { return *from; }
 template <class V> V __ldcs(const V* from) { return *from; }
 template <class V> void __stcs(V* to, V value) { *to = value; }
@@ -103,11 +114,11 @@ inline void close_group() {}
 template <int LEFT> void wait_groups() {}
 template <int N> void read_own(unsigned (&to)[N], unsigned from) { memcpy(to, shim::dynamic + from, sizeof(to)); }
 inline void write_own(unsigned to, unsigned short value) { memcpy(shim::dynamic + to, &value, 2); }
-inline float half_of(unsigned both, int which) {
+template <class T> float half_of(unsigned both, int which) {
     both >>= 16 * which;
-    __half x;
+    T x;
     memcpy(&x, &both, 2);
-    return __half2float(x);
+    return (float)x;
 }
 // As PTX describes the fragments of m16n8k16: what each lane has of both factors, exchanged.
 template <class T> void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
@@ -119,7 +130,7 @@ template <class T> void multiply(float (&c)[4], const unsigned (&a)[4], unsigned
         for (unsigned depth = 0; depth < 16; ++depth) {
             const unsigned left = me / 4 * 4 + depth % 8 / 2, right = (me % 4 * 2 + e % 2) * 4 + depth % 8 / 2;
             const int half = depth / 8, which = depth % 2;
-            c[e] += half_of(all[left][e / 2 + half * 2], which) * half_of(all[right][4 + half], which);
+            c[e] += half_of<T>(all[left][e / 2 + half * 2], which) * half_of<T>(all[right][4 + half], which);
         }
 }
 }
@@ -268,10 +279,11 @@ def contents(task: Task, workload: Workload, seed: int) -> dict[str, Any]:
     for argument in task.arguments:
         if argument.role != "scalar":
             shape, dtype = task.shape_of(argument, workload), task.dtype_of(argument, workload)
+            floats, storage = DTYPES[dtype].is_float, DTYPES[dtype].storage
             if argument.role == "out":
-                found[argument.name] = np.full(shape, np.nan if dtype.startswith("float") else -1).astype(dtype)
-            elif dtype.startswith("float"):
-                found[argument.name] = rng.standard_normal(shape).astype(dtype)
+                found[argument.name] = np.full(shape, np.nan if floats else -1).astype(storage)
+            elif floats:
+                found[argument.name] = rng.standard_normal(shape).astype(storage)
             else:
-                found[argument.name] = rng.integers(0, 100, shape).astype(dtype)
+                found[argument.name] = rng.integers(-100 if dtype == "int8" else 0, 100, shape).astype(storage)
     return found

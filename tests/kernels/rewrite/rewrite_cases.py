@@ -121,7 +121,13 @@ def plain_task(name: str) -> Task:
 def kernel(body: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry, more: str = "") -> Task:
     """A task of a kernel `k` with `body`, over arrays and a size n."""
     const = {"in": "const ", "out": "", "inout": ""}
-    types = {"float32": "float", "int32": "int", "int8": "signed char"}
+    types = {
+        "float32": "float",
+        "int32": "int",
+        "int8": "signed char",
+        "float16": "__half",
+        "bfloat16": "__nv_bfloat16",
+    }
     pointers = ", ".join(f"{const[role]}{types[dtype]}* {name}" for name, (role, dtype, _) in arrays.items())
     code = f'{more}\nextern "C" __global__ void k({pointers}, int n) {{ {body} }}'
     return task_of("k", code, arrays, launch, {"n": "int32"})
@@ -149,21 +155,29 @@ def require_refused(task: Task, names: set[str], why: str = "") -> None:
     assert not why or any(why in one for one in found.skipped), found.skipped
 
 
-def require_equal(task: Task, configs: list[Config], folder: Path, n: int = 203) -> None:
+def require_equal(
+    task: Task, configs: list[Config], folder: Path, n: int = 203, stand_ins: Mapping[str, str] | None = None
+) -> None:
     """The template at each of `configs`, over its defaults, gives what the kernel gave."""
     workload = task.workloads[0].model_copy(update={"sizes": {"n": n}})
-    require_right(task, configs, workload, contents(task, workload, 1), folder)
+    require_right(task, configs, workload, contents(task, workload, 1), folder, stand_ins)
 
 
 def require_right(
-    task: Task, configs: Sequence[Config], workload: Workload, arrays: Mapping[str, Any], folder: Path
+    task: Task,
+    configs: Sequence[Config],
+    workload: Workload,
+    arrays: Mapping[str, Any],
+    folder: Path,
+    stand_ins: Mapping[str, str] | None = None,
 ) -> None:
-    """The same from `arrays`, at configurations that are given in whole or over the defaults."""
+    """The same from `arrays`, at configurations that are given in whole or over the defaults. stand_ins: as
+    `run_kernel` takes them, for the template."""
     template = template_of(task)
     expected = run_kernel(task.sources("cuda").baseline.template, {}, task, workload, arrays, folder)
     assert any(not np.array_equal(expected[one.name], arrays[one.name], equal_nan=True) for one in task.outputs)
     for config in configs:
         assert config.keys() <= template.default_config.keys()
-        found = run_kernel(template, template.default_config | config, task, workload, arrays, folder)
+        found = run_kernel(template, template.default_config | config, task, workload, arrays, folder, stand_ins)
         for name, values in expected.items():
             assert np.allclose(found[name], values, rtol=1e-5, atol=1e-5, equal_nan=True), (config, workload, name)

@@ -95,11 +95,11 @@ def rows_of_a_thread(draw: st.DrawFn) -> tuple[str, LaunchGeometry]:
     loop = "for (int j = 0; j < n; ++j)"
     step = draw(st.sampled_from(["s += {0};", "s -= {0};", "s = fmaxf(s, {0});", "{{ float e = {0}; s += e * e; }}"]))
     last = draw(st.sampled_from(["y[i] = s;", "y[i] += s * 2;", f"{loop} y[i * n + j] = x[i * n + j] - s / n;"]))
-    return (
-        f"int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) {{ float s = 1; "
-        f"{loop} {step.format(draw(value))} {last} }}",
-        LINE,
-    )
+    once, twice = f"{loop} {step.format(draw(value))}", "for (int t = 0; t < 2; ++t) {{ {} }}"
+    body = f"{{ float s = 1; {twice.format(once) if draw(st.booleans()) else once} {last} }}"
+    if draw(st.booleans()):
+        return f"{TURNS} {body}", LaunchGeometry(grid=("1",), block=("64",))
+    return f"int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) {body}", LINE
 
 
 @st.composite
@@ -131,7 +131,18 @@ def require_same(drawn: tuple[str, LaunchGeometry], n: int, seed: int) -> None:
     space = feasible(template, [workload], H200)
     points = [space.config(point) for point in space.sample(rng, 60)]
     default = template.default_config
-    telling = {"VEC", "ROW_VEC", "KEEP", "TILE", "OUTPUT_TILE", "LANES", "SHUFFLES", "TEAM_ROWS", "TEAM_BLOCKS", "WALK"}
+    telling = {
+        "VEC",
+        "ROW_VEC",
+        "KEEP",
+        "PERMUTE",
+        "OUTPUT_TILE",
+        "LANES",
+        "SHUFFLES",
+        "TEAM_ROWS",
+        "TEAM_BLOCKS",
+        "WALK",
+    }
     telling |= {"INDEX_BITS", "BLOCKED", "BLOCKED_X", "BLOCKED_Y"}
     points.sort(key=lambda one: -sum(one[name] != default[name] for name in telling if name in one))
     arrays = contents(task, workload, seed)

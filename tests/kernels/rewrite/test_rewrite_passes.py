@@ -6,8 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from emulation import TENSOR_CORES
 from rewrite_cases import H200, LINE, ROWS, TURNS, kernel, require_equal, require_refused, template_of
 
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.build.source import kit
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
@@ -104,6 +107,15 @@ SUM, ADD = "float s = 0; for (int k = 0; k < n; ++k)", "s += a[r * n + k] * b[k 
 OUT = "y[r * n + c] = s;"
 MATRICES = {"a": ("in", "float32", "n * n"), "b": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
 
+LOOP, TURNED = "for (int k = 0; k < n; ++k)", "a[k * n + r] * b[k * n + c]"
+CUBE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 16)", "4"), block=("16", "16"))
+FLAT = LaunchGeometry(grid=("ceil_div(3 * n * n, 256)",), block=("256",))
+CELL = "int i = blockIdx.x * blockDim.x + threadIdx.x,"
+TILES: list[Config] = [
+    {"OUTPUT_TILE": 32, "OUTPUT_ROWS": 2, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 16},
+    {"OUTPUT_TILE": 64, "OUTPUT_ROWS": 8, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 8, "LOADS": 1},
+]
+
 
 class TestOutputTiles:
     @pytest.mark.parametrize(
@@ -114,14 +126,95 @@ class TestOutputTiles:
             (f"{INSIDE} {SUM.replace('< n', '< c')} {ADD} {OUT}", "length is not given by parameters"),
             (f"{INSIDE} {SUM.replace('++k', 'k += 2')} {ADD} {OUT}", "does not count one by one"),
             (f"{INSIDE} {SUM} {{ {ADD} break; }} {OUT}", "may end early"),
-            (f"{INSIDE} const float f = 2; {SUM} s += f * a[r * n + k] * b[k * n + c]; {OUT}", "uses f, which is no"),
+            (
+                f"{INSIDE} const float f = b[c]; {SUM} s += f * a[r * n + k] * b[k * n + c]; {OUT}",
+                "uses f, which is no",
+            ),
             (f"{INSIDE} y[r * n + c] = 1; {SUM} {ADD} {OUT}", "more than declarations"),
-            (f"{AT} {SUM} {ADD} {OUT}", "no guard"),
+            (f"{INSIDE} if (c > r) {{ y[r * n + c] = 0; return; }} {SUM} {ADD} {OUT}", "more than declarations"),
+            (f"{INSIDE} if (c > r) return; {SUM} {ADD} {OUT}", "more than declarations"),
+            (f"{AT} if (r > 0 && r < n && c < n) {{ {SUM} {ADD} {OUT} }}", "not one loop behind the guard"),
+            (f"{INSIDE} y[r * n + c] = 1; {SUM} {{ {ADD} y[r * n + k] += s; }}", "on the row or on the column alone"),
+            (f"{INSIDE} float t = y[r * n + c]; {SUM} y[r * n + c] += t * a[r * n + k] * b[k * n + c];", "more than"),
             (f"{INSIDE} {SUM} if (k % 2) {ADD} {OUT}", "in every round"),
         ],
     )
     def test_what_does_not_share_its_operands_stays(self, body: str, why: str) -> None:
         require_refused(kernel(body, MATRICES, SQUARE), {"OUTPUT_TILE"}, why)
+
+    @pytest.mark.parametrize(
+        ("body", "launch"),
+        [
+            # No guard; conditions one in another; a sum in memory that goes on; three operands on a side and a factor.
+            (f"{AT} {SUM} {ADD} y[r * 64 + c] = s;", SQUARE),
+            (f"{AT} if (r >= 0 && r < n) if (n > c) {{\n#pragma unroll 2\n{LOOP} y[r * n + c] += {TURNED}; }}", SQUARE),
+            (
+                f"{INSIDE} const float f = 2; float t = 1; {SUM} {{ {ADD} t += f * a[k * n + r] * b[r * n + k]; }} "
+                "y[r * n + c] = s * t;",
+                SQUARE,
+            ),
+            # Batches of blocks, and digits of one number: the whole of it, a part, and of a batch.
+            (
+                f"if (blockIdx.z >= 3) return; {INSIDE} const float* p = a + blockIdx.z * n * n; "
+                f"{SUM} s += p[r * n + k] * b[k * n + c]; y[blockIdx.z * n * n + r * n + c] = s;",
+                CUBE,
+            ),
+            (f"{CELL} r = i / n, c = i % n; if (r < n) {{ {SUM} {ADD} {OUT} }}", FLAT),
+            (
+                f"{CELL} c = i % 24; if (i >= n * n - 5) return; {SUM} s += a[i / 24 + k] * b[k * n + c]; y[i] = s;",
+                FLAT,
+            ),
+            (
+                f"{CELL} q = i / (n * n), rest = i % (n * n), r = rest / n, c = rest % n; if (q >= 3) return; "
+                f"y[i] = 0; {LOOP} y[i] += a[q * n * n + r * n + k] * b[k * n + c];",
+                FLAT,
+            ),
+        ],
+    )
+    def test_rows_and_columns_of_any_kind_give_the_same(
+        self, body: str, launch: LaunchGeometry, tmp_path: Path
+    ) -> None:
+        longer = {name: (role, dtype, "4 * n * n + 4096") for name, (role, dtype, _) in MATRICES.items()}
+        require_equal(kernel(body, longer, launch), TILES, tmp_path, n=37)
+
+    @pytest.mark.parametrize(
+        ("dtype", "add", "steps"),
+        [
+            ("float16", "s += __half2float(a[r * n + k]) * __half2float(b[k * n + c]);", 16),
+            ("float16", "{ const float u = a[k * n + r], v = b[c * n + k]; s = fmaf(u, v, s); }", 16),
+            ("bfloat16", "s = s + (float)b[c * n + k] * (float)a[r * n + k];", 16),
+            ("int8", "s += a[r * n + k] * b[k * n + c];", 4),
+            ("int8", "{ signed char u = a[k * n + r]; s = (int)u * (int)b[c * n + k] + s; }", 4),
+            # Products in another type than the sum's, or of more.
+            ("float16", "s += (float)(a[r * n + k] * b[k * n + c]);", 1),
+            ("float16", "s += 2 * (float)a[r * n + k] * (float)b[k * n + c];", 1),
+            ("int8", "s += (unsigned char)a[r * n + k] * b[k * n + c];", 1),
+            ("int8", "s -= a[r * n + k] * b[k * n + c];", 1),
+        ],
+    )
+    def test_a_plain_sum_of_products_takes_several_steps_at_once(
+        self, dtype: str, add: str, steps: int, tmp_path: Path
+    ) -> None:
+        total, loop = ("int32", SUM.replace("float", "int")) if dtype == "int8" else ("float32", SUM)
+        arrays = {name: (role, total if name == "y" else dtype, size) for name, (role, _, size) in MATRICES.items()}
+        headers = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+        task = kernel(f"{INSIDE} {loop} {add} {OUT}", arrays, SQUARE, headers)
+        values = {one.name: one.values for one in template_of(task).parameters}
+        assert values.get("OUTPUT_STEPS", (1,))[-1] == steps
+        points = [{"OUTPUT_TILE": 32, "OUTPUT_ROWS": 4, "OUTPUT_COLUMNS": 2, "OUTPUT_DEPTH": 16}] + TILES[1:]
+        more = {"OUTPUT_STEPS": steps, "OUTPUT_DEPTH": 16} if steps > 1 else {}
+        stand_ins = {kit()["kit/fragments.cuh"]: TENSOR_CORES} if steps == 16 else None
+        require_equal(task, [one | more for one in points], tmp_path, n=37, stand_ins=stand_ins)
+
+    def test_no_instruction_for_several_steps_on_devices_that_lack_it(self) -> None:
+        arrays = MATRICES | {name: ("in", "float16", "n * n") for name in "ab"}
+        body = f"{INSIDE} {SUM} s += (float)a[r * n + k] * (float)b[k * n + c]; {OUT}"
+        task = kernel(body, arrays, SQUARE, "#include <cuda_fp16.h>\n")
+        template = template_of(task)
+        config = template.default_config | TILES[0] | {"OUTPUT_DEPTH": 16, "OUTPUT_STEPS": 16}
+        for target, allowed in (("t4", False), ("a100", True)):
+            space = feasible(template, [task.workloads[0]], resolve_target(target))
+            assert (space.reject(config) is None) is allowed
 
     @pytest.mark.parametrize(
         "body",
@@ -137,10 +230,7 @@ class TestOutputTiles:
         ],
     )
     def test_tiles_give_the_same(self, body: str, tmp_path: Path) -> None:
-        task = kernel(body, MATRICES, SQUARE)
-        tile = {"OUTPUT_TILE": 32, "OUTPUT_ROWS": 2, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 16}
-        wide = {"OUTPUT_TILE": 64, "OUTPUT_ROWS": 8, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 8, "LOADS": 1}
-        require_equal(task, [tile, wide], tmp_path, n=37)
+        require_equal(kernel(body, MATRICES, SQUARE), TILES, tmp_path, n=37)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +239,7 @@ class TestOutputTiles:
         ("if (r < n && c < n) y[c * n + r] = 2 * a[r * n + c] + n;", True),
         ("if (r >= n) return; if (c >= n) return; const int from = r * n + c, to = c * n + r; y[to] = a[from];", True),
         ("if (r < n && c < n) y[c * n + r] = n > 40 ? a[r * n + c] : 0;", False),
-        ("if (r < n && c < n) y[c * n + r] = a[r * n + c] * r;", False),
+        ("if (r < n && c < n) y[c * n + r] = a[r * n + c] * r;", True),
         ("if (r < n && c < n) y[r * n + c] = a[r * n + c];", False),
     ],
 )
@@ -157,9 +247,9 @@ def test_what_is_read_along_one_dimension_and_written_along_another_is_turned(
     body: str, turned: bool, tmp_path: Path
 ) -> None:
     task = kernel(f"{AT} {body}", {"a": MATRICES["a"], "y": MATRICES["y"]}, SQUARE)
-    assert ("TILE" in names_of(task)) is turned
+    assert ("PERMUTE" in names_of(task)) is turned
     if turned:
-        require_equal(task, [{"TILE": 16}, {"TILE": 32, "LOADS": 1}], tmp_path, n=37)
+        require_equal(task, [{"PERMUTE": 32}, {"PERMUTE": 64, "LOADS": 1}], tmp_path, n=37)
 
 
 EACH, ROW = "int r = blockIdx.x * blockDim.x + threadIdx.x; if (r >= n) return;", "for (int k = 0; k < n; ++k)"
@@ -171,18 +261,52 @@ class TestRowLanes:
         ("body", "why"),
         [
             (f"{EACH} float s = 0; {ROW} s = s * 0.5f + a[r * n + k]; y[r] = s;", "depends on the order"),
+            (f"{EACH} float s = 1; {ROW} s += s * a[r * n + k]; y[r] = s;", "depends on the order"),
             (f"{EACH} float s = 0; {ROW} {{ s += a[r * n + k]; y[r * n + k] = s; }}", "before it is complete"),
             (f"{EACH} float s = 0; {ROW} {{ if (a[r * n + k] < 0) break; s += 1; }} y[r] = s;", "may end early"),
             (f"{EACH} float s = 0; {ROW} s += a[k * n + r]; y[r] = s;", "reads neighbours"),
             (f"{EACH} {ROW} y[r * n + k] = y[r * n + n - 1 - k] + a[r * n + k];", "used at other places"),
-            (f"{EACH} float s = 0; {ROW} s += a[r * n + k]; y[r] = s; {ROW} s += a[r * n + k] * y[r];", "other places"),
-            (f"{EACH} {ROW} y[r * n + k] = 1; for (int k = 1; k < n; ++k) y[r * n + k] += 1;", "different parts"),
-            (f"{EACH} {ROW} atomicAdd(y + k, a[r * n + k]);", "atomic"),
+            (
+                f"{EACH} {ROW} {{ float e = atomicAdd(y + k, a[r * n + k]); if (e > 0) y[r] = e; }}",
+                "used at other places",
+            ),
+            (f"{EACH} {ROW} {{ int e = a[k]; y[r * n + k + e] = a[r * n + k]; }}", "used at other places"),
+            (f"{EACH} {ROW} for (int j = 0; j < 4; ++j) y[r * n + k + j] = a[r * n + k];", "used at other places"),
+            (f"{EACH} for (int k = 0; k != n; ++k) y[r * n + k] = a[r * n + k];", "one by one"),
+            (f"{EACH} for (unsigned char k = 0; k < 250; ++k) y[r * n + k] = a[r * n + k];", "one by one"),
+            (
+                f"{EACH} float s = 9; {ROW} if (a[r * n + k] > s) y[r] = s; else s = a[r * n + k]; y[r] = s;",
+                "the order",
+            ),
+            (
+                f"{EACH} {ROW} {{ atomicAdd(y + k, a[k]); }} if (y[(int)a[r]] > 1) {ROW} y[r * n + k] = 1;",
+                "other threads",
+            ),
             (f"{EACH} float s = 0, t = 0; {ROW} {{ s += a[r * n + k]; if (s > 1) t += 1; }} y[r] = t;", "complete"),
         ],
     )
     def test_rounds_that_need_their_order_stay(self, body: str, why: str) -> None:
         require_refused(kernel(body, OVER, LINE), {"LANES"}, why)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            # Each lane needs what others wrote: another part of the row, later rounds of a loop around, an element.
+            f"{ROW} y[r * n + k] = 1; for (int k = 1; k < n; ++k) y[r * n + k] += a[r * n + k - 1];",
+            "for (int p = 0; p < 5; ++p) { for (int k = 0; k < n - 5; ++k) y[r * n + p + k] += a[k + p]; }",
+            f"{ROW} y[r * n + k] = a[r * n + k]; float s = 0; {ROW} s += y[r * n + n - 1 - k] * k; y[r * n] = s;",
+            f"float s = 0; {ROW} s += a[r * n + k]; y[r] = s; s = 0; {ROW} s += a[k] * y[r]; y[r + n] += s + y[r];",
+            # Loops inside of others, branches and early ends outside of the loops, and atomic sums.
+            f"for (int p = 0; p < 3; ++p) {{ float s = p; {ROW} s += a[r + k]; if (s > 9) return; y[r * 3 + p] = s; }}",
+            f"float s = 0; {ROW} s += a[k] * k; if (r % 2) if (s > 0) y[r] = s; else y[r] = 5; else y[r + n] = 7;",
+            f"{ROW} if (k != r) {{ atomicAdd(y + k, a[r * n + k]); }}",
+            "float s = 0; for (int k = 0; k < n; ++k) for (int p = 0; p < 2; ++p) { s += a[r * n + k]; } y[r] = s;",
+            f"float s = 9, t = 9; {ROW} if (a[k] < s) {{ s = a[k]; }} {ROW} t = a[k] > t ? t : a[k]; y[r] = s + t;",
+        ],
+    )
+    def test_rounds_in_any_order_are_shared(self, body: str, tmp_path: Path) -> None:
+        configs: list[Config] = [{"LANES": 4}, {"LANES": 32, "BLOCK": 128, "UNROLL": 4}]
+        require_equal(kernel(f"{EACH} {body}", OVER, LINE), configs, tmp_path, n=45)
 
     def test_a_softmax_of_one_thread_is_shared(self, tmp_path: Path) -> None:
         body = f"""{EACH}

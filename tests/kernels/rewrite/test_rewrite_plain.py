@@ -20,7 +20,7 @@ from tunesmith.kernels.spec.validation import validate_template
 
 WANTED = {
     **{"gelu": "VEC", "add_relu": "VEC", "dequantise": "VEC", "softmax": "KEEP", "layernorm": "KEEP"},
-    **{"transpose": "TILE", "matmul": "OUTPUT_TILE", "stencil1d": "WALK", "stencil2d": "WALK", "gather": "LOADS"},
+    **{"transpose": "PERMUTE", "matmul": "OUTPUT_TILE", "stencil1d": "WALK", "stencil2d": "WALK", "gather": "LOADS"},
     **{"row_sum": "SHUFFLES", "matvec": "LANES", "histogram": "OWN_BINS", "scale_rows": "ROW_VEC"},
 }
 """The rewrite that each of these is there for."""
@@ -34,7 +34,7 @@ def points(task: Task, template: Template, count: int) -> list[Config]:
     space = feasible(template, [task.workloads[0]], H200)
     found = [space.config(point) for point in space.sample(np.random.default_rng(7), count)]
     for parameter in template.parameters:
-        if parameter.name in ("VEC", "TILE", "SHUFFLES", "KEEP", "ROW_VEC", "LOADS", "STORES"):
+        if parameter.name in ("VEC", "PERMUTE", "SHUFFLES", "KEEP", "ROW_VEC", "LOADS", "STORES"):
             config = {**template.default_config, parameter.name: parameter.values[1]}
             assert space.reject(config) is None
             found.append(config)

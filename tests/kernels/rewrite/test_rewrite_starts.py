@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from plain_kernels import drafted
-from rewrite_cases import H200, plain_task, template_of
+from rewrite_cases import H200, kernel, plain_task, template_of
 
 from tunesmith.kernels.rewrite.template import Limit, starts
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import Config
+from tunesmith.kernels.spec.template import Config, LaunchGeometry
 
 
 def starts_of(task: Task, limit: Limit) -> tuple[Config, ...]:
@@ -27,7 +27,7 @@ def starts_of(task: Task, limit: Limit) -> tuple[Config, ...]:
     ("name", "first"),
     [
         ("gelu", {"VEC": 4, "STORES": 1}),
-        ("transpose", {"TILE": 32}),
+        ("transpose", {"PERMUTE": 32}),
         ("matmul", {"OUTPUT_TILE": 64, "OUTPUT_ROWS": 4}),
         ("matvec", {"LANES": 32}),
         ("histogram", {"OWN_BINS": True, "BLOCK": 256}),
@@ -38,6 +38,18 @@ def test_what_is_reused_is_staged_and_what_streams_is_wide(name: str, first: Con
     task, _ = drafted(name, tmp_path)
     found = starts_of(task, "memory")
     assert first.items() <= found[0].items()
+
+
+def test_a_plain_sum_of_products_begins_with_the_instruction_for_several_steps() -> None:
+    loop = "for (int k = 0; k < n; ++k) s += a[r * n + k] * b[c * n + k];"
+    at = "int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;"
+    arrays = {"a": ("in", "int8", "n * n"), "b": ("in", "int8", "n * n"), "y": ("out", "int32", "n * n")}
+    launch = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 16)"), block=("16", "16"))
+    found = starts_of(
+        kernel(f"{at} if (r < n && c < n) {{ int s = 0; {loop} y[r * n + c] = s; }}", arrays, launch), "compute"
+    )
+    assert {"OUTPUT_STEPS": 4, "OUTPUT_TILE": 128, "OUTPUT_ROWS": 8}.items() <= found[0].items()
+    assert any(one["OUTPUT_STEPS"] == 1 and one["OUTPUT_TILE"] == 64 for one in found)
 
 
 def test_short_rows_share_blocks() -> None:

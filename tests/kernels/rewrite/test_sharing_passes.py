@@ -76,7 +76,7 @@ class TestRowTeams:
     def test_rows_whose_threads_need_one_another_stay(self, body: str, why: str) -> None:
         code = body.format("for (int c = threadIdx.x; c < n; c += blockDim.x)")
         require_refused(
-            kernel(code, ROWS, LaunchGeometry(grid=("n",), block=("64",))), {"TEAM_ROWS", "TEAM_BLOCKS"}, why
+            kernel(code, ROWS, LaunchGeometry(grid=("n", "2"), block=("64",))), {"TEAM_ROWS", "TEAM_BLOCKS"}, why
         )
 
 
@@ -185,6 +185,40 @@ class TestOwnBins:
         require_equal_on_device(opencl_kernel(code, arrays, LINE), configs, 1000)
 
 
+class TestColumnLanes:
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "y[j] = 0; for (int i = 0; i < n; i++) y[j] += x[i * n + j] * v[i]; y[j] /= n;",
+            "float most = v[j], sum = 1; for (int i = 1; i < n; ++i) { most = fmaxf(most, x[i * n + j]);"
+            "if (x[i * n + j] > 0) sum += v[i]; } y[j] = most + sum;",
+            "int i; for (i = 0; i < n; i++) y[j] += x[j + i * n];",
+        ],
+    )
+    def test_lanes_share_the_rows_of_a_column(self, body: str, tmp_path: Path) -> None:
+        arrays = {**PLANE, "v": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
+        guarded = f"const int j = blockIdx.x * blockDim.x + threadIdx.x; if (j < n) {{ {body} }}"
+        configs: list[Config] = [{"COLUMN_LANES": 4}, {"COLUMN_LANES": 32, "UNROLL": 2, "LOADS": 1}]
+        require_equal(kernel(guarded, arrays, LINE), configs, tmp_path, n=75)
+
+    @pytest.mark.parametrize(
+        ("body", "why"),
+        [
+            ("float s = 0; for (int i = 0; i < n; i++) s = s * 0.5f + x[i * n + j]; y[j] = s;", "no sums whose order"),
+            ("float s = 0; for (int i = 0; i < n; i++) s += x[j * n + i]; y[j] = s;", "reads no neighbours"),
+            ("float s = 0; for (int i = 0; i < n; i++) { s += x[i * n + j]; y[i * n + j] = 0; }", "more than to add"),
+            (
+                "float s = 0; for (int i = 0; i < n; i++) { s += x[i * n + j]; if (s > 9) break; } y[j] = s;",
+                "more than",
+            ),
+            ("float s = y[j]; y[j] = 0; for (int i = 0; i < n; i++) s += x[i * n + j]; y[j] = s;", "ahead of the loop"),
+        ],
+    )
+    def test_other_loops_down_a_column_stay(self, body: str, why: str) -> None:
+        task = kernel(f"int j = blockIdx.x * blockDim.x + threadIdx.x; if (j < n) {{ {body} }}", PLANE, LINE)
+        require_refused(task, {"COLUMN_LANES"}, why)
+
+
 class TestLanes:
     def test_counters_that_are_declared_ahead_of_their_loops(self, tmp_path: Path) -> None:
         body = """int who = threadIdx.x + blockIdx.x * blockDim.x, c; if (n <= who) return;
@@ -205,6 +239,43 @@ class TestLanes:
                 for (unsigned int k = 0; k < n; ++k) to[k] = from[k] * by;
             }"""
         require_equal(kernel(body, PLANE, LINE), [{"LANES": 4}, {"LANES": 16, "FAST_MATH": True}], tmp_path, n=75)
+
+    @pytest.mark.parametrize(
+        ("body", "configs"),
+        [
+            # As PointNet++ groups points: a block for each batch, whose threads take turns on the points.
+            (
+                """const int b = blockIdx.x, stride = blockDim.x; x += b * n; y += n * n / 3 * b;
+                for (int j = threadIdx.x; j < n / 9; j += stride)
+                    for (int k = 0; k < 3; ++k) { const int from = w[j * 3 + k] & 7;
+                        for (int l = 0; l < n; ++l) y[j * 3 * n + k * n + l] = x[from * n + l]; }""",
+                [{"LANES": 32, "TEAM_BLOCKS": 32}, {"LANES": 8, "BLOCK": 16, "TEAM_ROWS": 4, "STORES": 1}],
+            ),
+            (
+                """for (int j = threadIdx.x; j < n; j += blockDim.x) { float s = 0;
+                    for (int l = 0; l < n; ++l) { s += x[j * n + l]; atomicAdd(&y[(w[j] & 3) * n + l], 1.5f); }
+                    if (blockIdx.x == 1) y[n * 9 + j] = s; }""",
+                [{"LANES": 16, "BLOCK": 128}, {"LANES": 2, "TEAM_ROWS": 2}],
+            ),
+            (
+                """for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < n; j += gridDim.x * blockDim.x) {
+                    if (w[j] % 3 == 0) continue;
+                    for (int l = 0; l < n; ++l) y[j * n + l] = x[(w[j] & 3) * n + l]; }""",
+                [{"LANES": 8}, {"LANES": 32, "BLOCK": 64}],
+            ),
+        ],
+    )
+    def test_loops_inside_those_in_which_threads_take_turns(
+        self, body: str, configs: list[Config], tmp_path: Path
+    ) -> None:
+        arrays = {**PLANE, "w": ("in", "int32", "n")}
+        require_equal(kernel(body, arrays, LaunchGeometry(grid=("2",), block=("64",))), configs, tmp_path, n=75)
+
+    def test_threads_that_ask_for_their_place_in_a_warp_stay(self) -> None:
+        body = """for (int j = threadIdx.x; j < n; j += blockDim.x) for (int l = 0; l < n; ++l) y[j * n + l] = x[l];
+            if (threadIdx.x % 32 == 0) z[blockIdx.x] = 1;"""
+        arrays = {**PLANE, "z": ("inout", "float32", "n")}
+        require_refused(kernel(body, arrays, LaunchGeometry(grid=("1",), block=("64",))), {"LANES"}, "in its warp")
 
     def test_a_counter_that_goes_on_keeps_its_rounds(self) -> None:
         body = """int i = blockIdx.x * blockDim.x + threadIdx.x, k = 0; if (i >= n) return; float s = 0;

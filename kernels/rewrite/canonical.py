@@ -1,0 +1,222 @@
+"""One spelling for what authors write in many, so that facts and passes meet it in one.
+
+Owns the edits of a kernel's body after which it computes the same in the launch of its task: macros with a thread's
+number are expanded, axes that the launch does not have are numbers, coordinates are computed by the extents of blocks,
+loops that step by these have a variable of their own, and what a thread adds up in memory is added up in a register.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from tunesmith.kernels.reader.parse import kind, split
+from tunesmith.kernels.reader.syntax import BUILTINS, LOOPS, STATEMENTS, WORK_ITEM, Node, Symbol, Syntax, builtin
+from tunesmith.kernels.rewrite.edits import Edit, Span, insert, rendered, replace
+from tunesmith.kernels.rewrite.facts import AXES, Access, Facts, grid_size, may_end
+from tunesmith.kernels.rewrite.forms import Form
+from tunesmith.kernels.spec.template import LaunchGeometry
+
+_TELLING = frozenset({*BUILTINS, *WORK_ITEM, "for", "return"})
+"""Words of the macros that are expanded."""
+
+
+def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) -> Facts:
+    """Facts of a source in the spelling that the passes know. read: makes the syntax of a source; launch: the task's.
+    Raises `SourceError`."""
+    facts = Facts(read(code))
+    for step in (_macros, _axes, _extents, _loops, _sums):
+        # Several times, as macros have macros in them, and loops loops.
+        for _ in range(8):
+            edits = [] if facts.oddities else step(facts, launch)
+            if not edits:
+                break
+            facts = Facts(read(rendered(facts.syntax.code, Span(0, len(facts.syntax.code)), edits)))
+    return facts
+
+
+def _macros(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """The outermost uses, in the kernel's body, of macros with telling words, as the preprocessor replaces them."""
+    syntax, found, last, body = facts.syntax, list[Edit](), 0, facts.body
+    uses = [one for one in syntax.macros if body.start <= one[0] and one[1] <= body.end]
+    words = {
+        one.spelling: {token.spelling for token in one.get_tokens()}
+        for one in syntax.unit.tree.cursor.get_children()
+        if uses and kind(one) == "MACRO_DEFINITION" and one.location.file is not None
+    }
+    telling = set(_TELLING)
+    while more := {name for name, those in words.items() if name not in telling and telling & those}:
+        telling |= more
+    for start, end, use in uses:
+        wanted = start >= last and use.spelling in telling & words.keys()
+        text = _expansion(use, syntax.code[start:end].decode(errors="replace")) if wanted else None
+        if text is not None:
+            found.append(Edit(start, end, (text,)))
+            last = end
+    return found
+
+
+def _expansion(use: Any, written: str) -> str | None:
+    """The text of a macro with the arguments of a use; None where that is more than to put them in."""
+    name, *tokens = [one for one in use.referenced.get_tokens() if one.kind.name != "COMMENT"]
+    given: dict[str, str] = {}
+    if tokens and tokens[0].spelling == "(" and tokens[0].extent.start.offset == name.extent.end.offset:
+        close = [one.spelling for one in tokens].index(")")
+        names = [one.spelling for one in tokens[1:close:2]]
+        texts, tokens = split(written[written.index("(") + 1 : -1], "(", ")") if names else [], tokens[close + 1 :]
+        if len(texts) != len(names) or "//" in written:
+            return None
+        given = dict(zip(names, texts, strict=True))
+    if {"#", "##", "__VA_ARGS__"} & {one.spelling for one in tokens}:
+        return None
+    apart = [one.extent.end.offset != other.extent.start.offset for one, other in itertools.pairwise(tokens)]
+    parts = (given.get(one.spelling, one.spelling) for one in tokens)
+    return "".join(" " * space + part for space, part in zip([False, *apart], parts, strict=False))
+
+
+def _axes(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """Numbers for the builtins of axes along which the launch has one thread."""
+    extents = zip(AXES, (*launch.grid, "1", "1"), (*launch.block, "1", "1"), strict=False)
+    alone = [axis for axis, *both in extents if axis != "x" and both == ["1", "1"]]
+    number = "{}u" if facts.syntax.language == "cuda" else "(size_t){}"
+    return [
+        replace(one, number.format(0 if one.op.startswith(("threadIdx", "blockIdx", "@")) else 1))
+        for one in facts.builtins()
+        if one.op[-1] in alone and not one.fixed
+    ]
+
+
+def _extents(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """Coordinates and the steps of loops by the extents of blocks, where these stand as numbers of the launch or in
+    calls. Where threads work together, such a number may mean more than that."""
+    found, last, known, either, hidden = list[Edit](), 0, dict[Form, str](), dict[Form, str](), dict[Form, str]()
+    for axis, extent in zip(AXES, launch.block, strict=False):
+        names = [f"{one}.{axis}" for one in ("blockIdx", "threadIdx", "gridDim", "blockDim")]
+        block, thread, grid, width = (builtin(one, facts.syntax.language) for one in names)
+        at, threads = f"{block} * {width} + {thread}", f"{grid} * {width}"
+        hidden |= {Form.atom(f"@{axis}"): at, grid_size(axis): threads}
+        if extent.isdigit():
+            number = Form.number(int(extent))
+            known[Form.atom(names[0]) * number + Form.atom(names[1])] = at
+            known[Form.atom(names[2]) * number] = threads
+            # What is below a power of two may be put into its multiple by `|`.
+            either |= known if int(extent) & (int(extent) - 1) == 0 else {}
+    for node in facts.body.walk() if not facts.together else ():
+        text, target = "", node
+        if node.start < last or node.fixed or node.type.what != "number":
+            continue
+        if node.what in ("binary", "call"):
+            form, whats = facts.form(node), {one.what for one in node.walk()}
+            text = known.get(form) or (hidden.get(form, "") if {"call", "builtin"} <= whats else "")
+            text = either.get(facts.form(node.kids[0]) + facts.form(node.kids[1]), "") if node.op == "|" else text
+        elif node.what == "assign" and node.op == "+=" and (made := node.kids[0].symbol) and made.declared:
+            target, by = node.kids[1], facts.form(node.kids[1]).constant
+            begins = made.declared.kids and facts.form(made.declared.kids[-1]) == Form.atom("threadIdx.x")
+            text = builtin("blockDim.x", facts.syntax.language) if begins and str(by) == launch.block[0] else ""
+        if text:
+            found.append(replace(target, f"(({target.type.spelling})({text}))"))
+            last = target.end
+    return found
+
+
+def _loops(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """A loop that steps by the block or the grid from its variable's first value, as a `for` loop of its own one."""
+    code = facts.syntax.code
+    for loop in facts.body.walk():
+        if loop.what == "while" and loop.kids[1].what == "block" and loop.kids[1].kids:
+            (test, body), step = loop.kids, loop.kids[1].kids[-1]
+        elif loop.what == "for" and loop.kids[0].what == "nothing":
+            _, test, step, body = loop.kids
+        else:
+            continue
+        variable = None if loop.fixed or step.fixed or test.what == "nothing" else _stepped(facts, loop, step)
+        if variable is None or variable.declared is None:
+            continue
+        begin = f"{variable.written} {variable.name} = {facts.text(variable.declared.kids[-1])}"
+        if loop.what == "for":
+            open_ = code.index(b"(", loop.start) + 1
+            return [Edit(open_, code.index(b";", open_), (begin,))]
+        if not any(one.what == "continue" for one in body.walk()):
+            head = f"for ({begin}; {facts.text(test)}; {facts.text(step)}) "
+            return [Edit(loop.start, body.start, (head,)), Edit(step.start, _end(facts, step), ())]
+    return []
+
+
+def _stepped(facts: Facts, loop: Node, step: Node) -> Symbol | None:
+    """The variable that a loop alone changes, by the size of a block or a grid, and that nothing uses after it."""
+    variable = step.kids[0].symbol if step.what == "assign" else None
+    made = None if variable is None else variable.declared
+    if variable is None or made is None or not made.kids or facts.changed.get(variable) != [step]:
+        return None
+    value, again = step.kids[1], facts.uses(variable, step.kids[1])
+    by = facts.form(value) - (facts.form(again[0]) if again else Form())
+    if (step.op, len(again)) not in (("+=", 0), ("=", 1)) or by not in [Form.atom("blockDim.x"), *map(grid_size, AXES)]:
+        return None
+    # In one block, so that the loop begins with the declared value; a macro's text is not to be had.
+    here = made.parent is not None and made.parent.parent is loop.parent and not made.fixed and not made.kids[-1].fixed
+    known = all(facts.is_known(one, loop) for one in facts.names_in(made.kids[-1]))
+    plain = variable.type.what == "number" and not (variable.volatile or variable.static or made.type.reference)
+    after = any(one.start >= loop.end for one in facts.uses(variable))
+    return variable if here and known and plain and not after else None
+
+
+def _end(facts: Facts, statement: Node) -> int:
+    """Where the text of a statement ends, with its semicolon."""
+    code = facts.syntax.code
+    closed = statement.what in STATEMENTS and code[statement.end - 1 : statement.end] in (b"}", b";")
+    return statement.end if closed else code.index(b";", statement.end) + 1
+
+
+def _sums(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """An element that a loop of a thread adds up in memory, in a register until the last statement that touches it.
+    Arrays of a task do not overlap, and nobody waits for the element where threads do not work together."""
+    if facts.together or facts.jumps or any(one.what == "lambda" for one in facts.body.walk()):
+        return []
+    blocks = (one for one in facts.body.walk() if one.what == "block" and (one.parent or one).what != "switch")
+    made = (_in_register(facts, one, root) for one in blocks for root in facts.arrays if root not in facts.escaping)
+    return next((one for one in made if one), [])
+
+
+def _in_register(facts: Facts, block: Node, root: Symbol) -> list[Edit]:
+    """One element of an array in a register, from the first statement of a block that touches the array as far as
+    statements touch no other element."""
+    touching = [(one, [access for access in facts.of(root) if one.holds(access.node)]) for one in block.kids]
+    touching = list(itertools.dropwhile(lambda pair: not pair[1], touching))
+    index = touching[0][1][0].index if touching else Form()
+    touching = list(itertools.takewhile(lambda pair: all(one.index == index for one in pair[1]), touching))
+    region = touching[: max((at + 1 for at, (_, those) in enumerate(touching) if those), default=0)]
+    own = [one for _, those in region for one in those]
+    if not any(one.what in LOOPS and any(access.written for access in those) for one, those in region):
+        return []
+    begin, at = region[0][0], own[0].node
+    assigns = begin.what == "assign" and begin.kids[0] is at
+    changed = {symbol for one, _ in region for symbol in facts.changed_in(one)} - {root}
+    if not (assigns or _touches(facts, begin, own[0])) or facts.names_in(at) & changed:
+        return []
+    plain = all(one.node.what in ("index", "deref") and not one.node.fixed and not one.atomic for one in own)
+    plain = plain and not any(one.node.parent is not None and one.node.parent.what == "address" for one in own)
+    if not plain or any(one[0] == "?" for one in index.atoms) or any(may_end(one, block) for one, _ in region):
+        return []
+    name, text = f"{root.name}_kept", facts.text(at)
+    while name.encode() in facts.syntax.code:
+        name += "_"
+    declared, edits = f"{root.element} {name}", [replace(one.node, name) for one in own[1:]]
+    if assigns and begin.op == "=" and not any(begin.kids[1].holds(one.node) for one in own):
+        edits.append(replace(at, declared))
+    elif assigns and begin.op != "=" and (root.type.element or root.type).size >= 4:
+        value = facts.syntax.code.index(begin.op.encode(), at.end) + len(begin.op)
+        edits.append(Edit(at.start, value, (f"{declared} = {text} {begin.op[:-1]} (",)))
+        edits.append(insert(_end(facts, begin) - 1, ")"))
+    else:
+        edits += [insert(begin.start, f"{declared} = {text};\n"), replace(at, name)]
+    return [*edits, insert(_end(facts, region[-1][0]), f" {text} = {name};")]
+
+
+def _touches(facts: Facts, node: Node, access: Access) -> bool:
+    """Whether a loop touches an element for certain: it counts from 0 to a product of parameters, which are sizes."""
+    loop, (tests, doubtful) = facts.loop(node), facts.conditions(access.node, node)
+    if loop is None or loop.kind != "counting" or doubtful or not all(one.loop for one in tests):
+        return False
+    sizes = all(facts.atoms[one].symbol in facts.parameters for one in loop.bound.atoms)
+    return sizes and loop.first == Form() and len(loop.bound.terms) == 1 and loop.bound.terms[0][1] > 0

@@ -1,0 +1,121 @@
+"""Several threads for a sum down a column: they take turns on its rows, and put their parts together at the end.
+
+Where threads lie along the columns of a matrix and each goes down one, as in a product with its transpose, reads of
+neighbours are joined, but there are no more threads than columns. Here a block has 32 columns and several lanes for
+each, one warp a lane; their parts meet in shared memory (CUDA C++ Best Practices Guide, "Shared Memory").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tunesmith.kernels.reader.syntax import Node, Symbol
+from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span, wrap
+from tunesmith.kernels.rewrite.facts import ENDS, Loop
+from tunesmith.kernels.rewrite.forms import ONE
+from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.rounds import Carried
+from tunesmith.kernels.rewrite.sharing import WARP, statements
+from tunesmith.kernels.spec.template import LaunchGeometry, Parameter
+
+_WHY = "lanes do not share a column"
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """before: declarations ahead of the loop; sums: how two parts `a` and `b` of a sum become one, in C; after:
+    statements behind it."""
+
+    before: list[Node]
+    loop: Loop
+    sums: dict[Symbol, str]
+    after: list[Node]
+
+
+def _column(subject: Subject) -> _Column | Refused:
+    facts = subject.facts
+    if subject.axes != ["x"] or not subject.bounds or subject.unmovable or facts.launch_bounds or facts.escaping:
+        return Refused(f"{_WHY}: threads do not have one coordinate behind a guard, and a launch that may change")
+    inside = statements(facts, subject.bounds)
+    at = next((number for number, one in enumerate(inside) if one.what == "for"), len(inside))
+    loop = facts.loop(inside[at]) if at < len(inside) else None
+    if loop is None or loop.kind != "counting" or any(one.fixed for one in (loop.node, loop.first_node)):
+        return Refused(f"{_WHY}: there is no loop behind the guard that counts one by one")
+    before, after, body = inside[:at], inside[at + 1 :], loop.body
+    if any(one.what != "declaration" or _acts(subject, one) for one in before) or len(subject.returns) > 1:
+        return Refused(f"{_WHY}: there is more than declarations ahead of the loop")
+    reads = facts.inside(body)
+    apart = [one for one in reads if one.index.times(loop.atom).terms and one.index.times(loop.atom) not in (ONE, -ONE)]
+    if not any(one.index.times("@x") == ONE for one in apart):
+        return Refused(f"{_WHY}: the loop reads no neighbours along the threads")
+    own, carried = facts.declared_in(body), Carried(facts, loop.node, facts.body)
+    acts = any(one.written and one.root not in own for one in reads) or any(one.what in ENDS for one in body.walk())
+    if acts or any(body.holds(one) for one in facts.effects if one not in {access.node for access in reads}):
+        return Refused(f"{_WHY}: the loop does more than to add up what it reads")
+    sums = {symbol: carried.combined(symbol) for symbol in carried.states}
+    made = set[Symbol]().union(*map(facts.declared_in, before)) if before else set[Symbol]()
+    plain = all(one.type.what in ("number", "float") and one.type.size in (4, 8) for one in sums)
+    uses = [one for one in loop.node.walk() if one.what == "name" and one.symbol in sums]
+    whole = all(body.holds(one) and carried.fits(one) for one in uses) and loop.variable not in facts.changed_in(body)
+    if not sums or not all(sums.values()) or not sums.keys() <= made or not plain or not whole:
+        return Refused(f"{_WHY}: the loop has no sums whose order is free")
+    return _Column(before, loop, sums, after)
+
+
+def _share(subject: Subject, found: _Column, plan: Plan) -> Change | Refused:
+    facts, loop = subject.facts, found.loop
+    name, at, lane = (subject.name(one) for one in ("COLUMN_LANES", "column_at", "column_lane"))
+    bound, first, last = plan.written(subject.bounds["x"]), "threadIdx.x", "threadIdx.y"
+    if bound is None:
+        return Refused(f"{_WHY}: the guard's bound is not known ahead of it")
+    moved = tuple(replace(node, at) for axis in subject.work.axes for node in axis.nodes)
+    declared = [one for one in _coordinates(subject) if one not in found.before]
+    begin = [part for one in (*declared, *found.before) for part in (span(one, *moved), "\n")]
+    step = replace(loop.node.kids[2], f"{loop.variable.name} += {name}")
+    turns = span(loop.node, *moved, wrap(loop.first_node, "((", f") + {last})"), step)
+    parts, each, zeros, keep, meet, back = "", "", "", "", "", ""
+    for one, how in found.sums.items():
+        part, shared = subject.name(f"part_{one.name}"), subject.name(f"parts_{one.name}")
+        other = f"{shared}[{lane}][{first}]"
+        parts += f"{one.written} {part} = 0;\n__shared__ {one.written} {shared}[{name}][{WARP}];\n"
+        zeros += f"if ({last} > 0) {one.name} = 0;\n" if how == "a + b" else ""
+        keep += f"{part} = {one.name};\n"
+        meet += f"{shared}[{last}][{first}] = {part};\n"
+        each += f"{{ const auto a = {part}, b = {other}; {part} = {how}; }}\n"
+        back += f"{one.name} = {part};\n"
+    meet += f"__syncthreads();\nfor (int {lane} = 1; {lane} < {name}; ++{lane}) {{\n{each}}}\n"
+    column = f"const {subject.index_type} {at} = blockIdx.x * {WARP} + {first};\n"
+    body = Span(facts.body.start + 1, facts.body.end - 1)
+    text = [f"\n#if {name} > 0\n{column}{parts}if ({at} < {bound}) {{\n", *begin, zeros, turns, f";\n{keep}}}\n{meet}"]
+    text += [f"if ({at} < {bound} && {last} == 0) {{\n", *begin, back]
+    text += [part for one in found.after for part in (span(one, *moved), ";\n")]
+    count = f"ceil_div({subject.threads('x')}, {WARP})"
+    launch = LaunchGeometry(grid=(count, subject.grid("y"), subject.grid("z")), block=(f"{WARP}", name, "1"))
+    doc = "lanes, each of its own warp, that share the loop down a column; 0: none"
+    return Change(
+        parameters=(Parameter(name=name, values=(0, 2, 4, 8, 16, 32), doc=doc),),
+        edits=(Edit(body.start, body.end, (*text, "}\n#else\n", body, "\n#endif\n")),),
+        static_shared=f"{name} * {WARP} * {sum(one.type.size for one in found.sums)}",
+        instead=(name, launch),
+    )
+
+
+_OTHERS = ("block_size", "work_per_thread", "launch_bounds", "vectors", "row_lanes", "walk", "own_bins")
+
+
+def _acts(subject: Subject, node: Node) -> bool:
+    """Whether it makes a difference how often the statement is carried out."""
+    facts = subject.facts
+    reads = {one.node for one in facts.accesses if not one.written}
+    written = any(one.written for one in facts.inside(node))
+    return written or any(facts.changes(node)) or any(node.holds(one) for one in facts.effects if one not in reads)
+
+
+def _coordinates(subject: Subject) -> list[Node]:
+    """The declarations that compute coordinates."""
+    nodes = [node for axis in subject.work.axes for node in axis.nodes]
+    own = [above for node in nodes for above, _ in node.above() if above.what == "declaration"]
+    return sorted(dict.fromkeys(own), key=lambda one: one.start)
+
+
+COLUMN_LANES = Pass("column_lanes", _column, _share, excludes=dict.fromkeys(_OTHERS, ALONE), after=("cache_hints",))

@@ -1,0 +1,216 @@
+"""Spellings of coordinates, loops and sums, as authors write them: which rewrites they get, and what these compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rewrite_cases import LINE, kernel, opencl_kernel, require_equal, template_of
+from test_sharing_passes import require_equal_on_device
+
+from tunesmith.kernels.rewrite.composition import NO_GUARD
+from tunesmith.kernels.rewrite.template import facts_of, rewrite
+from tunesmith.kernels.spec.template import Config, LaunchGeometry
+
+XY = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
+PLANE = {"a": ("in", "float32", "n * n"), "x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
+FEW = LaunchGeometry(grid=("3",), block=("64",))
+GUARDED = "if (i < n) y[i] = 2 * x[i] + y[i];"
+MACROS = """#define KERNEL_LOOP(i, n) \\
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; /* of the grid */ \\
+         i < (n); i += blockDim.x * gridDim.x)
+#define TID threadIdx.x
+#define INDEX (blockIdx.x * blockDim.x + TID)
+#define LIMIT(i, n, what) if ((i) >= (n)) { what; return; }
+#define NAMED(name) int name##_at = blockIdx.x * blockDim.x + threadIdx.x
+constexpr int THREADS = 64;
+const unsigned int SHIFT = 6;"""
+
+
+@pytest.mark.parametrize(
+    "coordinate",
+    [
+        "(blockIdx.x + blockIdx.y * gridDim.x) * blockDim.x + threadIdx.x",
+        "((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x + threadIdx.y",
+        "blockIdx.x * 64 + threadIdx.x",
+        "THREADS * blockIdx.x + TID",
+        "blockIdx.x << SHIFT | threadIdx.x",
+        "(blockIdx.x << 6) + TID",
+        "INDEX",
+    ],
+)
+def test_a_coordinate_in_any_spelling(coordinate: str, tmp_path: Path) -> None:
+    task = kernel(f"int i = {coordinate}; {GUARDED}", XY, LINE, MACROS)
+    require_equal(task, [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}, {"BLOCK": 256}], tmp_path)
+
+
+def test_products_of_24_bits_are_products() -> None:
+    body = f"int i = __umul24(blockIdx.x, blockDim.x) + threadIdx.x; {GUARDED}"
+    assert {"VEC", "ITEMS", "BLOCK"} <= template_of(kernel(body, XY, LINE)).default_config.keys()
+
+
+@pytest.mark.parametrize(
+    "coordinate",
+    [
+        "blockIdx.x * 32 + threadIdx.x",
+        "blockIdx.x * 64 | threadIdx.x + 1",
+        "blockIdx.x * 64 + threadIdx.x * 2",
+        "blockIdx.x * 64 + 64 - threadIdx.x",
+    ],
+)
+def test_another_number_is_no_coordinate(coordinate: str, tmp_path: Path) -> None:
+    task = kernel(f"int i = {coordinate}; {GUARDED}", XY, LINE, MACROS)
+    assert not {"VEC", "ITEMS"} & template_of(task).default_config.keys()
+    require_equal(task, [{}], tmp_path)
+
+
+def test_the_number_of_a_block_that_works_together_stays() -> None:
+    body = """__shared__ float own[64]; own[threadIdx.x] = x[blockIdx.x * 64 + threadIdx.x]; __syncthreads();
+        y[blockIdx.x * 64 + threadIdx.x] = own[63 - threadIdx.x];"""
+    assert "BLOCK" not in template_of(kernel(body, XY, LINE)).default_config
+
+
+@pytest.mark.parametrize(
+    ("body", "config"),
+    [
+        ("KERNEL_LOOP(i, n) { y[i] = 2 * x[i] + y[i]; }", {"ROW_VEC": 4, "ITEMS": 2, "BLOCK": 128}),
+        ("KERNEL_LOOP(e, (n < 4 ? 4 : n)) y[e] = x[e];", {"BLOCK": 128}),
+        (
+            "int i = INDEX; while (i < n) { y[i] = x[i] - y[i]; i += blockDim.x * gridDim.x; }",
+            {"ROW_VEC": 2, "BLOCK": 128},
+        ),
+        (
+            "const int step = gridDim.x * 64; unsigned int i = INDEX; for (; i < n; i = step + i) y[i] = x[i] + 1;",
+            {"ROW_VEC": 4, "ITEMS": 2, "BLOCK": 256},
+        ),
+        (
+            "int start = INDEX, stride = gridDim.x * blockDim.x; if (start == 0) y[n - 1] = 7;"
+            "for (int i = start; i < n - 1; i += stride) y[i] = x[i];"
+            "for (int i = start; i < n - 1; i += stride) y[i] += 1;",
+            {"ITEMS": 2, "BLOCK": 128},
+        ),
+        (
+            "int c = TID; while (c < n) { y[c] += blockIdx.x == 0 ? x[c] : 0.0f; c += 64; }",
+            {"ROW_VEC": 4, "BLOCK": 128},
+        ),
+        ("int i = INDEX; LIMIT(i, n, (void)0) y[i] = x[i];", {"VEC": 4, "BLOCK": 128}),
+    ],
+)
+def test_loops_of_the_grid_and_macros(body: str, config: Config, tmp_path: Path) -> None:
+    require_equal(kernel(body, XY, FEW if "LIMIT" not in body else LINE, MACROS), [config], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # What follows needs where the loop ended; a round that goes on early; a name that a macro puts together.
+        "int i = INDEX; while (i < n) { y[i] = x[i]; i += blockDim.x * gridDim.x; } if (i == n) y[0] = 3;",
+        "int i = INDEX; while (i < n) { y[i] = x[i]; if (i > n) continue; i += blockDim.x * gridDim.x; }",
+        "int i = INDEX; while (i < n) { y[i] = x[i]; i += 1; i += blockDim.x * gridDim.x; }",
+        "for (int k = 0; k < 2; ++k) { NAMED(my); for (; my_at < n; my_at += blockDim.x * gridDim.x) y[my_at] = k; }",
+        "int i = INDEX; if (i == 1) y[1] = 9; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i];",
+        "int i = INDEX, t = 0; if (i == 0) t = 1; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i] + t;",
+        "int i = INDEX; if (i == 0) return; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i];",
+    ],
+)
+def test_other_loops_stay(body: str, tmp_path: Path) -> None:
+    task = kernel(body, XY, FEW, MACROS)
+    assert not {"ITEMS", "VEC"} & template_of(task).default_config.keys()
+    require_equal(task, [{}], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "before", ["int t = TID; t *= 2;", "int t = 0; if (TID > 3) t = 1;", "int t; t = TID;", "int t = TID; t = t + n;"]
+)
+@pytest.mark.parametrize("loop", ["KERNEL_LOOP(i, n)", "for (int i = TID; i < n; i += blockDim.x)"])
+def test_rows_of_what_a_thread_has_by_its_number_stay(before: str, loop: str, tmp_path: Path) -> None:
+    launch = FEW if "KERNEL" in loop else LaunchGeometry(grid=("1",), block=("64",))
+    task = kernel(f"{before} {loop} {{ y[i] = x[i] + t; }}", XY, launch, MACROS)
+    assert not {"ITEMS", "ROW_VEC"} & template_of(task).default_config.keys()
+    require_equal(task, [{}], tmp_path)
+
+
+def test_a_variable_is_what_it_was_declared_until_it_changes(tmp_path: Path) -> None:
+    body = """int at = INDEX; if (at >= n) return; const int low = at % 5; at /= 5; const int high = at;
+        y[high * 5 + low] = x[high * 5 + low] * 2;"""
+    task = kernel(body, XY, LINE, MACROS)
+    assert all(one.because != NO_GUARD for one in template_of(task).constraints)
+    require_equal(task, [{"ITEMS": 4}, {"BLOCK": 128}], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("body", "config"),
+    [
+        ("y[j] = 0; for (int i = 0; i < n; i++) y[j] += a[j * n + i] * x[i];", {"LANES": 8, "BLOCK": 64}),
+        ("y[j] = 0.0; int i; for (i = 0; i < n; i++) y[j] = y[j] + a[i * n + j]; y[j] /= n;", {"VEC": 4}),
+        ("for (int i = 0; i < n; i++) { y[j] += a[i * n + j] * x[i]; }", {"VEC": 4}),
+        ("y[j] *= x[0] + 1; for (int i = 0; i < n; i++) y[j] += a[i * n + j];", {"VEC": 4}),
+        (
+            "y[j] = 1; for (int i = 0; i < n; i++) for (int k = 0; k < 3; ++k) if (x[i] > 0) y[j] -= a[i * n + j];"
+            "if (y[j] < 0) y[j] = 0;",
+            {"VEC": 2},
+        ),
+    ],
+)
+def test_sums_in_memory_are_taken_in_a_register(body: str, config: Config, tmp_path: Path) -> None:
+    task = kernel(f"int j = INDEX; if (j < n) {{ {body} }}", PLANE, LINE, MACROS)
+    assert "float y_kept" in template_of(task).source
+    require_equal(task, [{}, config, {"ITEMS": 2}], tmp_path, n=75)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # Another element of the array; an index that changes; an end inside; a loop that may have no round; a lambda.
+        "y[j] = 0; for (int i = 1; i < j; i++) y[j] += a[j * n + i] + y[j - 1] * 0;",
+        "int k = j; y[k] = 0; for (int i = 0; i < n; i++) { y[k] += a[j * n + i]; k = j; }",
+        "y[j] = 0; for (int i = 0; i < n; i++) { y[j] += a[j * n + i]; if (x[i] > 9) return; }",
+        "for (int i = (int)x[0] + 5; i < n; i++) y[j] += a[j * n + i];",
+        "for (int i = 0; i < n; i++) if (x[i] > 0) y[j] += a[j * n + i];",
+        "y[j] = 0; auto add = [&](float b) { y[j] += b; }; for (int i = 0; i < n; i++) add(a[j * n + i]);",
+        "y[j] = 0; float* to = y + j; for (int i = 0; i < n; i++) { atomicAdd(to, 1.0f); y[j] += 1; }",
+    ],
+)
+def test_what_is_no_sum_of_its_own_stays_in_memory(body: str, tmp_path: Path) -> None:
+    task = kernel(f"int j = INDEX; if (j < n) {{ {body} }}", PLANE, LINE, MACROS)
+    assert "y_kept" not in template_of(task).source
+    require_equal(task, [{}], tmp_path, n=75)
+
+
+def test_products_of_matrices_in_memory_go_in_tiles(tmp_path: Path) -> None:
+    body = """int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y; if (i < n && j < n) {
+        y[i * n + j] *= 0.5f; for (int k = 0; k < n; ++k) y[i * n + j] += a[i * n + k] * x[k * n + j]; }"""
+    arrays = {name: ("in", "float32", "n * n") for name in "ax"} | {"y": ("inout", "float32", "n * n")}
+    square = LaunchGeometry(grid=("ceil_div(n, 32)", "ceil_div(n, 8)"), block=("32", "8"))
+    tiles: Config = {"OUTPUT_TILE": 64, "OUTPUT_DEPTH": 16, "OUTPUT_ROWS": 4, "OUTPUT_COLUMNS": 4}
+    require_equal(kernel(body, arrays, square), [tiles, {"BLOCK_X": 16, "BLOCK_Y": 4}], tmp_path, n=75)
+
+
+@pytest.mark.parametrize(
+    "coordinate",
+    [
+        "get_global_id(0) + get_global_id(1) * get_global_size(0)",
+        "get_group_id(0) * 64 + get_local_id(0)",
+        "mad24((int)get_group_id(0), (int)get_local_size(0), (int)get_local_id(0))",
+    ],
+)
+def test_opencl_has_the_same_spellings(coordinate: str) -> None:
+    code = f"""#define LIMIT(i, n) if (i >= n) {{ return; }}
+        __kernel void k(__global const float* x, __global float* y, int n) {{
+            const int i = {coordinate}; LIMIT(i, n) y[i] = 0; for (int k = 0; k < 5; ++k) y[i] += x[i] * k; }}"""
+    require_equal_on_device(opencl_kernel(code, XY, LINE), [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}], 1000)
+
+
+def test_a_return_of_a_macro_that_cannot_be_written_out_stays_in_opencl() -> None:
+    code = """#define LIMIT(i, of) if (i >= of##_count) { return; }
+        __kernel void k(__global const int* x, __global int* y, int n) {
+            const int x_count = n, i = get_global_id(0); LIMIT(i, x) atomic_inc(&y[x[i] % 9]); }"""
+    found = rewrite(opencl_kernel(code, {"x": ("in", "int32", "n"), "y": ("inout", "int32", "9")}, LINE), "opencl")
+    assert found.template is None or not {"ITEMS", "OWN_BINS"} & found.template.default_config.keys()
+    assert sum("a loop or a macro" in one for one in found.skipped) >= 2, found.skipped
+
+
+def test_the_text_outside_of_the_kernel_stays() -> None:
+    task = kernel(f"int i = INDEX; {GUARDED}", XY, LINE, MACROS)
+    assert facts_of(task, "cuda").syntax.code.decode().startswith(f"{MACROS}\n")
+    assert rewrite(task).template is not None
