@@ -60,7 +60,8 @@ class Reading:
         self.indices, self.tiles, self.products = set[str](), dict[str, None](), dict[tuple[str, str, str], None]()
         self.loops = list[Loop]()
         self._functions, self._known = functions, known
-        self.numbers = {name for body in kernel.body for name in _numbers(body)} & set(parameters)
+        self.numbers = {name for body in kernel.body for name in _numbers(body, _NUMBERS)} & set(parameters)
+        self.counted = {name for body in kernel.body for name in _numbers(body, (ast.FloorDiv, ast.Mod))} & self.numbers
         self._parameters, self._accesses = set(parameters), list[tuple[str, ast.expr, ast.expr | None, dict[str, ast.expr]]]()
         self._definitions, self._inside = dict[str, ast.expr](), list[Loop]()
         self._made = dict[str, Dims]()
@@ -318,15 +319,17 @@ class Reading:
 _PLACES = (("shape", 1), ("strides", 2))
 
 
-def _numbers(statement: ast.stmt) -> set[str]:
-    """Names that a statement multiplies, divides, compares by size, or counts with."""
+def _numbers(statement: ast.stmt, operators: tuple[type[ast.operator], ...]) -> set[str]:
+    """Names that a statement has as operands of `operators`, compares with what is no fraction, or counts with."""
     found = set[str]()
     for node in ast.walk(statement):
         parts: Sequence[ast.AST] = ()
-        if isinstance(node, ast.BinOp) and isinstance(node.op, _NUMBERS):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, operators):
             parts = (node.left, node.right)
         elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot):
             parts = (node.left, *node.comparators)
+            if any(isinstance(one, ast.Constant) and isinstance(one.value, float) for one in parts):
+                parts = ()
         elif called_name(node) in ("range", "cdiv", "minimum", "maximum", "min", "max", "rand"):  # type: ignore[arg-type]
             parts = node.args  # type: ignore[attr-defined]
         found |= {one.id for one in parts if isinstance(one, ast.Name)}

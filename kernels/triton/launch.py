@@ -1,0 +1,198 @@
+"""How a file launches its kernel: the grid, and what the kernel's arguments are there, in terms of sizes.
+
+Owns which of the host's variables become sizes of the task: those that come from shapes or from the caller.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunesmith.kernels.triton.source import Kernel, Module, Unknown, called_name
+
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+Call = ast.Call
+
+
+@dataclass(slots=True)
+class Launch:
+    """A call of the kernel. given: expressions of the host by argument or option; definitions: of the host's variables
+    (a variable that is assigned in several ways has the last); defaults: of the host's own arguments; sizes: further
+    ones, by name with the host's expression."""
+
+    module: Module
+    grid: ast.expr | None = None
+    given: dict[str, ast.expr] = field(default_factory=dict)
+    definitions: dict[str, ast.expr] = field(default_factory=dict)
+    defaults: dict[str, ast.expr | None] = field(default_factory=dict)
+    sizes: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._names = dict[str, str]()
+
+    def name(self, argument: str) -> None:
+        """What the call passes for `argument` is a size of this name from now on."""
+        for text in (self.given[argument], self._followed(self.given[argument])) if argument in self.given else ():
+            if not isinstance(text, ast.Constant):
+                self._names.setdefault(ast.unparse(text), argument)
+
+    def _followed(self, node: ast.expr) -> ast.expr:
+        seen = set[str]()
+        while isinstance(node, ast.Name) and node.id in self.definitions and node.id not in seen:
+            seen.add(node.id)
+            node = self.definitions[node.id]
+        return node
+
+    def expression(self, node: ast.expr, meta: str = "") -> str:
+        """The host's expression as one of the task; meta: the name of a grid's parameter. Raises `Unknown`."""
+        text = ast.unparse(node)
+        if text in self._names:
+            return self._names[text]
+        match node:
+            case ast.Constant(value=int() as value):
+                return str(value)
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key)) if name == meta:
+                return key
+            case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _OPERATORS):
+                sign = ast.unparse(ast.BinOp(ast.Name("a"), op, ast.Name("b")))[1:-1]
+                return f"({self.expression(left, meta)}{sign}{self.expression(right, meta)})"
+            case ast.Call(args=args) if called_name(node) in ("cdiv", "ceil_div") and len(args) == 2:
+                return f"ceil_div({self.expression(args[0], meta)}, {self.expression(args[1], meta)})"
+            case ast.Call(args=args) if called_name(node) in ("max", "min") and len(args) > 1:
+                return f"{called_name(node)}({', '.join(self.expression(one, meta) for one in args)})"
+            case ast.Call(args=[one]) if called_name(node) == "int":
+                return self.expression(one, meta)
+            case ast.Name(id=name):
+                inner = self._followed(node)
+                shaped = any(word in ast.unparse(inner) for word in (".shape", ".size(", "numel("))
+                if name in self.definitions and not (shaped and isinstance(inner, ast.Subscript | ast.Call)):
+                    return self.expression(inner, meta)
+                if name in self.definitions or name in self.defaults:
+                    return self._size(name, text)
+            case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant()):
+                return self._size(f"{name}_{ast.literal_eval(node.slice)}", text)
+            case ast.Attribute() | ast.Subscript() | ast.Call():
+                constant = self.evaluate(node, {})
+                if isinstance(constant, int):
+                    return str(constant)
+        raise Unknown(f"`{text}` is not known")
+
+    def _size(self, name: str, text: str) -> str:
+        self.sizes[name] = text
+        self._names[text] = name
+        return name
+
+    def dimensions(self, scope: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
+        """The grid, and why it is not known, else nothing. scope: constants by name that its lambda sees."""
+        node, meta = self.grid, ""
+        if isinstance(node, ast.Name):
+            node = self._followed(node)
+        if isinstance(node, ast.Lambda):
+            meta = node.args.args[0].arg if node.args.args else ""
+            node = node.body
+        if not isinstance(node, ast.Tuple | ast.List):
+            node = ast.Tuple([node]) if node is not None else None
+        if node is None:
+            return (), "no launch of the kernel is in the file"
+        try:
+            found = [self.expression(one, meta) for one in node.elts]
+        except Unknown as error:
+            return (), str(error)
+        while len(found) > 1 and found[-1] == "1":
+            found.pop()
+        plain = [one[1:-1] if one.startswith("(") and _closes_last(one) else one for one in found]
+        return tuple(scope.get(one, one) for one in plain), ""
+
+    def stride(self, argument: str) -> tuple[str, int] | None:
+        """The array and the dimension whose stride the call passes for `argument`."""
+        node = self.given.get(argument)
+        node = node.body if isinstance(node, ast.IfExp) else self._followed(node) if node is not None else None
+        if isinstance(node, ast.Call) and called_name(node) == "stride" and isinstance(node.func, ast.Attribute) and node.args:
+            arrays = {ast.unparse(one): name for name, one in self.given.items()}
+            array, axis = arrays.get(ast.unparse(node.func.value)), ast.unparse(node.args[0])
+            return (array, int(axis)) if array and axis.lstrip("-").isdigit() else None
+        return None
+
+    def evaluate(self, node: ast.expr, sizes: Mapping[str, int]) -> Any:
+        """The value of a host's expression where sizes, and arguments that became sizes, are `sizes`."""
+        return self.module.evaluate(_Resolved(self, sizes).visit(copy.deepcopy(node)))
+
+
+class _Resolved(ast.NodeTransformer):
+    """Replaces what has a name as a size by its value, and the host's variables by their definitions."""
+
+    def __init__(self, launch: Launch, sizes: Mapping[str, int], depth: int = 0) -> None:
+        self._launch, self._sizes, self._depth = launch, sizes, depth
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.expr) and not isinstance(node, ast.Constant):
+            name = self._launch._names.get(ast.unparse(node))
+            if name in self._sizes:
+                return ast.copy_location(ast.Constant(self._sizes[name]), node)
+        if isinstance(node, ast.Name) and self._depth < 6:
+            found = self._launch.definitions.get(node.id) or self._launch.defaults.get(node.id)
+            if found is not None:
+                return _Resolved(self._launch, self._sizes, self._depth + 1).visit(copy.deepcopy(found))
+        return self.generic_visit(node)
+
+
+def _closes_last(text: str) -> bool:
+    """Whether the bracket that opens a text closes at its end."""
+    depth = 0
+    for at, one in enumerate(text):
+        depth += (one == "(") - (one == ")")
+        if depth == 0:
+            return at == len(text) - 1
+    return False
+
+
+def find_launch(kernel: Kernel) -> Launch:
+    """The first call of the kernel in its file; an empty one where there is none."""
+    module = kernel.module
+    functions = [one for one in ast.walk(module.tree) if isinstance(one, ast.FunctionDef)]
+    for host in [*reversed(functions), module.tree]:
+        for node in ast.walk(host):
+            grid = _grid_of(node, kernel.name)
+            if grid is None or not isinstance(node, ast.Call):
+                continue
+            given = dict(zip((one.arg for one in kernel.parameters), node.args, strict=False))
+            given |= {word.arg: word.value for word in node.keywords if word.arg and word.arg != "grid"}
+            launch = Launch(module, None if isinstance(grid, ast.Constant) else grid, given)
+            _define(launch, host.body)
+            if isinstance(host, ast.FunctionDef):
+                names = [*host.args.posonlyargs, *host.args.args]
+                launch.defaults = {one.arg: None for one in (*names, *host.args.kwonlyargs)}
+                launch.defaults |= dict(zip([one.arg for one in names][::-1], host.args.defaults[::-1], strict=False))
+                launch.defaults |= {a.arg: v for a, v in zip(host.args.kwonlyargs, host.args.kw_defaults, strict=True) if v}
+            return launch
+    return Launch(module)
+
+
+def _grid_of(node: ast.AST, name: str) -> ast.expr | None:
+    """The grid of a call `name[grid](...)`; a constant for `name.warmup(...)`, whose own tells nothing."""
+    match node:
+        case ast.Call(func=ast.Subscript(value=ast.Name(id=called), slice=grid)) if called == name:
+            return grid
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=called), attr="warmup")) if called == name:
+            return ast.Constant(None)
+    return None
+
+
+def _define(launch: Launch, body: list[ast.stmt]) -> None:
+    for one in body:
+        match one:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                launch.definitions[name] = value
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value):
+                for at, target in enumerate(targets):
+                    if isinstance(target, ast.Name):
+                        own = value.elts[at] if isinstance(value, ast.Tuple) else ast.Subscript(value, ast.Constant(at), ast.Load())
+                        launch.definitions[target.id] = own
+            case ast.FunctionDef(name=name, args=args, body=[*_, ast.Return(value=ast.expr() as value)]):
+                launch.definitions[name] = ast.Lambda(args, value)
+            case ast.If() | ast.With() | ast.Try():
+                _define(launch, getattr(one, "orelse", []))
+                _define(launch, one.body)
