@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunesmith.kernels.triton.source import Kernel, Module, Unknown, called_name
+from tunesmith.kernels.triton.source import Kernel, Module, Unknown, called_name, names_in
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 Call = ast.Call
@@ -21,7 +21,7 @@ Call = ast.Call
 class Launch:
     """A call of the kernel. given: expressions of the host by argument or option; definitions: of the host's variables
     (a variable that is assigned in several ways has the last); defaults: of the host's own arguments; sizes: further
-    ones, by name with the host's expression."""
+    ones, by name with the host's expression; names: of sizes, by the host's expressions for them."""
 
     module: Module
     grid: ast.expr | None = None
@@ -29,15 +29,13 @@ class Launch:
     definitions: dict[str, ast.expr] = field(default_factory=dict)
     defaults: dict[str, ast.expr | None] = field(default_factory=dict)
     sizes: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._names = dict[str, str]()
+    names: dict[str, str] = field(default_factory=dict)
 
     def name(self, argument: str) -> None:
         """What the call passes for `argument` is a size of this name from now on."""
         for text in (self.given[argument], self._followed(self.given[argument])) if argument in self.given else ():
             if not isinstance(text, ast.Constant):
-                self._names.setdefault(ast.unparse(text), argument)
+                self.names.setdefault(ast.unparse(text), argument)
 
     def _followed(self, node: ast.expr) -> ast.expr:
         seen = set[str]()
@@ -49,8 +47,8 @@ class Launch:
     def expression(self, node: ast.expr, meta: str = "") -> str:
         """The host's expression as one of the task; meta: the name of a grid's parameter. Raises `Unknown`."""
         text = ast.unparse(node)
-        if text in self._names:
-            return self._names[text]
+        if text in self.names:
+            return self.names[text]
         match node:
             case ast.Constant(value=int() as value):
                 return str(value)
@@ -69,7 +67,7 @@ class Launch:
                 inner = self._followed(node)
                 shaped = any(word in ast.unparse(inner) for word in (".shape", ".size(", "numel("))
                 if name in self.definitions and not (shaped and isinstance(inner, ast.Subscript | ast.Call)):
-                    return self.expression(inner, meta)
+                    return self._within(name, inner, meta)
                 if name in self.definitions or name in self.defaults:
                     return self._size(name, text)
             case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant()):
@@ -80,9 +78,17 @@ class Launch:
                     return str(constant)
         raise Unknown(f"`{text}` is not known")
 
+    def _within(self, name: str, node: ast.expr, meta: str) -> str:
+        """The expression of a variable's definition, in which the variable itself has none."""
+        own = self.definitions.pop(name)
+        try:
+            return self.expression(node, meta)
+        finally:
+            self.definitions[name] = own
+
     def _size(self, name: str, text: str) -> str:
         self.sizes[name] = text
-        self._names[text] = name
+        self.names[text] = name
         return name
 
     def dimensions(self, scope: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
@@ -129,7 +135,7 @@ class _Resolved(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.expr) and not isinstance(node, ast.Constant):
-            name = self._launch._names.get(ast.unparse(node))
+            name = self._launch.names.get(ast.unparse(node))
             if name in self._sizes:
                 return ast.copy_location(ast.Constant(self._sizes[name]), node)
         if isinstance(node, ast.Name) and self._depth < 6:
@@ -185,12 +191,14 @@ def _define(launch: Launch, body: list[ast.stmt]) -> None:
     for one in body:
         match one:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                launch.definitions[name] = value
+                if name not in names_in(value):
+                    launch.definitions[name] = value
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value):
+                whole = isinstance(value, ast.Tuple) and len(value.elts) == len(targets)
                 for at, target in enumerate(targets):
                     if isinstance(target, ast.Name):
-                        own = value.elts[at] if isinstance(value, ast.Tuple) else ast.Subscript(value, ast.Constant(at), ast.Load())
-                        launch.definitions[target.id] = own
+                        part = ast.Subscript(value, ast.Constant(at), ast.Load())
+                        launch.definitions[target.id] = value.elts[at] if whole else part  # type: ignore[attr-defined]
             case ast.FunctionDef(name=name, args=args, body=[*_, ast.Return(value=ast.expr() as value)]):
                 launch.definitions[name] = ast.Lambda(args, value)
             case ast.If() | ast.With() | ast.Try():

@@ -11,6 +11,7 @@ import ast
 import builtins
 import importlib
 import textwrap
+import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,7 +203,8 @@ class Module:
             if name not in (given or {}):
                 self._ensure(name)
         try:
-            code = compile(ast.fix_missing_locations(ast.Expression(node)), str(self.path), "eval")
+            with warnings.catch_warnings(action="ignore"):
+                code = compile(ast.fix_missing_locations(ast.Expression(node)), str(self.path), "eval")
             return eval(code, self._values, dict(given or {}))  # noqa: S307 - see the module's docstring
         except Exception as error:  # the user's code may raise anything
             raise Unknown(f"{error}" or type(error).__name__) from error
@@ -218,7 +220,9 @@ class Module:
             for needed in names_in(statement):
                 self._ensure(needed)
             try:
-                exec(compile(ast.Module([statement], []), str(self.path), "exec"), self._values)  # noqa: S102
+                with warnings.catch_warnings(action="ignore"):
+                    code = compile(ast.Module([statement], []), str(self.path), "exec")
+                exec(code, self._values)  # noqa: S102
             except Exception:  # the user's code may raise anything; whoever needs the name is told
                 self._values.pop(name, None)
 
