@@ -160,7 +160,7 @@ def written(read: ReadKernel, place: str, template: str = "", more: Mapping[str,
     parameters = read.parameters
     names = {one.name: _python_name(one.name) for one in parameters}
     first = {one.name: scalar_value(one.default) for one in parameters}
-    sizes = ", ".join(f"{size} = {_positive(first.get(size, ''))}" for size in facts.sizes)
+    sizes = ", ".join(f"{size} = {_positive(first.get(size, facts.values.get(size, '')))}" for size in facts.sizes)
     lines = [
         f"# Drafted from {place}. Lines with a FILL comment need your answer; delete the comment when it is there.",
         "",

@@ -145,10 +145,7 @@ class _Reader:
             plain = name not in constexprs and name not in reading.pointers and name not in self.absent
             if name in strides or name in self.heuristics or name in tuned or not (plain or self._size_constant(name)):
                 continue
-            if name in counted or (plain and name in reading.numbers and not _FRACTION.search(name) and name in self.key):
-                facts.sizes.append(name)
-                launch.name(name)
-            elif not plain:
+            if not plain or name in counted or (name in self.reading.numbers and self.launch.shaped(name)):
                 facts.sizes.append(name)
                 launch.name(name)
         scope = dict[str, str]()
@@ -189,6 +186,9 @@ class _Reader:
             {one.name: one.dtype for one in facts.parameters},
             [one for one in facts.sizes if one in extents and one not in launch.sizes],
         )
+        for text in reading.asserts:
+            if parse_names(text) <= known.keys():
+                limits.append(Constraint(expression=text, because="The kernel asserts it."))
         read = ReadKernel(self.source.name, "triton", part, facts)
         return TritonKernel(read, sliced, parameters, limits, template_grid, fixed, first)
 
@@ -199,13 +199,7 @@ class _Reader:
         """Whether a constexpr is a size of the workload: the launch takes it from a shape, or the list's key has it."""
         if name not in self.source.constexprs or name in self.constants:
             return False
-        node = self.launch.given.get(name)
-        if node is None:
-            return name in self.key and name in self.reading.numbers
-        try:
-            return self.launch.expression(node).isidentifier()
-        except Unknown:
-            return False
+        return self.launch.shaped(name) or (name not in self.launch.given and name in self.key and name in self.reading.numbers)
 
     def _first(self, name: str) -> int:
         """The value of a size that a draft begins with."""
@@ -224,7 +218,7 @@ class _Reader:
         """The values to tune around of constexprs that no list names, and the constants that stay."""
         values, fixed = dict[str, list[Any]](), dict[str, Any]()
         for name in self.names:
-            if name in tuned or name in self.heuristics or name in self.facts.sizes or name in strides:
+            if name in (*tuned, *self.heuristics, *self.facts.sizes, *strides, *TRITON_OPTIONS):
                 continue
             if name in self.absent:
                 fixed[name] = None
@@ -236,26 +230,28 @@ class _Reader:
                 self.heuristics = {**self.heuristics, name: f"lambda args: triton.next_power_of_2(args[{covered!r}])"}
                 scope[name] = f"2 ** ceil(log2({covered}))"
                 continue
-            if value is _UNKNOWN and (value := self._at(name, sizes)) is None:
+            by_size = value is _UNKNOWN
+            if by_size and (value := self._at(name, sizes)) is None:
                 tile = name in self.reading.tiles
                 value = 64 if tile else False if self._tested(name) else 1
                 if not tile:
                     self.facts.ask("source", f"{name} in FIXED (of baseline.py and kernel.py) is guessed")
             if name in self.reading.tiles and is_power(value) and name not in self.given:
-                values[name] = [value]
+                values[name] = [value, *((max(value // 8, 1), value * 2) if by_size else ())]
             else:
                 fixed[name] = value
         return values, fixed
 
     def _covers(self, name: str, size: str, sizes: Mapping[str, int]) -> bool:
         """Whether the launch passes the power of two from `size` on."""
-        if name in self.constants or name not in self.launch.given:
+        if name in self.constants or name not in self.launch.given or name in self.reading.numbers:
             return False
         return all(self._at(name, {**sizes, size: at}) == next_power_of_2(at) for at in SAMPLES)
 
     def _tested(self, name: str) -> bool:
         tests = [one.test for one in self._nodes() if isinstance(one, ast.If | ast.IfExp)]
-        return any(isinstance(part, ast.Name) and part.id == name for test in tests for part in ast.walk(test))
+        parts = [part for test in tests for part in (test.values if isinstance(test, ast.BoolOp) else [test])]
+        return any(ast.unparse(part) in (name, f"not {name}") for part in parts)
 
     def _arrays(self, strides: list[str], grid: list[str], sizes: set[str]) -> None:
         """Roles and shapes of arrays, and the values of strides."""
@@ -271,7 +267,7 @@ class _Reader:
                 extent = dims[one]
                 if extent and extent.startswith("@"):
                     axis = int(extent[1:]) if extent[1:].isdigit() else len(grid)
-                    extent = grid[axis] if axis < len(grid) else None
+                    extent = re.sub(r"^ceil_div\((\w+), .*\)$", r"\1", grid[axis]) if axis < len(grid) else None
                 if extent is None or not parse_names(extent) <= sizes:
                     extent = "?"
                 shape.append(extent)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from tunesmith.kernels.triton.source import Kernel, Module, Unknown, called_name, names_in
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
-Call = ast.Call
+_SHAPED = re.compile(r"\.shape(\[-?\d+\])+$|\.size\(-?\d+\)$|\.numel\(\)$|\.shape$|^len\(\w+\)$")
 
 
 @dataclass(slots=True)
@@ -65,8 +66,8 @@ class Launch:
                 return self.expression(one, meta)
             case ast.Name(id=name):
                 inner = self._followed(node)
-                shaped = any(word in ast.unparse(inner) for word in (".shape", ".size(", "numel("))
-                if name in self.definitions and not (shaped and isinstance(inner, ast.Subscript | ast.Call)):
+                shaped = isinstance(inner, ast.Subscript | ast.Call) and _SHAPED.search(ast.unparse(inner))
+                if name in self.definitions and not shaped:
                     return self._within(name, inner, meta)
                 if name in self.definitions or name in self.defaults:
                     return self._size(name, text)
@@ -77,6 +78,11 @@ class Launch:
                 if isinstance(constant, int):
                     return str(constant)
         raise Unknown(f"`{text}` is not known")
+
+    def shaped(self, argument: str) -> bool:
+        """Whether what the call passes is a size: a dimension of an array, or a number of elements."""
+        found = self._followed(self.given.get(argument, ast.Constant(None)))
+        return isinstance(found, ast.Subscript | ast.Call) and _SHAPED.search(ast.unparse(found)) is not None
 
     def _within(self, name: str, node: ast.expr, meta: str) -> str:
         """The expression of a variable's definition, in which the variable itself has none."""
@@ -102,7 +108,7 @@ class Launch:
         if not isinstance(node, ast.Tuple | ast.List):
             node = ast.Tuple([node]) if node is not None else None
         if node is None:
-            return (), "no launch of the kernel is in the file"
+            return (), "no launch in the file tells it"
         try:
             found = [self.expression(one, meta) for one in node.elts]
         except Unknown as error:
@@ -138,6 +144,8 @@ class _Resolved(ast.NodeTransformer):
             name = self._launch.names.get(ast.unparse(node))
             if name in self._sizes:
                 return ast.copy_location(ast.Constant(self._sizes[name]), node)
+            if called_name(node) == "element_size":
+                return ast.Constant(4)
         if isinstance(node, ast.Name) and self._depth < 6:
             found = self._launch.definitions.get(node.id) or self._launch.defaults.get(node.id)
             if found is not None:

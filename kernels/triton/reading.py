@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tunesmith.kernels.triton.source import called_name
 
@@ -64,7 +65,8 @@ class Reading:
         self.counted = {name for body in kernel.body for name in _numbers(body, (ast.FloorDiv, ast.Mod))} & self.numbers
         self._parameters, self._accesses = set(parameters), list[tuple[str, ast.expr, ast.expr | None, dict[str, ast.expr]]]()
         self._definitions, self._inside = dict[str, ast.expr](), list[Loop]()
-        self._made = dict[str, Dims]()
+        self._made, self._passed = dict[str, Dims](), dict[str, ast.expr]()
+        self.asserts = dict[str, None]()
         self._depth = 0
         self._run(kernel, {one: Value((one,) if one not in self.numbers else (), text=one) for one in parameters})
 
@@ -79,7 +81,8 @@ class Reading:
     def _run(self, function: ast.FunctionDef, env: dict[str, Value]) -> Value:
         returned = list[Value]()
         self._body(function.body, env, returned)
-        return next((one for one in returned if one.roots or one.items or one.tile), Value())
+        known = sorted(returned, key=lambda one: (bool(one.tile or one.items), bool(one.roots)))
+        return known[-1] if known else Value()
 
     def _body(self, body: Sequence[ast.stmt], env: dict[str, Value], returned: list[Value]) -> None:
         for one in body:
@@ -183,7 +186,7 @@ class Reading:
         first = itself if bound else given[0] if given else named.get("base", named.get("pointer", Value()))
         at = node.args[0] if node.args and not bound else nodes.get("pointer")
         if name in self._functions and not bound and self._depth < MAX_DEPTH:
-            return self._inlined(self._functions[name], given, named)
+            return self._inlined(self._functions[name], node, given, named)
         if name in ("load", "gather") and first.roots:
             mask = nodes.get("mask") or (node.args[1] if len(node.args) > 1 and not bound else None)
             self._access(self.reads, first, at, mask)
@@ -205,6 +208,8 @@ class Reading:
             block = named.get("block_shape") or (given[5 if name == _MADE[0] else 3] if len(given) > 3 else Value())
             self.tiles |= dict.fromkeys(one for one in _texts(block) or () if one in self._parameters)
             return Value(first.roots, tile=_texts(block))
+        if name == "static_assert" and self._depth == 0:
+            self.asserts[ast.unparse(node.args[0])] = None
         if name in ("dot", "dot_scaled") and len(given) > 1:
             return self._product(given[0], given[1], ieee="ieee" in ast.unparse(node) or "allow_tf32" in nodes)
         if name in ("trans", "permute") and first.tile and len(first.tile) == 2:
@@ -219,11 +224,16 @@ class Reading:
         elementwise = name not in ("sum", "max", "min", "argmax", "argmin", "reduce", "reshape", "view", "cumsum")
         return Value(loaded=first.loaded, tile=_broadcast(*tiles) if elementwise else None)
 
-    def _inlined(self, function: ast.FunctionDef, given: Sequence[Value], named: Mapping[str, Value]) -> Value:
+    def _inlined(
+        self, function: ast.FunctionDef, node: ast.Call, given: Sequence[Value], named: Mapping[str, Value]
+    ) -> Value:
         names = [one.arg for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+        outer, self._passed = self._passed, dict(zip(names, node.args, strict=False))
+        self._passed |= {str(one.arg): one.value for one in node.keywords}
         self._depth += 1
         found = self._run(function, {**dict(zip(names, given, strict=False)), **named})
         self._depth -= 1
+        self._passed = outer
         return found
 
     def _access(self, kind: set[str], pointer: Value, node: ast.expr | None, mask: ast.expr | None) -> None:
@@ -232,6 +242,9 @@ class Reading:
             self._accesses.append((pointer.roots[0], node, mask, dict(self._definitions)))
 
     def _block(self, base: Value, shape: ast.expr | None, strides: ast.expr | None) -> None:
+        shape, strides = (
+            self._passed.get(one.id, one) if isinstance(one, ast.Name) else one for one in (shape, strides)
+        )
         if base.roots and isinstance(shape, ast.Tuple | ast.List) and isinstance(strides, ast.Tuple | ast.List):
             dims = self._made.setdefault(base.roots[0], {})
             for extent, stride in zip(shape.elts, strides.elts, strict=False):
@@ -293,6 +306,10 @@ class Reading:
             node, count = _stripped(definitions[node.id]), count + 1
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             return self._head(node.right, definitions)
+        if isinstance(node, ast.BinOp) and "arange" in ast.unparse(node):
+            # A block of its own for each program: as far as the grid reaches.
+            nodes = [definitions.get(one.id, one) if isinstance(one, ast.Name) else one for one in ast.walk(node)]
+            node = next((one for one in map(_stripped, nodes) if called_name(one) == "program_id"), node)
         if isinstance(node, ast.Call):
             match called_name(node):
                 case "program_id":
@@ -330,13 +347,13 @@ def _numbers(statement: ast.stmt, operators: tuple[type[ast.operator], ...]) -> 
             parts = (node.left, *node.comparators)
             if any(isinstance(one, ast.Constant) and isinstance(one.value, float) for one in parts):
                 parts = ()
-        elif called_name(node) in ("range", "cdiv", "minimum", "maximum", "min", "max", "rand"):  # type: ignore[arg-type]
+        elif called_name(node) in ("range", "cdiv", "minimum", "maximum", "min", "max", "rand"):
             parts = node.args  # type: ignore[attr-defined]
         found |= {one.id for one in parts if isinstance(one, ast.Name)}
     return found
 
 
-def _stripped(node: ast.expr) -> ast.expr:
+def _stripped(node: Any) -> Any:
     """An index without added axes, conversions and hints."""
     while True:
         if isinstance(node, ast.Subscript):

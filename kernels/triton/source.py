@@ -252,7 +252,7 @@ def is_jit(decorator: ast.expr) -> bool:
     return ast.unparse(decorator).partition("(")[0] in ("triton.jit", "jit")
 
 
-def called_name(node: ast.expr) -> str:
+def called_name(node: ast.AST) -> str:
     """The last part of the name of what is called."""
     return ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
 
@@ -367,6 +367,7 @@ class Slice:
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
     _seen: dict[str, object] = field(default_factory=dict)
+    _added: set[str] = field(default_factory=set)
 
     def text(self, fixed: Mapping[str, Any] | None = None) -> str:
         """A source: imports, constants, `FIXED`, functions."""
@@ -377,39 +378,45 @@ class Slice:
     def collect(self, module: Module, name: str) -> None:
         """Adds what `name` means in `module`, after what that needs."""
         found = module.statements(name)
-        if (not found and hasattr(builtins, name)) or self._seen.get(name) == module.path:
+        if not found and hasattr(builtins, name):
             return
-        if name in self._seen:
-            raise SourceError(f"{module.path}: {name} has another meaning in {self._seen[name]}; rename one of them.")
-        self._seen[name] = module.path
-        match found[-1] if found else None:
-            case ast.Import() | ast.ImportFrom() as statement:
-                self._import(module, statement, name)
-            case ast.FunctionDef() as node:
-                self._function(Kernel(module, node, node.decorator_list), {})
-            case ast.Assign() | ast.AnnAssign() as statement if statement.value is not None:
-                self._constant(module, statement, name)
-            case _:
-                self.doubts.append(f"{name} is not defined in {module.path.name}")
+        one = found[-1] if found else None
+        if isinstance(one, ast.Import | ast.ImportFrom):
+            self._import(module, one, name)
+        elif one is None or not isinstance(one, ast.FunctionDef | ast.Assign | ast.AnnAssign) or not self._new(name, module.path):
+            self.doubts += [f"{name} is not defined in {module.path.name}"] if one is None else []
+        elif isinstance(one, ast.FunctionDef):
+            self._function(Kernel(module, one, one.decorator_list), {})
+        elif one.value is not None:
+            self._constant(module, one, name)
+
+    def _new(self, name: str, meaning: object) -> bool:
+        """Whether a name is new. Raises `SourceError` where it means something else already."""
+        if (known := self._seen.setdefault(name, meaning)) != meaning:
+            raise SourceError(f"{name} has two meanings, in {known} and in {meaning}; rename one of them.")
+        fresh = name not in self._added
+        self._added.add(name)
+        return fresh
 
     def _import(self, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> None:
         one = next(at for at in statement.names if (at.asname or at.name.partition(".")[0]) == name)
         source = statement.module if isinstance(statement, ast.ImportFrom) else None
         level = statement.level if isinstance(statement, ast.ImportFrom) else 0
-        root = (source or one.name).partition(".")[0]
-        if level == 0 and root in ("triton", "math"):
+        if level == 0 and (source or one.name).partition(".")[0] in ("triton", "math"):
             plain = ast.ImportFrom(source, [one], 0) if isinstance(statement, ast.ImportFrom) else ast.Import([one])
-            self.imports[ast.unparse(plain)] = None
+            line = ALIASES.get(name) or ast.unparse(plain)
         elif name in ALIASES:
-            self.imports[ALIASES[name]] = None
-        elif source is None and level == 0 or (other := module.module(source, level)) is None:
+            line = ALIASES[name]
+        elif isinstance(statement, ast.Import) or (other := module.module(source, level)) is None:
             self.doubts.append(f"{name} comes from {source or one.name}, which is not beside {module.path.name}")
+            return
         else:
-            self._seen.pop(name)
             self.collect(other, one.name)
-            if one.name != name:
-                self._seen[name] = module.path
+            if one.name != name and self._new(name, f"{other.path}:{one.name}"):
                 (self.texts if one.name in self.functions else self.constants).append(f"{name} = {one.name}")
+            return
+        self._new(name, line)
+        self.imports[line] = None
 
     def _function(self, kernel: Kernel, heuristics: Mapping[str, str]) -> None:
         node, module = kernel.node, kernel.module
@@ -445,11 +452,8 @@ class Slice:
     def kernel(self, kernel: Kernel, heuristics: Mapping[str, str]) -> None:
         """Adds the kernel itself."""
         self.imports[ALIASES["triton"]] = None
-        self._seen[kernel.name] = kernel.module.path
+        self._new(kernel.name, kernel.module.path)
         self._function(kernel, heuristics)
-        for one in self.imports:
-            # An import alone may not bring Triton's submodules.
-            assert one.startswith(("import", "from"))
 
 
 def _free_names(node: ast.FunctionDef, heuristics: Mapping[str, str], jit: str) -> list[str]:
