@@ -142,7 +142,7 @@ class CompileWorker:
 
     def probes(self) -> dict[str, Artifact]:
         """The calibration kernels."""
-        return compile_probes(self._compiler, self._limits.backend)
+        return compile_probes(self._compiler, BACKENDS[self._limits.backend].harness)
 
     def start(self) -> CompilerReady:
         """The first compilation is the slow one, and is made here."""
@@ -151,7 +151,7 @@ class CompileWorker:
             for package in COMPILER_PACKAGES:
                 with contextlib.suppress(metadata.PackageNotFoundError):
                     version += f", {package} {metadata.version(package)}"
-        return CompilerReady(version, compile_health(self._compiler, self._limits.backend))
+        return CompilerReady(version, compile_health(self._compiler, BACKENDS[self._limits.backend].harness))
 
 
 class DeviceWorker(Bench):

@@ -209,7 +209,7 @@ def resumed(
                 "on with the recorded ones by --as-recorded, or start a new run for the new ones."
             )
         inventory = inventory_for(settings.backend)
-        same = [one for one in inventory.devices if (one.backend, one.name) == (old.backend, old.name)]
+        same = [one for one in inventory.of(old.backend) if one.name == old.name]
         if not same:
             here = choose_device(task, old.backend, inventory).name
             raise JournalError(

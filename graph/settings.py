@@ -101,7 +101,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     task: str
     roles: dict[str, Placement] = {}
     arm: Arm = "tree"
-    backend: Literal["auto", "cuda", "opencl"] = _option("auto", "auto, cuda or opencl.")
+    backend: Literal["auto", "cuda", "triton", "opencl"] = _option("auto", "auto, cuda, triton or opencl.")
     target: str | None = _option(None, "Another device that the winner must fit: name, architecture or TOML file.")
     evaluations: int = _option(100, "Number of configurations to measure.", ge=1, le=10_000_000)
     time_limit: Seconds | None = _option(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings
 from tunesmith.hw.errors import NoDevice, TunesmithError
-from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.limits import DeviceLimits, as_triton
 from tunesmith.hw.probe import DeviceInfo, Inventory, probe
 from tunesmith.hw.targets import resolve_target
 from tunesmith.hw.telemetry import NoTelemetry, open_telemetry
@@ -56,7 +56,7 @@ def choose_device(task: Task, backend: str, inventory: Inventory, model: str | N
         found = inventory.of(known)
         # Without a device, `device` raises an error that names the missing parts.
         return _most_common(found) if found else inventory.device(known)
-    candidates = [device for device in inventory.devices if device.backend in task.backends]
+    candidates = [device for backend in task.backends for device in inventory.of(backend)]
     if not candidates:
         why = inventory.why_without(task.backends) or "`tunesmith devices` lists the devices here"
         raise NoDevice(
@@ -71,13 +71,15 @@ def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimi
     """The limits that --target names, else of the device here, and its index. Raises `TunesmithError`."""
     if target is not None:
         limits = resolve_target(target)
+        if limits.backend == "cuda" and (backend == "triton" or "cuda" not in task.backends):
+            limits = as_triton(limits)
         if backend not in ("auto", limits.backend):
             raise TunesmithError(f"--backend {backend}: the target {target} is for {limits.backend}; leave one out.")
         return limits, 0
     try:
         device = choose_device(task, backend, probe())
     except NoDevice as error:
-        if "cuda" not in task.backends:
+        if not {"cuda", "triton"} & task.backends.keys():
             raise
         raise NoDevice(f"{str(error).rstrip('.')}; or name another device with --target, such as h200.") from error
     return device.limits, device.index
@@ -91,7 +93,10 @@ def _most_common(devices: Sequence[DeviceInfo]) -> DeviceInfo:
 
 def limits_of(device: DeviceInfo, settings: Settings) -> tuple[DeviceLimits, ...]:
     """The limits of the device, then of a target that the winner must fit as well."""
-    return (device.limits,) + ((resolve_target(settings.target),) if settings.target else ())
+    if not settings.target:
+        return (device.limits,)
+    other = resolve_target(settings.target)
+    return (device.limits, as_triton(other) if device.backend == "triton" else other)
 
 
 def require_energy(device: DeviceInfo, settings: Settings) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args
 
 from tunesmith.hw.errors import TunesmithError
 
-Backend = Literal["cuda", "opencl"]
+Backend = Literal["cuda", "triton", "opencl"]
 Kind = Literal["gpu", "cpu"]
 Triple = tuple[int, int, int]
 
@@ -68,6 +68,11 @@ class DeviceLimits:
     source: str = ""
 
 
+def as_triton(limits: DeviceLimits) -> DeviceLimits:
+    """The same device, for tasks whose sources are Triton's."""
+    return dataclasses.replace(limits, backend="triton")
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
@@ -85,7 +90,7 @@ _WANTED: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
     "float": (_is_rate, "a positive number"),
     "Triple": (_is_triple, "a list of three positive whole numbers"),
     "str": (lambda value: isinstance(value, str), "a text"),
-    "Backend": (get_args(Backend).__contains__, "'cuda' or 'opencl'"),
+    "Backend": (get_args(Backend).__contains__, "'cuda', 'triton' or 'opencl'"),
     "Kind": (get_args(Kind).__contains__, "'gpu' or 'cpu'"),
 }
 """By the type of a field: which values of a file it takes, in words, too."""

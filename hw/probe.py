@@ -10,7 +10,7 @@ import dataclasses
 import importlib.util
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tunesmith.hw.drivers import Report, nvml, opencl
@@ -18,7 +18,7 @@ from tunesmith.hw.drivers import cuda as cuda_driver
 from tunesmith.hw.drivers.cuda import CudaGpu
 from tunesmith.hw.drivers.nvml import NvmlGpu
 from tunesmith.hw.errors import NoDevice, Unavailable
-from tunesmith.hw.limits import Backend, DeviceLimits
+from tunesmith.hw.limits import Backend, DeviceLimits, as_triton
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,16 @@ class Inventory:
     by_backend: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)
 
     def of(self, backend: Backend) -> tuple[DeviceInfo, ...]:
-        """The devices of one backend, in its own order."""
+        """The devices of one backend, in its own order. Triton's are CUDA's."""
+        if backend == "triton":
+            return tuple(replace(one, backend=backend, limits=as_triton(one.limits)) for one in self.of("cuda"))
         return tuple(device for device in self.devices if device.backend == backend)
 
     def why_without(self, backends: Iterable[Backend]) -> str:
         """The first note on each of `backends`, which says what keeps its devices from being seen, as clauses; empty
         where there is none."""
-        first = [self.by_backend[backend][0].rstrip(".") for backend in backends if self.by_backend.get(backend)]
+        named = dict.fromkeys("cuda" if backend == "triton" else backend for backend in backends)
+        first = [self.by_backend[backend][0].rstrip(".") for backend in named if self.by_backend.get(backend)]
         # Other sentences begin with a name, such as OpenCL.
         return "; ".join(one[0].lower() + one[1:] if one.startswith(("The ", "An ", "No ")) else one for one in first)
 

@@ -24,7 +24,7 @@ Target = Annotated[
     Optional[str],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option(help="A device that is not here: a name (h200), an architecture (sm_90) or a TOML file."),
 ]
-Backend = Annotated[str, typer.Option(help="auto, cuda or opencl.")]
+Backend = Annotated[str, typer.Option(help="auto, cuda, triton or opencl.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that this command did not write.")]
 SettingsFile = Annotated[
     Optional[Path],  # noqa: UP045

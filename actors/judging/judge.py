@@ -39,9 +39,9 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import NotMarked
-from tunesmith.kernels.build.artifact import Artifact, Candidate, TypesKey, types_key, undeclared_state
+from tunesmith.kernels.build.artifact import Artifact, Candidate, undeclared_state
 from tunesmith.kernels.build.machine_code import MarkedArtifact
-from tunesmith.kernels.build.source import literal, specialise
+from tunesmith.kernels.build.source import CodeKey, code_key, literal, specialise
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.plan import Step, plan, reaching_steps, small_workload
 from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
@@ -150,25 +150,27 @@ def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = ()) -> Candid
 
 def compile_all(
     compiler: Isolated,
+    task: Task,
     template: Template,
     config: Config,
     workloads: Sequence[Workload],
     seconds: float,
-    known: dict[TypesKey, Artifact] | None = None,
+    known: dict[CodeKey, Artifact] | None = None,
 ) -> Candidate | Outcome:
     """`template` at `config` for every combination of types of `workloads`, or the first failure. known: compiled
     before, to which new artifacts are added."""
     artifacts = {} if known is None else known
-    for workload in workloads:
-        if types_key(workload) in artifacts:
+    keys = dict.fromkeys(code_key(task, template, workload) for workload in workloads)
+    for key in keys:
+        if key in artifacts:
             continue
-        artifact: Artifact | Outcome = compiler.call("compile", seconds, specialise(template, config, workload.types))
+        artifact: Artifact | Outcome = compiler.call("compile", seconds, specialise(template, config, dict(key)))
         if not isinstance(artifact, Artifact):
             return artifact
         if (kept := undeclared_state(template, artifact)) is not None:
             return kept
-        artifacts[types_key(workload)] = artifact
-    return Candidate(template, config, {key: artifacts[key] for key in map(types_key, workloads)})
+        artifacts[key] = artifact
+    return Candidate(template, config, {key: artifacts[key] for key in keys})
 
 
 def judge(
@@ -245,8 +247,8 @@ class _Judgement:
         self._queue = ThreadPoolExecutor(1, "compiling")
         stack.callback(self._queue.shutdown, cancel_futures=True)
         stack.callback(self._compiler.kill)
-        self._baseline: dict[TypesKey, Artifact] = {}
-        self._marked_baseline: dict[TypesKey, MarkedArtifact] = {}
+        self._baseline: dict[CodeKey, Artifact] = {}
+        self._marked_baseline: dict[CodeKey, MarkedArtifact] = {}
         device = HeldDevice(lock, options.listener)
         self._runners = [StepRunner(task, limits, deadlines, one, device, options.listener) for one in examiners]
         self._first = self._runners[0]
@@ -355,11 +357,11 @@ class _Judgement:
         """The kernels of steps on `workloads`, or the candidate's first failure. Raises `TunesmithError` where the
         baseline cannot be compiled."""
         seconds = self._options.deadlines.compile
-        candidate = compile_all(self._compiler, template, config, workloads, seconds)
+        candidate = compile_all(self._compiler, self._task, template, config, workloads, seconds)
         if not isinstance(candidate, Candidate):
             return candidate
         plain = self._task.sources(self._limits.backend).baseline.template
-        baseline = compile_all(self._compiler, plain, {}, workloads, seconds, self._baseline)
+        baseline = compile_all(self._compiler, self._task, plain, {}, workloads, seconds, self._baseline)
         if not isinstance(baseline, Candidate):
             raise TunesmithError(f"The baseline of {self._task.name} cannot be compiled: {describe(baseline)}.")
         coverage = self._coverage(candidate, workloads, {})
@@ -369,21 +371,21 @@ class _Judgement:
         return candidate, baseline, coverage
 
     def _coverage(
-        self, candidate: Candidate, workloads: Sequence[Workload], marked: dict[TypesKey, MarkedArtifact]
+        self, candidate: Candidate, workloads: Sequence[Workload], marked: dict[CodeKey, MarkedArtifact]
     ) -> Coverage | str:
         """The candidate's marked twin, or why there is none. marked: twins that were compiled before, to which new ones
         are added."""
-        for workload in workloads:
-            key = types_key(workload)
+        keys = dict.fromkeys(code_key(self._task, candidate.template, workload) for workload in workloads)
+        for key in keys:
             if key in marked:
                 continue
-            source = specialise(candidate.template, candidate.config, workload.types)
+            source = specialise(candidate.template, candidate.config, dict(key))
             artifact = self._compiler.call("mark", self._options.deadlines.compile, source)
             if not isinstance(artifact, MarkedArtifact):
                 why = artifact.why if isinstance(artifact, NotMarked) else describe(artifact)
                 return f"whether every part of the kernel ran was not looked at: {why}"
             marked[key] = artifact
-        return Coverage(candidate, {key: marked[key] for key in map(types_key, workloads)})
+        return Coverage(candidate, {key: marked[key] for key in keys})
 
     def _timed(self, candidate: Candidate, workload: Workload) -> Outcome:
         """The candidate timed on a workload, against the device's roofs."""

@@ -27,6 +27,7 @@ from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import ArtifactCache, Candidate, TypesKey, open_cache, types_key
+from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.check.coverage import Coverage
 from tunesmith.kernels.check.plan import UNINFORMATIVE, Step, made_up_scalars
 from tunesmith.kernels.check.verify import Edge, Passed, Skipped, excluded
@@ -473,7 +474,8 @@ class StepRunner:
 
     def _cover(self, step: Step, findings: Findings) -> None:
         """Counts the parts that run in a launch on this step's data; where one fails, nothing is known any more."""
-        key, (_, _, coverage) = types_key(step.workload), findings.kernels
+        candidate, _, coverage = findings.kernels
+        key = code_key(self.task, candidate.template, step.workload)
         for one in (coverage, coverage.plain) if isinstance(coverage, Coverage) else ():
             if one is None or not findings.counting or not one.wanted(key):
                 continue

@@ -17,8 +17,9 @@ from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends.nvrtc import CudaUnavailable
-from tunesmith.kernels.build.artifact import Artifact, TypesKey, types_key, undeclared_state
-from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.build.artifact import Artifact, undeclared_state
+from tunesmith.kernels.build.python_source import ARGUMENT
+from tunesmith.kernels.build.source import CodeKey, code_key, specialise
 from tunesmith.kernels.check.plan import small_workload
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.launch.contents import Contents
@@ -140,12 +141,13 @@ def _check_baseline(
     """Compiles the baseline for each combination of types, and tries its launch on each workload, on paper."""
     template = task.sources(limits.backend).baseline.template
     where = f"Task {task.name}, {limits.backend} baseline"
-    combinations = defaultdict[TypesKey, list[Workload]](list)
+    combinations = defaultdict[CodeKey, list[Workload]](list)
     for workload in workloads:
-        combinations[types_key(workload)].append(workload)
+        combinations[code_key(task, template, workload)].append(workload)
     with Isolated("compile", CompileWorker, limits, index) as compiler:
         for types, alike in combinations.items():
-            named = f" with {', '.join(f'{name} = {dtype}' for name, dtype in types)}" if types else ""
+            shown = ", ".join(f"{name} = {dtype}" for name, dtype in types if not name.startswith(ARGUMENT))
+            named = f" with {shown}" if shown else ""
             try:
                 artifact = compiler.call("compile", DEADLINES.compile, specialise(template, {}, dict(types)))
             except CudaUnavailable as error:
@@ -164,6 +166,8 @@ def _check_baseline(
                     )
             launched = ", ".join(one.name for one in alike)
             right.append(f"baseline: it compiles{named} and can be launched on {launched}")
+            if artifact.call is not None:
+                continue
             declared, shared = parse(template.static_shared_bytes).integer(alike[0].names), artifact.resources.shared
             if BACKENDS[limits.backend].makes_cubins and shared is not None and shared != declared:
                 unchecked.append(

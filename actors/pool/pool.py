@@ -36,11 +36,9 @@ from tunesmith.kernels.build.artifact import (
     ArtifactCache,
     Candidate,
     EvaluationRequest,
-    TypesKey,
     cache_key,
-    types_key,
 )
-from tunesmith.kernels.build.source import Specialised, specialise
+from tunesmith.kernels.build.source import CodeKey, Specialised, code_key, specialise
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Rival
 from tunesmith.kernels.measure.timing import Precision
@@ -112,7 +110,7 @@ class Job:
     it must wait for its turn on the device."""
 
     request: EvaluationRequest
-    sources: dict[TypesKey, Specialised]
+    sources: dict[CodeKey, Specialised]
     compile_only: bool
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     compile_seconds: float = 0.0
@@ -204,8 +202,9 @@ class Pool:
 
     def submit(self, request: EvaluationRequest, *, compile_only: bool = False) -> Job:
         """Begins an evaluation, which `collect` gives when it has ended. compile_only: see `Job`."""
-        types = {types_key(workload): workload.types for workload in map(self.task.workload, request.workloads)}
-        sources = {key: specialise(request.template, request.config, one) for key, one in types.items()}
+        workloads = map(self.task.workload, request.workloads)
+        keys = dict.fromkeys(code_key(self.task, request.template, workload) for workload in workloads)
+        sources = {key: specialise(request.template, request.config, dict(key)) for key in keys}
         job = Job(request, sources, compile_only)
         self.in_flight += 1
         if not compile_only and (known := self._quarantine.get(request.key)) is not None:
@@ -349,13 +348,14 @@ class Pool:
         if _ended_process(answer):
             answer = _one_by_one(run, request, answer)
         measured, compiles = iter(answer.results), [isinstance(one, Candidate) for one in compiled]
-        key = types_key(self.task.workload(workload))
+        keys = [(code_key(self.task, one.template, self.task.workload(workload)), one) for one in (base, *finalists)]
+        codes = [one.artifacts[key].code_digest for key, one in keys]
         # Where nobody asked for energies, or all failed, there are none at all.
         joules = answer.energies if any(answer.energies) else ()
         return WorkloadComparison(
             workload,
             tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled),
-            tuple(one.artifacts[key].code_digest if isinstance(one, Candidate) else "" for one in (base, *compiled)),
+            (codes[0], *(one or "" for one in _placed(codes[1:], compiles))),
             self.ready_worker(self.workers.compilers).version,
             tuple(replace(one, against=_placed(one.against, compiles)) for one in answer.opponents),
             (joules[0], *_placed(joules[1:], compiles)) if joules else (),

@@ -20,9 +20,9 @@ from tunesmith.graph.journal.log import Node, Tree
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.occupancy import occupancy
-from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.machine_code import Profile
-from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.check.sanitizer import count_events
 from tunesmith.kernels.outcome import Resources
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -46,7 +46,8 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
     limits, index = context.device.limits, context.device.index
     if not BACKENDS[limits.backend].nvidia_tools:
         return
-    source = specialise(template, config, workload.types)
+    key = code_key(context.task, template, workload)
+    source = specialise(template, config, dict(key))
     profile, artifact = None, None
     counters: dict[str, float] | str = "its machine code could not be looked at here"
     try:
@@ -57,7 +58,7 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
         # The compiler may be on other nodes of a cluster only; a run goes on without evidence.
         counters = str(error).rstrip(".")
     if isinstance(artifact, Artifact):
-        candidate = Candidate(template, config, {types_key(workload): artifact})
+        candidate = Candidate(template, config, {key: artifact})
         # A launch under the tool must not disturb another measurement.
         uuid = context.device.uuid
         with nullcontext() if uuid is None else DeviceLock(uuid):

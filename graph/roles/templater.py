@@ -33,7 +33,7 @@ from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.build.guard import refuse
-from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, Implausible, describe
 from tunesmith.kernels.rewrite.template import NAME, rewrite
 from tunesmith.kernels.space import SpaceError, feasible, require_points
@@ -99,7 +99,8 @@ def infeasible(template: Template, context: Context) -> Problem | None:
     """Why the template cannot be tried at all, or None. Needs no device."""
     try:
         for workload in (*context.tuned, *context.held_out):
-            source = specialise(template, template.default_config, workload.types)
+            key = code_key(context.task, template, workload)
+            source = specialise(template, template.default_config, dict(key))
             geometry(template, template.default_config, workload)
             if (refused := refuse(source)) is not None:
                 return Problem("forbidden_source", refused.detail)

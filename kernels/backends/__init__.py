@@ -24,6 +24,7 @@ from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected
 from tunesmith.kernels.spec.task import Geometry
+from tunesmith.kernels.spec.template import BACKENDS
 
 MAX_LOG = 20_000
 """Characters of a compiler's log that are kept."""
@@ -173,6 +174,10 @@ def open_compiler(limits: DeviceLimits, index: int = 0) -> Compiler:
         from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
 
         return NvrtcCompiler(limits.arch)
+    if limits.backend == "triton":
+        from tunesmith.kernels.backends.triton.compiler import TritonCompiler
+
+        return TritonCompiler(limits)
     from tunesmith.kernels.backends.opencl import OpenclCompiler
 
     return OpenclCompiler(index)
@@ -180,7 +185,7 @@ def open_compiler(limits: DeviceLimits, index: int = 0) -> Compiler:
 
 def open_device(limits: DeviceLimits, index: int = 0) -> Device:
     """Takes the device for this process."""
-    if limits.backend == "cuda":
+    if BACKENDS[limits.backend].harness == "cuda":
         from tunesmith.kernels.backends.cuda import CudaDevice
 
         return CudaDevice(limits, index)

@@ -29,6 +29,7 @@ from tunesmith.kernels.backends import (
     Side,
 )
 from tunesmith.kernels.backends.nvrtc import assemble
+from tunesmith.kernels.backends.triton.launch import TritonFunction
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.machine_code import MARKS
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -121,6 +122,12 @@ def _driven(answer: Any) -> Any:
     if status.value:
         raise DeviceError(status.name, sticky=status.value in STICKY)
     return tuple(values) if len(values) > 1 else values[0] if values else None
+
+
+def callable_kernel(module: Any, artifact: Artifact) -> Any:
+    """The kernel of a loaded module, to be launched as a function of CuPy's."""
+    function = module.get_function(artifact.entry)
+    return function if artifact.call is None else TritonFunction(function, artifact.call)
 
 
 @cache
@@ -263,7 +270,7 @@ class CudaDevice(Device):
         with self.guarded():
             module = self.cupy.cuda.function.Module()
             module.load(artifact.code)
-            return module.get_function(artifact.entry)
+            return callable_kernel(module, artifact)
 
     def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
         with self.guarded():
@@ -274,7 +281,7 @@ class CudaDevice(Device):
             owner = self.cupy.cuda.UnownedMemory(int(start), nbytes, module)
             array = self.cupy.ndarray((nbytes,), np.uint8, self.cupy.cuda.MemoryPointer(owner, 0))
             array[...] = 0
-            return module.get_function(artifact.entry), array
+            return callable_kernel(module, artifact), array
 
     def enqueue(self, launch: BoundLaunch | HostCall) -> None:
         if isinstance(launch, HostCall):

@@ -21,16 +21,31 @@ from functools import cache
 from pathlib import Path
 
 from tunesmith.hw.errors import TunesmithError, named_path
-from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.build.source import CodeKey, Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
 
 @dataclass(frozen=True, slots=True)
+class CompiledCall:
+    """arguments: the types of the arguments that a launch passes, by their places among the task's; threads: of a
+    block; shared_bytes: dynamic shared memory; cluster: blocks of a cluster; cooperative: all blocks are resident
+    together; scratch_bytes: global memory for each block."""
+
+    arguments: tuple[tuple[int, str], ...]
+    threads: int
+    shared_bytes: int
+    cluster: int = 1
+    cooperative: bool = False
+    scratch_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Artifact:
     """Machine code for one architecture. code: cubin or OpenCL program binary; digest: of the source it came from;
-    globals: variables that kernels can write and that outlast a launch."""
+    globals: variables that kernels can write and that outlast a launch; call: how a launch differs from the task's
+    arguments and the template's geometry, where a compiler decides that (Triton)."""
 
     backend: str
     arch: str
@@ -39,6 +54,7 @@ class Artifact:
     digest: str
     resources: Resources = field(default_factory=Resources)
     globals: tuple[str, ...] = ()
+    call: CompiledCall | None = None
 
     @property
     def code_digest(self) -> str:
@@ -60,7 +76,7 @@ class Candidate:
 
     template: Template
     config: Config
-    artifacts: Mapping[TypesKey, Artifact] = field(repr=False)
+    artifacts: Mapping[CodeKey, Artifact] = field(repr=False)
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -95,7 +111,7 @@ class EvaluationRequest:
         return self.template.id, config_key(self.config)
 
 
-FORMAT = "tunesmith-artifact-2"
+FORMAT = "tunesmith-artifact-3"
 DEFAULT_MIB = 1024
 EVICTION_TARGET = 0.8
 """Share of the bound that an eviction leaves."""
@@ -108,7 +124,10 @@ _TRANSIENT = re.compile(
 )
 """Messages of compilers about failures that are not the source's. NVRTC's catastrophic errors have other causes too,
 such as a missing header: such a source is compiled again each time."""
-_DECIDING = ("spec/template", "build/guard", "build/source", "build/machine_code", "backends/nvrtc", "backends/opencl")
+_DECIDING = (
+    *("spec/template", "build/guard", "build/source", "build/python_source", "build/machine_code"),
+    *("backends/nvrtc", "backends/opencl", "backends/triton/compiler"),
+)
 """Modules that decide what a source becomes, and which sources count as one; a change of them empties the cache."""
 
 
@@ -194,6 +213,9 @@ class ArtifactCache:
             if not code:
                 return CompileFailed(**fields)
             fields |= {"globals": tuple(fields["globals"]), "resources": Resources(**fields["resources"])}
+            if call := fields["call"]:
+                arguments = tuple((place, kind) for place, kind in call["arguments"])
+                fields["call"] = CompiledCall(**{**call, "arguments": arguments})
             return Artifact(**fields, code=code)
         except (ValueError, KeyError, TypeError):
             # A whole entry, but of another program: its checksum is right and its contents are not ours.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tunesmith.kernels.build.python_source import refuse_python
 from tunesmith.kernels.build.source import Specialised, kit
 from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.spec.template import BACKENDS, MAX_SOURCE_BYTES, BackendName
@@ -95,6 +96,8 @@ def refuse(source: Specialised) -> Rejected | None:
 
 def refuse_text(source: str, backend: BackendName) -> Rejected | None:
     """`refuse` for a text of accepted size."""
+    if BACKENDS[backend].python:
+        return refuse_python(source)
     return next(_objections(_splice(source), backend), None)
 
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tunesmith.kernels.build.python_source import argument_classes, asks_for_values, python_text
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, Template
 
 _INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([A-Za-z0-9_./-]+)>", re.MULTILINE)
@@ -44,6 +46,18 @@ class Specialised:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+CodeKey = tuple[tuple[str, str], ...]
+
+
+def code_key(task: Task, template: Template, workload: Workload) -> CodeKey:
+    """What of a workload decides the machine code of a template: its types, and the classes of arguments for which a
+    compiler specialises kernels. Raises `TaskError` as `Task.scalar_of` does."""
+    decided = dict(workload.types)
+    if BACKENDS[template.backend].python:
+        decided |= argument_classes(task, workload, exact=asks_for_values(template.source))
+    return tuple(sorted(decided.items()))
+
+
 @functools.cache
 def kit() -> Mapping[str, str]:
     """The headers of `kernels/kit` by the names under which CUDA sources include them, such as "kit/rows.cuh"."""
@@ -67,13 +81,17 @@ def literal(value: bool | int | float | str) -> str:
 
 
 def specialise(template: Template, config: Config, types: Mapping[str, str]) -> Specialised:
-    """The source of `template` at `config` for a workload's `types` (type name -> data type).
+    """The source of `template` at `config` for a workload's `types` (type name -> data type, and more, as of
+    `code_key`).
 
     Each type name T becomes a macro for the C type, and T_IS_FLOAT16 (and so on) is defined to 1; each parameter
     but those that are `launch_only` becomes a macro of its value, so that configurations which differ in nothing else
     have one source and one machine code. `#line` keeps the compiler's line numbers those of the template. Headers of
     the kit that a CUDA source includes stand in front of the macros, whose names they may use for something else.
     """
+    if BACKENDS[template.backend].python:
+        made = python_text(template.source, template.entry, config, types)
+        return Specialised(template.backend, template.entry, made)
     lines = [f"// {template.name}: specialised by Tunesmith"]
     source, of_kit = template.source, dict[str, str]()
     if BACKENDS[template.backend].makes_cubins:

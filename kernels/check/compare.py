@@ -23,7 +23,7 @@ from tunesmith.kernels.launch.buffers import RED_ZONE, Slot, WorkloadData
 from tunesmith.kernels.outcome import WrongResult, versus
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Geometry, Tolerance
-from tunesmith.kernels.spec.template import BackendName
+from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
 BLOCK = 256
 BLOCKS = {"gpu": 528, "cpu": 16}
@@ -159,7 +159,7 @@ class FusedCheck:
         )
 
     def _compile(self, entry: str, text: str) -> object:
-        backend: BackendName = self._device.limits.backend
+        backend = BACKENDS[self._device.limits.backend].harness
         source = Specialised(backend, entry, _HEADS[backend] + text)
         limits = self._device.limits
         key = f"{limits.name} {limits.arch} {source.digest}"

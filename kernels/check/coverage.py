@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tunesmith.kernels.build.artifact import Candidate, TypesKey, types_key
+from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.machine_code import MarkedArtifact
+from tunesmith.kernels.build.source import CodeKey, code_key
 from tunesmith.kernels.launch.buffers import WorkloadData
 
 MAX_LINES_SHOWN = 12
@@ -49,9 +50,9 @@ class Coverage:
     plain kernel, launched in the same steps: a line that it does not run either says nothing against a candidate."""
 
     candidate: Candidate
-    marked: Mapping[TypesKey, MarkedArtifact]
+    marked: Mapping[CodeKey, MarkedArtifact]
     plain: Coverage | None = None
-    _ran: dict[TypesKey, set[int]] = field(default_factory=dict)
+    _ran: dict[CodeKey, set[int]] = field(default_factory=dict)
 
     @property
     def twin(self) -> Candidate:
@@ -59,11 +60,11 @@ class Coverage:
         artifacts = {key: one.artifact for key, one in self.marked.items()}
         return Candidate(self.candidate.template, self.candidate.config, artifacts)
 
-    def wanted(self, key: TypesKey) -> bool:
+    def wanted(self, key: CodeKey) -> bool:
         """Whether a launch with these types can tell more."""
         return key in self.marked and len(self._ran.get(key, ())) < len(self.marked[key].blocks)
 
-    def add(self, key: TypesKey, ran: frozenset[int]) -> None:
+    def add(self, key: CodeKey, ran: frozenset[int]) -> None:
         """Blocks, by their numbers, that a launch with these types entered."""
         self._ran.setdefault(key, set()).update(ran)
 
@@ -80,14 +81,14 @@ class Coverage:
                 found.append(Unexecuted(types, count, len(one.blocks), *self._lines(key)))
         return tuple(found)
 
-    def _lines(self, key: TypesKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _lines(self, key: CodeKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The lines of which no block has run: the candidate's own, and those that the plain kernel has too."""
         missing = self._missing(key)
         texts = set(self.plain._missing(key).values()) if self.plain is not None and key in self.plain.marked else set()
         shared = {line for line, text in missing.items() if text in texts and any(map(str.isalnum, text))}
         return tuple(sorted(set(missing) - shared)), tuple(sorted(shared))
 
-    def _missing(self, key: TypesKey) -> dict[int, str]:
+    def _missing(self, key: CodeKey) -> dict[int, str]:
         """The lines that only blocks come from which have not run, and their text without blanks."""
         blocks, ran = self.marked[key].blocks, self._ran.get(key, set())
         seen = {line for number, block in enumerate(blocks) if number in ran for line in block}
@@ -99,7 +100,7 @@ class Coverage:
 def launch_marked(twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[object, object]]) -> frozenset[int]:
     """The numbers of the blocks that one launch of a marked twin on set 0, or an earlier one of the same machine code,
     entered. loaded: kernels of this device and their marks, by code digest; gets this one. Raises `DeviceError`."""
-    artifact = twin.artifacts[types_key(data.workload)]
+    artifact = twin.artifacts[code_key(data.task, twin.template, data.workload)]
     if artifact.code_digest not in loaded:
         loaded[artifact.code_digest] = data.device.load_marked(artifact)
     kernel, marks = loaded[artifact.code_digest]

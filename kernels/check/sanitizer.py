@@ -27,6 +27,7 @@ import numpy as np
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import Candidate, types_key
+from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.launch.contents import Contents, draw_variants
 from tunesmith.kernels.outcome import WrongResult
@@ -198,6 +199,8 @@ def launch_once(candidate: Candidate, task: Task, workload: Workload, index: int
     """One launch on the CUDA device `index`, with every array in an allocation of its own, of exactly its size."""
     import cupy
 
+    from tunesmith.kernels.backends.cuda import callable_kernel
+
     cupy.cuda.Device(index).use()
     (inputs,) = draw_variants(np, task, workload, Contents(seed=seed), 1)
     arguments, held = list[Any](), []
@@ -213,16 +216,17 @@ def launch_once(candidate: Candidate, task: Task, workload: Workload, index: int
             host = inputs[argument.name]
             cupy.cuda.runtime.memcpy(memory.ptr, host.ctypes.data, host.nbytes, cupy.cuda.runtime.memcpyHostToDevice)
         arguments.append(np.uint64(memory.ptr))
-    artifact = candidate.artifacts[types_key(workload)]
+    artifact = candidate.artifacts[code_key(task, candidate.template, workload)]
     module = cupy.cuda.function.Module()
     module.load(artifact.code)
     shape = geometry(candidate.template, candidate.config, workload)
-    kernel = module.get_function(artifact.entry)
+    kernel = callable_kernel(module, artifact)
     if shape.shared_bytes:
         cupy.cuda.driver.funcSetAttribute(
             kernel.ptr, cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shape.shared_bytes
         )
-    kernel(shape.grid, shape.block, tuple(arguments), shared_mem=shape.shared_bytes)
+    stream = cupy.cuda.get_current_stream()
+    kernel(shape.grid, shape.block, tuple(arguments), shared_mem=shape.shared_bytes, stream=stream)
     cupy.cuda.runtime.deviceSynchronize()
 
 

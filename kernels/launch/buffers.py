@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from tunesmith.kernels.backends import BoundLaunch, Device, OutOfDeviceMemory
-from tunesmith.kernels.build.artifact import Candidate, types_key, undeclared_state
+from tunesmith.kernels.build.artifact import Candidate, undeclared_state
+from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.launch.contents import DEFINED, Contents, draw_variants
 from tunesmith.kernels.launch.reference import (
     VARIANTS,
@@ -388,7 +389,7 @@ class WorkloadData:
     def bind(self, candidate: Candidate, loaded: dict[str, object]) -> list[BoundLaunch] | Outcome:
         """The launches of `candidate` on each set, or why it cannot be launched. loaded: kernels of this device by the
         digest of their machine code, to which this one is added. Raises `DeviceError`."""
-        artifact = candidate.artifacts[types_key(self.workload)]
+        artifact = candidate.artifacts[code_key(self.task, candidate.template, self.workload)]
         shape = geometry(candidate.template, candidate.config, self.workload)
         rejected = undeclared_state(candidate.template, artifact)
         rejected = rejected or compiler_rejection(self.device.limits, shape, artifact.resources)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from tunesmith.kernels.backends import BoundLaunch, Device, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.launch import contents as contents_module
 from tunesmith.kernels.launch.contents import Contents, draw_variants
 from tunesmith.kernels.outcome import describe
@@ -95,8 +95,9 @@ def original_results(
     """What the baseline writes for `inputs` (arrays of float64 by name, on the host or the device), by output, in
     float64 and in shape. scalars: with other values than the task's. Raises `TaskError` where it does not compile,
     `DeviceError` where it cannot be launched."""
-    template = task.sources(device.backend).baseline.template
-    source, loaded = specialise(template, {}, workload.types), _LOADED.setdefault(device, {})
+    template = task.sources(device.limits.backend).baseline.template
+    source = specialise(template, {}, dict(code_key(task, template, workload)))
+    loaded = _LOADED.setdefault(device, {})
     if source.digest not in loaded:
         made = open_compiler(device.limits, device.index).compile(source)
         if not isinstance(made, Artifact):

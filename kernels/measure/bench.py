@@ -22,7 +22,8 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.telemetry import Telemetry, harmful, open_telemetry
 from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory, open_device
-from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.build.artifact import Artifact, Candidate
+from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.check.compare import measure_set, warm_up
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.rotation import Rotation, window_for
@@ -105,7 +106,7 @@ def _check(candidate: Candidate, data: WorkloadData, sample_seconds: float) -> C
     launches of the kind that will be timed, in samples of about `sample_seconds`."""
     device = data.device
     window_of = partial(window_for, sets=data.sets, sample_seconds=sample_seconds, rounds=device.has_graph_overhead)
-    artifact = candidate.artifacts[types_key(data.workload)]
+    artifact = candidate.artifacts[code_key(data.task, candidate.template, data.workload)]
     alone = zlib.crc32(artifact.digest.encode()) % data.sets
     try:
         launches = data.bind(candidate, {})

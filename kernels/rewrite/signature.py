@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tunesmith.kernels.build.python_source import FIXED, taken_arguments
 from tunesmith.kernels.build.source import literal
 from tunesmith.kernels.reader.parse import Unit, kind
 from tunesmith.kernels.reader.syntax import prelude
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.task import Argument, Task, TaskError
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.template import BACKENDS, Template
 
 _POINTERS = {"POINTER": "a pointer to pointers", "FUNCTIONPROTO": "a pointer to a function"}
 _ARRAYS = dict.fromkeys(("CONSTANTARRAY", "INCOMPLETEARRAY", "VARIABLEARRAY"), "a pointer to arrays")
@@ -62,6 +63,17 @@ def require_signatures(task: Task, backend: str) -> dict[str, str]:
 def require_signature(task: Task, template: Template, where: str) -> str:
     """Raises `TaskError`, with `where` in front, where the kernel of `template` takes other arguments than the task
     has. Returns why they were not compared, as a clause; empty where they were."""
+    if BACKENDS[template.backend].python:
+        taken, given_names = taken_arguments(template.source, task.entry, template.default_config), task.arguments
+        if isinstance(taken, str):
+            raise TaskError(f"{where}: {taken}.")
+        if taken != [argument.name for argument in given_names]:
+            raise TaskError(
+                f"{where}: a launch of {task.entry} passes {', '.join(taken) or 'nothing'}, and the task has "
+                f"{', '.join(argument.name for argument in given_names)}: give the others a value in `{FIXED}`, or "
+                "correct the arguments of the task."
+            )
+        return ""
     c_names = {dtype: one.c_names[template.backend] for dtype, one in DTYPES.items() if template.backend in one.c_names}
     types = {name: next((one for one in those if one in c_names), "float32") for name, those in task.types.items()}
     defined = "".join(f"#define {one.name} {literal(one.start)}\n" for one in template.parameters)

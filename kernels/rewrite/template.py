@@ -82,6 +82,8 @@ RULES: tuple[Pass, ...] = (
 def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | None = None) -> Rewritten:
     """The template that the rules (all, or only the named ones) make of the baseline of `task`."""
     plain = task.sources(backend).baseline.template
+    if BACKENDS[backend].python:
+        return Rewritten(None, ("rules rewrite kernels in CUDA and OpenCL C, not in Python",))
     try:
         facts = facts_of(task, backend)
     except SourceError as error:
@@ -107,7 +109,7 @@ def missing_rule(task: Task, backend: BackendName, *, computes: bool) -> str:
 def left_alone(files: Mapping[str, str], entry: str) -> tuple[str, ...]:
     """Why the rules leave the baseline of a draft as it is, a clause each; what only its task's types explain does not
     count. files: the draft's, by name."""
-    found = [(backend, files.get(f"baseline{one.suffix}")) for backend, one in BACKENDS.items()]
+    found = [(backend, files.get(f"baseline{one.suffix}")) for backend, one in BACKENDS.items() if not one.python]
     facts = [Facts(Syntax(code, backend, entry)) for backend, code in found if code]
     return tuple(why for one in facts for kind, why in one.oddities.items() if kind != "syntax")
 

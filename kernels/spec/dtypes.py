@@ -155,7 +155,8 @@ def _values(storage: np.dtype[Any], bits: np.dtype[Any]) -> NDArray[np.float64]:
 
 
 def _integer(name: str, size: int, cuda: str, opencl: str, others: str = "") -> DataType:
-    return DataType(name=name, size=size, c_names={"cuda": cuda, "opencl": opencl}, others=others)
+    triton = f"{'u' if name.startswith('u') else 'i'}{1 if name == 'bool' else 8 * size}"
+    return DataType(name=name, size=size, c_names={"cuda": cuda, "opencl": opencl, "triton": triton}, others=others)
 
 
 def _float(name: str, bits: tuple[int, int], c_names: tuple[str, ...], tolerance: float, **more: Any) -> DataType:
@@ -163,7 +164,7 @@ def _float(name: str, bits: tuple[int, int], c_names: tuple[str, ...], tolerance
     exponent, fraction = bits
     largest = (2 - 2.0**-fraction) * 2.0 ** ((1 << exponent - 1) - 1)
     fields = {"size": (1 + exponent + fraction) // 8, "largest": largest, "fraction_bits": fraction, "atol": tolerance}
-    names = dict(zip(("cuda", "opencl"), c_names, strict=False))
+    names = {backend: name for backend, name in zip(("cuda", "opencl", "triton"), c_names, strict=True) if name}
     return DataType(name=name, c_names=names, is_float=True, rtol=tolerance, **{**fields, **more})
 
 
@@ -172,19 +173,20 @@ _FP16 = {"cuda_header": "cuda_fp16.h", "others": "half, nv_half", "load": _small
 _BF16 = {"cuda_header": "cuda_bf16.h", "others": "nv_bfloat16", "load": _UPPER_HALF}
 _FP8 = {"cuda_header": "cuda_fp8.h", "atol": 2.0**-6, "saturates": True}
 _E4M3 = _FP8 | {"numpy_name": "float8_e4m3fn", "largest": 448.0, "load": _small_float(4, 3, infinity=False)}
+_E5M2 = _FP8 | {"load": _small_float(5, 2)}
 _TYPES = (
-    _float("float64", (11, 52), ("double", "double"), 1e-12, largest=math.inf),
-    _float("float32", (8, 23), ("float", "float"), 1e-5),
+    _float("float64", (11, 52), ("double", "double", "fp64"), 1e-12, largest=math.inf),
+    _float("float32", (8, 23), ("float", "float", "fp32"), 1e-5),
     # Half arithmetic is an OpenCL extension many devices lack, so there 16-bit floats are storage: half is read with
     # vload_half, bfloat16 is the upper half of a float kept in a ushort. The tolerances of both are two units in the
     # last place, for results that are rounded once after float arithmetic.
-    _float("float16", (5, 10), ("__half", "half"), 2e-3, **_FP16),
-    _float("bfloat16", (8, 7), ("__nv_bfloat16", "ushort"), 1.6e-2, **_BF16),
+    _float("float16", (5, 10), ("__half", "half", "fp16"), 2e-3, **_FP16),
+    _float("bfloat16", (8, 7), ("__nv_bfloat16", "ushort", "bf16"), 1.6e-2, **_BF16),
     # Open Compute Project, 8-bit floating point specification (OFP8). CUDA's conversions clamp to the largest finite
     # value (PTX: cvt.satfinite). e4m3 has no infinity, and two NaNs only, which differ in their sign; computing gives
     # the positive one on a GPU. The tolerance is one unit in the last place.
-    _float("float8_e4m3", (4, 3), ("__nv_fp8_e4m3",), 0.125, poison=(0xFF,), **_E4M3),
-    _float("float8_e5m2", (5, 2), ("__nv_fp8_e5m2",), 0.25, poison=(0xFD,), load=_small_float(5, 2), **_FP8),
+    _float("float8_e4m3", (4, 3), ("__nv_fp8_e4m3", "", "fp8e4nv"), 0.125, poison=(0xFF,), **_E4M3),
+    _float("float8_e5m2", (5, 2), ("__nv_fp8_e5m2", "", "fp8e5"), 0.25, poison=(0xFD,), **_E5M2),
     _integer("int64", 8, "long long", "long", "long, int64_t, long int"),
     _integer("uint64", 8, "unsigned long long", "ulong", "unsigned long, uint64_t, ulong, size_t"),
     _integer("int32", 4, "int", "int", "int32_t"),

@@ -24,7 +24,7 @@ TYPES = {"half": "float16", "float": "float32", "double": "float64", "bool": "bo
     f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
 ROLES = {"ReadOnly": "in", "WriteOnly": "out", "ReadWrite": "inout"}
-LANGUAGES = {traits.language: name for name, traits in BACKENDS.items()}
+LANGUAGES = {traits.language: name for name, traits in BACKENDS.items() if not traits.python}
 THREADS = {"block_size_x": 256, "block_size_y": 1, "block_size_z": 1}
 """Threads of a block along an axis that no parameter decides, as Kernel Tuner has them."""
 

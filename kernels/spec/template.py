@@ -124,7 +124,7 @@ def config_key(config: Config) -> str:
     return ",".join(f"{name}={config[name]!r}" for name in sorted(config))
 
 
-BackendName = Literal["cuda", "opencl"]
+BackendName = Literal["cuda", "triton", "opencl"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,8 @@ class BackendTraits:
     output and clocks in a source), and frameworks get arrays as NumPy arrays. nvidia_tools: compute-sanitizer, ncu and
     NVML know its devices. pinned_by_ray: Ray hands its devices out as GPUs, one to each lane, which sees its own as
     device 0; else there is one lane. frameworks: whose arrays an opponent in Python may take. packages: what its
-    processes import, beside the workers themselves.
+    processes import, beside the workers themselves. harness: the backend of the kernels by which its devices are
+    calibrated and results are compared. python: sources are Python, and are compiled for classes of arguments.
     """
 
     language: str
@@ -152,6 +153,8 @@ class BackendTraits:
     pinned_by_ray: bool
     frameworks: tuple[str, ...]
     packages: tuple[str, ...]
+    harness: BackendName
+    python: bool = False
 
 
 BACKENDS: Mapping[str, BackendTraits] = {
@@ -166,6 +169,21 @@ BACKENDS: Mapping[str, BackendTraits] = {
         on_host=False,
         frameworks=("cupy", "torch"),
         packages=("cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
+        harness="cuda",
+    ),
+    "triton": BackendTraits(
+        language="Triton",
+        suffix=".py",
+        kernel_prefix="@triton.jit def",
+        pointer_prefix="",
+        makes_cubins=True,
+        nvidia_tools=True,
+        pinned_by_ray=True,
+        on_host=False,
+        frameworks=("cupy", "torch"),
+        packages=("cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
+        harness="cuda",
+        python=True,
     ),
     "opencl": BackendTraits(
         language="OpenCL",
@@ -178,9 +196,12 @@ BACKENDS: Mapping[str, BackendTraits] = {
         on_host=True,
         frameworks=("numpy", "torch"),
         packages=("pyopencl",),
+        harness="opencl",
     ),
 }
 """By name, in the order in which a run prefers them."""
+TRITON_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+"""Options of Triton's compiler that may be parameters, or be fixed, beside the kernel's own arguments."""
 MAX_SOURCE_BYTES = 1 << 20
 MAX_PARAMETERS = 64
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Set
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS, ExpressionError, parse
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
-from tunesmith.kernels.spec.template import BACKENDS, DEVICE_NAMES, Template, assignments
+from tunesmith.kernels.spec.template import BACKENDS, DEVICE_NAMES, TRITON_OPTIONS, Template, assignments
 
 _KEYWORDS = """
 alignas alignof asm auto bool break case catch char class const const_cast constexpr continue decltype default
@@ -96,8 +96,9 @@ def _task_mistakes(task: Task) -> Iterator[str]:
             launched | {f"{backend} template {one.name}": one for one in sources.templates}
         ).items():
             for key in ("max_registers", "device_globals"):
-                if getattr(template, key) and not BACKENDS[backend].makes_cubins:
-                    yield f"{place}, key {key}: it is for CUDA, and OpenCL C has no such thing; leave it out"
+                traits = BACKENDS[backend]
+                if getattr(template, key) and (traits.python or not traits.makes_cubins):
+                    yield f"{place}, key {key}: it is for CUDA, and {traits.language} has no such thing; leave it out"
             yield from (f"{place}, {mistake}" for mistake in _template_mistakes(template, task, place in launched))
 
 
@@ -193,10 +194,12 @@ def _template_mistakes(template: Template, task: Task, launched: bool = False) -
 
 def unused_parameters(template: Template) -> list[str]:
     """The parameters that neither the source nor the launch names: only constraints do, or nothing does."""
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", template.source, flags=re.DOTALL)
+    comment = r"#[^\n]*" if BACKENDS[template.backend].python else r"//[^\n]*|/\*.*?\*/"
+    code = re.sub(comment, " ", template.source, flags=re.DOTALL)
     if "##" in code:
         # Pasting may make a name that stands nowhere.
         return []
     texts = [code, *(text for key, text in template.expressions().items() if not key.startswith("constraint"))]
+    texts += TRITON_OPTIONS if BACKENDS[template.backend].python else ()
     used = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts)))
     return [parameter.name for parameter in template.parameters if parameter.name not in used]

@@ -15,8 +15,8 @@ from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.kernels.backends import open_compiler
-from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
-from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.build.artifact import Artifact, Candidate
+from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.spec.task import Task, Workload
@@ -33,11 +33,11 @@ ROUNDS, SECONDS = 40, 0.5
 
 def compiled(compiler: Any, task: Task, template: Template, workload: str) -> Candidate:
     """The default configuration for the types of one workload."""
-    types, config = task.workload(workload).types, template.default_config
-    artifact = compiler.compile(specialise(template, config, types))
+    key, config = code_key(task, template, task.workload(workload)), template.default_config
+    artifact = compiler.compile(specialise(template, config, dict(key)))
     if not isinstance(artifact, Artifact):
         raise TunesmithError(f"{task.name} {template.name} does not compile: {artifact}.")
-    return Candidate(template, config, {types_key(task.workload(workload)): artifact})
+    return Candidate(template, config, {key: artifact})
 
 
 def compare_often(

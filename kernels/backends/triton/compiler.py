@@ -1,0 +1,215 @@
+"""Triton's sources to cubins (or AMD's code objects) by Triton's own compiler; needs neither a GPU nor a driver.
+
+Owns the stand-in for a driver that names the device to compile for, the arguments by which Triton specialises a kernel
+as a real call would, and the reading of its metadata. The kernel's text runs in this process, which holds no device.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.kernels.backends import MAX_LOG, NotMarked
+from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, assemble
+from tunesmith.kernels.build.artifact import Artifact, CompiledCall
+from tunesmith.kernels.build.guard import refuse
+from tunesmith.kernels.build.machine_code import (
+    MarkedArtifact,
+    Profile,
+    global_variables,
+    hot_lines,
+    instruction_mix,
+    mark_blocks,
+    special_registers,
+    used_variables,
+)
+from tunesmith.kernels.build.python_source import FIXED, SPECIALISED
+from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
+
+FILE = "kernel.py"
+"""The name under which a source is compiled, by which the compiler speaks of its lines."""
+_PRINTS = re.compile(r"\bcall\b[^;]*\bvprintf\b")
+_THREADS = re.compile(r"\.(?:req|max)ntid\s+(\d+)")
+_VALUES = {"": 2**40 + 17, "16": 2**40 + 16, "1": 1}
+"""A whole number of each class, beyond 32 bits; of the others these modulo 2^32."""
+
+
+class TritonUnavailable(TunesmithError):
+    """The package triton is not installed, or cannot compile for the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Driver:
+    """What Triton asks the driver for while it compiles."""
+
+    target: Any
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """An argument that is an array. dtype: Triton's name of its type; its address is a multiple of 16."""
+
+    dtype: str
+
+    def data_ptr(self) -> int:
+        return 0
+
+
+class TritonCompiler:
+    """Compiles for the architecture of `limits`, "sm_90" or "gfx942". Raises `TritonUnavailable`."""
+
+    def __init__(self, limits: DeviceLimits) -> None:
+        try:
+            import triton
+            from triton.backends.compiler import GPUTarget
+        except ImportError as error:
+            raise TritonUnavailable(
+                f"Triton kernels cannot be compiled here ({error}): install it with `pip install 'tunesmith[triton]'`."
+            ) from error
+        self.arch, self._limits = limits.arch, limits
+        self.version = f"triton {triton.__version__}"
+        number = re.fullmatch(r"sm_(\d+)[af]?", limits.arch)
+        target = GPUTarget("cuda", int(number[1]), 32) if number else GPUTarget("hip", limits.arch, limits.warp_size)
+        triton.runtime.driver.set_active(_Driver(target))
+        self._harness: NvrtcCompiler | None = None
+
+    def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
+        """Machine code with what a launch needs, or `CompileFailed` with the first error. Sources in CUDA, such as the
+        harness's own, go to NVRTC."""
+        if source.backend != "triton":
+            self._harness = self._harness or NvrtcCompiler(self.arch)
+            return self._harness.compile(source)
+        made = self._compiled(source)
+        if isinstance(made, CompileFailed | Rejected):
+            return made
+        assembly, metadata = made.asm.get("ptx", ""), made.metadata
+        if _PRINTS.search(assembly):
+            return Rejected("forbidden_source", "output", "the kernel prints: take the printing out.")
+        call = _call(made, source)
+        if "cubin" not in made.asm:
+            return Artifact("triton", self.arch, metadata.name, made.asm["hsaco"], source.digest, Resources(), (), call)
+        code = made.asm["cubin"]
+        variables = used_variables(global_variables(code), assembly, source.source) + special_registers(assembly)
+        resources = Resources(shared=metadata.shared)
+        return Artifact("triton", self.arch, metadata.name, code, source.digest, resources, variables, call)
+
+    def profile(self, source: Specialised) -> Profile:
+        """The PTX instructions of `source`, and the lines most of them come from; empty if it does not compile."""
+        made = self._compiled(source)
+        if isinstance(made, CompileFailed | Rejected) or "ptx" not in made.asm:
+            return Profile()
+        return Profile(instruction_mix(made.asm["ptx"]), hot_lines(made.asm["ptx"], FILE))
+
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+        """From the PTX of `source`."""
+        made = self._compiled(source)
+        if isinstance(made, Rejected):
+            return NotMarked(made.detail)
+        if isinstance(made, CompileFailed):
+            return made
+        if "ptx" not in made.asm:
+            return NotMarked("only NVIDIA's machine code can be marked")
+        target = re.search(r"^\.target\s+(\w+)", made.asm["ptx"], re.MULTILINE)
+        try:
+            marked, blocks = mark_blocks(made.asm["ptx"], FILE, made.metadata.name)
+        except ValueError as error:
+            return NotMarked(str(error))
+        code = assemble(marked, target[1] if target else self.arch)
+        if not isinstance(code, bytes):
+            return code
+        call = _call(made, source)
+        artifact = Artifact("triton", self.arch, made.metadata.name, code, source.digest, Resources(), (), call)
+        return MarkedArtifact(artifact, blocks)
+
+    def _compiled(self, source: Specialised) -> Any:
+        """Triton's compiled kernel, or why there is none."""
+        if (refused := refuse(source)) is not None:
+            return refused
+        from triton import knobs
+
+        with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder, knobs.cache.scope():
+            # Our own cache keeps the results.
+            knobs.cache.dir = os.path.join(folder, "cache")
+            path = Path(folder, FILE)
+            path.write_text(source.source, encoding="utf-8")
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    return _warm_up(path, source)
+            except Exception as error:  # noqa: BLE001 - the source's own code runs, and compiler passes fail in many ways
+                return _failure(error)
+
+
+def _warm_up(path: Path, source: Specialised) -> Any:
+    """The kernel of the file `path`, compiled as a call would compile it."""
+    spec = importlib.util.spec_from_file_location("tunesmith_kernel", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    about = getattr(module, SPECIALISED)
+    arguments = {name: _argument(text) for name, text in about["arguments"].items()}
+    given = {**getattr(module, FIXED, {}), **about["values"], **arguments}
+    return getattr(module, source.entry).warmup(grid=(1,), **given)
+
+
+def _argument(text: str) -> Any:
+    """A value of the class `text`, as of `argument_classes`."""
+    if text.startswith("*"):
+        return _Array(text[1:])
+    if text == "fp32":
+        return 0.5
+    if text == "u1":
+        return True
+    kind, _, value = text.partition("=")
+    if value:
+        return int(value)
+    kind, _, divisor = kind.partition(":")
+    number = _VALUES[divisor]
+    return number % 2**32 if kind == "i32" else number if kind == "i64" else number + 2**63
+
+
+def _call(made: Any, source: Specialised) -> CompiledCall:
+    """What a launch of the compiled kernel needs. Triton's own launcher passes the arguments that are no constants in
+    the order of the signature, and behind them the addresses of two scratch buffers."""
+    about = ast.literal_eval(source.source.rpartition(f"\n{SPECIALISED} = ")[2])
+    metadata, signature = made.metadata, made.src.signature
+    places = {name: place for place, name in enumerate(about["arguments"])}
+    kept = tuple((places[name], kind) for name, kind in signature.items() if kind != "constexpr")
+    threads = _THREADS.search(made.asm.get("ptx", ""))
+    return CompiledCall(
+        arguments=kept,
+        threads=int(threads[1]) if threads else metadata.num_warps * metadata.warp_size,
+        shared_bytes=metadata.shared,
+        cluster=metadata.num_ctas,
+        cooperative=bool(getattr(metadata, "launch_cooperative_grid", False)),
+        scratch_bytes=metadata.global_scratch_size,
+    )
+
+
+def _failure(error: Exception) -> CompileFailed:
+    """The first line that tells the mistake; Triton's own errors show the source above it."""
+    text = str(error).strip() or type(error).__name__
+    lines = [line for line in text.splitlines() if line.strip(" ^\t")]
+    first = lines[-1] if type(error).__name__ == "CompilationError" else lines[0]
+    where = re.match(r"at (\d+):\d+:", lines[0])
+    place = f"line {where[1]} of the function: " if where else ""
+    return CompileFailed(f"{place}{first.strip()} ({type(error).__name__})"[:500], text[:MAX_LOG])

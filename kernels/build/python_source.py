@@ -1,0 +1,148 @@
+"""Triton's sources: the Python text that its compiler gets, what it may contain, and which arguments its kernel takes.
+
+A source has imports of Triton, constants, functions decorated with `triton.jit` and the kernel, perhaps below
+`triton.heuristics`. It may bind `FIXED`, a dictionary of values of the kernel's arguments and of compiler options that
+are no parameters. Specialised, it ends with `TUNESMITH`, a dictionary of all else that decides the machine code, so
+that a kernel can be compiled again from its text alone. Owns no import of Triton.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tunesmith.kernels.outcome import Rejected
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.template import TRITON_OPTIONS, Config
+
+if TYPE_CHECKING:
+    from tunesmith.kernels.spec.task import Task, Workload
+
+FIXED, SPECIALISED = "FIXED", "TUNESMITH"
+ARGUMENT = "argument "
+"""What stands before an argument's name where a workload's types and its arguments' classes are listed together."""
+MODULES = ("triton", "triton.language", "triton.language.extra", "triton.language.extra.cuda", "math")
+"""Modules that a source may import, or import names from."""
+_CALLED = frozenset({"constexpr", "cdiv", "next_power_of_2", "min", "max", "int", "float", "bool", "len", "range"})
+"""Functions that the values of constants may call."""
+_WORDS = """
+os sys io subprocess builtins importlib inspect runtime compiler backends driver knobs tools testing core semantic
+standard target open exec eval compile getattr setattr delattr globals locals vars dir input breakpoint type print
+static_print device_print
+"""
+_OUT_OF_REACH = frozenset(_WORDS.split())
+"""Names by which code that runs while a kernel is compiled, or the kernel itself, would leave what kernels are for."""
+
+
+def argument_classes(task: Task, workload: Workload, *, exact: bool) -> dict[str, str]:
+    """Of each argument, what Triton compiles a kernel for, by "argument NAME": the type of an array or a number, with
+    `:16` for a whole number that 16 divides and `:1` for one (Triton specialises on both), or with `=` and the value
+    itself where `exact`. Raises `TaskError` as `Task.scalar_of` does."""
+    found = {}
+    for argument in task.arguments:
+        kind = DTYPES[task.dtype_of(argument, workload)]
+        text = f"*{kind.c_names['triton']}"
+        if argument.role == "scalar":
+            value = task.scalar_of(argument, workload)
+            text = "fp32" if kind.is_float else "u1" if kind.name == "bool" else _integer(int(value), exact=exact)
+        found[ARGUMENT + argument.name] = text
+    return found
+
+
+def _integer(value: int, *, exact: bool) -> str:
+    """The class of a whole number, whose type Triton chooses by its value."""
+    kind = "i32" if -(2**31) <= value < 2**31 else "i64" if value < 2**63 else "u64"
+    if exact:
+        return f"{kind}={value}"
+    return f"{kind}:1" if value == 1 else f"{kind}:16" if value % 16 == 0 else kind
+
+
+def asks_for_values(source: str) -> bool:
+    """Whether the values of a kernel's arguments decide its machine code, by heuristics."""
+    return "heuristics" in source
+
+
+def python_text(source: str, entry: str, config: Config, decided: Mapping[str, str]) -> str:
+    """`source` with the dictionary `TUNESMITH`. decided: types and classes of arguments, as of `argument_classes`."""
+    arguments = {name.removeprefix(ARGUMENT): text for name, text in decided.items() if name.startswith(ARGUMENT)}
+    made = {"kernel": entry, "values": dict(sorted(config.items())), "arguments": arguments}
+    return f"{source.rstrip()}\n\n{SPECIALISED} = {made!r}\n"
+
+
+def taken_arguments(source: str, entry: str, config: Mapping[str, Any]) -> list[str] | str:
+    """The names of the arguments that a launch passes: the kernel's parameters but for those that `config` or `FIXED`
+    binds, or that heuristics compute; or why they are not known, as a clause."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        at = f" (line {line})" if (line := getattr(error, "lineno", None)) else ""
+        return f"it is not valid Python{at}: {getattr(error, 'msg', error)}"
+    kernels = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == entry]
+    if not kernels:
+        known = ", ".join(one.name for one in tree.body if isinstance(one, ast.FunctionDef))
+        return f"there is no kernel '{entry}', which `entry` names; the source has {known or 'none'}"
+    bound = {*config, *TRITON_OPTIONS}
+    tables = [one.value for one in tree.body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == FIXED]
+    tables += [
+        one.args[0]
+        for one in kernels[-1].decorator_list
+        if isinstance(one, ast.Call) and ast.unparse(one.func).endswith("heuristics") and one.args
+    ]
+    for table in tables:
+        for key in table.keys if isinstance(table, ast.Dict) else ():
+            bound |= {str(key.value)} if isinstance(key, ast.Constant) else set()
+    given = kernels[-1].args
+    return [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs) if one.arg not in bound]
+
+
+def refuse_python(source: str) -> Rejected | None:
+    """Why a Triton source must not be given to its compiler, which runs it, or None."""
+    return next(_objections(source), None)
+
+
+def _objections(source: str) -> Iterator[Rejected]:
+    def forbidden(rule: str, node: ast.AST, why: str) -> Rejected:
+        return Rejected("forbidden_source", rule, f"line {getattr(node, 'lineno', '?')}: {why}.")
+
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        # The compiler's own sentence is better.
+        return
+    for number, statement in enumerate(tree.body):
+        match statement:
+            case ast.Import(names=imported):
+                unknown = [one.name for one in imported if one.name not in MODULES]
+            case ast.ImportFrom(module=module):
+                unknown = [str(module)] if statement.level or module not in MODULES else []
+            case ast.FunctionDef():
+                unknown = [text for one in statement.decorator_list if not _decorates(text := ast.unparse(one))]
+                if unknown or not statement.decorator_list:
+                    why = f"`{statement.name}` is decorated by something else than triton.jit and triton.heuristics"
+                    yield forbidden("functions", statement, f"{why}: a Triton source has functions of kernels alone")
+                continue
+            case ast.Expr(value=ast.Constant(value=str())) if number == 0:
+                continue
+            case ast.Assign() | ast.AnnAssign():
+                unknown = []
+                called = [one.func for one in ast.walk(statement) if isinstance(one, ast.Call)]
+                for one in called:
+                    if (one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "")) not in _CALLED:
+                        yield forbidden("constants", one, f"a constant calls {ast.unparse(one)[:60]}")
+            case _:
+                text = ast.unparse(statement).partition("\n")[0][:60]
+                yield forbidden("statements", statement, f"`{text}` runs when the source is read: leave it out")
+                continue
+        for name in unknown:
+            allowed = ", ".join(MODULES)
+            yield forbidden("imports", statement, f"it imports {name[:60]}; a source may import {allowed}")
+    for node in ast.walk(tree):
+        names = [getattr(node, key, None) for key in ("attr", "id", "name")]
+        name = next((text for text in names if isinstance(text, str)), "")
+        if name in _OUT_OF_REACH or name.startswith("__"):
+            yield forbidden("names", node, f"{name[:60]}: a kernel has no need of it")
+
+
+def _decorates(text: str) -> bool:
+    return text.partition("(")[0] in ("triton.jit", "jit", "triton.heuristics", "heuristics")
