@@ -22,12 +22,9 @@ from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, LaunchGeometry, Parameter, Template
 from tunesmith.kernels.triton.launch import Launch, find_launch
 from tunesmith.kernels.triton.reading import Reading
-from tunesmith.kernels.triton.source import Config, Kernel, Module, Slice, Unknown, find_kernel, next_power_of_2
-from tunesmith.kernels.triton.space import around, constraints_of, is_power, parameters_of, template_text
+from tunesmith.kernels.triton.source import Config, Kernel, Module, Named, Slice, Unknown, find_kernel
+from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_of, template_text
 
-SAMPLES = (1, 2, 3, 100, 1000, 1024, 4096, 5000)
-"""Sizes for which a launch's block is compared with the next power of two."""
-_FRACTION = re.compile(r"eps|scale|alpha|beta|gamma|momentum|prob|softcap|rate|bias|smoothing", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -80,15 +77,23 @@ class _Reader:
     def __init__(self, kernel: Kernel, launch: Launch, given: Mapping[str, Any]) -> None:
         self.source, self.launch, self.given = kernel, launch, given
         self.names = [one.arg for one in kernel.parameters]
-        self.heuristics = kernel.heuristics
+        # One that only converts what is passed needs a value to be passed.
+        self.heuristics = {name: text for name, text in kernel.heuristics.items() if f"args['{name}']" not in text}
         self.facts = Facts([])
         self.slice = Slice()
         self.slice.kernel(kernel, {})
         self.constants = {name: value for name in self.names if (value := self._constant(name)) is not _UNKNOWN}
+        for name in kernel.constexprs:
+            if name not in self.constants and name not in self.heuristics and self._tested(name):
+                self.constants[name] = False
+                self.facts.ask("source", f"{name} in FIXED (of baseline.py and kernel.py) is guessed")
         self.absent = [name for name, value in self.constants.items() if value is None]
         self.configs, self.key = self._listed()
         passed = [name for name in self.names if name not in self.heuristics]
         self.reading = Reading(kernel.node, self.slice.functions, passed, self._holds)
+        unused = [name for name in passed if name not in self.reading.used and name not in kernel.constexprs]
+        self.absent += [name for name in unused if name not in self.absent]
+        self.constants |= dict.fromkeys(unused)
         self.dims = {name: self.reading.dims(name) for name in self.names if name in self.reading.pointers}
 
     def _constant(self, name: str) -> Any:
@@ -143,11 +148,13 @@ class _Reader:
         counted = {one for one in reading.counted | extents if one in reading.numbers}
         for name in self.names:
             plain = name not in constexprs and name not in reading.pointers and name not in self.absent
-            if name in strides or name in self.heuristics or name in tuned or not (plain or self._size_constant(name)):
+            if name in strides or name in self.heuristics or name in tuned or not (plain or self._size_constant(name, extents)):
                 continue
             if not plain or name in counted or (name in self.reading.numbers and self.launch.shaped(name)):
                 facts.sizes.append(name)
                 launch.name(name)
+        for name in constexprs:
+            launch.name(name)
         scope = dict[str, str]()
         defaults = {name: self._first(name) for name in facts.sizes}
         values, fixed = self._constants(tuned, strides, defaults, scope)
@@ -195,11 +202,13 @@ class _Reader:
     def _nodes(self) -> list[ast.AST]:
         return [node for one in self.slice.functions.values() for node in ast.walk(one)]
 
-    def _size_constant(self, name: str) -> bool:
-        """Whether a constexpr is a size of the workload: the launch takes it from a shape, or the list's key has it."""
+    def _size_constant(self, name: str, extents: set[str]) -> bool:
+        """Whether a constexpr is a size of the workload: the launch takes it from a shape, it bounds an array, or the
+        list's key has it."""
         if name not in self.source.constexprs or name in self.constants:
             return False
-        return self.launch.shaped(name) or (name not in self.launch.given and name in self.key and name in self.reading.numbers)
+        by_key = name not in self.launch.given and name in self.key and name in self.reading.numbers
+        return self.launch.shaped(name) or by_key or (name in extents and name not in self.reading.tiles)
 
     def _first(self, name: str) -> int:
         """The value of a size that a draft begins with."""
@@ -224,29 +233,27 @@ class _Reader:
                 fixed[name] = None
             if name not in self.source.constexprs or name in self.absent:
                 continue
-            covered = next((size for size in sizes if self._covers(name, size, sizes)), None)
+            covered = self.reading.covers.get(name) if name not in self.reading.numbers else None
             value = self.constants.get(name, _UNKNOWN)
-            if covered:
+            if covered in sizes and name not in self.constants:
                 self.heuristics = {**self.heuristics, name: f"lambda args: triton.next_power_of_2(args[{covered!r}])"}
                 scope[name] = f"2 ** ceil(log2({covered}))"
                 continue
             by_size = value is _UNKNOWN
+            tile = name in self.reading.tiles
             if by_size and (value := self._at(name, sizes)) is None:
-                tile = name in self.reading.tiles
-                value = 64 if tile else False if self._tested(name) else 1
-                if not tile:
+                usual = {"eps": 1e-05, "type": Named("tl.float16")}
+                value = 64 if tile else next((one for part, one in usual.items() if part in name.lower()), 1)
+                if self.launch.open and name not in self.launch.given and not tile:
+                    values[name] = [1, 16]
+                    continue
+                if not tile and name in self.reading.used:
                     self.facts.ask("source", f"{name} in FIXED (of baseline.py and kernel.py) is guessed")
-            if name in self.reading.tiles and is_power(value) and name not in self.given:
+            if tile and is_power(value) and name not in self.given:
                 values[name] = [value, *((max(value // 8, 1), value * 2) if by_size else ())]
             else:
                 fixed[name] = value
         return values, fixed
-
-    def _covers(self, name: str, size: str, sizes: Mapping[str, int]) -> bool:
-        """Whether the launch passes the power of two from `size` on."""
-        if name in self.constants or name not in self.launch.given or name in self.reading.numbers:
-            return False
-        return all(self._at(name, {**sizes, size: at}) == next_power_of_2(at) for at in SAMPLES)
 
     def _tested(self, name: str) -> bool:
         tests = [one.test for one in self._nodes() if isinstance(one, ast.If | ast.IfExp)]
@@ -261,7 +268,7 @@ class _Reader:
                 continue
             facts.roles[array] = self.reading.role(array)  # type: ignore[assignment]
             axes = {one: at[1] for one in strides if (at := self.launch.stride(one)) and at[0] == array and at[1] >= 0}
-            order = sorted(dims, key=lambda one: (one == "1", axes.get(one, 0)))
+            order = sorted(dims, key=lambda one: (one == "1", axes.get(one, 0), -one.count("*")))
             shape = list[str]()
             for one in order:
                 extent = dims[one]
@@ -281,6 +288,8 @@ class _Reader:
                 facts.ask(array, f"the shape{seen}")
         for one in strides:
             at = self.launch.stride(one)
+            if at and at[0] in self.absent:
+                facts.values[one] = "0"
             if at and at[0] in facts.shapes and -len(shape := facts.shapes[at[0]]) <= at[1] < len(shape):
                 facts.values[one] = product(shape[at[1] % len(shape) + 1 :]) or "1"
 
@@ -296,24 +305,26 @@ class _Reader:
                 facts.parameters.append(Argument(name, Kind("pointer", 8, f"{dtype}*"), dtype, "", None))
                 continue
             value = self.constants.get(name)
-            whole = name in facts.sizes or name in strides or isinstance(value, int) or name in self.reading.counted
+            whole = name in facts.sizes or name in strides or isinstance(value, int) or name in self.reading.whole
             text = str(sizes.get(name, value if isinstance(value, int | float) else ""))
             if isinstance(value, int | float) and name not in facts.sizes:
                 facts.values[name] = text
+            text = text or ("1e-05" if "eps" in name.lower() else "")
             kind = Kind("number", 4, "int") if whole else Kind("float", 4, "float")
             facts.parameters.append(Argument(name, kind, "int32" if whole else "float32", text, None))
         for name in self.facts.sizes:
             if name in self.reading.tiles:
                 facts.requires.append(f"is_pow2({name})")
-        facts.ask("types", f"the types of arrays: {types}, or in a line of `arguments` the type of one")
+        facts.ask("types", f"the types of arrays: {types}, or the type of one in its line of `arguments`, indices too")
         for name, text in self.launch.sizes.items():
             facts.ask("sizes", f"{name} is {text} of the launch")
+            facts.values[name] = "1024"
 
     def _doubts(self, fixed: Mapping[str, Any]) -> None:
-        for one in (*self.slice.doubts, *self.source.module.doubts):
+        for one in dict.fromkeys((*self.slice.doubts, *self.source.module.doubts)):
             self.facts.ask("source", one)
         if self.absent:
-            self.facts.ask("source", f"{', '.join(self.absent)} are None in FIXED, as the launch has them")
+            self.facts.ask("source", f"None in FIXED, as the launch or nothing uses them: {', '.join(self.absent)}")
 
 
 class _Unknown:

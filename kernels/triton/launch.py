@@ -22,7 +22,8 @@ _SHAPED = re.compile(r"\.shape(\[-?\d+\])+$|\.size\(-?\d+\)$|\.numel\(\)$|\.shap
 class Launch:
     """A call of the kernel. given: expressions of the host by argument or option; definitions: of the host's variables
     (a variable that is assigned in several ways has the last); defaults: of the host's own arguments; sizes: further
-    ones, by name with the host's expression; names: of sizes, by the host's expressions for them."""
+    ones, by name with the host's expression; names: of sizes, by the host's expressions for them; open: whether the call
+    passes more by `**`."""
 
     module: Module
     grid: ast.expr | None = None
@@ -31,6 +32,7 @@ class Launch:
     defaults: dict[str, ast.expr | None] = field(default_factory=dict)
     sizes: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    open: bool = False
 
     def name(self, argument: str) -> None:
         """What the call passes for `argument` is a size of this name from now on."""
@@ -62,6 +64,8 @@ class Launch:
                 return f"ceil_div({self.expression(args[0], meta)}, {self.expression(args[1], meta)})"
             case ast.Call(args=args) if called_name(node) in ("max", "min") and len(args) > 1:
                 return f"{called_name(node)}({', '.join(self.expression(one, meta) for one in args)})"
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self.expression(body if self.evaluate(test, {}) else orelse, meta)
             case ast.Call(args=[one]) if called_name(node) == "int":
                 return self.expression(one, meta)
             case ast.Name(id=name):
@@ -82,6 +86,8 @@ class Launch:
     def shaped(self, argument: str) -> bool:
         """Whether what the call passes is a size: a dimension of an array, or a number of elements."""
         found = self._followed(self.given.get(argument, ast.Constant(None)))
+        if isinstance(found, ast.Subscript):
+            found = ast.Subscript(self._followed(found.value), found.slice, ast.Load())
         return isinstance(found, ast.Subscript | ast.Call) and _SHAPED.search(ast.unparse(found)) is not None
 
     def _within(self, name: str, node: ast.expr, meta: str) -> str:
@@ -175,12 +181,13 @@ def find_launch(kernel: Kernel) -> Launch:
             given = dict(zip((one.arg for one in kernel.parameters), node.args, strict=False))
             given |= {word.arg: word.value for word in node.keywords if word.arg and word.arg != "grid"}
             launch = Launch(module, None if isinstance(grid, ast.Constant) else grid, given)
-            _define(launch, host.body)
+            launch.open = any(word.arg is None for word in node.keywords)
             if isinstance(host, ast.FunctionDef):
                 names = [*host.args.posonlyargs, *host.args.args]
                 launch.defaults = {one.arg: None for one in (*names, *host.args.kwonlyargs)}
                 launch.defaults |= dict(zip([one.arg for one in names][::-1], host.args.defaults[::-1], strict=False))
                 launch.defaults |= {a.arg: v for a, v in zip(host.args.kwonlyargs, host.args.kw_defaults, strict=True) if v}
+            _define(launch, host.body)
             return launch
     return Launch(module)
 
@@ -202,13 +209,30 @@ def _define(launch: Launch, body: list[ast.stmt]) -> None:
                 if name not in names_in(value):
                     launch.definitions[name] = value
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value):
-                whole = isinstance(value, ast.Tuple) and len(value.elts) == len(targets)
-                for at, target in enumerate(targets):
+                parts = _parts(value, len(targets))
+                for target, part in zip(targets, parts, strict=True):
                     if isinstance(target, ast.Name):
-                        part = ast.Subscript(value, ast.Constant(at), ast.Load())
-                        launch.definitions[target.id] = value.elts[at] if whole else part  # type: ignore[attr-defined]
+                        launch.definitions[target.id] = part
             case ast.FunctionDef(name=name, args=args, body=[*_, ast.Return(value=ast.expr() as value)]):
                 launch.definitions[name] = ast.Lambda(args, value)
-            case ast.If() | ast.With() | ast.Try():
-                _define(launch, getattr(one, "orelse", []))
-                _define(launch, one.body)
+            case ast.If(test=test, body=inside, orelse=other):
+                try:
+                    _define(launch, inside if launch.evaluate(test, {}) else other)
+                except Unknown:
+                    _define(launch, other)
+                    _define(launch, inside)
+            case ast.With(body=inside) | ast.Try(body=inside):
+                _define(launch, inside)
+
+
+def _parts(value: ast.expr, count: int) -> list[ast.expr]:
+    """What each of `count` variables gets of a value; of `*x.shape` among others what is left."""
+    listed = value.elts if isinstance(value, ast.Tuple) else [ast.Starred(value)]
+    found = list[ast.expr]()
+    for one in listed:
+        if isinstance(one, ast.Starred):
+            more = range(count - len(listed) + 1)
+            found += [ast.Subscript(one.value, ast.Constant(at), ast.Load()) for at in more]
+        else:
+            found.append(one)
+    return found[:count] + [ast.Constant(None)] * (count - len(found))

@@ -16,6 +16,7 @@ from tunesmith.kernels.triton.source import called_name
 _SAME = ("multiple_of", "max_contiguous", "max_constancy", "broadcast_to", "assume", "to", "cast", "advance", "load")
 _MADE = ("make_block_ptr", "make_tensor_descriptor")
 _NUMBERS = (ast.Mult, ast.FloorDiv, ast.Mod, ast.Div)
+_WHOLE, _EQUAL = (ast.FloorDiv, ast.Mod), (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)
 MAX_DEPTH = 8
 
 
@@ -48,7 +49,7 @@ Dims = dict[str, str | None]
 
 class Reading:
     """A kernel as it is read. parameters: its arguments in order; constexprs: among them; known: whether a condition
-    holds, where that is known."""
+    holds, where that is known. covers: by constexpr, the argument up to which a block of its size reads at once."""
 
     def __init__(
         self,
@@ -58,11 +59,13 @@ class Reading:
         known: Callable[[ast.expr], bool | None],
     ) -> None:
         self.reads, self.writes, self.atomics = set[str](), set[str](), set[str]()
+        self.used, self.covers = set[str](), dict[str, str]()
         self.indices, self.tiles, self.products = set[str](), dict[str, None](), dict[tuple[str, str, str], None]()
         self.loops = list[Loop]()
         self._functions, self._known = functions, known
-        self.numbers = {name for body in kernel.body for name in _numbers(body, _NUMBERS)} & set(parameters)
-        self.counted = {name for body in kernel.body for name in _numbers(body, (ast.FloorDiv, ast.Mod))} & self.numbers
+        self.numbers = {name for body in kernel.body for name in _numbers(body, _NUMBERS, (ast.Is,))} & set(parameters)
+        self.whole = {n for body in kernel.body for n in _numbers(body, _WHOLE, (ast.Is,))} & self.numbers
+        self.counted = {n for body in kernel.body for n in _numbers(body, _WHOLE, _EQUAL)} & self.numbers
         self._parameters, self._accesses = set(parameters), list[tuple[str, ast.expr, ast.expr | None, dict[str, ast.expr]]]()
         self._definitions, self._inside = dict[str, ast.expr](), list[Loop]()
         self._made, self._passed = dict[str, Dims](), dict[str, ast.expr]()
@@ -143,7 +146,9 @@ class Reading:
     def _value(self, node: ast.expr, env: dict[str, Value]) -> Value:
         match node:
             case ast.Name(id=name):
-                return env.get(name, Value(text=name))
+                found = env.get(name, Value(text=name))
+                self.used |= {name} if self._depth == 0 and name in (found.text, *found.roots) else set()
+                return found
             case ast.Constant(value=value):
                 return Value(text=repr(value))
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
@@ -216,6 +221,8 @@ class Reading:
             return replace(first, tile=first.tile[::-1])
         if name in ("range", "static_range"):
             self.indices |= {one for value in given for one in value.loaded}
+        if name == "to" and "int" in ast.unparse(node):
+            self.indices |= first.loaded
         if name in _SAME:
             return replace(first, text="")
         if name in ("where", "select"):
@@ -286,20 +293,22 @@ class Reading:
                 return self._terms(inner, definitions, seen | {node.id})
         if isinstance(node, ast.Name) and node.id in self._parameters:
             return []
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-            for index, stride in ((node.left, node.right), (node.right, node.left)):
-                if names := [one.id for one in ast.walk(stride) if isinstance(one, ast.Name)]:
-                    if set(names) <= self._parameters:
-                        return [(index, ast.unparse(stride))]
-                elif isinstance(stride, ast.Constant):
-                    return [(index, ast.unparse(stride))]
+        factors = _factors(node)
+        strides = [one for one in factors if _names(one) <= self._parameters]
+        if strides and len(factors) == len(strides) + 1:
+            index = next(one for one in factors if one not in strides)
+            return [(index, " * ".join(map(ast.unparse, strides)))]
+        if len(factors) > 1:
             return [(node, "?")]
         return [] if isinstance(node, ast.Constant) else [(node, "1")]
 
     def _extent(self, index: ast.expr, mask: ast.expr | None, definitions: Mapping[str, ast.expr]) -> str | None:
         index = _stripped(index)
+        made = definitions.get(index.id) if isinstance(index, ast.Name) else index
         for bound in _bounds(mask, definitions, ast.unparse(index)):
             if head := self._head(bound, definitions):
+                if isinstance(made, ast.Call) and called_name(made) == "arange" and isinstance(bound, ast.Name):
+                    self.covers.setdefault(ast.unparse(made.args[1]), head)
                 return head
         node, count = index, 0
         while isinstance(node, ast.Name) and node.id in definitions and count < MAX_DEPTH:
@@ -328,7 +337,7 @@ class Reading:
                 node = node.left
             if isinstance(node, ast.Name) and node.id not in self._parameters and node.id in definitions:
                 node = definitions[node.id]
-        names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+        names = _names(node)
         plain = all(isinstance(one, ast.BinOp | ast.Name | ast.Constant | ast.operator | ast.expr_context) for one in ast.walk(node))
         return ast.unparse(node) if plain and names and names <= self._parameters else None
 
@@ -336,14 +345,17 @@ class Reading:
 _PLACES = (("shape", 1), ("strides", 2))
 
 
-def _numbers(statement: ast.stmt, operators: tuple[type[ast.operator], ...]) -> set[str]:
-    """Names that a statement has as operands of `operators`, compares with what is no fraction, or counts with."""
+def _numbers(
+    statement: ast.stmt, operators: tuple[type[ast.operator], ...], but: tuple[type[ast.cmpop], ...]
+) -> set[str]:
+    """Names that a statement has as operands of `operators`, compares with no fraction and not by `but`, or counts
+    with."""
     found = set[str]()
     for node in ast.walk(statement):
         parts: Sequence[ast.AST] = ()
         if isinstance(node, ast.BinOp) and isinstance(node.op, operators):
             parts = (node.left, node.right)
-        elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot):
+        elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], (ast.IsNot, *but)):
             parts = (node.left, *node.comparators)
             if any(isinstance(one, ast.Constant) and isinstance(one.value, float) for one in parts):
                 parts = ()
@@ -351,6 +363,16 @@ def _numbers(statement: ast.stmt, operators: tuple[type[ast.operator], ...]) -> 
             parts = node.args  # type: ignore[attr-defined]
         found |= {one.id for one in parts if isinstance(one, ast.Name)}
     return found
+
+
+def _names(node: ast.expr) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _factors(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*_factors(node.left), *_factors(node.right)]
+    return [node]
 
 
 def _stripped(node: Any) -> Any:

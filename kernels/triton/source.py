@@ -214,16 +214,14 @@ class Module:
         if name in self._tried or name in self._values:
             return
         self._tried.add(name)
-        for statement in self.tree.body:
-            if name not in bound_by(statement):
-                continue
+        for statement in self.statements(name):
             for needed in names_in(statement):
                 self._ensure(needed)
             try:
                 with warnings.catch_warnings(action="ignore"):
                     code = compile(ast.Module([statement], []), str(self.path), "exec")
-                exec(code, self._values)  # noqa: S102
-            except Exception:  # the user's code may raise anything; whoever needs the name is told
+                exec(code, self._values)  # noqa: S102 - see the module's docstring
+            except Exception:  # noqa: BLE001 - the user's code may raise anything; who needs the name is told
                 self._values.pop(name, None)
 
     def value(self, name: str) -> Any:

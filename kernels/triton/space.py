@@ -33,7 +33,7 @@ def around(values: Iterable[Any], least: int = 1, most: int = 1 << 16) -> tuple[
         return (False, True) if all(isinstance(one, bool) for one in given) else tuple(given)
     low, high = max(min(given) // 2, least), min(max(given) * 2, most)
     powers = [1 << at for at in range(17) if low <= 1 << at <= high]
-    return tuple(sorted({*given, *powers}))
+    return tuple(sorted({given[0], *(one for one in given if one >= least), *powers}))
 
 
 def parameters_of(
