@@ -54,7 +54,7 @@ def code_key(task: Task, template: Template, workload: Workload) -> CodeKey:
     compiler specialises kernels. Raises `TaskError` as `Task.scalar_of` does."""
     decided = dict(workload.types)
     if BACKENDS[template.backend].python:
-        decided |= argument_classes(task, workload, exact=asks_for_values(template.source))
+        decided |= argument_classes(task, workload, exact=asks_for_values(template.source, template.entry))
     return tuple(sorted(decided.items()))
 
 
