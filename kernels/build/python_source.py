@@ -24,7 +24,9 @@ FIXED, SPECIALISED = "FIXED", "TUNESMITH"
 ARGUMENT = "argument "
 """What stands before an argument's name where a workload's types and its arguments' classes are listed together."""
 _LANGUAGE = "triton.language"
-_LIBRARIES = tuple(f"{_LANGUAGE}.{one}" for one in ("math", "extra", "extra.cuda", "extra.libdevice", "extra.cuda.libdevice"))
+_LIBRARIES = tuple(
+    f"{_LANGUAGE}.{one}" for one in ("math", "extra", "extra.cuda", "extra.libdevice", "extra.cuda.libdevice")
+)
 MODULES = ("triton", _LANGUAGE, *_LIBRARIES, "math")
 """Modules that a source may import, or import names from."""
 _CALLED = frozenset({"constexpr", "cdiv", "next_power_of_2", "min", "max", "int", "float", "bool", "len", "range"})
@@ -48,7 +50,13 @@ def argument_classes(task: Task, workload: Workload, *, exact: Collection[str]) 
         text = f"*{kind.c_names['triton']}"
         if argument.role == "scalar":
             value = task.scalar_of(argument, workload)
-            text = "fp32" if kind.is_float else "u1" if kind.name == "bool" else _integer(int(value), exact=argument.name in exact)
+            text = (
+                "fp32"
+                if kind.is_float
+                else "u1"
+                if kind.name == "bool"
+                else _integer(int(value), exact=argument.name in exact)
+            )
         found[ARGUMENT + argument.name] = text
     return found
 

@@ -191,7 +191,9 @@ def written(read: ReadKernel, place: str, template: str = "", more: Mapping[str,
         "# The sizes that you use the kernel with; more [[workloads]] as you like. With `held_out = true` one is only",
         "# checked and compared.",
         "[[workloads]]",
-        f"sizes = {{ {sizes} }}  {MARK} {'; '.join(['the sizes you use', *facts.questions.get('sizes', [])])}" if sizes else "sizes = {}",
+        f"sizes = {{ {sizes} }}  {MARK} {'; '.join(['the sizes you use', *facts.questions.get('sizes', [])])}"
+        if sizes
+        else "sizes = {}",
         *(['devices = ["gpu"]'] if read.backend != "opencl" else []),
         "",
     ]

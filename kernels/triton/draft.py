@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,21 @@ from tunesmith.kernels.triton.source import Config, Kernel, Module, Named, Slice
 from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_of, template_text
 
 
-
 @dataclass(slots=True)
 class TritonKernel:
-    """A kernel of a file, read. read: as any kernel is; parameters, constraints, grid: of its template; fixed: constants
-    of the kernel and options that no parameter sets; first: those of the baseline; heuristics: text by name."""
+    """A kernel of a file. read: as any kernel is read; parameters, grid: of its template; fixed: constants of the kernel
+    that no parameter sets; first: those of the baseline, with options; known: constants and sizes by name, as text;
+    rows: sizes that bound arrays."""
 
     read: ReadKernel
     slice: Slice
-    parameters: list[Parameter] = field(default_factory=list)
-    constraints: list[Constraint] = field(default_factory=list)
-    grid: tuple[str, ...] = ("1",)
-    fixed: dict[str, Any] = field(default_factory=dict)
-    first: dict[str, Any] = field(default_factory=dict)
+    parameters: list[Parameter]
+    reading: Reading
+    known: dict[str, str]
+    rows: list[str]
+    grid: tuple[str, ...]
+    fixed: dict[str, Any]
+    first: dict[str, Any]
 
     @property
     def template(self) -> Template:
@@ -48,7 +50,7 @@ class TritonKernel:
             source=self.slice.text(self.fixed),
             entry=self.read.name,
             parameters=tuple(self.parameters),
-            constraints=tuple(self.constraints),
+            constraints=tuple(self.constraints()),
             launch=LaunchGeometry(grid=self.grid, block=(self.block,)),
         )
 
@@ -56,26 +58,46 @@ class TritonKernel:
     def block(self) -> str:
         return "32 * num_warps"
 
+    def constraints(self) -> list[Constraint]:
+        """What the arrays' types, the tiles and the kernel's own assertions demand."""
+        dtypes = {one.name: one.dtype for one in self.read.facts.parameters}
+        found = constraints_of(self.reading, self.known, dtypes, self.rows)
+        names = {name for name, text in self.known.items() if text == name}
+        held = [text for text in self.reading.asserts if parse_names(text) <= names]
+        return [*found, *(Constraint(expression=text, because="The kernel asserts it.") for text in held)]
+
 
 def draft_triton(path: Path, entry: str | None) -> Draft:
     """The draft of a task for the kernel `entry` of a Python file, or the only one. Raises `SourceError`."""
     kernel = read_triton(find_kernel(Module(path), entry))
     files = {"kernel.py": kernel.slice.text(kernel.fixed)}
-    files["template.toml"] = template_text(kernel.parameters, kernel.constraints, kernel.grid, kernel.block)
+    files["template.toml"] = template_text(kernel.parameters, kernel.constraints(), kernel.grid, kernel.block)
     return written(kernel.read, f"{path}:{kernel.read.name}", "template.toml", files)
 
 
-def read_triton(kernel: Kernel, given: Mapping[str, Any] | None = None) -> TritonKernel:
-    """What is known of a kernel. given: values of its arguments, where a caller has them; None for an array that is not
-    passed. Raises `SourceError`."""
-    return _Reader(kernel, find_launch(kernel), given or {}).kernel()
+def read_triton(
+    kernel: Kernel,
+    given: Mapping[str, Any] | None = None,
+    configs: Sequence[Mapping[str, Any]] = (),
+    grid: tuple[str, ...] | None = None,
+) -> TritonKernel:
+    """What is known of a kernel. given: values of its constants, where a caller has them, and None for an array that is
+    not passed; configs: of its list; grid: of its call. Raises `SourceError`."""
+    return _Reader(kernel, find_launch(kernel), given or {}, configs, grid).kernel()
 
 
 class _Reader:
     """Decides what each parameter is, in an order in which each decision can rest on those before it."""
 
-    def __init__(self, kernel: Kernel, launch: Launch, given: Mapping[str, Any]) -> None:
-        self.source, self.launch, self.given = kernel, launch, given
+    def __init__(
+        self,
+        kernel: Kernel,
+        launch: Launch,
+        given: Mapping[str, Any],
+        configs: Sequence[Mapping[str, Any]],
+        grid: tuple[str, ...] | None,
+    ) -> None:
+        self.source, self.launch, self.given, self.grid = kernel, launch, given, grid
         self.names = [one.arg for one in kernel.parameters]
         # One that only converts what is passed needs a value to be passed.
         self.heuristics = {name: text for name, text in kernel.heuristics.items() if f"args['{name}']" not in text}
@@ -89,6 +111,7 @@ class _Reader:
                 self.facts.ask("source", f"{name} in FIXED (of baseline.py and kernel.py) is guessed")
         self.absent = [name for name, value in self.constants.items() if value is None]
         self.configs, self.key = self._listed()
+        self.configs = [dict(one) for one in configs] or self.configs
         passed = [name for name in self.names if name not in self.heuristics]
         self.reading = Reading(kernel.node, self.slice.functions, passed, self._holds)
         unused = [name for name in passed if name not in self.reading.used and name not in kernel.constexprs]
@@ -112,7 +135,9 @@ class _Reader:
             configs = [one.values for one in self.source.listed("configs", 0) if isinstance(one, Config)]
         except Unknown as error:
             configs = []
-            self.facts.ask("source", f"the list of configurations cannot be evaluated ({error}): give the values in template.toml")
+            self.facts.ask(
+                "source", f"the list of configurations cannot be evaluated ({error}): give the values in template.toml"
+            )
         try:
             key = [str(one) for one in self.source.listed("key", 1)]
         except Unknown:
@@ -148,7 +173,12 @@ class _Reader:
         counted = {one for one in reading.counted | extents if one in reading.numbers}
         for name in self.names:
             plain = name not in constexprs and name not in reading.pointers and name not in self.absent
-            if name in strides or name in self.heuristics or name in tuned or not (plain or self._size_constant(name, extents)):
+            if (
+                name in strides
+                or name in self.heuristics
+                or name in tuned
+                or not (plain or self._size_constant(name, extents))
+            ):
                 continue
             if not plain or name in counted or (name in self.reading.numbers and self.launch.shaped(name)):
                 facts.sizes.append(name)
@@ -158,9 +188,13 @@ class _Reader:
         scope = dict[str, str]()
         defaults = {name: self._first(name) for name in facts.sizes}
         values, fixed = self._constants(tuned, strides, defaults, scope)
-        grid, why = launch.dimensions({})
-        options = {one: [v] for one in TRITON_OPTIONS if one in launch.given and (v := self._at(one, defaults)) is not None}
-        lists = {name: list(dict.fromkeys(one[name] for one in self.configs if name in one)) for name in dict.fromkeys(tuned)}
+        grid, why = launch.dimensions() if self.grid is None else (self.grid, "")
+        options = {
+            one: [v] for one in TRITON_OPTIONS if one in launch.given and (v := self._at(one, defaults)) is not None
+        }
+        lists = {
+            name: list(dict.fromkeys(one[name] for one in self.configs if name in one)) for name in dict.fromkeys(tuned)
+        }
         parameters = parameters_of(
             reading, {**lists, **values}, options, loops=any(isinstance(one, ast.For) for one in self._nodes())
         )
@@ -178,8 +212,11 @@ class _Reader:
         if why:
             grid = ("1",)
             facts.ask("launch", f"the grid: {why}")
+            facts.unknown = "the grid"
         template_grid = tuple(_replaced(one, text) for one in grid)
-        facts.grid = tuple(_replaced(one, {**text, **{name: str(value) for name, value in chosen.items()}}) for one in grid)
+        facts.grid = tuple(
+            _replaced(one, {**text, **{name: str(value) for name, value in chosen.items()}}) for one in grid
+        )
         facts.block = (str(32 * int(first.get("num_warps", 4))),)
         self._arrays(strides, [_replaced(one, text) for one in grid], {*facts.sizes})
         self._arguments(fixed, chosen, strides, defaults)
@@ -187,17 +224,12 @@ class _Reader:
         sliced = Slice()
         sliced.kernel(self.source, self.heuristics)
         part = Part(sliced.text(first), (), ())
-        limits = constraints_of(
-            reading,
-            {**{name: str(value) for name, value in first.items() if isinstance(value, int)}, **known},
-            {one.name: one.dtype for one in facts.parameters},
-            [one for one in facts.sizes if one in extents and one not in launch.sizes],
-        )
-        for text in reading.asserts:
-            if parse_names(text) <= known.keys():
-                limits.append(Constraint(expression=text, because="The kernel asserts it."))
         read = ReadKernel(self.source.name, "triton", part, facts)
-        return TritonKernel(read, sliced, parameters, limits, template_grid, fixed, first)
+        constants = {name: str(value) for name, value in first.items() if isinstance(value, int)}
+        rows = [one for one in facts.sizes if one in extents and one not in launch.sizes]
+        return TritonKernel(
+            read, sliced, parameters, reading, {**constants, **known}, rows, template_grid, fixed, first
+        )
 
     def _nodes(self) -> list[ast.AST]:
         return [node for one in self.slice.functions.values() for node in ast.walk(one)]
@@ -293,7 +325,9 @@ class _Reader:
             if at and at[0] in facts.shapes and -len(shape := facts.shapes[at[0]]) <= at[1] < len(shape):
                 facts.values[one] = product(shape[at[1] % len(shape) + 1 :]) or "1"
 
-    def _arguments(self, fixed: Mapping[str, Any], chosen: Mapping[str, Any], strides: list[str], sizes: Mapping[str, int]) -> None:
+    def _arguments(
+        self, fixed: Mapping[str, Any], chosen: Mapping[str, Any], strides: list[str], sizes: Mapping[str, int]
+    ) -> None:
         facts, taken = self.facts, {*self.names, *self.facts.sizes}
         types = next(one for one in ("T", "TYPE", "ARRAY_TYPE") if one not in taken)
         for name in self.names:

@@ -103,8 +103,8 @@ class Launch:
         self.names[text] = name
         return name
 
-    def dimensions(self, scope: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
-        """The grid, and why it is not known, else nothing. scope: constants by name that its lambda sees."""
+    def dimensions(self) -> tuple[tuple[str, ...], str]:
+        """The grid, and why it is not known, else nothing."""
         node, meta = self.grid, ""
         if isinstance(node, ast.Name):
             node = self._followed(node)
@@ -121,14 +121,18 @@ class Launch:
             return (), str(error)
         while len(found) > 1 and found[-1] == "1":
             found.pop()
-        plain = [one[1:-1] if one.startswith("(") and _closes_last(one) else one for one in found]
-        return tuple(scope.get(one, one) for one in plain), ""
+        return tuple(one[1:-1] if one.startswith("(") and _closes_last(one) else one for one in found), ""
 
     def stride(self, argument: str) -> tuple[str, int] | None:
         """The array and the dimension whose stride the call passes for `argument`."""
         node = self.given.get(argument)
         node = node.body if isinstance(node, ast.IfExp) else self._followed(node) if node is not None else None
-        if isinstance(node, ast.Call) and called_name(node) == "stride" and isinstance(node.func, ast.Attribute) and node.args:
+        if (
+            isinstance(node, ast.Call)
+            and called_name(node) == "stride"
+            and isinstance(node.func, ast.Attribute)
+            and node.args
+        ):
             arrays = {ast.unparse(one): name for name, one in self.given.items()}
             array, axis = arrays.get(ast.unparse(node.func.value)), ast.unparse(node.args[0])
             return (array, int(axis)) if array and axis.lstrip("-").isdigit() else None
@@ -186,7 +190,9 @@ def find_launch(kernel: Kernel) -> Launch:
                 names = [*host.args.posonlyargs, *host.args.args]
                 launch.defaults = {one.arg: None for one in (*names, *host.args.kwonlyargs)}
                 launch.defaults |= dict(zip([one.arg for one in names][::-1], host.args.defaults[::-1], strict=False))
-                launch.defaults |= {a.arg: v for a, v in zip(host.args.kwonlyargs, host.args.kw_defaults, strict=True) if v}
+                launch.defaults |= {
+                    a.arg: v for a, v in zip(host.args.kwonlyargs, host.args.kw_defaults, strict=True) if v
+                }
             _define(launch, host.body)
             return launch
     return Launch(module)

@@ -66,7 +66,10 @@ class Reading:
         self.numbers = {name for body in kernel.body for name in _numbers(body, _NUMBERS, (ast.Is,))} & set(parameters)
         self.whole = {n for body in kernel.body for n in _numbers(body, _WHOLE, (ast.Is,))} & self.numbers
         self.counted = {n for body in kernel.body for n in _numbers(body, _WHOLE, _EQUAL)} & self.numbers
-        self._parameters, self._accesses = set(parameters), list[tuple[str, ast.expr, ast.expr | None, dict[str, ast.expr]]]()
+        self._parameters, self._accesses = (
+            set(parameters),
+            list[tuple[str, ast.expr, ast.expr | None, dict[str, ast.expr]]](),
+        )
         self._definitions, self._inside = dict[str, ast.expr](), list[Loop]()
         self._made, self._passed = dict[str, Dims](), dict[str, ast.expr]()
         self.asserts = dict[str, None]()
@@ -338,7 +341,10 @@ class Reading:
             if isinstance(node, ast.Name) and node.id not in self._parameters and node.id in definitions:
                 node = definitions[node.id]
         names = _names(node)
-        plain = all(isinstance(one, ast.BinOp | ast.Name | ast.Constant | ast.operator | ast.expr_context) for one in ast.walk(node))
+        plain = all(
+            isinstance(one, ast.BinOp | ast.Name | ast.Constant | ast.operator | ast.expr_context)
+            for one in ast.walk(node)
+        )
         return ast.unparse(node) if plain and names and names <= self._parameters else None
 
 

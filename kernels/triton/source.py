@@ -111,7 +111,11 @@ _TORCH = Named(
     version=SimpleNamespace(hip=None, cuda="13.0"),
     cuda=Named("torch.cuda", is_available=lambda: True, get_device_capability=lambda *device: (9, 0)),
 )
-_STANDINS = {"triton": _TRITON, "torch": _TORCH, "os": SimpleNamespace(environ={}, getenv=lambda name, other=None: other)}
+_STANDINS = {
+    "triton": _TRITON,
+    "torch": _TORCH,
+    "os": SimpleNamespace(environ={}, getenv=lambda name, other=None: other),
+}
 ALIASES = {"tl": "import triton.language as tl", "triton": "import triton"}
 """Names that mean Triton wherever they are imported from, with the plain import."""
 
@@ -148,7 +152,10 @@ class Module:
         self._loaded = {} if loaded is None else loaded
         self._loaded[path] = self
         allowed = {name: getattr(builtins, name) for name in _BUILTINS.split()}
-        self._values: dict[str, Any] = {"__builtins__": {**allowed, "__import__": self._imported}, "__name__": path.stem}
+        self._values: dict[str, Any] = {
+            "__builtins__": {**allowed, "__import__": self._imported},
+            "__name__": path.stem,
+        }
         self._tried = set[str]()
 
     def module(self, name: str | None, level: int) -> Module | None:
@@ -294,7 +301,9 @@ class Kernel:
                 bound = [s for s in self.module.statements(table.id) if isinstance(s, ast.Assign)]
                 table = bound[-1].value if bound else table
             if not isinstance(table, ast.Dict) or not all(isinstance(key, ast.Constant) for key in table.keys):
-                raise SourceError(f"{self.module.path}: write the heuristics of {self.name} as a table, {{'NAME': ...}}.")
+                raise SourceError(
+                    f"{self.module.path}: write the heuristics of {self.name} as a table, {{'NAME': ...}}."
+                )
             for key, value in zip(table.keys, table.values, strict=True):
                 assert isinstance(key, ast.Constant)
                 found[str(key.value)] = ast.unparse(value)
@@ -381,7 +390,11 @@ class Slice:
         one = found[-1] if found else None
         if isinstance(one, ast.Import | ast.ImportFrom):
             self._import(module, one, name)
-        elif one is None or not isinstance(one, ast.FunctionDef | ast.Assign | ast.AnnAssign) or not self._new(name, module.path):
+        elif (
+            one is None
+            or not isinstance(one, ast.FunctionDef | ast.Assign | ast.AnnAssign)
+            or not self._new(name, module.path)
+        ):
             self.doubts += [f"{name} is not defined in {module.path.name}"] if one is None else []
         elif isinstance(one, ast.FunctionDef):
             self._function(Kernel(module, one, one.decorator_list), {})
@@ -463,5 +476,7 @@ def _free_names(node: ast.FunctionDef, heuristics: Mapping[str, str], jit: str) 
     used += [name for part in (node.args, *([node.returns] if node.returns else [])) for name in names_in(part)]
     for text in (*heuristics.values(), jit):
         tree = ast.parse(text, mode="eval")
-        used += [name for name in names_in(tree) if name not in {a.arg for a in ast.walk(tree) if isinstance(a, ast.arg)}]
+        used += [
+            name for name in names_in(tree) if name not in {a.arg for a in ast.walk(tree) if isinstance(a, ast.arg)}
+        ]
     return list(dict.fromkeys(used))

@@ -9,14 +9,15 @@ other loads are not copied asynchronously. One-byte types may be transposed on t
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, Parameter
 from tunesmith.kernels.triton.reading import Loop, Reading
 
-SHARED_BYTES = "(101376 if compute_capability in (86, 89, 120, 121) else 166912 if compute_capability == 80 else 232448)"
+SHARED_BYTES = (
+    "(101376 if compute_capability in (86, 89, 120, 121) else 166912 if compute_capability == 80 else 232448)"
+)
 """Of a block by opt-in (CUDA C++ Programming Guide, technical specifications), 227 KiB where it is not known better."""
 LEAST_TILE = 16
 """Rows, columns and depth of a product by `tl.dot`, at least."""
@@ -68,7 +69,9 @@ def constraints_of(
             whole = [f"{one} % 16 != 0" for one in sizes]
             small = " or ".join(dict.fromkeys(f"sizeof({dtypes[root]}) == 1" for root, _ in loop.operands))
             odd = f" or sizeof({dtypes[next(iter(loop.operands))[0]]}) == 2 and ({' or '.join(whole)})" if whole else ""
-            expression = f"compute_capability < 80 or {known['num_stages']} == 1 or {small}{odd} or {text} <= {SHARED_BYTES}"
+            expression = (
+                f"compute_capability < 80 or {known['num_stages']} == 1 or {small}{odd} or {text} <= {SHARED_BYTES}"
+            )
             found[expression] = Constraint(
                 expression=expression,
                 because="The tiles that a loop loads ahead, one for each stage, fit the shared memory of a block.",
@@ -91,7 +94,9 @@ def _buffers(loop: Loop, known: Mapping[str, str], dtypes: Mapping[str, str]) ->
     return f"({stages} if {by_warpgroups} else {stages} - 1) * ({' + '.join(tiles)})"
 
 
-def template_text(parameters: Sequence[Parameter], constraints: Sequence[Constraint], grid: Sequence[str], block: str) -> str:
+def template_text(
+    parameters: Sequence[Parameter], constraints: Sequence[Constraint], grid: Sequence[str], block: str
+) -> str:
     """template.toml."""
     lines = ['name = "triton"', 'source_file = "kernel.py"', "parameters = ["]
     for one in parameters:
@@ -100,9 +105,10 @@ def template_text(parameters: Sequence[Parameter], constraints: Sequence[Constra
         )
     lines += ["]", "", "[launch]", f"grid = {json.dumps(list(grid))}", f'block = ["{block}"]']
     for rule in constraints:
-        lines += ["", "[[constraints]]", f"expression = {json.dumps(rule.expression)}", f"because = {json.dumps(rule.because)}"]
+        lines += [
+            "",
+            "[[constraints]]",
+            f"expression = {json.dumps(rule.expression)}",
+            f"because = {json.dumps(rule.because)}",
+        ]
     return "\n".join([*lines, ""])
-
-
-def points(parameters: Sequence[Parameter]) -> int:
-    return math.prod(len(one.values) for one in parameters)
