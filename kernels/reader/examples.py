@@ -174,7 +174,7 @@ class _Sizes:
         return expression
 
     def translated(self, template: Template) -> Template:
-        """A template in terms of sizes, where it has the kernel's parameters or numbers that are sizes in an example."""
+        """A template in terms of sizes, where it has the kernel's parameters or numbers that are sizes in examples."""
         values = {str(value): name for name, value in reversed(self.of(0).items()) if value >= MIN_NUMBER}
         axes = [re.sub(r"\b\d+\b", lambda one: values.get(one[0], one[0]), text) for text in template.launch.grid]
         launch = template.launch.model_copy(update={"grid": tuple(map(self.text, axes))})

@@ -28,8 +28,8 @@ from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_
 
 @dataclass(slots=True)
 class TritonKernel:
-    """A kernel of a file. read: as any kernel is read; parameters, grid: of its template; fixed: constants of the kernel
-    that no parameter sets; first: those of the baseline, with options; known: constants and sizes by name, as text;
+    """A kernel of a file. read: as any kernel is read; parameters, grid: of its template; fixed: constants of
+    the kernel that no parameter sets; first: those of the baseline, with options; known: constants and sizes by name, as text;
     rows: sizes that bound arrays."""
 
     read: ReadKernel

@@ -97,8 +97,8 @@ def _grid(grid: Any, names: Sequence[str]) -> tuple[str, ...]:
         found = grid({one: Symbol(one) for one in names}) if callable(grid) else grid
     except Exception as error:  # the user's code may raise anything
         raise SourceError(
-            f"{WHERE}: grid: called with names instead of values it raises {type(error).__name__} ({error}); write it with "
-            "triton.cdiv, + - * // % only, or as expressions, such as ['ceil_div(M, BLOCK)']."
+            f"{WHERE}: grid: called with names instead of values it raises {type(error).__name__} ({error}); write it "
+            "with triton.cdiv, + - * // % only, or as expressions, such as ['ceil_div(M, BLOCK)']."
         ) from error
     listed = list(found) if isinstance(found, tuple | list) else [found]
     while len(listed) > 1 and listed[-1] == 1:

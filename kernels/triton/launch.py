@@ -22,8 +22,8 @@ _SHAPED = re.compile(r"\.shape(\[-?\d+\])+$|\.size\(-?\d+\)$|\.numel\(\)$|\.shap
 class Launch:
     """A call of the kernel. given: expressions of the host by argument or option; definitions: of the host's variables
     (a variable that is assigned in several ways has the last); defaults: of the host's own arguments; sizes: further
-    ones, by name with the host's expression; names: of sizes, by the host's expressions for them; open: whether the call
-    passes more by `**`."""
+    ones, by name with the host's expression; names: of sizes, by the host's expressions for them; open: whether the
+    call passes more by `**`."""
 
     module: Module
     grid: ast.expr | None = None

@@ -212,7 +212,7 @@ class Module:
         try:
             with warnings.catch_warnings(action="ignore"):
                 code = compile(ast.fix_missing_locations(ast.Expression(node)), str(self.path), "eval")
-            return eval(code, self._values, dict(given or {}))  # noqa: S307 - see the module's docstring
+            return eval(code, self._values, dict(given or {}))
         except Exception as error:  # the user's code may raise anything
             raise Unknown(f"{error}" or type(error).__name__) from error
 
@@ -227,7 +227,7 @@ class Module:
             try:
                 with warnings.catch_warnings(action="ignore"):
                     code = compile(ast.Module([statement], []), str(self.path), "exec")
-                exec(code, self._values)  # noqa: S102 - see the module's docstring
+                exec(code, self._values)
             except Exception:  # noqa: BLE001 - the user's code may raise anything; who needs the name is told
                 self._values.pop(name, None)
 
@@ -336,11 +336,9 @@ def kernels_of(module: Module) -> list[Kernel]:
         for one in module.statements(name):
             if isinstance(one, ast.FunctionDef):
                 node, wraps = one, [*one.decorator_list]
-            elif isinstance(one, ast.Assign) and node and isinstance(one.value, ast.Call) and one.value.args:
-                if ast.unparse(one.value.args[0]) == name:
-                    # NAME = triton.jit(NAME), NAME = triton.heuristics({...})(NAME)
-                    made = one.value.func
-                    wraps.insert(0, made)
+            elif isinstance(one, ast.Assign) and isinstance(call := one.value, ast.Call) and name in names_in(call):
+                # NAME = triton.jit(NAME), NAME = triton.heuristics({...})(NAME)
+                wraps.insert(0, call.func)
         if node and any(map(is_jit, wraps)):
             found[name] = Kernel(module, node, wraps)
     return list(found.values())

@@ -28,7 +28,7 @@ def is_power(value: Any) -> bool:
 
 
 def around(values: Iterable[Any], least: int = 1, most: int = 1 << 16) -> tuple[Any, ...]:
-    """The powers of two around `values`, one step beyond each end, and they themselves; `values` where others are in."""
+    """The powers of two around `values`, one step beyond each end; `values` alone where others are in."""
     given = list(dict.fromkeys(values))
     if not all(map(is_power, given)):
         return (False, True) if all(isinstance(one, bool) for one in given) else tuple(given)
@@ -100,9 +100,8 @@ def template_text(
     """template.toml."""
     lines = ['name = "triton"', 'source_file = "kernel.py"', "parameters = ["]
     for one in parameters:
-        lines.append(
-            f'    {{ name = "{one.name}", values = {json.dumps(list(one.values))}, default = {json.dumps(one.start)} }},'
-        )
+        values, start = json.dumps(list(one.values)), json.dumps(one.start)
+        lines.append(f'    {{ name = "{one.name}", values = {values}, default = {start} }},')
     lines += ["]", "", "[launch]", f"grid = {json.dumps(list(grid))}", f'block = ["{block}"]']
     for rule in constraints:
         lines += [

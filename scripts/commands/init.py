@@ -17,15 +17,15 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.reader.draft import draft
 from tunesmith.kernels.rewrite.template import left_alone
 from tunesmith.kernels.spec.t1 import read_t1
-from tunesmith.kernels.triton.draft import draft_triton
 from tunesmith.kernels.spec.taskfile import read_source, read_task
+from tunesmith.kernels.triton.draft import draft_triton
 
 
 def init(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A CUDA or OpenCL source, a Python file with a Triton kernel (model.py, model.py:kernel), or a T1 file (.json)."
+            help="A CUDA or OpenCL source, a Triton kernel (model.py or model.py:kernel), or a T1 file (.json)."
         ),
     ],
     entry: Annotated[str | None, typer.Option(help="The kernel's name, where the source has several.")] = None,
@@ -48,7 +48,7 @@ def init(
         typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="A macro of your build; repeatable."),
     ] = None,
 ) -> None:
-    """Draft a task from a CUDA, OpenCL or Triton source or a T1 file, with a mark at every gap that only you can fill."""
+    """Draft a task from a CUDA, OpenCL or Triton kernel or a T1 file, with a mark at each gap that only you can fill."""
     file, colon, kernel = str(source).rpartition(":")
     if colon and file.endswith(".py"):
         if entry is not None:
