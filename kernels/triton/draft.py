@@ -28,9 +28,9 @@ from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_
 
 @dataclass(slots=True)
 class TritonKernel:
-    """A kernel of a file. read: as any kernel is read; parameters, grid: of its template; fixed: constants of
-    the kernel that no parameter sets; first: those of the baseline, with options; known: constants and sizes by name, as text;
-    rows: sizes that bound arrays."""
+    """A kernel of a file. read: as any kernel is read; parameters, grid: of its template; fixed: constants of its own
+    that no parameter sets; first: of the baseline, with options; known: constants and sizes as text; rows: sizes that
+    bound arrays."""
 
     read: ReadKernel
     slice: Slice
@@ -312,18 +312,17 @@ class _Reader:
                 shape.append(extent)
             if shape and "?" not in shape:
                 facts.shapes[array] = tuple(shape)
-                for at, one in enumerate(order):
+                for place, one in enumerate(order):
                     if one in strides:
-                        facts.values.setdefault(one, product(shape[at + 1 :]) or "1")
+                        facts.values.setdefault(one, product(shape[place + 1 :]) or "1")
             else:
                 seen = f", of which [{', '.join(shape)}] is seen" if shape and set(shape) != {"?"} else ""
                 facts.ask(array, f"the shape{seen}")
         for one in strides:
-            at = self.launch.stride(one)
-            if at and at[0] in self.absent:
+            if (at := self.launch.stride(one)) and at[0] in self.absent:
                 facts.values[one] = "0"
-            if at and at[0] in facts.shapes and -len(shape := facts.shapes[at[0]]) <= at[1] < len(shape):
-                facts.values[one] = product(shape[at[1] % len(shape) + 1 :]) or "1"
+            if at and (known := facts.shapes.get(at[0])) and -len(known) <= at[1] < len(known):
+                facts.values[one] = product(known[at[1] % len(known) + 1 :]) or "1"
 
     def _arguments(
         self, fixed: Mapping[str, Any], chosen: Mapping[str, Any], strides: list[str], sizes: Mapping[str, int]

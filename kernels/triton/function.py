@@ -71,7 +71,7 @@ def read_function(kernel: Any, inputs: Any, grid: Any) -> tuple[TritonKernel, An
     constants = {name: value for name, value in first.items() if name in found.constexprs or value is None}
     configs = [
         Config(one.kwargs, one.num_warps, one.num_stages, one.num_ctas, maxnreg=one.maxnreg).values
-        for one in getattr(kernel, "configs", None) or getattr(getattr(kernel, "fn", None), "configs", ())
+        for one in getattr(kernel, "configs", None) or getattr(getattr(kernel, "fn", None), "configs", None) or ()
     ]
     names = [one.arg for one in found.parameters]
     read = read_triton(found, constants, configs, None if grid is None else _grid(grid, names))
@@ -108,7 +108,7 @@ def _grid(grid: Any, names: Sequence[str]) -> tuple[str, ...]:
 
 def typed(kernel: TritonKernel, example: Mapping[str, Any]) -> None:
     """Gives the kernel's arguments the types of the arrays and numbers of an example, outputs included."""
-    names = {str(one.storage): name for name, one in reversed(DTYPES.items())}
+    names = {str(one.storage): name for name, one in reversed(list(DTYPES.items()))}
     facts = kernel.read.facts
     for at, one in enumerate(facts.parameters):
         given = example.get(one.name)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunesmith.kernels.triton.source import Kernel, Module, Unknown, called_name, names_in
+from tunesmith.kernels.triton.source import Kernel, Module, Unknown, called_name, defaults_of, names_in
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 _SHAPED = re.compile(r"\.shape(\[-?\d+\])+$|\.size\(-?\d+\)$|\.numel\(\)$|\.shape$|^len\(\w+\)$")
@@ -151,7 +151,7 @@ class _Resolved(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.expr) and not isinstance(node, ast.Constant):
-            name = self._launch.names.get(ast.unparse(node))
+            name = self._launch.names.get(ast.unparse(node), "")
             if name in self._sizes:
                 return ast.copy_location(ast.Constant(self._sizes[name]), node)
             if called_name(node) == "element_size":
@@ -177,7 +177,8 @@ def find_launch(kernel: Kernel) -> Launch:
     """The first call of the kernel in its file; an empty one where there is none."""
     module = kernel.module
     functions = [one for one in ast.walk(module.tree) if isinstance(one, ast.FunctionDef)]
-    for host in [*reversed(functions), module.tree]:
+    hosts: list[ast.FunctionDef | ast.Module] = [*reversed(functions), module.tree]
+    for host in hosts:
         for node in ast.walk(host):
             grid = _grid_of(node, kernel.name)
             if grid is None or not isinstance(node, ast.Call):
@@ -187,12 +188,8 @@ def find_launch(kernel: Kernel) -> Launch:
             launch = Launch(module, None if isinstance(grid, ast.Constant) else grid, given)
             launch.open = any(word.arg is None for word in node.keywords)
             if isinstance(host, ast.FunctionDef):
-                names = [*host.args.posonlyargs, *host.args.args]
-                launch.defaults = {one.arg: None for one in (*names, *host.args.kwonlyargs)}
-                launch.defaults |= dict(zip([one.arg for one in names][::-1], host.args.defaults[::-1], strict=False))
-                launch.defaults |= {
-                    a.arg: v for a, v in zip(host.args.kwonlyargs, host.args.kw_defaults, strict=True) if v
-                }
+                named = [one.arg for one in ast.walk(host.args) if isinstance(one, ast.arg)]
+                launch.defaults = {**dict.fromkeys(named), **defaults_of(host.args)}
             _define(launch, host.body)
             return launch
     return Launch(module)

@@ -201,8 +201,10 @@ class Module:
         try:
             return bool(self.evaluate(test))
         except Unknown as error:
-            self.doubts.append(f"`{ast.unparse(test)}` in {self.path.name} is taken as false ({error})")
-            return False
+            # Of versions the installed one is new.
+            taken = "version" in ast.unparse(test).lower()
+            self.doubts.append(f"`{ast.unparse(test)}` in {self.path.name} is taken as {taken} ({error})")
+            return taken
 
     def evaluate(self, node: ast.expr, given: Mapping[str, Any] | None = None) -> Any:
         """The value of an expression; raises `Unknown`. given: names that the module does not bind."""
@@ -262,6 +264,13 @@ def called_name(node: ast.AST) -> str:
     return ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
 
 
+def defaults_of(given: ast.arguments) -> dict[str, ast.expr]:
+    """The defaults of a function's arguments by name."""
+    names = [one.arg for one in (*given.posonlyargs, *given.args)]
+    found = dict(zip(names[::-1], given.defaults[::-1], strict=False))
+    return found | {one.arg: value for one, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value}
+
+
 @dataclass(slots=True)
 class Kernel:
     """A kernel in its module. decorators: of the function, or calls that wrap it, outermost first."""
@@ -284,10 +293,7 @@ class Kernel:
 
     @property
     def defaults(self) -> dict[str, ast.expr]:
-        given = self.node.args
-        positional = [one.arg for one in (*given.posonlyargs, *given.args)][::-1]
-        found = dict(zip(positional, given.defaults[::-1], strict=False))
-        return found | {one.arg: value for one, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value}
+        return defaults_of(self.node.args)
 
     @property
     def heuristics(self) -> dict[str, str]:

@@ -53,8 +53,8 @@ def parameters_of(
         if name == "num_warps" or loops:
             found.append(Parameter(name=name, values=tuple(sorted({*usual, *given})), default=given[0]))
     for name in ("num_ctas", "maxnreg"):
-        if len(given := dict.fromkeys(tuned.get(name, ()))) > 1:
-            found.append(Parameter(name=name, values=tuple(given)))
+        if len(listed := tuple(dict.fromkeys(tuned.get(name, ())))) > 1:
+            found.append(Parameter(name=name, values=listed))
     return found
 
 

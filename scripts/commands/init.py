@@ -48,7 +48,7 @@ def init(
         typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="A macro of your build; repeatable."),
     ] = None,
 ) -> None:
-    """Draft a task from a CUDA, OpenCL or Triton kernel or a T1 file, with a mark at each gap that only you can fill."""
+    """Draft a task from a CUDA, OpenCL or Triton kernel or a T1 file, with a mark where only you know."""
     file, colon, kernel = str(source).rpartition(":")
     if colon and file.endswith(".py"):
         if entry is not None:
