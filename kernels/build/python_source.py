@@ -50,13 +50,8 @@ def argument_classes(task: Task, workload: Workload, *, exact: Collection[str]) 
         text = f"*{kind.c_names['triton']}"
         if argument.role == "scalar":
             value = task.scalar_of(argument, workload)
-            text = (
-                "fp32"
-                if kind.is_float
-                else "u1"
-                if kind.name == "bool"
-                else _integer(int(value), exact=argument.name in exact)
-            )
+            whole = "u1" if kind.name == "bool" else _integer(int(value), exact=argument.name in exact)
+            text = "fp32" if kind.is_float else whole
         found[ARGUMENT + argument.name] = text
     return found
 
@@ -72,7 +67,12 @@ def _integer(value: int, *, exact: bool) -> str:
 @functools.lru_cache(maxsize=256)
 def asks_for_values(source: str, entry: str) -> Collection[str]:
     """The arguments of a kernel whose values decide its machine code: constants, or all where heuristics compute."""
-    kernels = [one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.FunctionDef) and one.name == entry]
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        # The compiler's own sentence is better.
+        return ()
+    kernels = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == entry]
     given = [one for kernel in kernels[-1:] for one in (*kernel.args.args, *kernel.args.kwonlyargs)]
     every = "heuristics" in source
     return {one.arg for one in given if every or (one.annotation and "constexpr" in ast.unparse(one.annotation))}
