@@ -22,7 +22,7 @@ MAX_DEPTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """roots: arguments of which it is a pointer; loaded: arrays it was loaded from; tile: its shape, if known; text: of
+    """roots: arguments of which it is a pointer; loaded: arrays whose elements it is, or is offset by; tile: its shape, if known; text: of
     a name or number; items: of a tuple; staged: the array and the loop in which it was loaded."""
 
     roots: tuple[str, ...] = ()
@@ -159,8 +159,6 @@ class Reading:
             case ast.BinOp(left=left, op=op, right=right):
                 a, b = self._value(left, env), self._value(right, env)
                 roots = (a.roots or b.roots) if isinstance(op, ast.Add | ast.Sub) else ()
-                if roots:
-                    self.indices |= a.loaded | b.loaded
                 return Value(roots, a.loaded | b.loaded, _broadcast(a.tile, b.tile))
             case ast.UnaryOp(operand=operand):
                 return replace(self._value(operand, env), roots=(), text="")
@@ -248,6 +246,7 @@ class Reading:
 
     def _access(self, kind: set[str], pointer: Value, node: ast.expr | None, mask: ast.expr | None) -> None:
         kind |= set(pointer.roots)
+        self.indices |= pointer.loaded
         if node is not None and self._depth == 0:
             self._accesses.append((pointer.roots[0], node, mask, dict(self._definitions)))
 

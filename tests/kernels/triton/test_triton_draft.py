@@ -1,4 +1,4 @@
-"""Tasks drafted from Python files with Triton kernels, which are not imported; and from kernels that a program holds."""
+"""Tasks drafted from Python files with Triton kernels, which are not imported, and from kernels in a program."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ SHARED = """
 import triton
 import triton.language as tl
 
-LIMIT: tl.constexpr = 4.0
+LIMIT = tl.constexpr(4.0)
 OTHER = open("/nowhere")
 
 
@@ -152,7 +152,7 @@ def drafted(folder: Path, text: str, entry: str | None = None) -> Task:
 
 
 def read(folder: Path, text: str) -> TritonKernel:
-    return read_triton(find_kernel(Module(written(folder, text)), None))
+    return read_triton(find_kernel(Module(written(folder, text)), "kernel"))
 
 
 def by_name(task: Task) -> dict[str, Argument]:
@@ -194,7 +194,7 @@ def test_rows_with_a_helper_of_another_file_and_a_block_that_covers_them(tmp_pat
     )
     # Nothing passes a gate, so the kernel is the one without.
     assert "gate" not in arguments and "'gate': None" in template(task).source
-    assert "LIMIT: tl.constexpr = 4.0" in template(task).source and "OTHER" not in template(task).source
+    assert "LIMIT = tl.constexpr(4.0)" in template(task).source and "OTHER" not in template(task).source
     # Whatever the columns, the block has a place for each; it is no choice.
     assert "BLOCK" not in values(task) and "next_power_of_2(args['columns'])" in template(task).source
     assert template(task).launch.grid == ("count",)
@@ -237,7 +237,7 @@ def test_tiles_that_do_not_fit_are_refused_before_compiling(tmp_path: Path) -> N
     assert not holds(large) and holds({**large, "num_stages": 3})
     # Rows that are no multiples of 16 elements are not loaded ahead, and need one buffer alone.
     assert holds({**large, "K": 1000})
-    assert not holds({**large, "num_stages": 3, "compute_capability": 80})
+    assert not holds({**large, "num_stages": 3, "compute_capability": 86})
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,10 @@ def test_the_file_is_not_imported(tmp_path: Path) -> None:
 @pytest.mark.xdist_group("triton")
 def test_a_kernel_that_a_program_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     triton = pytest.importorskip("triton", reason="Triton is not installed: pip install 'tunesmith[triton]'")
-    path = written(tmp_path, PRODUCT.split("def call")[0].replace("listed()", "[triton.Config({'BM': 64, 'BN': 64})]"))
+    path = written(
+        tmp_path,
+        PRODUCT.split("def call")[0].replace("configs=listed()", "configs=[triton.Config({'BM': 64, 'BN': 64})]"),
+    )
     path.write_text(path.read_text().replace("import torch\n", "").replace("from nowhere import logger\n", ""))
     spec = importlib.util.spec_from_file_location("model_of_test", path)
     assert spec is not None and spec.loader is not None
