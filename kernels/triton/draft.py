@@ -25,6 +25,9 @@ from tunesmith.kernels.triton.reading import Reading
 from tunesmith.kernels.triton.source import Config, Kernel, Module, Named, Slice, Unknown, find_kernel
 from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_of, template_text
 
+BLOCK = "32 * num_warps"
+"""The threads of a block."""
+
 
 @dataclass(slots=True)
 class TritonKernel:
@@ -51,12 +54,8 @@ class TritonKernel:
             entry=self.read.name,
             parameters=tuple(self.parameters),
             constraints=tuple(self.constraints()),
-            launch=LaunchGeometry(grid=self.grid, block=(self.block,)),
+            launch=LaunchGeometry(grid=self.grid, block=(BLOCK,)),
         )
-
-    @property
-    def block(self) -> str:
-        return "32 * num_warps"
 
     def constraints(self) -> list[Constraint]:
         """What the arrays' types, the tiles and the kernel's own assertions demand."""
@@ -71,7 +70,7 @@ def draft_triton(path: Path, entry: str | None) -> Draft:
     """The draft of a task for the kernel `entry` of a Python file, or the only one. Raises `SourceError`."""
     kernel = read_triton(find_kernel(Module(path), entry))
     files = {"kernel.py": kernel.slice.text(kernel.fixed)}
-    files["template.toml"] = template_text(kernel.parameters, kernel.constraints(), kernel.grid, kernel.block)
+    files["template.toml"] = template_text(kernel.parameters, kernel.constraints(), kernel.grid, BLOCK)
     return written(kernel.read, f"{path}:{kernel.read.name}", "template.toml", files)
 
 
