@@ -25,6 +25,8 @@ from tunesmith.kernels.triton.reading import Reading
 from tunesmith.kernels.triton.source import Config, Kernel, Module, Named, Slice, Unknown, find_kernel
 from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_of, template_text
 
+MANY = 3
+"""Sizes of a kernel, beyond which a draft begins with small ones."""
 BLOCK = "32 * num_warps"
 """The threads of a block."""
 
@@ -199,7 +201,7 @@ class _Reader:
         )
         parameters = [one for one in parameters if one.name not in self.heuristics]
         facts.sizes += launch.sizes
-        defaults |= dict.fromkeys(launch.sizes, 1024)
+        defaults |= {name: self._first(name) for name in launch.sizes}
         chosen = {one.name: one.start for one in parameters}
         if self.configs:
             chosen |= {name: value for name, value in self.configs[0].items() if name in chosen}
@@ -243,7 +245,8 @@ class _Reader:
 
     def _first(self, name: str) -> int:
         """The value of a size that a draft begins with."""
-        return int(self.given.get(name, 64 if name in self.reading.tiles else 1024))
+        small = name in self.reading.tiles or len(self.facts.sizes) > MANY
+        return int(self.given.get(name, 64 if small else 1024))
 
     def _at(self, name: str, sizes: Mapping[str, int]) -> Any:
         """What the launch passes at `sizes`; None where it cannot be told."""
@@ -350,7 +353,7 @@ class _Reader:
         facts.ask("types", f"the types of arrays: {types}, or the type of one in its line of `arguments`, indices too")
         for name, text in self.launch.sizes.items():
             facts.ask("sizes", f"{name} is {text} of the launch")
-            facts.values[name] = "1024"
+            facts.values[name] = str(self._first(name))
 
     def _doubts(self, fixed: Mapping[str, Any]) -> None:
         for one in dict.fromkeys((*self.slice.doubts, *self.source.module.doubts)):
