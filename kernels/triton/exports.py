@@ -141,10 +141,12 @@ def _tuned(
     table = "".join(f"{name} = {text}\n" for name, text in texts.items())
     table += f"\n\ndef rule({parameters}):\n" + "\n".join(_branches(about["rule"], listed, "    ")) + "\n\n\n"
     made = _TABLE.sub(lambda _: table, TUNED.read_text(encoding="utf-8"))
-    head = f"# {about['task']} on {about['device']}, {about['compiler']}: {about['verdict']}\n"
+    head = f"# {about['task']} on {about['device']}, {about['compiler']}: {' '.join(about['verdict'].split())}\n"
     if others:
-        head += f"# Of other texts than the kernel, so that no list can have them: {', '.join(others)}; see their folders.\n"
-    return head.replace("\n# Of", " \n# Of") + made
+        head += f"# Not here, as their text is another than the kernel's: {', '.join(others)}; see their folders.\n"
+    if untold := [name for name, source in _sizes(about["signature"]) if not source]:
+        head += f"# No argument of a call tells {', '.join(untold)}, so that the first of the list serves every call.\n"
+    return head + made
 
 
 def _shown(value: Any) -> str:
@@ -202,7 +204,7 @@ class _Plain(ast.NodeTransformer):
             "log2": "math.log2({0})",
             "ceil": "math.ceil({0})",
             "floor": "math.floor({0})",
-            "sizeof": f"{_BYTES!r}[{{0}}]",
+            "sizeof": str(_BYTES).replace("{", "{{").replace("}", "}}") + "[{0}]",
         }
         passed = [self.visit(one) for one in node.args]
         name = ast.unparse(node.func)
