@@ -52,10 +52,11 @@ CodeKey = tuple[tuple[str, str], ...]
 def code_key(task: Task, template: Template, workload: Workload) -> CodeKey:
     """What of a workload decides the machine code of a template: its types, and the classes of arguments for which a
     compiler specialises kernels. Raises `TaskError` as `Task.scalar_of` does."""
-    decided = dict(workload.types)
-    if BACKENDS[template.backend].python:
-        decided |= argument_classes(task, workload, exact=asks_for_values(template.source))
-    return tuple(sorted(decided.items()))
+    types = tuple(sorted(workload.types.items()))
+    if not BACKENDS[template.backend].python:
+        return types
+    # In the order of the task's arguments, in which a launch passes them.
+    return types + tuple(argument_classes(task, workload, exact=asks_for_values(template.source)).items())
 
 
 @functools.cache
