@@ -66,7 +66,8 @@ def altered_files(folder: Path) -> list[str]:
 
 def _write_all(writer: _Writer, verdict: Verdict) -> None:
     context, folder = writer.context, writer.folder
-    (folder / "reference.py").write_text(runnable_reference(context.task), encoding="utf-8")
+    if not (context.task.original_is_reference and BACKENDS[context.device.backend].python):
+        (folder / "reference.py").write_text(runnable_reference(context.task), encoding="utf-8")
     workloads = [*context.tuned, *context.held_out]
     baseline = context.sources.baseline.template
     writer.write_kernel(BASELINE, baseline, baseline.default_config, workloads)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import runpy
@@ -220,9 +221,11 @@ def _asked(outer: Any, tuner: Any, call: Mapping[str, Any], found: Any, winner: 
 
     tuner.cache, tuner.cache_results, tuner.prune_configs, tuner.check_disk_cache = {}, True, pruned, check
     values = {**found[1], **{name: _stand_in(value) for name, value in call["arguments"].items()}}
-    ordered = {name: values[name] for name in tuner.arg_names if name in values}
+    # By place as far as it goes, as most callers do: a list's pruning sees those under `named_args`.
+    leading = list(itertools.takewhile(values.__contains__, tuner.arg_names))
+    ordered = {name: values[name] for name in tuner.arg_names[len(leading) :] if name in values}
     try:
-        outer.run(grid=(1,), warmup=False, **ordered)
+        outer.run(*map(values.__getitem__, leading), grid=(1,), warmup=False, **ordered)
     except _Answered:
         return asked[0]
     raise _Refused("it did not ask for a choice.")
