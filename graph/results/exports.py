@@ -382,8 +382,8 @@ def export_run(run: str | Path, form: str, out: str | Path | None = None, kernel
     held = "triton" if form == "triton-cache" else "cuda"
     if isinstance(content, Package) and (backend := content.about["backend"]) != held:
         raise TunesmithError(
-            f"The run in {run} was tuned with {backend}, and this form holds {BACKENDS[held].language} kernels: use the "
-            f"files of its best/, or tune with --backend {held}."
+            f"The run in {run} was tuned with {backend}, and this form holds {BACKENDS[held].language} kernels: use the"
+            f" files of its best/, or tune with --backend {held}."
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Files of Triton's own autotune cache, so that a kernel decorated with `triton.autotune` finds its configuration there.
+"""Files of Triton's own autotune cache, where a kernel decorated with `triton.autotune` finds its configuration.
 
 The name of a file is a digest over Triton's build, the device, the kernel with all that it calls, the environment, the
 tuning key and the decorator's list; only Triton computes it, from the module with the kernel. So that is imported, in a
@@ -16,9 +16,9 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tunesmith.hw.errors import TunesmithError
@@ -29,7 +29,6 @@ from tunesmith.kernels.triton.exports import kernel_body
 
 SECONDS = 600.0
 """For the import of the user's module, and the calls of its kernel."""
-_TORCH = {"float8_e4m3": "float8_e4m3fn"}
 
 
 def calls_of(task: Task, about: Mapping[str, Any], best: Path) -> list[dict[str, Any]]:
@@ -45,7 +44,7 @@ def calls_of(task: Task, about: Mapping[str, Any], best: Path) -> list[dict[str,
             else {"dtype": task.dtype_of(one, workload), "shape": task.shape_of(one, workload)}
             for one in task.arguments
         }
-        times = [(row.get("seconds") or row["ratio"]) * 1e3] * 3
+        times = [row["seconds"] * 1e3] * 3  # median, and two quantiles
         found.append({"shape": row["workload"], "sources": [*map(str, sources)], "arguments": arguments, "ms": times})
     return found
 
@@ -58,25 +57,24 @@ def write_cache(kernel: str, arch: str, calls: Sequence[Mapping[str, Any]], fold
     if not file or not Path(file).is_file():
         raise TunesmithError(f"--kernel: there is no file '{file}'; name the decorated kernel as FILE.py:NAME.")
     folder.mkdir(parents=True, exist_ok=True)
-    given = {"file": str(Path(file).resolve()), "kernel": name, "arch": arch, "calls": calls}
-    given["answer"] = str(folder / "notes.json")
+    answer = folder / "notes.json"
+    given = {"file": str(Path(file).resolve()), "kernel": name, "arch": arch, "calls": calls, "answer": str(answer)}
     environment = {**os.environ, "TRITON_CACHE_DIR": str(folder), "TRITON_CACHE_AUTOTUNING": "1"}
-    command = [sys.executable, "-m", __name__]
+    command, text = [sys.executable, "-m", __name__], json.dumps(given)
     try:
-        done = subprocess.run(
-            command, input=json.dumps(given), env=environment, capture_output=True, text=True, timeout=SECONDS
-        )
+        done = subprocess.run(command, input=text, env=environment, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired as error:
-        raise TunesmithError(f"--kernel: {file} has not been imported for {SECONDS:g} s: export where it can be.") from error
-    answer = Path(given["answer"])
+        raise TunesmithError(f"--kernel: importing {file} takes longer than {SECONDS:g} s here.") from error
     if done.returncode or not answer.is_file():
         last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-        raise TunesmithError(f"--kernel: {kernel} cannot be had as in production ({last}); export where it is imported.")
-    notes = json.loads(answer.read_text(encoding="utf-8"))
+        raise TunesmithError(
+            f"--kernel: {kernel} cannot be called here as in production ({last}): export where it can."
+        )
+    notes: list[str] | str = json.loads(answer.read_text(encoding="utf-8"))
     answer.unlink()
     if isinstance(notes, str):
         raise TunesmithError(f"--kernel: {kernel}: {notes}")
-    return [str(note) for note in notes]
+    return notes
 
 
 # In the process with the user's module
@@ -90,36 +88,11 @@ class _Answered(Exception):
     """Ends a call of the kernel before its launch."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Driver:
-    target: Any
-
-    def get_current_target(self) -> Any:
-        return self.target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int | None = None) -> int:
-        return 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Array:
-    """Where there is no PyTorch. dtype: as PyTorch shows it."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    def data_ptr(self) -> int:
-        return 0
-
-
 def _main() -> None:
     given = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            answer: Any = _write(given)
+            answer: list[str] | str = _write(given)
         except _Refused as refused:
             answer = str(refused)
     Path(given["answer"]).write_text(json.dumps(answer), encoding="utf-8")
@@ -130,42 +103,37 @@ def _write(given: Mapping[str, Any]) -> list[str]:
     from triton.backends.compiler import GPUTarget
 
     target = GPUTarget("cuda", int(given["arch"][3:].rstrip("af")), 32)
-    triton.runtime.driver.set_active(_Driver(target))
+    constant = {"get_current_target": lambda: target, "get_current_device": lambda: 0}
+    triton.runtime.driver.set_active(SimpleNamespace(get_current_stream=lambda device=None: 0, **constant))
     outer = tuner = getattr(_imported(Path(given["file"])), given["kernel"], None)
     while tuner is not None and not isinstance(tuner, triton.runtime.Autotuner):
         tuner = getattr(tuner, "fn", None)
     if tuner is None:
-        raise _Refused("it is not decorated with triton.autotune: use tuned.py of best/, or put the lines of configs.txt.")
+        raise _Refused("it is not decorated with triton.autotune: take tuned.py or configs.txt of best/.")
     if any(one.pre_hook for one in tuner.configs):
         raise _Refused("a configuration of its list has a pre_hook, with which Triton keeps no choice.")
     if len(tuner.configs) < 2:
         raise _Refused("its list has one configuration, which Triton takes without a look into its cache.")
     notes, keys = list[str](), dict[Any, list[Any]]()
     for call in given["calls"]:
-        with _noted(call["shape"], notes):
-            found = [_configuration(Path(source), tuner, given["kernel"]) for source in call["sources"]]
-            if not found:
-                raise _Refused("no source of it is in best/.")
-            keys.setdefault(_asked(outer, tuner, call, found[0]), []).append((call, found))
+        try:
+            found = [_configuration(Path(source), tuner) for source in call["sources"]]
+            keys.setdefault(_asked(outer, tuner, call, found[0][1]), []).append((call, found))
+        except _Refused as refused:
+            notes.append(f"{call['shape']} has no entry: {refused}")
     for (key, _), group in keys.items():
         call, found = group[0]
-        # One of several shapes that Triton does not tell apart, or the general configuration, which serves all.
-        winner = found[0][0] if all(others[0][0] == found[0][0] for _, others in group) else found[-1][0]
-        if len(group) > 1 and winner != found[0][0]:
+        winner = found[0][0]
+        if any(others[0][0] != winner for _, others in group):
+            winner = found[-1][0]  # the general configuration, if there is one
             shapes = ", ".join(one["shape"] for one, _ in group)
-            notes.append(f"{shapes}: they have the tuning key {key} in common, and take one configuration.")
-        _asked(outer, tuner, call, found[0], winner)
+            notes.append(
+                f"{shapes}: the tuning key {key} is that of all, so that they take one configuration, {winner}."
+            )
+        _asked(outer, tuner, call, found[0][1], winner)
     if not keys:
         raise _Refused(" ".join(notes))
     return notes
-
-
-@contextlib.contextmanager
-def _noted(shape: str, notes: list[str]) -> Iterator[None]:
-    try:
-        yield
-    except _Refused as refused:
-        notes.append(f"{shape} has no entry: {refused}")
 
 
 def _imported(file: Path) -> Any:
@@ -177,50 +145,50 @@ def _imported(file: Path) -> Any:
     return importlib.import_module(".".join(names))
 
 
-def _configuration(source: Path, tuner: Any, name: str) -> tuple[Any, dict[str, Any]]:
+def _configuration(source: Path, tuner: Any) -> tuple[Any, dict[str, Any]]:
     """The `triton.Config` of a source of best/ for the kernel's list, and what else the call gives."""
     import triton
 
-    made = runpy.run_path(str(source))
-    entry, fn = made[SPECIALISED]["kernel"], tuner.fn
+    made, fn = runpy.run_path(str(source)), tuner.fn
     while not isinstance(fn, triton.JITFunction):
         fn = fn.fn
-    if kernel_body(source.read_text(encoding="utf-8"), entry) != kernel_body(fn.src, fn.__name__):
-        raise _Refused(f"the text of {name} is not that of {source}.")
-    values = {**made.get(FIXED, {}), **made[SPECIALISED]["values"]}
-    listed = {key for config in tuner.configs for key in config.kwargs}
-    if missing := sorted(listed - values.keys()):
+    tuned = made[SPECIALISED]["values"]
+    if kernel_body(source.read_text(encoding="utf-8"), made[SPECIALISED]["kernel"]) != kernel_body(fn.src, fn.__name__):
+        raise _Refused(f"the kernel's text is not that of {source}.")
+    values, options = {**made.get(FIXED, {}), **tuned}, {*TRITON_OPTIONS}
+    listed = dict.fromkeys(name for config in tuner.configs for name in config.kwargs)
+    if missing := [name for name in listed if name not in values]:
         raise _Refused(f"the tuning has no value of {', '.join(missing)}, which the list has.")
-    if stray := sorted(made[SPECIALISED]["values"].keys() - listed - {*TRITON_OPTIONS}):
-        raise _Refused(f"{', '.join(stray)} was tuned, and the list does not have it: add it there, or use tuned.py.")
-    options = {key: values[key] for key in TRITON_OPTIONS if key in values}
-    rest = {key: value for key, value in values.items() if key not in listed and key not in TRITON_OPTIONS}
-    return triton.Config({key: values[key] for key in tuner.configs[0].kwargs}, **options), rest
+    if stray := sorted(tuned.keys() - listed.keys() - options):
+        raise _Refused(f"{', '.join(stray)} was tuned, and the list does not have it: add it there, or take tuned.py.")
+    rest = {name: value for name, value in values.items() if name not in options and name not in listed}
+    chosen = {name: values[name] for name in TRITON_OPTIONS if name in values}
+    return triton.Config({name: values[name] for name in listed}, **chosen), rest
 
 
-def _asked(outer: Any, tuner: Any, call: Mapping[str, Any], found: Any, winner: Any = None) -> Any:
-    """Calls the kernel up to where it looks for its choice, and returns the tuning key and the list that is left; with
-    `winner`, Triton writes that into its cache."""
-    own, prune, asked = type(tuner), type(tuner).prune_configs, list[Any]()
+def _asked(outer: Any, tuner: Any, call: Mapping[str, Any], rest: Mapping[str, Any], winner: Any = None) -> Any:
+    """Calls the kernel up to where it looks for its choice, and returns the tuning key with the list that is left by
+    its pruning. With `winner`, Triton writes that into its cache. rest: values of arguments beside the task's."""
+    asked = list[Any]()
 
-    def pruned(kwargs: Any) -> Any:
-        if len(left := prune(tuner, kwargs)) == 1:
+    def pruned(given: Any) -> Any:
+        if len(left := type(tuner).prune_configs(tuner, given)) == 1:
             raise _Refused("its pruning leaves one configuration, which Triton takes without a look into its cache.")
         return left
 
-    def check(key: Any, configs: Any, bench: Any) -> bool:
-        def instead() -> None:
-            tuner.cache[key], tuner.configs_timings = winner, {winner: call["ms"]}
+    def instead() -> None:
+        tuner.configs_timings = {winner: call["ms"]}
 
+    def check(key: Any, configs: Any, bench: Any) -> bool:
         if not key:
             raise _Refused("its call has an empty tuning key, with which Triton keeps no choice.")
         asked.append((key, tuple(map(str, configs))))
         if winner is not None:
-            own.check_disk_cache(tuner, key, configs, instead)
+            type(tuner).check_disk_cache(tuner, key, configs, instead)
         raise _Answered
 
     tuner.cache, tuner.cache_results, tuner.prune_configs, tuner.check_disk_cache = {}, True, pruned, check
-    values = {**found[1], **{name: _stand_in(value) for name, value in call["arguments"].items()}}
+    values = {**rest, **{name: _stand_in(value) for name, value in call["arguments"].items()}}
     # By place as far as it goes, as most callers do: a list's pruning sees those under `named_args`.
     leading = list(itertools.takewhile(values.__contains__, tuner.arg_names))
     ordered = {name: values[name] for name in tuner.arg_names[len(leading) :] if name in values}
@@ -228,16 +196,17 @@ def _asked(outer: Any, tuner: Any, call: Mapping[str, Any], found: Any, winner: 
         outer.run(*map(values.__getitem__, leading), grid=(1,), warmup=False, **ordered)
     except _Answered:
         return asked[0]
-    raise _Refused("it did not ask for a choice.")
+    raise _Refused("it does not look for a choice.")
 
 
 def _stand_in(value: Any) -> Any:
+    """An argument; an array is one without memory where PyTorch is imported, else what Triton asks of it."""
     if not isinstance(value, dict):
         return value
-    name, torch = _TORCH.get(value["dtype"], value["dtype"]), sys.modules.get("torch")
+    name, torch = value["dtype"].replace("e4m3", "e4m3fn"), sys.modules.get("torch")
     if torch is not None:
         return torch.empty(value["shape"], dtype=getattr(torch, name), device="meta")
-    return _Array(f"torch.{name}", tuple(value["shape"]))
+    return SimpleNamespace(dtype=f"torch.{name}", shape=tuple(value["shape"]), data_ptr=lambda: 0)
 
 
 if __name__ == "__main__":

@@ -39,12 +39,16 @@ class Kernel:
     requires: Sequence[str]
 
 
-def write_exports(folder: Path, about: Mapping[str, Any], kernels: Mapping[str, Kernel], own: Template, arch: str) -> None:
+def write_exports(
+    folder: Path, about: Mapping[str, Any], kernels: Mapping[str, Kernel], own: Template, arch: str
+) -> None:
     """Writes the files into `folder`, which is best/.
 
     about: dispatch.json; kernels: by folder; own: the template with the kernel's own text; arch: "sm_90"."""
     body, fixed = kernel_body(own.source, own.entry), fixed_values(own.source)
-    usable = {name: one for name, one in kernels.items() if kernel_body(one.template.source, one.template.entry) == body}
+    usable = {
+        name: one for name, one in kernels.items() if kernel_body(one.template.source, one.template.entry) == body
+    }
     parameters = [one.name for one in own.parameters]
     configs = {name: one.config for name, one in usable.items() if one.config}
     for name, one in usable.items():
@@ -62,7 +66,7 @@ def write_exports(folder: Path, about: Mapping[str, Any], kernels: Mapping[str, 
 def kernel_body(source: str, entry: str) -> str:
     """The kernel's arguments and statements, without decorators, comments and layout; empty where it is not there."""
     found = [one for one in ast.parse(source).body if isinstance(one, ast.FunctionDef) and one.name == entry]
-    return ast.dump(ast.Module([ast.Expr(found[-1].args), *found[-1].body], [])) if found else ""
+    return "".join(map(ast.dump, (found[-1].args, *found[-1].body))) if found else ""
 
 
 def fixed_values(source: str) -> dict[str, str]:
@@ -119,24 +123,33 @@ def _tuned(
     others: Sequence[str],
 ) -> str:
     """The text of tuned.py. others: kernels of best/ that have another text."""
-    names = [*(one["name"] for one in about["signature"]["sizes"]), *(one["name"] for one in about["signature"]["types"])]
+    names = [
+        *(one["name"] for one in about["signature"]["sizes"]),
+        *(one["name"] for one in about["signature"]["types"]),
+    ]
     listed, parameters = {name: configs[name] for name in kernels if name != "baseline"}, ", ".join(names)
     options = [*TRITON_OPTIONS, *(name for config in listed.values() for name in config)]
     grid = {name for key in listed for text in kernels[key].template.launch.grid for name in parse(text).names}
     number = re.fullmatch(r"sm_(\d+)[af]?", arch)
     measured = {
-        (*row["sizes"].values(), *row["types"].values()): row["folder"] if row["folder"] in listed else None
+        tuple({**row["sizes"], **row["types"]}[name] for name in names): row["folder"]
+        if row["folder"] in listed
+        else None
         for row in about["shapes"]
     }
     texts = {
         "TARGET": repr(("cuda", int(number[1])) if number else ("hip", arch)),
         "SIZES": _shown(dict(_sizes(about["signature"]))),
         "TYPES": _shown({one["name"]: one["argument"] for one in about["signature"]["types"]}),
-        "FIXED": _shown({name: ast.literal_eval(text) for name, text in fixed.items() if name not in options and _plain(text)}),
+        "FIXED": _shown(
+            {name: ast.literal_eval(text) for name, text in fixed.items() if name not in options and _plain(text)}
+        ),
         "GRID": repr(tuple(sorted(grid & {*options}))),
         "CONFIGS": _shown(listed),
         "MEASURED": _shown(measured),
-        "REQUIRES": "{" + "".join(f"\n    {name!r}: {_condition(kernels[name], parameters)}," for name in listed) + "\n}",
+        "REQUIRES": "{"
+        + "".join(f"\n    {name!r}: {_condition(kernels[name], parameters)}," for name in listed)
+        + "\n}",
     }
     table = "".join(f"{name} = {text}\n" for name, text in texts.items())
     table += f"\n\ndef rule({parameters}):\n" + "\n".join(_branches(about["rule"], listed, "    ")) + "\n\n\n"

@@ -1,9 +1,9 @@
 """A decorator that gives a Triton kernel the configurations that a tuning found.
 
-`@tuned(configs=[...])` takes the place of `@triton.autotune(configs=[...], key=[...])`, or stands above a kernel without
-a list. It never times: a measured shape has its configuration, any other the one of the dispatch rule, and where
-neither has one, or the kernel is called otherwise than it was tuned, the first of the list serves. All processes that
-read this file choose alike. A file of its own, which needs nothing but Triton.
+`@tuned(configs=[...])` takes the place of `@triton.autotune(configs=[...], key=[...])`; `@tuned()` stands above a
+kernel without a list. It never times: a measured shape has its configuration, any other that of the dispatch rule, and
+where neither has one, or the kernel is called otherwise than it was tuned, the first of the list serves, or the call as
+it is. All processes that read this file choose alike. It needs nothing but Triton.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def shape_of(given: dict[str, Any]) -> tuple[Any, ...] | None:
 
 def chosen(given: dict[str, Any], grid: Any = None) -> dict[str, Any]:
     """The configuration for a call; empty where the table has none."""
-    as_tuned = all((value := given.get(name, fixed)) is fixed or (value == fixed) is True for name, fixed in FIXED.items())
+    as_tuned = all(
+        (value := given.get(name, fixed)) is fixed or (value == fixed) is True for name, fixed in FIXED.items()
+    )
     if not as_tuned or not _here() or (shape := shape_of(given)) is None:
         return {}
     name = MEASURED[shape] if shape in MEASURED else rule(*shape)
@@ -66,7 +68,7 @@ def chosen(given: dict[str, Any], grid: Any = None) -> dict[str, Any]:
     return config if callable(grid) or all(given.get(one) == config.get(one) for one in GRID) else {}
 
 
-class Tuned(KernelInterface):
+class Tuned(KernelInterface):  # type: ignore[misc]
     """A kernel that takes its configuration from the table."""
 
     def __init__(self, fn: Any, configs: Any) -> None:

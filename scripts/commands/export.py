@@ -13,7 +13,10 @@ from tunesmith.graph.results.exports import export_run
 def export(
     run_dir: Annotated[Path, typer.Argument(help="The folder of a run that has ended.")],
     form: Annotated[
-        str, typer.Option("--as", help="torch, cupy, header, hf-kernels, triton-cache, or t4 (all results, for other tuners).")
+        str,
+        typer.Option(
+            "--as", help="torch, cupy, header, hf-kernels, triton-cache, or t4 (all results, for other tuners)."
+        ),
     ],
     kernel: Annotated[
         str, typer.Option(help="triton-cache: the kernel with @triton.autotune, as FILE.py:NAME.", metavar="FILE:NAME")

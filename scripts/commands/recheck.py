@@ -48,13 +48,17 @@ def recheck(
     task, device = started.task, choose_device(started.task, started.device.backend, probe())
     baseline, found = task.sources(device.backend).baseline.template, list[dict[str, Any]]()
     names = [one.workload for one in verdict.dispatch]
-    check_reference(task, [task.workload(name) for name in names], seed=seed, deadline=started.settings.reference_deadline)
+    check_reference(
+        task, [task.workload(name) for name in names], seed=seed, deadline=started.settings.reference_deadline
+    )
     with pools(task, device, started.settings, []) as make_pool, make_pool() as pool:
         for own in verdict.dispatch:
             name, before = own.workload, then.get(own.workload, {})
             others = sorted((ratio, key) for key, (_, ratio) in before.items() if key != own.key)
             few = [own, *(before[key][0] for _, key in others[: FEW - 1])]
-            asked = [EvaluationRequest(at, templates[one.template], one.config, (name,)) for at, one in enumerate(few, 1)]
+            asked = [
+                EvaluationRequest(at, templates[one.template], one.config, (name,)) for at, one in enumerate(few, 1)
+            ]
             plain = EvaluationRequest(0, baseline, {}, (name,))
             now = pool.compare(plain, asked, name, seed=seed, rounds=ROUNDS, budget_seconds=SECONDS).results
             texts = [described(templates[one.template].name, one.config) for one in few]
@@ -78,7 +82,9 @@ def moved(results: Sequence[tuple[str, Comparison | Outcome]]) -> dict[str, Any]
     if not isinstance(own, Comparison):
         return {"now": None, "low": None, "high": None, "moved": f"it fails: {describe(own)}"}
     faster = [(it.ratio, text) for text, it in others if isinstance(it, Comparison) and it.high < own.low]
-    what = "the baseline is faster" if own.verdict == "slower" else "it is no longer shown to be faster than the baseline"
+    what = (
+        "the baseline is faster" if own.verdict == "slower" else "it is no longer shown to be faster than the baseline"
+    )
     sentence = f"faster now: {min(faster)[1]}" if faster else "" if own.verdict == "faster" else what
     return {"now": own.ratio, "low": own.low, "high": own.high, "moved": sentence}
 

@@ -49,7 +49,8 @@ def test_a_stored_choice_is_timed_again(tmp_path: Path) -> None:
         journal.append(RunStarted(settings=make_settings(task=task.name), task=task, device=device, origin=origin))
         journal.append(TemplateAdded(template=template))
         entries = [
-            FinalistResult(**one.model_dump(), comparison=seen(ratio)) for one, ratio in zip(winners, ratios, strict=True)
+            FinalistResult(**one.model_dump(), comparison=seen(ratio))
+            for one, ratio in zip(winners, ratios, strict=True)
         ]
         about = {"workload": workload.name, "sizes": workload.sizes, "types": workload.types}
         best = Dispatched(**about, **winners[0].model_dump(), **Figures.of(seen(0.5)).model_dump())

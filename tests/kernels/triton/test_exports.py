@@ -21,7 +21,7 @@ import pytest
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import RunStarted, ShapeCompared, TemplateAdded
-from tunesmith.graph.journal.records import Dispatched, FinalistResult, Figures, Origin, Verdict, Winner, WorkloadRow
+from tunesmith.graph.journal.records import Dispatched, Figures, FinalistResult, Origin, Verdict, Winner, WorkloadRow
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.best import altered_files, export_best
 from tunesmith.graph.results.exports import export_run
@@ -47,7 +47,7 @@ BODY = '''def scale(x_ptr, out_ptr, factor, n, BLOCK: tl.constexpr, UNROLL: tl.c
 HEAD = "import triton\nimport triton.language as tl\n\n\n"
 MODEL = (
     HEAD
-    + '''import os
+    + """import os
 
 
 def fits(configs, named, **others):
@@ -60,7 +60,7 @@ print("imported")
 
 @triton.autotune(configs=LIST, key=["n"], prune_configs_by={"early_config_prune": fits})
 @triton.jit
-'''
+"""
     + BODY.replace("    at = tl", "    # its place\n    at = tl", 1)
 )
 TASK = """
@@ -196,13 +196,19 @@ def test_the_lines_to_paste_are_lines_of_a_list(run: Path) -> None:
     triton = pytest.importorskip("triton")
     text = (run / "best" / "configs.txt").read_text()
     found = eval(f"[{text}\n]", {"triton": triton})
-    assert [(one.kwargs, one.num_warps) for one in found] == [({"BLOCK": 256}, 2), ({"BLOCK": 1024}, 8), ({"BLOCK": 64}, 4)]
+    assert [(one.kwargs, one.num_warps) for one in found] == [
+        ({"BLOCK": 256}, 2),
+        ({"BLOCK": 1024}, 8),
+        ({"BLOCK": 64}, 4),
+    ]
     assert "n4096, n65536" in text
 
 
 def test_tuned_py_chooses_by_shape_and_by_the_rule_and_never_times(run: Path) -> None:
     shutil.copyfile(run / "best" / "tuned.py", run / "tuned.py")
-    (run / "served.py").write_text(MODEL.replace("triton.autotune(", "tuned(").replace("import os", "from tuned import tuned"))
+    (run / "served.py").write_text(
+        MODEL.replace("triton.autotune(", "tuned(").replace("import os", "from tuned import tuned")
+    )
     program = """
 from served import scale
 def served(n, *, grid=lambda META: (triton.cdiv(n, META["BLOCK"]),), dtype="float16", **more):
@@ -284,7 +290,7 @@ def test_triton_takes_from_its_cache_what_is_not_in_its_list_and_times_nothing(
         (("factor * tl.load", "tl.load"), "the text of scale is not that of"),
         (("@triton.autotune(configs=LIST", "@(lambda **_: lambda f: f)(configs=LIST"), "tuned.py of best/"),
         (("LIST = [", "LIST = [["), "SyntaxError"),
-        (('1}, num_warps=4)', '1}, num_warps=4, pre_hook=print)'), "pre_hook"),
+        (("1}, num_warps=4)", "1}, num_warps=4, pre_hook=print)"), "pre_hook"),
         (("import os", "import nothing_of_this_name"), "No module named 'nothing_of_this_name'"),
         (('"UNROLL": 1}', '"UNROLL": 1, "SPLIT": 1}'), "no value of SPLIT"),
         (("configs=LIST", "configs=LIST[:1]"), "one configuration"),
@@ -343,5 +349,7 @@ def test_expressions_are_plain_python_in_a_table() -> None:
 def test_a_kernel_is_told_by_its_statements() -> None:
     other = BODY.replace('"""Of n elements."""', "# Of n elements.\n    pass")
     commented = BODY.replace("    at =", "\n    # where\n    at =", 1)
-    assert kernel_body(BODY, "scale") == kernel_body("@triton.jit\n" + commented, "scale") != kernel_body(other, "scale")
+    assert (
+        kernel_body(BODY, "scale") == kernel_body("@triton.jit\n" + commented, "scale") != kernel_body(other, "scale")
+    )
     assert config_line({"num_stages": 3, "A": True}) == "triton.Config({'A': True}, num_stages=3)"
