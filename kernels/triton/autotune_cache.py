@@ -44,7 +44,7 @@ def calls_of(task: Task, about: Mapping[str, Any], best: Path) -> list[dict[str,
             else {"dtype": task.dtype_of(one, workload), "shape": task.shape_of(one, workload)}
             for one in task.arguments
         }
-        times = [row["seconds"] * 1e3] * 3  # median, and two quantiles
+        times = [(row["seconds"] or 0.0) * 1e3] * 3  # for the three quantiles of Triton's own files
         found.append({"shape": row["workload"], "sources": [*map(str, sources)], "arguments": arguments, "ms": times})
     return found
 
@@ -127,9 +127,7 @@ def _write(given: Mapping[str, Any]) -> list[str]:
         if any(others[0][0] != winner for _, others in group):
             winner = found[-1][0]  # the general configuration, if there is one
             shapes = ", ".join(one["shape"] for one, _ in group)
-            notes.append(
-                f"{shapes}: the tuning key {key} is that of all, so that they take one configuration, {winner}."
-            )
+            notes.append(f"{shapes} have one tuning key, {key}, and take one configuration: {winner}.")
         _asked(outer, tuner, call, found[0][1], winner)
     if not keys:
         raise _Refused(" ".join(notes))

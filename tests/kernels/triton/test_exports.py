@@ -6,9 +6,8 @@ nothing. The run's times are invented.
 
 from __future__ import annotations
 
-import ast
+import importlib
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -31,12 +30,13 @@ from tunesmith.hw.limits import as_triton
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.measure.timing import compare
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.taskfile import load_task
-from tunesmith.kernels.triton.exports import config_line, device_files, kernel_body, python_text
+from tunesmith.kernels.triton.exports import config_line, device_files, fixed_values, kernel_body
 
-pytest.importorskip("triton", reason="Triton is not installed")
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+tuned = importlib.import_module("tunesmith.kernels.triton.tuned")
 
 BODY = '''def scale(x_ptr, out_ptr, factor, n, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
     """Of n elements."""
@@ -193,7 +193,6 @@ def test_best_holds_sources_and_tables_and_nothing_of_cuda(run: Path) -> None:
 
 
 def test_the_lines_to_paste_are_lines_of_a_list(run: Path) -> None:
-    triton = pytest.importorskip("triton")
     text = (run / "best" / "configs.txt").read_text()
     found = eval(f"[{text}\n]", {"triton": triton})
     assert [(one.kwargs, one.num_warps) for one in found] == [
@@ -287,8 +286,8 @@ def test_triton_takes_from_its_cache_what_is_not_in_its_list_and_times_nothing(
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (("factor * tl.load", "tl.load"), "the text of scale is not that of"),
-        (("@triton.autotune(configs=LIST", "@(lambda **_: lambda f: f)(configs=LIST"), "tuned.py of best/"),
+        (("factor * tl.load", "tl.load"), "the kernel.s text is not that of"),
+        (("@triton.autotune(configs=LIST", "@(lambda **_: lambda f: f)(configs=LIST"), "take tuned.py"),
         (("LIST = [", "LIST = [["), "SyntaxError"),
         (("1}, num_warps=4)", "1}, num_warps=4, pre_hook=print)"), "pre_hook"),
         (("import os", "import nothing_of_this_name"), "No module named 'nothing_of_this_name'"),
@@ -337,16 +336,16 @@ def test_a_device_has_a_file_for_each_combination_of_the_other_sizes() -> None:
     }
 
 
-def test_expressions_are_plain_python_in_a_table() -> None:
-    for text in ("ceil_div(n, 3) * round_up(n, B) + log2(8)", "is_pow2(B) and sizeof(T) == 2", "T == float16 or n % 8"):
-        made = python_text(text, {"B": 16})
-        assert not {one.id for one in ast.walk(ast.parse(made)) if isinstance(one, ast.Name)} - {"n", "T", "math"}
-        workload = Workload(name="one", sizes={"n": 100}, types={"T": "float16"})
-        wanted = parse(text).evaluate({**workload.names, "B": 16})
-        assert eval(made, {"math": math, "n": 100, "T": "float16"}) == wanted
+def test_a_table_reads_expressions_as_tasks_do() -> None:
+    names = {dtype: dtype for dtype in DTYPES}
+    for text in ("ceil_div(n, 3) * round_up(n, 16) + log2(8)", "is_pow2(n + 28)", "abs(min(n, 3)) + floor(n / 8)"):
+        assert eval(text, vars(tuned), {"n": 100}) == parse(text).evaluate({"n": 100})
+    assert {dtype: tuned.sizeof(dtype) for dtype in DTYPES} == {dtype: kind.size for dtype, kind in DTYPES.items()}
+    assert parse("sizeof(float16)").evaluate(names) == tuned.sizeof("float16")
 
 
 def test_a_kernel_is_told_by_its_statements() -> None:
+    assert fixed_values("FIXED = {'A': 1, 'T': tl.float16, 'p': None}") == {"A": 1, "p": None}
     other = BODY.replace('"""Of n elements."""', "# Of n elements.\n    pass")
     commented = BODY.replace("    at =", "\n    # where\n    at =", 1)
     assert (
