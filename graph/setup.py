@@ -71,7 +71,14 @@ def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimi
     """The limits that --target names, else of the device here, and its index. Raises `TunesmithError`."""
     if target is not None:
         limits = resolve_target(target)
-        if limits.backend == "cuda" and (backend == "triton" or "cuda" not in task.backends):
+        if limits.backend == "triton" and "triton" not in task.backends:
+            raise TunesmithError(
+                f"--target {target}: only kernels in Triton are compiled for {limits.name}, and the task {task.name} "
+                "has none; name an NVIDIA GPU, such as h200, or leave the target out."
+            )
+        if limits.backend == "cuda" and (
+            backend == "triton" or task.backends.keys() & {"cuda", "triton"} == {"triton"}
+        ):
             limits = as_triton(limits)
         if backend not in ("auto", limits.backend):
             raise TunesmithError(f"--backend {backend}: the target {target} is for {limits.backend}; leave one out.")
@@ -96,6 +103,11 @@ def limits_of(device: DeviceInfo, settings: Settings) -> tuple[DeviceLimits, ...
     if not settings.target:
         return (device.limits,)
     other = resolve_target(settings.target)
+    if other.backend == "triton":
+        raise TunesmithError(
+            f"--target {settings.target}: what is tuned on {device.name} does not run on {other.name}, which is of "
+            "another vendor; name an NVIDIA GPU, such as h200, or leave the target out."
+        )
     return (device.limits, as_triton(other) if device.backend == "triton" else other)
 
 

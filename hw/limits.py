@@ -32,7 +32,7 @@ class DeviceLimits:
     name: str
     backend: Backend
     kind: Kind
-    #: ``sm_90`` for CUDA; the device version string for OpenCL.
+    #: ``sm_90`` for CUDA, ``gfx942`` for AMD's devices; the device version string for OpenCL.
     arch: str
     max_threads_per_block: int
     max_block_dims: Triple

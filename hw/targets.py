@@ -13,6 +13,12 @@ Sources of the table of compute capabilities, by column:
 * Reserved shared memory: the guide says 1 KiB for each block from capability 8.0 on, which is also why the opt-in limit
   is the SM's shared memory less 1 KiB there.
 
+Sources of AMD's GPUs, for which only Triton's kernels are compiled: "AMD GPU specifications" in the ROCm documentation
+(compute units, wavefront, LDS, register file, memory, L2 of all chiplets together); LLVM's ``AMDGPUBaseInfo.cpp`` for
+what the compiler counts with (waves and registers of a SIMD, their granules, threads of a work-group); HIP's runtime
+for the grid. Triton compiles RDNA kernels for a pair of compute units (WGP mode), which is then the multiprocessor.
+No bound of work-groups on one is given: LLVM's 16 (32) barriers bind only beyond the bound of waves.
+
 Multiprocessors and L2 size of products are as the CUDA driver reports them. Memory is the nominal capacity; the
 driver reports somewhat less, as it keeps a part for itself. ``None`` marks a number that is not established.
 
@@ -142,6 +148,46 @@ PRODUCTS: Final[dict[str, DeviceLimits]] = {
 }
 """By the name on the command line."""
 
+
+def _amd(
+    arch: str, generation: str, wave: int, waves: int, registers: int, unit: int, most: int, lds: int
+) -> DeviceLimits:
+    """wave: threads; waves, registers: of a SIMD, registers as a lane of it counts them; unit: that they are handed out
+    in; most: of a thread; lds: KiB of the SIMDs that a work-group runs on, of which there are four."""
+    return DeviceLimits(
+        name=f"{arch} ({generation})",
+        backend="triton",
+        kind="gpu",
+        arch=arch,
+        max_threads_per_block=1024,
+        max_block_dims=(1024, 1024, 1024),
+        max_grid_dims=(2**31 - 1, 65535, 65535),
+        warp_size=wave,
+        max_threads_per_sm=4 * waves * wave,
+        max_warps_per_sm=4 * waves,
+        registers_per_sm=4 * registers * wave,
+        registers_per_block=4 * registers * wave,
+        max_registers_per_thread=most,
+        register_allocation_unit=unit * wave,
+        warp_allocation_granularity=4,
+        shared_per_sm=lds * KIB,
+        shared_per_block=64 * KIB,
+        shared_per_block_optin=64 * KIB,
+        shared_allocation_unit=512,
+        source="table: AMD GPU specifications (ROCm documentation), and LLVM's AMDGPUBaseInfo.cpp",
+    )
+
+
+_GFX942: Final = _amd("gfx942", "CDNA 3", wave=64, waves=8, registers=512, unit=8, most=512, lds=64)
+AMD: Final[dict[str, DeviceLimits]] = {
+    "gfx942": _GFX942,
+    "gfx1100": _amd("gfx1100", "RDNA 3", wave=32, waves=16, registers=1536, unit=24, most=256, lds=128),
+    "mi300x": dataclasses.replace(
+        _GFX942, name="AMD Instinct MI300X", sm_count=304, l2_bytes=32 * MIB, memory_bytes=192 * GIB
+    ),
+}
+"""Architectures and products by the name on the command line."""
+
 _ARCH: Final = re.compile(r"(?:sm_?)?(?P<major>\d{1,2})\.?(?P<minor>\d)(?P<suffix>[af]?)", re.IGNORECASE)
 #: Feature suffixes of the compiler: ``a`` exists from 9.0 on, ``f`` from 10.0 on (nvcc, "GPU Feature List").
 _FIRST_MAJOR_WITH_SUFFIX: Final = {"": 0, "a": 9, "f": 10}
@@ -152,13 +198,13 @@ _OTHERS: Final = re.compile(
 )
 """How the names of other vendors' devices begin."""
 # These only repeat the vendor, so that the name a driver prints is understood as well.
-_VENDOR_WORDS: Final = re.compile(r"nvidia|geforce|tesla|[\s_-]")
+_VENDOR_WORDS: Final = re.compile(r"nvidia|geforce|tesla|amd|instinct|[\s_-]")
 
 
 def resolve_target(text: str) -> DeviceLimits:
-    """Return the limits that `text` names: ``sm_90``, ``9.0``, ``sm_90a``, ``h200``, or ``path/to/gpu.toml``.
+    """Return the limits that `text` names: ``sm_90``, ``9.0``, ``sm_90a``, ``h200``, ``gfx942``, or ``some/gpu.toml``.
 
-    Case, spaces, hyphens and the words NVIDIA, GeForce and Tesla do not matter in a product's name.
+    Case, spaces, hyphens and the words NVIDIA, GeForce, Tesla, AMD and Instinct do not matter in a product's name.
     Raises TunesmithError, listing near matches, or naming the mistake in the file.
     """
     wanted = text.strip()
@@ -174,8 +220,9 @@ def _from_table(text: str) -> DeviceLimits | None:
     match = _ARCH.fullmatch(text)
     if match is None:
         # The name that the driver prints is as good as ours: both find the row.
-        rows = {_squeeze(limits.name): limits for limits in PRODUCTS.values()}
-        rows |= {_squeeze(key): limits for key, limits in PRODUCTS.items()}
+        named = PRODUCTS | AMD
+        rows = {_squeeze(limits.name): limits for limits in named.values()}
+        rows |= {_squeeze(key): limits for key, limits in named.items()}
         return rows.get(_squeeze(text))
     limits, suffix = CAPABILITIES.get(f"{match['major']}.{match['minor']}"), match["suffix"].lower()
     if limits is None or int(match["major"]) < _FIRST_MAJOR_WITH_SUFFIX[suffix]:
@@ -193,10 +240,10 @@ def _unknown(text: str) -> str:
         return f"No target is called '{text}': the architectures known are {', '.join(architectures)}."
     if _OTHERS.match(text):
         return (
-            f"No target is called '{text}': targets are NVIDIA GPUs alone, such as h200; a device of another vendor is "
-            "tuned on where it is, through OpenCL."
+            f"No target is called '{text}': targets are NVIDIA GPUs, such as h200, and for kernels in Triton "
+            f"{', '.join(AMD)}; any other device of another vendor is tuned on where it is, through OpenCL."
         )
-    known = [*architectures, *PRODUCTS]
+    known = [*architectures, *PRODUCTS, *AMD]
     near = difflib.get_close_matches(text.lower(), known, n=4, cutoff=0.5)
     if near and any(letter.isalnum() for letter in text):
         return f"No target is called '{text}': did you mean {' or '.join(near)}?"

@@ -24,7 +24,7 @@ from tunesmith.hw.occupancy import occupancy
 from tunesmith.kernels.outcome import Rejected, Resources
 from tunesmith.kernels.spec.expression import MAX_INTEGER, Expression, ExpressionError, parse
 from tunesmith.kernels.spec.task import Geometry, Workload
-from tunesmith.kernels.spec.template import Config, Parameter, Template, assignments
+from tunesmith.kernels.spec.template import BACKENDS, Config, Parameter, Template, assignments
 from tunesmith.kernels.spec.validation import MAX_BLOCKS
 
 Flags = NDArray[np.bool_]
@@ -337,6 +337,10 @@ def _depth(domain: Domain, rule: SpaceRule) -> int:
     return 1 + max((domain.column[name] for name in rule.names), default=-1)
 
 
+MAX_CLUSTER = 8
+"""Blocks of a cluster on every device that has clusters (CUDA C++ Programming Guide, "Thread Block Clusters")."""
+
+
 def device_names(limits: DeviceLimits) -> dict[str, int]:
     """The names of a device that constraints may use: a value for each of `DEVICE_NAMES`."""
     digits = re.fullmatch(r"sm_(\d+)[af]?", limits.arch or "")
@@ -371,9 +375,16 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
     launch = template.launch
     for constraint in template.constraints:
         add(constraint.expression, device_names(limits), constraint.expression, because=constraint.because)
-    for axis, text, most in zip("xyz", launch.block, limits.max_block_dims, strict=False):
+    block = list(launch.block)
+    if BACKENDS[template.backend].python:
+        # A source in Triton asks for warps, which its template takes to be of 32 threads.
+        wider = (limits.warp_size or 32) // 32
+        block[0] = f"({block[0]}) * {wider}" if wider > 1 else block[0]
+        if any(parameter.name == "num_ctas" for parameter in template.parameters):
+            bound("cluster", "num_ctas", "num_ctas", 1, MAX_CLUSTER)
+    for axis, text, most in zip("xyz", block, limits.max_block_dims, strict=False):
         bound("block_dim", f"block.{axis}", text, 1, most)
-    threads = " * ".join(f"({text})" for text in launch.block)
+    threads = " * ".join(f"({text})" for text in block)
     bound("threads_per_block", "threads per block", threads, 1, limits.max_threads_per_block)
     static, dynamic = template.static_shared_bytes, launch.shared_bytes
     # Static shared memory never exceeds the default limit; only the dynamic part can opt in to more.

@@ -158,7 +158,7 @@ def _check_baseline(
                 raise TaskError(f"{where}{named}: {describe(kept).rstrip('.')}.")
             for workload in alike:
                 broken = infeasible_on(template, {}, workload, limits) or compiler_rejection(
-                    limits, geometry(template, {}, workload), artifact.resources
+                    limits, artifact.as_launched(geometry(template, {}, workload)), artifact.resources
                 )
                 if broken is not None:
                     raise TaskError(

@@ -16,14 +16,14 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.kernels.build.source import CodeKey, Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
-from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.task import Geometry, Workload
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
 
@@ -60,6 +60,10 @@ class Artifact:
     def code_digest(self) -> str:
         """Content hash of the machine code."""
         return hashlib.sha256(self.code).hexdigest()[:16]
+
+    def as_launched(self, shape: Geometry) -> Geometry:
+        """`shape`, with the block that a launch really has where the compiler decides it."""
+        return shape if self.call is None else replace(shape, block=(self.call.threads, 1, 1))
 
 
 TypesKey = tuple[tuple[str, str], ...]
@@ -126,7 +130,7 @@ _TRANSIENT = re.compile(
 such as a missing header: such a source is compiled again each time."""
 _DECIDING = (
     *("spec/template", "build/guard", "build/source", "build/python_source", "build/machine_code"),
-    *("backends/nvrtc", "backends/opencl", "backends/triton/compiler"),
+    *("backends/nvrtc", "backends/opencl", "backends/triton/compiler", "backends/triton/resources"),
 )
 """Modules that decide what a source becomes, and which sources count as one; a change of them empties the cache."""
 

@@ -278,39 +278,67 @@ _SPECIAL_REGISTER = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of an ELF file. kind: its type's number; start, size: in bytes, where a section that is only reserved in
+    memory has no bytes in the file; link: the number of the section that it refers to."""
+
+    name: str
+    kind: int
+    start: int
+    size: int
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """section: the name of the section that it lies in; "" where that is undefined or special."""
+
+    name: str
+    section: str
+    names_section: bool
+
+
+def read_elf(code: bytes) -> tuple[list[Section], list[Symbol]]:
+    """The sections and the symbols of a little-endian 64-bit ELF file, as numbered there (of one symbol table; further
+    ones follow). Raises `ValueError` for other bytes."""
+    try:
+        header = _HEADER.unpack_from(code)
+        table, (size, count, names_at) = header[6], header[11:]
+        if header[0][:6] != b"\x7fELF\x02\x01":
+            raise ValueError("the ELF header is missing")
+        rows = [_SECTION.unpack_from(code, table + index * size) for index in range(count)]
+        names = [_text(code, rows[names_at][4] + row[0]) for row in rows]
+        sections = [Section(name, row[1], *row[4:7]) for name, row in zip(names, rows, strict=True)]
+        symbols = []
+        for section in sections:
+            end = section.start + section.size
+            for at in range(section.start, end, _SYMBOL.size) if section.kind == _SYMBOL_TABLE else ():
+                name, info, _, index, _, _ = _SYMBOL.unpack_from(code, at)
+                holder = names[index] if 0 < index < count else ""
+                text = _text(code, sections[section.link].start + name)
+                symbols.append(Symbol(text, holder, info & 0xF == _SECTION_SYMBOL))
+    except (struct.error, IndexError, OverflowError) as error:
+        raise ValueError(f"these bytes cannot be read as a cubin: {error}") from error
+    return sections, symbols
+
+
 def global_variables(code: bytes) -> tuple[str, ...]:
     """Names of the variables of a cubin that kernels can write and find again in a later launch, sorted.
 
     A table declared `__device__ const`, a `static constexpr` array with addresses and the text of a printf are among
-    them: the file does not tell them from variables, and a cast makes them such. Raises `ValueError` for bytes that are
-    not a little-endian 64-bit ELF file.
+    them: the file does not tell them from variables, and a cast makes them such. Raises `ValueError` as `read_elf`.
     """
-    try:
-        sizes, symbols = _sections_and_symbols(code)
-    except (struct.error, IndexError, OverflowError) as error:
-        raise ValueError(f"these bytes cannot be read as a cubin: {error}") from error
-    found = {name for name, section in symbols if section in GLOBAL_SECTIONS or (not section and name in HEAP)}
+    sections, symbols = read_elf(code)
+    found = {
+        one.name
+        for one in symbols
+        if not one.names_section and (one.section in GLOBAL_SECTIONS or (not one.section and one.name in HEAP))
+    }
     # A section with bytes and no names would be a way to hide a variable.
-    if not found and any(name in GLOBAL_SECTIONS and size for name, size in sizes):
+    if not found and any(one.name in GLOBAL_SECTIONS and one.size for one in sections):
         found.add("(unnamed)")
     return tuple(sorted(found))
-
-
-def _sections_and_symbols(code: bytes) -> tuple[list[tuple[str, int]], list[tuple[str, str]]]:
-    """Name and size of each section; name and section ("" if undefined or special) of each named symbol."""
-    header = _HEADER.unpack_from(code)
-    table, (size, count, names_at) = header[6], header[11:]
-    if header[0][:6] != b"\x7fELF\x02\x01":
-        raise ValueError("the ELF header is missing")
-    sections = [_SECTION.unpack_from(code, table + index * size) for index in range(count)]
-    names = [_text(code, sections[names_at][4] + section[0]) for section in sections]
-    symbols = []
-    for _, kind, _, _, offset, length, link, *_ in sections:
-        for at in range(offset, offset + length, _SYMBOL.size) if kind == _SYMBOL_TABLE else ():
-            name, info, _, index, _, _ = _SYMBOL.unpack_from(code, at)
-            if info & 0xF != _SECTION_SYMBOL:
-                symbols.append((_text(code, sections[link][4] + name), names[index] if 0 < index < count else ""))
-    return [(name, section[5]) for name, section in zip(names, sections, strict=True)], symbols
 
 
 def _text(code: bytes, at: int) -> str:

@@ -392,7 +392,7 @@ class WorkloadData:
         artifact = candidate.artifacts[code_key(self.task, candidate.template, self.workload)]
         shape = geometry(candidate.template, candidate.config, self.workload)
         rejected = undeclared_state(candidate.template, artifact)
-        rejected = rejected or compiler_rejection(self.device.limits, shape, artifact.resources)
+        rejected = rejected or compiler_rejection(self.device.limits, artifact.as_launched(shape), artifact.resources)
         if rejected is not None:
             return rejected
         if artifact.code_digest not in loaded:

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import MAX_LOG, NotMarked
 from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, assemble
+from tunesmith.kernels.backends.triton.resources import amd_resources, nvidia_resources
 from tunesmith.kernels.build.artifact import Artifact, CompiledCall
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.machine_code import (
@@ -105,11 +106,15 @@ class TritonCompiler:
         if _PRINTS.search(assembly):
             return Rejected("forbidden_source", "output", "the kernel prints: take the printing out.")
         call = _call(made, source)
-        if "cubin" not in made.asm:
-            return Artifact("triton", self.arch, metadata.name, made.asm["hsaco"], source.digest, Resources(), (), call)
-        code = made.asm["cubin"]
-        variables = used_variables(global_variables(code), assembly, source.source) + special_registers(assembly)
-        resources = Resources(shared=metadata.shared)
+        if "cubin" in made.asm:
+            code = made.asm["cubin"]
+            variables = used_variables(global_variables(code), assembly, source.source) + special_registers(assembly)
+            resources = nvidia_resources(code, metadata.name)
+        else:
+            code, variables = made.asm["hsaco"], ()
+            resources = amd_resources(code, metadata.name)
+        # The code's own static memory, and all of Triton's, which is dynamic.
+        resources = replace(resources, shared=(resources.shared or 0) + metadata.shared)
         return Artifact("triton", self.arch, metadata.name, code, source.digest, resources, variables, call)
 
     def profile(self, source: Specialised) -> Profile:
