@@ -120,6 +120,8 @@ def _tuned(
     listed = {name: one for name, one in kernels.items() if name != "baseline"}
     options = {*TRITON_OPTIONS, *(name for one in listed.values() for name in one.config)}
     grid = {name for one in listed.values() for text in one.template.launch.grid for name in parse(text).names}
+    # A call may pass anything for an argument that the kernel does not use.
+    used = {one.id for one in ast.walk(ast.parse(own.source)) if isinstance(one, ast.Name)}
     sizes, values = dict(_sizes(signature)), fixed_values(own.source)
     measured = {}
     for row in about["shapes"]:
@@ -129,7 +131,7 @@ def _tuned(
         "TARGET": ("cuda", int(number[1])) if number else ("hip", arch),
         "SIZES": sizes,
         "TYPES": {one["name"]: one["argument"] for one in signature["types"]},
-        "FIXED": {name: value for name, value in values.items() if name not in options},
+        "FIXED": {name: value for name, value in values.items() if name in used - options},
         "GRID": tuple(sorted(grid & options)),
         "CONFIGS": {name: one.config for name, one in listed.items()},
         "MEASURED": measured,

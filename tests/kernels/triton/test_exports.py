@@ -38,7 +38,7 @@ from tunesmith.kernels.triton.exports import config_line, device_files, fixed_va
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 tuned = importlib.import_module("tunesmith.kernels.triton.tuned")
 
-BODY = '''def scale(x_ptr, out_ptr, factor, n, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
+BODY = '''def scale(x_ptr, out_ptr, factor, n, rows, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
     """Of n elements."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     for _ in tl.static_range(UNROLL):
@@ -123,8 +123,8 @@ def task_folder(tmp_path: Path) -> Path:
         f'\n[[workloads]]\nname = "{name}"\nsizes = {{ n = {n} }}\ntypes = {{ T = "float16" }}\n'
         for name, n in SHAPES.items()
     )
-    kernel = HEAD + 'FIXED = {"UNROLL": 1}\n\n\n@triton.jit\n' + BODY
-    baseline = HEAD + 'FIXED = {"BLOCK": 64, "UNROLL": 1, "num_warps": 4}\n\n\n@triton.jit\n' + BODY
+    kernel = HEAD + 'FIXED = {"UNROLL": 1, "rows": None}\n\n\n@triton.jit\n' + BODY
+    baseline = HEAD + 'FIXED = {"BLOCK": 64, "UNROLL": 1, "rows": None, "num_warps": 4}\n\n\n@triton.jit\n' + BODY
     reference = "def scale(x_ptr, factor, n):\n    return {'out_ptr': factor * x_ptr}\n"
     files = {"task.toml": TASK + workloads, "template.toml": TEMPLATE, "kernel.py": kernel, "baseline.py": baseline}
     for name, text in (files | {"reference.py": reference}).items():
@@ -211,7 +211,7 @@ def test_tuned_py_chooses_by_shape_and_by_the_rule_and_never_times(run: Path) ->
     program = """
 from served import scale
 def served(n, *, grid=lambda META: (triton.cdiv(n, META["BLOCK"]),), dtype="float16", **more):
-    made = scale.run(Array(n, dtype), Array(n, dtype), 1.5, n, grid=grid, warmup=True, **more)
+    made = scale.run(Array(n, dtype), Array(n, dtype), 1.5, n, 7, grid=grid, warmup=True, **more)
     return [made.metadata.num_warps, max(map(int, re.findall(r"tensor<(\\d+)x", made.asm["ttir"])))]
 cases = [served(4096), served(1000), served(64), served(131072), served(4096, dtype="float32"),
          served(4096, grid=(64,)), served(4096, UNROLL=2)]
@@ -233,7 +233,7 @@ def test_a_kernel_without_a_list_keeps_the_numbers_of_its_call(run: Path) -> Non
 from plain import scale
 def warps(n, **more):
     grid = lambda META: (triton.cdiv(n, META["BLOCK"]),)
-    return scale.run(Array(n), Array(n), 1.5, n, grid=grid, warmup=True, BLOCK=32, UNROLL=1, **more).metadata.num_warps
+    return scale.run(Array(n), Array(n), 1.5, n, 7, grid=grid, warmup=True, BLOCK=32, UNROLL=1, **more).metadata.num_warps
 print(json.dumps([warps(4096), warps(64), warps(64, num_warps=1)]))
 """
     assert ask(run, program) == [8, 4, 1]
@@ -253,7 +253,7 @@ READ = """
 from PLACE import scale
 answers = []
 for n in (4096, 1000, 65536):
-    scale.run(Array(n), Array(n), 1.5, n, grid=(1,), warmup=True)
+    scale.run(Array(n), Array(n), 1.5, n, 7, grid=(1,), warmup=True)
     answers.append({**scale.best_config.kwargs, "num_warps": scale.best_config.num_warps})
 print(json.dumps(answers))
 """
@@ -293,6 +293,7 @@ def test_triton_takes_from_its_cache_what_is_not_in_its_list_and_times_nothing(
         (("import os", "import nothing_of_this_name"), "No module named 'nothing_of_this_name'"),
         (('"UNROLL": 1}', '"UNROLL": 1, "SPLIT": 1}'), "no value of SPLIT"),
         (("configs=LIST", "configs=LIST[:1]"), "one configuration"),
+        (('key=["n"]', 'key=["n", "rows"]'), "does not tell rows"),
     ],
 )
 def test_what_cannot_be_written_is_said_in_a_sentence(
