@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from queue import SimpleQueue
+from typing import Any, Literal
 
 from tunesmith.actors.judging.steps import (
     MAX_SETS,
@@ -41,7 +43,7 @@ from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import NotMarked
 from tunesmith.kernels.build.artifact import Artifact, Candidate, undeclared_state
 from tunesmith.kernels.build.machine_code import MarkedArtifact
-from tunesmith.kernels.build.source import CodeKey, code_key, literal, specialise
+from tunesmith.kernels.build.source import CodeKey, Specialised, code_key, literal, specialise
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.plan import Step, plan, reaching_steps, small_workload
 from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
@@ -74,6 +76,7 @@ MAX_EXCLUDED_SHARE = 0.5
 MAX_EXCLUDED_TRIALS = 32
 """Excluded steps in which the plain kernel is tried, where a template excludes most."""
 QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
+MAX_COMPILERS = 8
 OUT_OF_MEMORY = "catastrophic error: out of memory"
 """NVRTC's message when it notices its memory bound itself."""
 
@@ -148,8 +151,27 @@ def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = ()) -> Candid
     return CandidateVerdict("rejected", reason_of(outcome), describe(outcome), tuple(steps))
 
 
+def _dealt(compilers: Sequence[Isolated], method: str, seconds: float, sources: Sequence[Specialised]) -> Iterator[Any]:
+    """The answers of compilers to `sources`, in their order; each process has one at a time."""
+    idle, threads = SimpleQueue[Isolated](), ThreadPoolExecutor(len(compilers), "compiler")
+    for compiler in compilers:
+        idle.put(compiler)
+
+    def answer(source: Specialised) -> Any:
+        compiler = idle.get()
+        try:
+            return compiler.call(method, seconds, source)
+        finally:
+            idle.put(compiler)
+
+    try:
+        yield from threads.map(answer, sources)
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
 def compile_all(
-    compiler: Isolated,
+    compilers: Sequence[Isolated],
     task: Task,
     template: Template,
     config: Config,
@@ -161,10 +183,10 @@ def compile_all(
     before, to which new artifacts are added."""
     artifacts = {} if known is None else known
     keys = dict.fromkeys(code_key(task, template, workload) for workload in workloads)
-    for key in keys:
-        if key in artifacts:
-            continue
-        artifact: Artifact | Outcome = compiler.call("compile", seconds, specialise(template, config, dict(key)))
+    new = [key for key in keys if key not in artifacts]
+    sources = [specialise(template, config, dict(key)) for key in new]
+    answers: Iterator[Artifact | Outcome] = _dealt(compilers, "compile", seconds, sources)
+    for key, artifact in zip(new, answers, strict=True):
         if not isinstance(artifact, Artifact):
             return artifact
         if (kept := undeclared_state(template, artifact)) is not None:
@@ -243,10 +265,14 @@ class _Judgement:
         lock = options.lock or lock_of(examiners[0])
         stack.callback(lock.release)
         self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
-        self._compiler = stack.enter_context(Isolated("compile", CompileWorker, limits, index))
+        # Triton compiles a kernel for each class of sizes, about twenty in a verdict, at a second each.
+        many = max(1, (os.cpu_count() or 1) // 2) if BACKENDS[limits.backend].python else 1
+        self._compilers = [Isolated("compile", CompileWorker, limits, index) for _ in range(min(many, MAX_COMPILERS))]
         self._queue = ThreadPoolExecutor(1, "compiling")
         stack.callback(self._queue.shutdown, cancel_futures=True)
-        stack.callback(self._compiler.kill)
+        for compiler in self._compilers:
+            stack.enter_context(compiler)
+            stack.callback(compiler.kill)
         self._baseline: dict[CodeKey, Artifact] = {}
         self._marked_baseline: dict[CodeKey, MarkedArtifact] = {}
         device = HeldDevice(lock, options.listener)
@@ -357,11 +383,11 @@ class _Judgement:
         """The kernels of steps on `workloads`, or the candidate's first failure. Raises `TunesmithError` where the
         baseline cannot be compiled."""
         seconds = self._options.deadlines.compile
-        candidate = compile_all(self._compiler, self._task, template, config, workloads, seconds)
+        candidate = compile_all(self._compilers, self._task, template, config, workloads, seconds)
         if not isinstance(candidate, Candidate):
             return candidate
         plain = self._task.sources(self._limits.backend).baseline.template
-        baseline = compile_all(self._compiler, self._task, plain, {}, workloads, seconds, self._baseline)
+        baseline = compile_all(self._compilers, self._task, plain, {}, workloads, seconds, self._baseline)
         if not isinstance(baseline, Candidate):
             raise TunesmithError(f"The baseline of {self._task.name} cannot be compiled: {describe(baseline)}.")
         coverage = self._coverage(candidate, workloads, {})
@@ -376,11 +402,10 @@ class _Judgement:
         """The candidate's marked twin, or why there is none. marked: twins that were compiled before, to which new ones
         are added."""
         keys = dict.fromkeys(code_key(self._task, candidate.template, workload) for workload in workloads)
-        for key in keys:
-            if key in marked:
-                continue
-            source = specialise(candidate.template, candidate.config, dict(key))
-            artifact = self._compiler.call("mark", self._options.deadlines.compile, source)
+        new = [key for key in keys if key not in marked]
+        sources = [specialise(candidate.template, candidate.config, dict(key)) for key in new]
+        answers = _dealt(self._compilers, "mark", self._options.deadlines.compile, sources)
+        for key, artifact in zip(new, answers, strict=True):
             if not isinstance(artifact, MarkedArtifact):
                 why = artifact.why if isinstance(artifact, NotMarked) else describe(artifact)
                 return f"whether every part of the kernel ran was not looked at: {why}"
@@ -397,7 +422,7 @@ class _Judgement:
         if self._roofline is None:
             # No roofs where the probes do not run on the device.
             deadline = self._options.deadlines.roofs
-            probes = self._queue.submit(self._compiler.call, "probes", deadline).result()
+            probes = self._queue.submit(self._compilers[0].call, "probes", deadline).result()
             roofs = first.call("calibrate", probes, seconds=deadline) if isinstance(probes, dict) else None
             self._roofline = roofs if isinstance(roofs, Roofline) else Roofline()
         floor = self._roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic) or 0.0

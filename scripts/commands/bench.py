@@ -110,7 +110,7 @@ def _measure(
     ):
 
         def compiled(template: Template, config: Config) -> Candidate | AnyOutcome:
-            return compile_all(compiler, task, template, config, workloads, DEADLINE)
+            return compile_all([compiler], task, template, config, workloads, DEADLINE)
 
         def prepare(workload: Workload) -> None:
             require_prepared(task, workload.name, examiner.call("prepare", deadline, [workload.name]))

@@ -145,5 +145,5 @@ def compiler_verdict(fixture: Fixture, limits: DeviceLimits, deadlines: Deadline
     task, template = fixture.load()
     workloads = task.workloads_for(limits.kind, held_out=False)[:1]
     with Isolated("compile", CompileWorker, limits, 0) as compiler:
-        made = compile_all(compiler, task, template, template.default_config, workloads, deadlines.compile)
+        made = compile_all([compiler], task, template, template.default_config, workloads, deadlines.compile)
     return None if isinstance(made, Candidate) else rejected(made)

@@ -109,7 +109,7 @@ OF_REFERENCES = (
 )
 OF_OPTIONS = (
     (("--target", "."), "No target is called '.': name one of"),
-    (("--target", "mi300"), "targets are NVIDIA GPUs alone"),
+    (("--target", "mi300"), "targets are NVIDIA GPUs, such as h200"),
     (("--run-dir", "~nobody-here/run"), "--run-dir: the home"),
     (("--run-dir", "{run}"), "tunesmith resume"),
     (("--run-dir", "{run}/best/new"), "the folder of a run"),
