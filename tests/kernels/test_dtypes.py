@@ -106,9 +106,7 @@ def test_the_contents_and_results_of_8_bit_floats(tmp_path: Path, device: Any, n
 
 @pytest.mark.parametrize("name", FP8)
 def test_opencl_has_no_8_bit_floats(tmp_path: Path, name: str) -> None:
-    with pytest.raises(
-        TaskError, match=rf"the dtype {name} is not available on the backend opencl, only on cuda"
-    ):
+    with pytest.raises(TaskError, match=rf"the dtype {name} is not available on the backend opencl, only on cuda"):
         doubled(tmp_path, name, "opencl")
 
 
