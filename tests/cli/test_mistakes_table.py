@@ -110,7 +110,7 @@ OF_REFERENCES = (
 OF_OPTIONS = (
     (("--target", "."), "No target is called '.': name one of"),
     (("--target", "mi250"), "targets are NVIDIA GPUs, such as h200, and for kernels in Triton gfx942"),
-    (("--target", "gfx942"), "does not run on gfx942 (CDNA 3), which is of another vendor"),
+    (("--target", "gfx942"), "is not compiled for gfx942 (CDNA 3)"),
     (("--run-dir", "~nobody-here/run"), "--run-dir: the home"),
     (("--run-dir", "{run}"), "tunesmith resume"),
     (("--run-dir", "{run}/best/new"), "the folder of a run"),
