@@ -21,12 +21,13 @@ from tunesmith.graph.results.runtime import ARRAY_TYPES, KernelError, Kernels, n
 from tunesmith.graph.run import RunResult, tune
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.reader.draft import ReadKernel
-from tunesmith.kernels.reader.examples import read_signature, task_from
+from tunesmith.kernels.reader.examples import read_signature, required, task_from
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import FunctionOpponent, Task
 from tunesmith.kernels.spec.taskfile import sentence
 from tunesmith.kernels.spec.template import BACKENDS
+from tunesmith.kernels.triton.function import plain_function, read_function, typed
 
 Framework = Literal["numpy", "torch", "cupy"]
 Example = Any
@@ -135,12 +136,12 @@ class TunedKernel:
 
 
 def tune_kernel(
-    source: str,
+    source: Any,
     reference: Callable[..., Any] | Literal["baseline"],
     inputs: Sequence[Example],
     *,
     entry: str | None = None,
-    grid: Sequence[str | int] | None = None,
+    grid: Sequence[str | int] | Callable[..., Any] | None = None,
     block: Sequence[str | int] | None = None,
     tolerance: Mapping[str, tuple[float, float]] | None = None,
     fills: Mapping[str, Any] = MappingProxyType({}),
@@ -149,14 +150,16 @@ def tune_kernel(
     listener: Listener = silent,
     **settings: Any,
 ) -> TunedKernel:
-    """Tunes the kernel of `source` (CUDA C++, or OpenCL C) and returns it.
+    """Tunes the kernel of `source` (the text of CUDA C++ or OpenCL C, or a kernel of Triton as a program has it) and
+    returns it.
 
     reference: a function of what the kernel reads, by position or by the kernel's names, in the framework of the
     inputs, which gives the output or outputs; it is called in float64. Or "baseline": the kernel as it came, where
     results can only agree with it. inputs: examples of what the kernel reads; each becomes a workload. An example is an
     array, a tuple of arrays in the order of the kernel's parameters, or a dict by their names; scalars that shapes do
     not tell must be among them, or be defaults of the reference. entry: the kernel's name, where there are several.
-    grid, block: of the launch, as expressions of sizes, where the code does not tell. tolerance: (rtol, atol) by data
+    grid, block: of the launch, as expressions of sizes, where the code does not tell; of Triton the call's grid, and
+    constants of the kernel stand in an example by name, such as {"ACTIVATION": "relu"}. tolerance: (rtol, atol) by data
     type or output. fills: of arrays, as in task files, where more is known than the range of the examples, such as
     {"index": {"low": 0, "high": "n - 1"}, "starts": "sorted"}. opponents: functions like the reference, timed beside
     the kernel, by name; functions of torch.compile are compiled anew, with its default settings. run_dir, listener,
@@ -165,11 +168,19 @@ def tune_kernel(
     if not callable(reference) and not (isinstance(reference, str) and reference == "baseline"):
         wanted = 'give a function of the arrays that the kernel reads, or "baseline" for the kernel as it came'
         raise TunesmithError(f"reference: {wanted}, not {reference!r:.80}.")
-    if not isinstance(source, str) or "(" not in source:
+    of_triton = plain_function(source) is not None
+    if not of_triton and (not isinstance(source, str) or "(" not in source):
         raise TunesmithError(f"source: give the kernel's text, as Path.read_text() does, not {source!r:.80}.")
     if "task" in settings:
         raise TunesmithError("task: the kernel and the examples are the task here; leave it out.")
-    signature = read_signature(source, entry)
+    triton = None
+    if of_triton:
+        if entry is not None or block is not None:
+            raise TunesmithError("entry, block: a kernel of Triton has its name and its num_warps; leave them out.")
+        triton, inputs = read_function(source, inputs, grid)
+        signature, grid = required(triton.read), None
+    else:
+        signature = read_signature(source, entry)
     defaults = {name: one.default for name, one in _parameters(reference).items() if name in signature.scalars}
     scalars = {name: value for name, value in defaults.items() if isinstance(value, int | float)}
     examples = [_by_name(signature, one, scalars) for one in _several(signature, inputs)]
@@ -180,8 +191,12 @@ def tune_kernel(
         text = (_text(signature, reference, framework), "reference", "torch" if framework == "torch" else "numpy")
     completed = [{**_outputs(signature, reference, one), **one} for one in examples]
     on_host = [{name: _to_numpy(value) for name, value in one.items()} for one in completed]
+    own: dict[str, Any] = {"grid": grid, "block": block}
+    if triton is not None:
+        typed(triton, on_host[0])
+        own = {"template": triton.template, "first": triton.first}
     try:
-        task = task_from(signature, source, text, on_host, grid=grid, block=block, tolerance=tolerance, fills=fills)
+        task = task_from(signature, signature.slice.text, text, on_host, tolerance=tolerance, fills=fills, **own)
         task = task.model_copy(update={"opponents": _opponents(signature, opponents, framework)})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

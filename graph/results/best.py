@@ -26,7 +26,7 @@ from tunesmith.graph.journal.events import Compared, ShapeCompared
 from tunesmith.graph.journal.records import Verdict, Winner, WorkloadRow
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact, TypesKey, cache_key, open_cache, types_key
-from tunesmith.kernels.build.source import Specialised, specialise
+from tunesmith.kernels.build.source import Specialised, code_key, specialise
 from tunesmith.kernels.launch.reference import runnable_reference
 from tunesmith.kernels.space import device_names
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -34,6 +34,7 @@ from tunesmith.kernels.spec.task import Argument, Task, Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS, Config, Template, config_key
 from tunesmith.kernels.spec.translate import folded
 from tunesmith.kernels.spec.validation import MAX_BLOCKS
+from tunesmith.kernels.triton.exports import Kernel, write_exports
 
 COMPILE_SECONDS = 120.0  # timeout of one compilation
 HERE = Path(__file__).resolve().parent
@@ -65,7 +66,8 @@ def altered_files(folder: Path) -> list[str]:
 
 def _write_all(writer: _Writer, verdict: Verdict) -> None:
     context, folder = writer.context, writer.folder
-    (folder / "reference.py").write_text(runnable_reference(context.task), encoding="utf-8")
+    if not (context.task.original_is_reference and BACKENDS[context.device.backend].python):
+        (folder / "reference.py").write_text(runnable_reference(context.task), encoding="utf-8")
     workloads = [*context.tuned, *context.held_out]
     baseline = context.sources.baseline.template
     writer.write_kernel(BASELINE, baseline, baseline.default_config, workloads)
@@ -93,7 +95,7 @@ def _write_all(writer: _Writer, verdict: Verdict) -> None:
         "verdict": verdict.sentence,
         "compiler": compilers[-1] if compilers else "",
         "how": "a shape of `shapes` with the same sizes and types uses its folder, any other that of `rule`; where a "
-        "kernel cannot be launched (`requires` in its launch.json), the baseline",
+        "kernel cannot be launched on a shape, the baseline",
         "rule": _rule(found.rule, found.kernels, folders),
         "rule_fitted_to": found.fitted,
         "rule_tried_on": found.tested,
@@ -104,6 +106,11 @@ def _write_all(writer: _Writer, verdict: Verdict) -> None:
         "shapes": [_shape(row, verdict, folders) for row in verdict.rows],
     }
     (folder / "dispatch.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    if BACKENDS[context.device.backend].python:
+        # The kernel's own text is that of the task's template, whose parameters a caller can choose.
+        own = next(iter(context.sources.templates), baseline)
+        write_exports(folder, about, writer.kernels, own, context.device.limits.arch)
+        return
     shutil.copyfile(RUNTIME, folder / "runtime.py")
     shutil.copyfile(HERE / "launchers" / "dispatch.py", folder / "dispatch.py")
 
@@ -111,7 +118,7 @@ def _write_all(writer: _Writer, verdict: Verdict) -> None:
 def _shape(row: WorkloadRow, verdict: Verdict, folders: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     """A measured shape in dispatch.json."""
     best = next((one for one in verdict.dispatch if one.workload == row.workload), None)
-    figures = {"ratio": 1.0, "low": None, "high": None, "verdict": "keep the baseline"}
+    figures = {"ratio": 1.0, "low": None, "high": None, "verdict": "keep the baseline", "seconds": row.baseline_seconds}
     general = None if row.general is None else row.general.model_dump(include={*figures})
     folder = BASELINE
     if best is not None:
@@ -136,6 +143,7 @@ class _Writer:
 
     def __init__(self, context: Context, folder: Path) -> None:
         self.context, self.folder = context, folder
+        self.kernels: dict[str, Kernel] = {}
         self._exported = {_digest(code): code for code in (path.read_bytes() for path in folder.glob("*/*.cubin"))}
         self._compiler: tuple[Isolated, str] | None = None
         self._measured: dict[tuple[str, str, TypesKey], tuple[str, str]] = {}
@@ -167,16 +175,18 @@ class _Writer:
         """Writes the folder `name`: sources for the types of `served`, machine code, launch.json, launch.py."""
         context, folder, key = self.context, self.folder / name, (template.id, config_key(config))
         folder.mkdir()
+        traits, requires = BACKENDS[template.backend], _requirements(context, template)
+        self.kernels[name] = Kernel(template, config, requires)
         launches: dict[str, Any] = {}
         sources: dict[str, Any] = {}
         for workload in served:
-            source = specialise(template, config, workload.types)
+            source = specialise(template, config, dict(code_key(context.task, template, workload)))
             file = source_name(template, workload.types)
             if file not in sources:
                 (folder / file).write_text(source.source, encoding="utf-8")
                 about = {"source": file, "max_registers": source.max_registers, "fast_math": source.fast_math}
                 sources[file] = {"types": workload.types, **about}
-                if BACKENDS[template.backend].makes_cubins:
+                if traits.makes_cubins and not traits.python:
                     wanted = self._measured.get((*key, types_key(workload)), ("", ""))
                     cubin = (folder / file).with_suffix(".cubin")
                     sources[file]["machine_code"] = self._machine_code(cubin, source, *wanted)
@@ -190,6 +200,8 @@ class _Writer:
                 "shared_bytes": shape.shared_bytes,
                 "arguments": [_passed(context.task, one, workload) for one in context.task.arguments],
             }
+        if traits.python:
+            return  # Triton launches it
         verdicts = {one.verdict for (*kernel, _), one in context.log.examinations().items() if tuple(kernel) == key}
         examined = next((one for one in ("accepted", "partial") if one in verdicts), "not examined")
         launch = {
@@ -203,7 +215,7 @@ class _Writer:
             "reference": context.task.reference_name,
             # For other shapes than the workloads': expressions over sizes, types and the configuration.
             "launch": template.launch.model_dump(mode="json"),
-            "requires": _requirements(context, template),
+            "requires": requires,
             "sources": list(sources.values()),
             "workloads": launches,
         }

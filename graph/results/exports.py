@@ -36,6 +36,7 @@ from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task
 from tunesmith.kernels.spec.template import BACKENDS
 from tunesmith.kernels.spec.translate import C_FUNCTIONS, folded, to_c
+from tunesmith.kernels.triton.autotune_cache import calls_of, write_cache
 
 SCALARS = frozenset(name for name in DTYPES if name in ("float64", "float32") or not DTYPES[name].is_float)
 """The data types of scalars that a caller may pass."""
@@ -56,9 +57,10 @@ class Package:
     `made`, and may pass `chosen`; explicit_sizes: the sizes that no array tells. Raises `TunesmithError`.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.best = folder, folder / "best"
+    def __init__(self, folder: Path, decorated: str = "") -> None:
+        self.folder, self.best, self.decorated = folder, folder / "best", decorated
         run = begun(folder)
+        self.arch = run.event.device.limits.arch
         if not (self.best / CHECKSUMS).is_file():
             raise TunesmithError(
                 f"{folder} has no winners to export: it found nothing right, or has not ended (`tunesmith report`), "
@@ -347,31 +349,41 @@ def _write_results(results: Mapping[str, list[ConfigResult]], out: Path) -> None
         write_t4(out / file, records)
 
 
+def _write_triton_cache(package: Package, out: Path) -> None:
+    """Files of Triton's autotune cache. Raises `TunesmithError`."""
+    calls = calls_of(package.task, package.about, package.best)
+    notes = write_cache(package.decorated, package.arch, calls, out)
+    if notes:
+        (out / "notes.txt").write_text("".join(f"{note}\n" for note in notes), encoding="utf-8")
+
+
 FORMS: Mapping[str, Callable[[Any, Path], None]] = {
     "torch": partial(_write_python, "torch"),
     "cupy": partial(_write_python, "cupy"),
     "header": _write_header,
     "hf-kernels": partial(_write_python, "hf-kernels"),
     "t4": _write_results,
+    "triton-cache": _write_triton_cache,
 }
 
 
-def export_run(run: str | Path, form: str, out: str | Path | None = None) -> Path:
+def export_run(run: str | Path, form: str, out: str | Path | None = None, kernel: str = "") -> Path:
     """Writes the winners of the run in the folder `run` in the form of this name, and returns the folder.
 
-    out: a new or empty folder; left out, `exports/<form>` in the run's own, which is replaced. Raises `TunesmithError`,
-    and leaves nothing behind then."""
+    out: a new or empty folder; left out, `exports/<form>` in the run's own, which is replaced. kernel: FILE.py:NAME for
+    `triton-cache`. Raises `TunesmithError`, and leaves nothing behind then."""
     if form not in FORMS:
         raise TunesmithError(f"--as: there is no form '{form}'; choose one of {', '.join(FORMS)}.")
     run = as_path(run, "run")
     folder = run / "exports" / form if out is None else as_path(out, "--out")
     if out is not None:
         require_new_folder(folder, "--out")
-    content = read_results(run) if form == "t4" else Package(run)
-    if isinstance(content, Package) and not BACKENDS[backend := content.about["backend"]].makes_cubins:
+    content = read_results(run) if form == "t4" else Package(run, kernel)
+    held = "triton" if form == "triton-cache" else "cuda"
+    if isinstance(content, Package) and (backend := content.about["backend"]) != held:
         raise TunesmithError(
-            f"The run in {run} was tuned with {backend}, and this form holds CUDA kernels: use the files of its best/, "
-            "or tune with --backend cuda."
+            f"The run in {run} was tuned with {backend}, and this form holds {BACKENDS[held].language} kernels: use the"
+            f" files of its best/, or tune with --backend {held}."
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,8 @@ that a kernel can be compiled again from its text alone. Owns no import of Trito
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tunesmith.kernels.outcome import Rejected
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 FIXED, SPECIALISED = "FIXED", "TUNESMITH"
 ARGUMENT = "argument "
 """What stands before an argument's name where a workload's types and its arguments' classes are listed together."""
-MODULES = ("triton", "triton.language", "triton.language.extra", "triton.language.extra.cuda", "math")
+_LANGUAGE = "triton.language"
+_LIBRARIES = tuple(
+    f"{_LANGUAGE}.{one}" for one in ("math", "extra", "extra.cuda", "extra.libdevice", "extra.cuda.libdevice")
+)
+MODULES = ("triton", _LANGUAGE, *_LIBRARIES, "math")
 """Modules that a source may import, or import names from."""
 _CALLED = frozenset({"constexpr", "cdiv", "next_power_of_2", "min", "max", "int", "float", "bool", "len", "range"})
 """Functions that the values of constants may call."""
@@ -35,17 +40,18 @@ _OUT_OF_REACH = frozenset(_WORDS.split())
 """Names by which code that runs while a kernel is compiled, or the kernel itself, would leave what kernels are for."""
 
 
-def argument_classes(task: Task, workload: Workload, *, exact: bool) -> dict[str, str]:
+def argument_classes(task: Task, workload: Workload, *, exact: Collection[str]) -> dict[str, str]:
     """Of each argument, what Triton compiles a kernel for, by "argument NAME": the type of an array or a number, with
     `:16` for a whole number that 16 divides and `:1` for one (Triton specialises on both), or with `=` and the value
-    itself where `exact`. Raises `TaskError` as `Task.scalar_of` does."""
+    itself for those in `exact`. Raises `TaskError` as `Task.scalar_of` does."""
     found = {}
     for argument in task.arguments:
         kind = DTYPES[task.dtype_of(argument, workload)]
         text = f"*{kind.c_names['triton']}"
         if argument.role == "scalar":
             value = task.scalar_of(argument, workload)
-            text = "fp32" if kind.is_float else "u1" if kind.name == "bool" else _integer(int(value), exact=exact)
+            whole = "u1" if kind.name == "bool" else _integer(int(value), exact=argument.name in exact)
+            text = "fp32" if kind.is_float else whole
         found[ARGUMENT + argument.name] = text
     return found
 
@@ -58,9 +64,18 @@ def _integer(value: int, *, exact: bool) -> str:
     return f"{kind}:1" if value == 1 else f"{kind}:16" if value % 16 == 0 else kind
 
 
-def asks_for_values(source: str) -> bool:
-    """Whether the values of a kernel's arguments decide its machine code, by heuristics."""
-    return "heuristics" in source
+@functools.lru_cache(maxsize=256)
+def asks_for_values(source: str, entry: str) -> Collection[str]:
+    """The arguments of a kernel whose values decide its machine code: constants, or all where heuristics compute."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        # The compiler's own sentence is better.
+        return ()
+    kernels = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == entry]
+    given = [one for kernel in kernels[-1:] for one in (*kernel.args.args, *kernel.args.kwonlyargs)]
+    every = "heuristics" in source
+    return {one.arg for one in given if every or (one.annotation and "constexpr" in ast.unparse(one.annotation))}
 
 
 def python_text(source: str, entry: str, config: Config, decided: Mapping[str, str]) -> str:

@@ -56,7 +56,8 @@ def code_key(task: Task, template: Template, workload: Workload) -> CodeKey:
     if not BACKENDS[template.backend].python:
         return types
     # In the order of the task's arguments, in which a launch passes them.
-    return types + tuple(argument_classes(task, workload, exact=asks_for_values(template.source)).items())
+    exact = asks_for_values(template.source, template.entry)
+    return types + tuple(argument_classes(task, workload, exact=exact).items())
 
 
 @functools.cache

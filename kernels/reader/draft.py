@@ -151,12 +151,16 @@ def draft(
     defines: Mapping[str, str] | None = None,
 ) -> Draft:
     """The draft of a task for the kernel `entry`, or the only one. place: the source's file. Raises `SourceError`."""
-    read = read_kernel(code, entry, place, folders, defines)
+    return written(read_kernel(code, entry, place, folders, defines), place)
+
+
+def written(read: ReadKernel, place: str, template: str = "", more: Mapping[str, str] | None = None) -> Draft:
+    """The draft of a kernel that was read. template: the file of a template, among `more` files, by name."""
     facts, file = read.facts, f"baseline{BACKENDS[read.backend].suffix}"
     parameters = read.parameters
     names = {one.name: _python_name(one.name) for one in parameters}
     first = {one.name: scalar_value(one.default) for one in parameters}
-    sizes = ", ".join(f"{size} = {_positive(first.get(size, ''))}" for size in facts.sizes)
+    sizes = ", ".join(f"{size} = {_positive(first.get(size, facts.values.get(size, '')))}" for size in facts.sizes)
     lines = [
         f"# Drafted from {place}. Lines with a FILL comment need your answer; delete the comment when it is there.",
         "",
@@ -173,7 +177,7 @@ def draft(
         *(f"    {_argument(facts, one, names)}" for one in parameters),
         "]",
         "",
-        *_types(facts.types),
+        *_types(facts),
         "# How far a result may be from the reference: |got - expected| <= atol + rtol * |expected|.",
         "# [tolerance]",
         f"# float32 = {{ rtol = {DTYPES['float32'].rtol:g}, atol = {DTYPES['float32'].atol:g} }}",
@@ -182,16 +186,20 @@ def draft(
         f'source_file = "{file}"{_unset(read)}',
         'label = "plain"',
         *_launch(facts),
+        *([f"[backends.{read.backend}]", f'templates = ["{template}"]'] if template else []),
         "",
         "# The sizes that you use the kernel with; more [[workloads]] as you like. With `held_out = true` one is only",
         "# checked and compared.",
         "[[workloads]]",
-        f"sizes = {{ {sizes} }}  {MARK} the sizes you use" if sizes else "sizes = {}",
-        *(['devices = ["gpu"]'] if read.backend == "cuda" else []),
+        f"sizes = {{ {sizes} }}  {MARK} {'; '.join(['the sizes you use', *facts.questions.get('sizes', [])])}"
+        if sizes
+        else "sizes = {}",
+        *(['devices = ["gpu"]'] if read.backend != "opencl" else []),
         "",
     ]
     files = {"task.toml": "\n".join(lines), "reference.py": _reference(read, parameters, names), file: read.slice.text}
     left = sum(line.count(f" {MARK}") for name, one in files.items() if name != file for line in one.splitlines())
+    files |= more or {}
     return Draft(read.name, files, left)
 
 
@@ -203,15 +211,18 @@ def _quoted(texts: Sequence[str]) -> str:
     return ", ".join(f'"{one}"' for one in texts)
 
 
-def _types(types: Mapping[str, str]) -> list[str]:
-    if not types:
+def _types(facts: Facts) -> list[str]:
+    if not facts.types:
         return []
     lines = ["# The data types that you use the template with; the first one is meant where a workload names none."]
-    return [*lines, "[types]", *(f'{name} = ["{dtype}"]' for name, dtype in types.items()), ""]
+    asked = f"  {MARK} {'; '.join(facts.questions['types'])}" if "types" in facts.questions else ""
+    return [*lines, "[types]", *(f'{name} = ["{dtype}"]{asked}' for name, dtype in facts.types.items()), ""]
 
 
 def _unset(read: ReadKernel) -> str:
     """A mark where the kernel reads tables in constant memory that the source does not set, as then they are zero."""
+    if asked := read.facts.questions.get("source"):
+        return f"  {MARK} {'; '.join(asked)}"
     found = [
         name
         for text in re.findall(r"^[^\n/]*__constant__[^;{}]*;", read.slice.text, re.MULTILINE)
@@ -253,8 +264,8 @@ def _shape(facts: Facts, one: Parameter) -> tuple[str, ...]:
 def _argument(facts: Facts, one: Parameter, names: Mapping[str, str]) -> str:
     dtype, questions = one.dtype, list(facts.questions.get(one.name, ()))
     if not one.pointer:
-        value = one.name
-        if one.name not in facts.sizes:
+        value = facts.values.get(one.name, one.name)
+        if one.name not in facts.sizes and one.name not in facts.values:
             default = scalar_value(one.default)
             value = default or ("1" if one.kind.what == "number" else "1.0")
             questions.append(f"the value of {one.name}" + (f", of which {value} is the default" if default else ""))

@@ -25,11 +25,17 @@ from tunesmith.kernels.spec.template import LaunchGeometry, Template
 from tunesmith.kernels.spec.validation import validate_task
 
 WHERE = "tune_kernel"
+MIN_NUMBER = 16
+"""A number in a grid that is no smaller, and equals a size, is that size."""
 
 
 def read_signature(source: str, entry: str | None) -> ReadKernel:
     """What the kernel `entry` of `source` (CUDA C++ or OpenCL C), or the only one, takes. Raises `SourceError`."""
-    read = read_kernel(source, entry, WHERE, option="entry")
+    return required(read_kernel(source, entry, WHERE, option="entry"))
+
+
+def required(read: ReadKernel) -> ReadKernel:
+    """A kernel of which a task can be made. Raises `SourceError`."""
     for name, questions in read.facts.questions.items():
         if hidden := next((one for one in questions if one.startswith("the role")), ""):
             raise SourceError(
@@ -51,10 +57,13 @@ def task_from(
     block: Sequence[str | int] | None = None,
     tolerance: Mapping[str, tuple[float, float]] | None = None,
     fills: Mapping[str, Any] = MappingProxyType({}),
+    template: Template | None = None,
+    first: Mapping[str, Any] = MappingProxyType({}),
 ) -> Task:
     """The task. examples: for each workload NumPy arrays by name, outputs included, and scalars; reference: its text,
     function and framework; grid, block: of the launch, where the code does not tell; tolerance: rtol and atol by data
-    type or output; fills: of arrays, as `Fill` has them, instead of the examples' range. Raises `TunesmithError`."""
+    type or output; fills: of arrays, as `Fill` has them, instead of the examples' range; template: of the kernel, where
+    it comes with one, and `first` its values for the baseline. Raises `TunesmithError`."""
     if grid is None and (unknown := signature.facts.unknown):
         raise SourceError(
             f"{WHERE}: {unknown} cannot be read from the code; give the launch, such as "
@@ -62,11 +71,18 @@ def task_from(
         )
     sizes = _Sizes(signature, examples, grid is not None)
     launch = _launch(signature, sizes, grid, block)
+    if template is not None:
+        template = sizes.translated(template)
+        values = {name: str(value) for name, value in first.items()}
+        axes = (
+            re.sub(r"\b[A-Za-z_]\w*\b", lambda name: values.get(name[0], name[0]), one) for one in template.launch.grid
+        )
+        launch = launch.model_copy(update={"grid": tuple(axes)})
     if not isinstance(fills, Mapping) or not fills.keys() <= set(signature.read):
         raise SourceError(f"{WHERE}: fills: give a dict by names of {', '.join(signature.read)}, not {fills!r:.80}.")
     like = [_argument(one, signature.facts.roles.get(one.name), sizes, examples) for one in signature.parameters]
     arguments = tuple(Argument(**{**one.model_dump(), "fill": fills.get(one.name, one.fill)}) for one in like)
-    template = Template(
+    baseline = Template(
         name="baseline",
         backend=signature.backend,
         source=signature.slice.text,
@@ -97,7 +113,12 @@ def task_from(
         bytes=" + ".join(moved),
         tolerance=_tolerances(tolerance or {}),
         workloads=tuple(workloads),
-        backends={signature.backend: BackendSources(baseline=Baseline(label="as given", template=template))},
+        backends={
+            signature.backend: BackendSources(
+                baseline=Baseline(label="as given", template=baseline),
+                templates=() if template is None else (template,),
+            )
+        },
     )
     if fills:
         validate_task(task, WHERE)
@@ -121,7 +142,7 @@ class _Sizes:
         facts = signature.facts
         self._values: dict[str, list[int]] = {}
         self.derived: dict[str, str] = {}
-        whole = [one.name for one in facts.parameters if one.whole]
+        whole = [one.name for one in facts.parameters if one.whole and one.name not in facts.values]
         # Where the launch is given, sizes that count the blocks of another one play no part.
         self._whole = [*whole, *(one for one in facts.sizes if one not in whole and not launched)]
         known = {name: {at for dim in dims for at in parse(dim).names} for name, dims in facts.shapes.items()}
@@ -151,6 +172,14 @@ class _Sizes:
         for name in sorted(names & self.derived.keys()):
             expression = re.sub(rf"\b{name}\b", f"({self.derived[name]})", expression)
         return expression
+
+    def translated(self, template: Template) -> Template:
+        """A template in terms of sizes, where it has the kernel's parameters or numbers that are sizes in examples."""
+        values = {str(value): name for name, value in reversed(self.of(0).items()) if value >= MIN_NUMBER}
+        axes = [re.sub(r"\b\d+\b", lambda one: values.get(one[0], one[0]), text) for text in template.launch.grid]
+        launch = template.launch.model_copy(update={"grid": tuple(map(self.text, axes))})
+        rules = tuple(one.model_copy(update={"expression": self.text(one.expression)}) for one in template.constraints)
+        return template.model_copy(update={"launch": launch, "constraints": rules})
 
     def _dims(self, name: str) -> list[tuple[int, ...]]:
         return [tuple(np.shape(one[name])) for one in self._examples]
@@ -213,6 +242,9 @@ class _Sizes:
 
     def _derive(self) -> None:
         """A whole-number parameter that is a product of an array's dimensions is not a size of its own."""
+        for name, value in self._signature.facts.values.items():
+            if parse(value).names <= self.names:
+                self.derived[name] = self.text(value)
         used = {name for shape in self.shapes.values() for dim in shape for name in parse(dim).names}
         for name in self._whole:
             if name in used or name not in self._values:

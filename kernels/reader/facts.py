@@ -85,7 +85,8 @@ class Facts:
     "launch", or the name of a parameter, what is not known of it; requires: what must hold of sizes; shared: bytes of
     dynamic shared memory; static: bytes that the source declares; local: by local parameter its elements where they are
     constant, or nothing where the launch gives its bytes; unknown: what of
-    the launch is not even guessed; types: of the task, with the data type that the source has."""
+    the launch is not even guessed; types: of the task, with the data type that the source has; values: of scalars that
+    follow from sizes."""
 
     parameters: list[Parameter]
     sizes: list[str] = field(default_factory=list)
@@ -100,6 +101,7 @@ class Facts:
     local: dict[str, str] = field(default_factory=dict)
     unknown: str = ""
     types: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
 
     def ask(self, what: str, question: str) -> None:
         self.questions.setdefault(what, []).append(question)

@@ -18,11 +18,15 @@ from tunesmith.kernels.reader.draft import draft
 from tunesmith.kernels.rewrite.template import left_alone
 from tunesmith.kernels.spec.t1 import read_t1
 from tunesmith.kernels.spec.taskfile import read_source, read_task
+from tunesmith.kernels.triton.draft import draft_triton
 
 
 def init(
     source: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="A CUDA or OpenCL source, or a T1 file (.json).")
+        Path,
+        typer.Argument(
+            help="A CUDA or OpenCL source, a Triton kernel (model.py or model.py:kernel), or a T1 file (.json)."
+        ),
     ],
     entry: Annotated[str | None, typer.Option(help="The kernel's name, where the source has several.")] = None,
     reference: Annotated[
@@ -44,7 +48,14 @@ def init(
         typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="A macro of your build; repeatable."),
     ] = None,
 ) -> None:
-    """Draft a task from a CUDA or OpenCL source or a T1 file, with a mark at every gap that only you can fill."""
+    """Draft a task from a CUDA, OpenCL or Triton kernel or a T1 file, with a mark where only you know."""
+    file, colon, kernel = str(source).rpartition(":")
+    if colon and file.endswith(".py"):
+        if entry is not None:
+            raise TunesmithError(f"--entry: {source} names the kernel already; leave one of them out.")
+        source, entry = Path(file), kernel
+    if not source.is_file():
+        raise TunesmithError(f"SOURCE: there is no file {source}.")
     if source.suffix == ".json":
         if include or define or entry is not None:
             raise TunesmithError("-I, -D and --entry: they go with a CUDA source; leave them out for a T1 file.")
@@ -52,16 +63,21 @@ def init(
         return
     if reference is not None:
         raise TunesmithError("--reference: it goes with a T1 file (.json); a draft from a source has one to fill in.")
-    if source.suffix in (".toml", ".py"):
-        raise TunesmithError(f"SOURCE: {source} is not a source: give a .cu file, a .cl file or a T1 file (.json).")
-    made = draft(read_source(source, "SOURCE"), entry, str(source), include or (), dict(map(_macro, define or ())))
+    if source.suffix == ".toml":
+        raise TunesmithError(f"SOURCE: {source} is no source: give a .cu, .cl or .py file or a T1 file (.json).")
+    if source.suffix == ".py" and (include or define):
+        raise TunesmithError("-I, -D: they go with a CUDA source; leave them out for a Triton kernel.")
+    if source.suffix == ".py":
+        made = draft_triton(source, entry)
+    else:
+        made = draft(read_source(source, "SOURCE"), entry, str(source), include or (), dict(map(_macro, define or ())))
     folder = _write(Path(made.name) if out is None else out, made.files)
     echo(f"{folder}: a draft of the task {made.name}, with {made.left} line(s) to fill in:")
     for name, text in made.files.items():
         for number, line in enumerate(text.splitlines(), 1):
             if not name.startswith("baseline.") and " # FILL: " in line:
                 echo(f"  {folder / name}, line {number}: {line.split(' # FILL: ')[1]}")
-    for why in left_alone(made.files, made.name):
+    for why in () if source.suffix == ".py" else left_alone(made.files, made.name):
         echo(f"The rules leave this kernel as it is: {why}.")
     echo(f"Then: tunesmith tune {quote(str(folder))}")
 

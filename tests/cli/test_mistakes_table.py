@@ -203,7 +203,7 @@ ANSWERS = (
         ("init", "{task}/reference.py"),
         nothing,
         2,
-        "reference.py is not a source: give a .cu file, a .cl file or a T1 file",
+        "reference.py: there is no kernel, that is no function decorated with @triton.jit",
     ),
     (
         ("init", "{task}/k.cu", "--out", "{task}/new"),

@@ -169,7 +169,7 @@ MISTAKES = [
     ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "n - 1024"', "bytes must be positive"),
     ("task.toml", 'dtype = "int32", value = "n"', 'dtype = "int32", value = "n / 3"', "int32 holds whole numbers"),
     ("task.toml", "sizes = { n = 1000 }", "sizes = { m = 1000 }", "it has the sizes m, but the first workload has n;"),
-    ("task.toml", "[backends.cuda]", "[backends.metal]", "key backends.metal: choose 'cuda' or 'opencl'"),
+    ("task.toml", "[backends.cuda]", "[backends.metal]", "key backends.metal: choose 'cuda', 'triton' or 'opencl'"),
     ("task.toml", "baseline = {", "base = {", "key backends.cuda: unknown key 'base'; did you mean 'baseline'?"),
     ("task.toml", '"ceil_div(n, 256)"', '"n / 256"', "on the workload 1000-float16; it must be a whole number"),
     ("task.toml", "rtol = 1e-3", "rtol = 1.0", "key tolerance.float16: it accepts a result of zeros"),

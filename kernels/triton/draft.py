@@ -1,0 +1,384 @@
+"""Drafts a task from a Python file with a Triton kernel.
+
+Owns what becomes of each parameter of the kernel: an array or a number of the task, a parameter of the template, a
+value in `FIXED`, or a heuristic, where the launch rounds a size up to a power of two.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunesmith.kernels.reader.draft import Draft, ReadKernel, written
+from tunesmith.kernels.reader.facts import Facts, product
+from tunesmith.kernels.reader.facts import Parameter as Argument
+from tunesmith.kernels.reader.slice import Slice as Part
+from tunesmith.kernels.reader.syntax import Kind
+from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, LaunchGeometry, Parameter, Template
+from tunesmith.kernels.triton.launch import Launch, find_launch
+from tunesmith.kernels.triton.reading import Reading
+from tunesmith.kernels.triton.source import Config, Kernel, Module, Named, Slice, Unknown, find_kernel
+from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_of, template_text
+
+
+@dataclass(slots=True)
+class TritonKernel:
+    """A kernel of a file. read: as any kernel is read; parameters, grid: of its template; fixed: constants of its own
+    that no parameter sets; first: of the baseline, with options; known: constants and sizes as text; rows: sizes that
+    bound arrays."""
+
+    read: ReadKernel
+    slice: Slice
+    parameters: list[Parameter]
+    reading: Reading
+    known: dict[str, str]
+    rows: list[str]
+    grid: tuple[str, ...]
+    fixed: dict[str, Any]
+    first: dict[str, Any]
+
+    @property
+    def template(self) -> Template:
+        return Template(
+            name="triton",
+            backend="triton",
+            source=self.slice.text(self.fixed),
+            entry=self.read.name,
+            parameters=tuple(self.parameters),
+            constraints=tuple(self.constraints()),
+            launch=LaunchGeometry(grid=self.grid, block=(self.block,)),
+        )
+
+    @property
+    def block(self) -> str:
+        return "32 * num_warps"
+
+    def constraints(self) -> list[Constraint]:
+        """What the arrays' types, the tiles and the kernel's own assertions demand."""
+        dtypes = {one.name: one.dtype for one in self.read.facts.parameters}
+        found = constraints_of(self.reading, self.known, dtypes, self.rows)
+        names = {name for name, text in self.known.items() if text == name}
+        held = [text for text in self.reading.asserts if parse_names(text) <= names]
+        return [*found, *(Constraint(expression=text, because="The kernel asserts it.") for text in held)]
+
+
+def draft_triton(path: Path, entry: str | None) -> Draft:
+    """The draft of a task for the kernel `entry` of a Python file, or the only one. Raises `SourceError`."""
+    kernel = read_triton(find_kernel(Module(path), entry))
+    files = {"kernel.py": kernel.slice.text(kernel.fixed)}
+    files["template.toml"] = template_text(kernel.parameters, kernel.constraints(), kernel.grid, kernel.block)
+    return written(kernel.read, f"{path}:{kernel.read.name}", "template.toml", files)
+
+
+def read_triton(
+    kernel: Kernel,
+    given: Mapping[str, Any] | None = None,
+    configs: Sequence[Mapping[str, Any]] = (),
+    grid: tuple[str, ...] | None = None,
+) -> TritonKernel:
+    """What is known of a kernel. given: values of its constants, where a caller has them, and None for an array that is
+    not passed; configs: of its list; grid: of its call. Raises `SourceError`."""
+    return _Reader(kernel, find_launch(kernel), given or {}, configs, grid).kernel()
+
+
+class _Reader:
+    """Decides what each parameter is, in an order in which each decision can rest on those before it."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        launch: Launch,
+        given: Mapping[str, Any],
+        configs: Sequence[Mapping[str, Any]],
+        grid: tuple[str, ...] | None,
+    ) -> None:
+        self.source, self.launch, self.given, self.grid = kernel, launch, given, grid
+        self.names = [one.arg for one in kernel.parameters]
+        # One that only converts what is passed needs a value to be passed.
+        self.heuristics = {name: text for name, text in kernel.heuristics.items() if f"args['{name}']" not in text}
+        self.facts = Facts([])
+        self.slice = Slice()
+        self.slice.kernel(kernel, {})
+        self.constants = {name: value for name in self.names if (value := self._constant(name)) is not _UNKNOWN}
+        for name in kernel.constexprs:
+            if name not in self.constants and name not in self.heuristics and self._tested(name):
+                self.constants[name] = False
+                self.facts.ask("source", f"{name} in FIXED (of baseline.py and kernel.py) is guessed")
+        self.absent = [name for name, value in self.constants.items() if value is None]
+        self.configs, self.key = self._listed()
+        self.configs = [dict(one) for one in configs] or self.configs
+        passed = [name for name in self.names if name not in self.heuristics]
+        self.reading = Reading(kernel.node, self.slice.functions, passed, self._holds)
+        unused = [name for name in passed if name not in self.reading.used and name not in kernel.constexprs]
+        self.absent += [name for name in unused if name not in self.absent]
+        self.constants |= dict.fromkeys(unused)
+        self.dims = {name: self.reading.dims(name) for name in self.names if name in self.reading.pointers}
+
+    def _constant(self, name: str) -> Any:
+        """What the launch passes whatever the sizes, or the default of the parameter."""
+        if name in self.given:
+            return self.given[name] if name in self.source.constexprs or self.given[name] is None else _UNKNOWN
+        for node in (self.launch.given.get(name), self.source.defaults.get(name)):
+            try:
+                return _UNKNOWN if node is None else self.launch.evaluate(node, {})
+            except Unknown:
+                continue
+        return _UNKNOWN
+
+    def _listed(self) -> tuple[list[dict[str, Any]], list[str]]:
+        try:
+            configs = [one.values for one in self.source.listed("configs", 0) if isinstance(one, Config)]
+        except Unknown as error:
+            configs = []
+            self.facts.ask(
+                "source", f"the list of configurations cannot be evaluated ({error}): give the values in template.toml"
+            )
+        try:
+            key = [str(one) for one in self.source.listed("key", 1)]
+        except Unknown:
+            key = []
+        return configs, key
+
+    def _holds(self, test: ast.expr) -> bool | None:
+        """Whether a condition holds, by constants and heuristics."""
+        values = dict(self.constants)
+        for name, text in self.heuristics.items():
+            try:
+                arguments = {one: values.get(one, _UNKNOWN) for one in self.names}
+                values[name] = self.source.module.evaluate(ast.parse(text, mode="eval").body)(arguments)
+            except Exception:  # noqa: BLE001, S112 - the user's code may raise anything; the condition stays open
+                continue
+        try:
+            found = self.source.module.evaluate(test, values)
+        except Unknown:
+            return None
+        return bool(found) if isinstance(found, bool | int) else None
+
+    def kernel(self) -> TritonKernel:
+        facts, reading, launch = self.facts, self.reading, self.launch
+        constexprs = self.source.constexprs
+        tuned = [name for one in self.configs for name in one if name in self.names or name in TRITON_OPTIONS]
+        strides = [
+            one
+            for one in self.names
+            if one not in constexprs or one not in self.constants
+            if launch.stride(one) or ("stride" in one and one in reading.numbers)
+        ]
+        extents = {name for dims in self.dims.values() for one in dims.values() if one for name in parse_names(one)}
+        counted = {one for one in reading.counted | extents if one in reading.numbers}
+        for name in self.names:
+            plain = name not in constexprs and name not in reading.pointers and name not in self.absent
+            if (
+                name in strides
+                or name in self.heuristics
+                or name in tuned
+                or not (plain or self._size_constant(name, extents))
+            ):
+                continue
+            if not plain or name in counted or (name in self.reading.numbers and self.launch.shaped(name)):
+                facts.sizes.append(name)
+                launch.name(name)
+        for name in constexprs:
+            launch.name(name)
+        scope = dict[str, str]()
+        defaults = {name: self._first(name) for name in facts.sizes}
+        values, fixed = self._constants(tuned, strides, defaults, scope)
+        grid, why = launch.dimensions() if self.grid is None else (self.grid, "")
+        options = {
+            one: [v] for one in TRITON_OPTIONS if one in launch.given and (v := self._at(one, defaults)) is not None
+        }
+        lists = {
+            name: list(dict.fromkeys(one[name] for one in self.configs if name in one)) for name in dict.fromkeys(tuned)
+        }
+        parameters = parameters_of(
+            reading, {**lists, **values}, options, loops=any(isinstance(one, ast.For) for one in self._nodes())
+        )
+        parameters = [one for one in parameters if one.name not in self.heuristics]
+        facts.sizes += launch.sizes
+        defaults |= dict.fromkeys(launch.sizes, 1024)
+        chosen = {one.name: one.start for one in parameters}
+        if self.configs:
+            chosen |= {name: value for name, value in self.configs[0].items() if name in chosen}
+        elif "num_stages" in chosen and "num_stages" not in options:
+            chosen["num_stages"] = 3
+        first = {**fixed, **chosen}
+        known = {name: name for name in (*facts.sizes, *chosen)}
+        text = {**{name: str(value) for name, value in fixed.items() if isinstance(value, int)}, **scope}
+        if why:
+            grid = ("1",)
+            facts.ask("launch", f"the grid: {why}")
+            facts.unknown = "the grid"
+        template_grid = tuple(_replaced(one, text) for one in grid)
+        facts.grid = tuple(
+            _replaced(one, {**text, **{name: str(value) for name, value in chosen.items()}}) for one in grid
+        )
+        facts.block = (str(32 * int(first.get("num_warps", 4))),)
+        self._arrays(strides, [_replaced(one, text) for one in grid], {*facts.sizes})
+        self._arguments(fixed, chosen, strides, defaults)
+        self._doubts(fixed)
+        sliced = Slice()
+        sliced.kernel(self.source, self.heuristics)
+        part = Part(sliced.text(first), (), ())
+        read = ReadKernel(self.source.name, "triton", part, facts)
+        constants = {name: str(value) for name, value in first.items() if isinstance(value, int)}
+        rows = [one for one in facts.sizes if one in extents and one not in launch.sizes]
+        return TritonKernel(
+            read, sliced, parameters, reading, {**constants, **known}, rows, template_grid, fixed, first
+        )
+
+    def _nodes(self) -> list[ast.AST]:
+        return [node for one in self.slice.functions.values() for node in ast.walk(one)]
+
+    def _size_constant(self, name: str, extents: set[str]) -> bool:
+        """Whether a constexpr is a size of the workload: the launch takes it from a shape, it bounds an array, or the
+        list's key has it."""
+        if name not in self.source.constexprs or name in self.constants:
+            return False
+        by_key = name not in self.launch.given and name in self.key and name in self.reading.numbers
+        return self.launch.shaped(name) or by_key or (name in extents and name not in self.reading.tiles)
+
+    def _first(self, name: str) -> int:
+        """The value of a size that a draft begins with."""
+        return int(self.given.get(name, 64 if name in self.reading.tiles else 1024))
+
+    def _at(self, name: str, sizes: Mapping[str, int]) -> Any:
+        """What the launch passes at `sizes`; None where it cannot be told."""
+        try:
+            return self.launch.evaluate(self.launch.given[name], sizes)
+        except (KeyError, Unknown):
+            return None
+
+    def _constants(
+        self, tuned: list[str], strides: list[str], sizes: Mapping[str, int], scope: dict[str, str]
+    ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+        """The values to tune around of constexprs that no list names, and the constants that stay."""
+        values, fixed = dict[str, list[Any]](), dict[str, Any]()
+        for name in self.names:
+            if name in (*tuned, *self.heuristics, *self.facts.sizes, *strides, *TRITON_OPTIONS):
+                continue
+            if name in self.absent:
+                fixed[name] = None
+            if name not in self.source.constexprs or name in self.absent:
+                continue
+            covered = self.reading.covers.get(name) if name not in self.reading.numbers else None
+            value = self.constants.get(name, _UNKNOWN)
+            if covered in sizes and name not in self.constants:
+                self.heuristics = {**self.heuristics, name: f"lambda args: triton.next_power_of_2(args[{covered!r}])"}
+                scope[name] = f"2 ** ceil(log2({covered}))"
+                continue
+            by_size = value is _UNKNOWN
+            tile = name in self.reading.tiles
+            if by_size and (value := self._at(name, sizes)) is None:
+                usual = {"eps": 1e-05, "type": Named("tl.float16")}
+                value = 64 if tile else next((one for part, one in usual.items() if part in name.lower()), 1)
+                if self.launch.open and name not in self.launch.given and not tile:
+                    values[name] = [1, 16]
+                    continue
+                if not tile and name in self.reading.used:
+                    self.facts.ask("source", f"{name} in FIXED (of baseline.py and kernel.py) is guessed")
+            if tile and is_power(value) and name not in self.given:
+                values[name] = [value, *((max(value // 8, 1), value * 2) if by_size else ())]
+            else:
+                fixed[name] = value
+        return values, fixed
+
+    def _tested(self, name: str) -> bool:
+        tests = [one.test for one in self._nodes() if isinstance(one, ast.If | ast.IfExp)]
+        parts = [part for test in tests for part in (test.values if isinstance(test, ast.BoolOp) else [test])]
+        return any(ast.unparse(part) in (name, f"not {name}") for part in parts)
+
+    def _arrays(self, strides: list[str], grid: list[str], sizes: set[str]) -> None:
+        """Roles and shapes of arrays, and the values of strides."""
+        facts = self.facts
+        for array, dims in self.dims.items():
+            if array in self.absent:
+                continue
+            facts.roles[array] = self.reading.role(array)  # type: ignore[assignment]
+            axes = {one: at[1] for one in strides if (at := self.launch.stride(one)) and at[0] == array and at[1] >= 0}
+            order = sorted(dims, key=lambda one: (one == "1", axes.get(one, 0), -one.count("*")))
+            shape = list[str]()
+            for one in order:
+                extent = dims[one]
+                if extent and extent.startswith("@"):
+                    axis = int(extent[1:]) if extent[1:].isdigit() else len(grid)
+                    extent = re.sub(r"^ceil_div\((\w+), .*\)$", r"\1", grid[axis]) if axis < len(grid) else None
+                if extent is None or not parse_names(extent) <= sizes:
+                    extent = "?"
+                shape.append(extent)
+            if shape and "?" not in shape:
+                facts.shapes[array] = tuple(shape)
+                for place, one in enumerate(order):
+                    if one in strides:
+                        facts.values.setdefault(one, product(shape[place + 1 :]) or "1")
+            else:
+                seen = f", of which [{', '.join(shape)}] is seen" if shape and set(shape) != {"?"} else ""
+                facts.ask(array, f"the shape{seen}")
+        for one in strides:
+            if (at := self.launch.stride(one)) and at[0] in self.absent:
+                facts.values[one] = "0"
+            if at and (known := facts.shapes.get(at[0])) and -len(known) <= at[1] < len(known):
+                facts.values[one] = product(known[at[1] % len(known) + 1 :]) or "1"
+
+    def _arguments(
+        self, fixed: Mapping[str, Any], chosen: Mapping[str, Any], strides: list[str], sizes: Mapping[str, int]
+    ) -> None:
+        facts, taken = self.facts, {*self.names, *self.facts.sizes}
+        types = next(one for one in ("T", "TYPE", "ARRAY_TYPE") if one not in taken)
+        for name in self.names:
+            if name in fixed or name in chosen or name in self.heuristics:
+                continue
+            if name in self.reading.pointers:
+                dtype = "int32" if name in self.reading.indices else types
+                facts.types |= {types: "float16" if self.reading.products else "float32"} if dtype == types else {}
+                facts.parameters.append(Argument(name, Kind("pointer", 8, f"{dtype}*"), dtype, "", None))
+                continue
+            value = self.constants.get(name)
+            whole = name in facts.sizes or name in strides or isinstance(value, int) or name in self.reading.whole
+            text = str(sizes.get(name, value if isinstance(value, int | float) else ""))
+            if isinstance(value, int | float) and name not in facts.sizes:
+                facts.values[name] = text
+            text = text or ("1e-05" if "eps" in name.lower() else "")
+            kind = Kind("number", 4, "int") if whole else Kind("float", 4, "float")
+            facts.parameters.append(Argument(name, kind, "int32" if whole else "float32", text, None))
+        for name in self.facts.sizes:
+            if name in self.reading.tiles:
+                facts.requires.append(f"is_pow2({name})")
+        facts.ask("types", f"the types of arrays: {types}, or the type of one in its line of `arguments`, indices too")
+        for name, text in self.launch.sizes.items():
+            facts.ask("sizes", f"{name} is {text} of the launch")
+            facts.values[name] = "1024"
+
+    def _doubts(self, fixed: Mapping[str, Any]) -> None:
+        for one in dict.fromkeys((*self.slice.doubts, *self.source.module.doubts)):
+            self.facts.ask("source", one)
+        if self.absent:
+            self.facts.ask("source", f"None in FIXED, as the launch or nothing uses them: {', '.join(self.absent)}")
+
+
+class _Unknown:
+    """Something that is not None and not known."""
+
+    def __bool__(self) -> bool:
+        raise Unknown("it is not known")
+
+
+_UNKNOWN: Any = _Unknown()
+
+
+def parse_names(text: str) -> set[str]:
+    try:
+        return set(parse(text).names)
+    except ExpressionError:
+        return {"?"}
+
+
+def _replaced(text: str, values: Mapping[str, str]) -> str:
+    """An expression with values instead of names."""
+    for name, value in values.items():
+        text = re.sub(rf"\b{name}\b", value if value.isidentifier() or value.isdigit() else f"({value})", text)
+    return text

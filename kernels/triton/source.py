@@ -1,0 +1,486 @@
+"""Python modules with Triton kernels: their bindings, the values of these, and the slice that a kernel uses.
+
+Nothing is imported. Values come from the definitions that they need, run with the built-in functions of plain Python, a
+stand-in for Triton that knows its configurations and the arithmetic of sizes, and a stand-in for PyTorch that says
+"CUDA, compute capability 9.0". Whatever else they need is unknown, and said.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import textwrap
+import warnings
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tunesmith.kernels.reader.parse import SourceError
+from tunesmith.kernels.spec.taskfile import read_source
+
+_PLAIN = ("math", "itertools", "functools", "operator", "collections", "dataclasses", "enum", "typing", "packaging")
+_BUILTINS = """
+abs all any bool dict divmod enumerate filter float frozenset int isinstance issubclass len list map max min object
+pow print property range repr reversed round set sorted str sum tuple type zip super hasattr getattr callable
+__build_class__ Exception ValueError TypeError RuntimeError AttributeError ImportError ModuleNotFoundError KeyError
+AssertionError NotImplementedError OSError
+"""
+
+
+class Unknown(SourceError):
+    """A value that does not follow from the definitions in reach."""
+
+
+class Named:
+    """A thing of a package that is not imported: only its name is known, and what `known` tells."""
+
+    def __init__(self, name: str, **known: Any) -> None:
+        self.name = name
+        self.__dict__.update(known)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Named(f"{self.name}.{name}")
+
+    def __repr__(self) -> str:
+        return self.name.replace("torch.", "tl.").replace("triton.language.", "tl.")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Named) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __bool__(self) -> bool:
+        raise Unknown(f"{self.name} is not known")
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        raise Unknown(f"{self.name}() is not known")
+
+
+class Config:
+    """`triton.Config`: a line of a list."""
+
+    def __init__(
+        self, kwargs: Mapping[str, Any], num_warps: int = 4, num_stages: int = 3, num_ctas: int = 1, **more: Any
+    ) -> None:
+        self.kwargs, self.num_warps, self.num_stages, self.num_ctas = dict(kwargs), num_warps, num_stages, num_ctas
+        self.maxnreg, self.pre_hook = more.get("maxnreg"), more.get("pre_hook")
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Of constexprs and options."""
+        options = {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        options |= {"num_ctas": self.num_ctas} if self.num_ctas != 1 else {}
+        return {**self.kwargs, **options, **({"maxnreg": self.maxnreg} if self.maxnreg else {})}
+
+
+def next_power_of_2(number: int) -> int:
+    return 1 << max(int(number) - 1, 0).bit_length()
+
+
+def _unchanged(*given: Any, **named: Any) -> Any:
+    """A decorator, or what makes one."""
+    return given[0] if len(given) == 1 and not named and callable(given[0]) else lambda function: function
+
+
+def _cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+_LANGUAGE = Named("triton.language", constexpr=lambda value: value, cdiv=_cdiv, next_power_of_2=next_power_of_2)
+_TARGET = SimpleNamespace(backend="cuda", arch=90, warp_size=32)
+_TRITON = Named(
+    "triton",
+    __version__="3.9.0",
+    Config=Config,
+    cdiv=_cdiv,
+    next_power_of_2=next_power_of_2,
+    jit=_unchanged,
+    autotune=_unchanged,
+    heuristics=_unchanged,
+    language=_LANGUAGE,
+    runtime=Named("triton.runtime", driver=Named("driver", active=Named("active", get_current_target=lambda: _TARGET))),
+)
+_TORCH = Named(
+    "torch",
+    version=SimpleNamespace(hip=None, cuda="13.0"),
+    cuda=Named("torch.cuda", is_available=lambda: True, get_device_capability=lambda *device: (9, 0)),
+)
+_STANDINS = {
+    "triton": _TRITON,
+    "torch": _TORCH,
+    "os": SimpleNamespace(environ={}, getenv=lambda name, other=None: other),
+}
+ALIASES = {"tl": "import triton.language as tl", "triton": "import triton"}
+"""Names that mean Triton wherever they are imported from, with the plain import."""
+
+
+def names_in(node: ast.AST) -> list[str]:
+    return list(dict.fromkeys(one.id for one in ast.walk(node) if isinstance(one, ast.Name)))
+
+
+def bound_by(statement: ast.stmt) -> set[str]:
+    """The names that a statement of a module binds, at any depth of conditions."""
+    match statement:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return {name}
+        case ast.Import() | ast.ImportFrom():
+            return {one.asname or one.name.partition(".")[0] for one in statement.names}
+        case ast.If() | ast.Try() | ast.With() | ast.For():
+            inside = [*statement.body, *getattr(statement, "orelse", ()), *getattr(statement, "finalbody", ())]
+            inside += [one for handler in getattr(statement, "handlers", ()) for one in handler.body]
+            return {name for one in inside for name in bound_by(one)}
+    return {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+
+
+class Module:
+    """A Python file. doubts: conditions and constants that could not be evaluated, as clauses."""
+
+    def __init__(self, path: Path, text: str | None = None, loaded: dict[Path, Module] | None = None) -> None:
+        self.path, self.text = path, read_source(path, "SOURCE") if text is None else text
+        try:
+            self.tree = ast.parse(self.text)
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None)
+            raise SourceError(f"{path}{f', line {line}' if line else ''}: it is not valid Python: {error}.") from error
+        self.doubts = list[str]()
+        self._loaded = {} if loaded is None else loaded
+        self._loaded[path] = self
+        allowed = {name: getattr(builtins, name) for name in _BUILTINS.split()}
+        self._values: dict[str, Any] = {
+            "__builtins__": {**allowed, "__import__": self._imported},
+            "__name__": path.stem,
+        }
+        self._tried = set[str]()
+
+    def module(self, name: str | None, level: int) -> Module | None:
+        """The module that an import of this file names, where its file lies beside it or in the same package."""
+        parts = (name or "").split(".") if name else []
+        folders = [self.path.resolve().parents[level - 1]] if level else list(self.path.resolve().parents)[:8]
+        for folder in folders:
+            for path in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
+                if path.is_file() and (parts or path.name == "__init__.py"):
+                    return self._loaded.get(path) or Module(path, None, self._loaded)
+        return None
+
+    def _imported(self, name: str, scope: Any = None, local: Any = None, asked: Any = (), level: int = 0) -> Any:
+        """What `import` gives to code of this module that is evaluated."""
+        root = name.partition(".")[0]
+        if not level and root in _STANDINS:
+            found = _STANDINS[root]
+            for part in name.split(".")[1:] if asked else ():
+                found = getattr(found, part)
+            return found
+        if not level and root in _PLAIN:
+            module = importlib.import_module(name)
+            return module if asked else importlib.import_module(root)
+        local_one = self.module(name, level)
+        return Named(name) if local_one is None else _Lazy(local_one)
+
+    def statements(self, name: str) -> list[ast.stmt]:
+        """The simple statements that bind `name`, in their order: conditions are decided, of `try` the body counts."""
+        return list(self._flat(self.tree.body, name))
+
+    def _flat(self, body: Sequence[ast.stmt], name: str) -> Iterator[ast.stmt]:
+        for one in body:
+            if name not in bound_by(one):
+                continue
+            if isinstance(one, ast.If):
+                yield from self._flat(one.body if self._holds(one.test) else one.orelse, name)
+            elif isinstance(one, ast.Try | ast.With):
+                yield from self._flat(one.body, name)
+            else:
+                yield one
+
+    def _holds(self, test: ast.expr) -> bool:
+        try:
+            return bool(self.evaluate(test))
+        except Unknown as error:
+            # Of versions the installed one is new.
+            taken = "version" in ast.unparse(test).lower()
+            self.doubts.append(f"`{ast.unparse(test)}` in {self.path.name} is taken as {taken} ({error})")
+            return taken
+
+    def evaluate(self, node: ast.expr, given: Mapping[str, Any] | None = None) -> Any:
+        """The value of an expression; raises `Unknown`. given: names that the module does not bind."""
+        for name in names_in(node):
+            if name not in (given or {}):
+                self._ensure(name)
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                code = compile(ast.fix_missing_locations(ast.Expression(node)), str(self.path), "eval")
+            return eval(code, self._values, dict(given or {}))
+        except Exception as error:  # the user's code may raise anything
+            raise Unknown(f"{error}" or type(error).__name__) from error
+
+    def _ensure(self, name: str) -> None:
+        """Runs the definitions of a name, after those that they need."""
+        if name in self._tried or name in self._values:
+            return
+        self._tried.add(name)
+        for statement in self.statements(name):
+            for needed in names_in(statement):
+                self._ensure(needed)
+            try:
+                with warnings.catch_warnings(action="ignore"):
+                    code = compile(ast.Module([statement], []), str(self.path), "exec")
+                exec(code, self._values)
+            except Exception:  # noqa: BLE001 - the user's code may raise anything; who needs the name is told
+                self._values.pop(name, None)
+
+    def value(self, name: str) -> Any:
+        return self.evaluate(ast.Name(name, ast.Load()))
+
+    def lines(self, node: ast.stmt) -> str:
+        """A statement as its author wrote it, without decorators."""
+        first = node.lineno - 1
+        text = "\n".join(self.text.splitlines()[first : node.end_lineno])
+        return textwrap.dedent(text)
+
+
+class _Lazy:
+    """A module of the user's, of which names are evaluated when they are asked for."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._module.value(name)
+
+
+def is_jit(decorator: ast.expr) -> bool:
+    return ast.unparse(decorator).partition("(")[0] in ("triton.jit", "jit")
+
+
+def called_name(node: ast.AST) -> str:
+    """The last part of the name of what is called."""
+    return ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+
+
+def defaults_of(given: ast.arguments) -> dict[str, ast.expr]:
+    """The defaults of a function's arguments by name."""
+    names = [one.arg for one in (*given.posonlyargs, *given.args)]
+    found = dict(zip(names[::-1], given.defaults[::-1], strict=False))
+    return found | {one.arg: value for one, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value}
+
+
+@dataclass(slots=True)
+class Kernel:
+    """A kernel in its module. decorators: of the function, or calls that wrap it, outermost first."""
+
+    module: Module
+    node: ast.FunctionDef
+    decorators: list[ast.expr]
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def parameters(self) -> list[ast.arg]:
+        return [*self.node.args.posonlyargs, *self.node.args.args, *self.node.args.kwonlyargs]
+
+    @property
+    def constexprs(self) -> list[str]:
+        return [one.arg for one in self.parameters if one.annotation and "constexpr" in ast.unparse(one.annotation)]
+
+    @property
+    def defaults(self) -> dict[str, ast.expr]:
+        return defaults_of(self.node.args)
+
+    @property
+    def heuristics(self) -> dict[str, str]:
+        """What `triton.heuristics` computes: lambdas as text. Raises `SourceError` where it is no plain table."""
+        found = dict[str, str]()
+        for one in self.decorators:
+            if called_name(one) != "heuristics":
+                continue
+            table = one.args[0] if isinstance(one, ast.Call) and one.args else one
+            if isinstance(table, ast.Name):
+                bound = [s for s in self.module.statements(table.id) if isinstance(s, ast.Assign)]
+                table = bound[-1].value if bound else table
+            if not isinstance(table, ast.Dict) or not all(isinstance(key, ast.Constant) for key in table.keys):
+                raise SourceError(
+                    f"{self.module.path}: write the heuristics of {self.name} as a table, {{'NAME': ...}}."
+                )
+            for key, value in zip(table.keys, table.values, strict=True):
+                assert isinstance(key, ast.Constant)
+                found[str(key.value)] = ast.unparse(value)
+        return found
+
+    @property
+    def tuner(self) -> ast.Call | None:
+        """The call of `triton.autotune`, or of a decorator like it."""
+        for one in self.decorators:
+            named = {word.arg for word in one.keywords} if isinstance(one, ast.Call) else set()
+            if isinstance(one, ast.Call) and ("autotune" in called_name(one) or "configs" in named):
+                return one
+        return None
+
+    def listed(self, what: str, position: int) -> Any:
+        """The value of an argument of the tuner, `configs` or `key`; raises `Unknown`."""
+        tuner = self.tuner
+        given = {word.arg: word.value for word in tuner.keywords} if tuner else {}
+        node = given.get(what) or (tuner.args[position] if tuner and len(tuner.args) > position else None)
+        return [] if node is None else self.module.evaluate(node)
+
+
+def kernels_of(module: Module) -> list[Kernel]:
+    """The functions of a module that are compiled by Triton, kernels and their helpers."""
+    found = dict[str, Kernel]()
+    names = {name for one in module.tree.body for name in bound_by(one)}
+    order = {name: min(one.lineno for one in module.tree.body if name in bound_by(one)) for name in names}
+    for name in sorted(names, key=lambda one: order[one]):
+        wraps, node = list[ast.expr](), None
+        for one in module.statements(name):
+            if isinstance(one, ast.FunctionDef):
+                node, wraps = one, [*one.decorator_list]
+            elif isinstance(one, ast.Assign) and isinstance(call := one.value, ast.Call) and name in names_in(call):
+                # NAME = triton.jit(NAME), NAME = triton.heuristics({...})(NAME)
+                wraps.insert(0, call.func)
+        if node and any(map(is_jit, wraps)):
+            found[name] = Kernel(module, node, wraps)
+    return list(found.values())
+
+
+def find_kernel(module: Module, entry: str | None, option: str = "--entry") -> Kernel:
+    """The kernel `entry`, or the only one: a function that no other one calls. Raises `SourceError`."""
+    found = {one.name: one for one in kernels_of(module)}
+    if not found:
+        raise SourceError(f"{module.path}: there is no kernel, that is no function decorated with @triton.jit.")
+    called = {name for one in found.values() for name in names_in(ast.Module(one.node.body, [])) if name in found}
+    outer = [name for name in found if name not in called] or list(found)
+    if entry is None and len(outer) > 1:
+        raise SourceError(
+            f"{module.path}: there are {len(outer)} kernels: choose one of {', '.join(outer)}, as "
+            f"{module.path.name}:{outer[0]} or with {option}."
+        )
+    name = entry or outer[0]
+    if name not in found:
+        raise SourceError(f"{module.path}: there is no kernel '{name}'; choose {option} from {', '.join(outer)}.")
+    return found[name]
+
+
+@dataclass(slots=True)
+class Slice:
+    """What a kernel uses. functions: by name, the kernel among them; doubts: clauses on what is not known for sure."""
+
+    imports: dict[str, None] = field(default_factory=dict)
+    constants: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+    _seen: dict[str, object] = field(default_factory=dict)
+    _added: set[str] = field(default_factory=set)
+
+    def text(self, fixed: Mapping[str, Any] | None = None) -> str:
+        """A source: imports, constants, `FIXED`, functions."""
+        bound = [f"FIXED = {{{', '.join(f'{name!r}: {value!r}' for name, value in fixed.items())}}}"] if fixed else []
+        head = "\n".join([*self.imports, *(["", *self.constants, *bound] if self.constants or bound else [])])
+        return "\n\n\n".join([head, *self.texts]) + "\n"
+
+    def collect(self, module: Module, name: str) -> None:
+        """Adds what `name` means in `module`, after what that needs."""
+        found = module.statements(name)
+        if not found and hasattr(builtins, name):
+            return
+        one = found[-1] if found else None
+        if isinstance(one, ast.Import | ast.ImportFrom):
+            self._import(module, one, name)
+        elif (
+            one is None
+            or not isinstance(one, ast.FunctionDef | ast.Assign | ast.AnnAssign)
+            or not self._new(name, module.path)
+        ):
+            self.doubts += [f"{name} is not defined in {module.path.name}"] if one is None else []
+        elif isinstance(one, ast.FunctionDef):
+            self._function(Kernel(module, one, one.decorator_list), {})
+        elif one.value is not None:
+            self._constant(module, one, name)
+
+    def _new(self, name: str, meaning: object) -> bool:
+        """Whether a name is new. Raises `SourceError` where it means something else already."""
+        if (known := self._seen.setdefault(name, meaning)) != meaning:
+            raise SourceError(f"{name} has two meanings, in {known} and in {meaning}; rename one of them.")
+        fresh = name not in self._added
+        self._added.add(name)
+        return fresh
+
+    def _import(self, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> None:
+        one = next(at for at in statement.names if (at.asname or at.name.partition(".")[0]) == name)
+        source = statement.module if isinstance(statement, ast.ImportFrom) else None
+        level = statement.level if isinstance(statement, ast.ImportFrom) else 0
+        if level == 0 and (source or one.name).partition(".")[0] in ("triton", "math"):
+            plain = ast.ImportFrom(source, [one], 0) if isinstance(statement, ast.ImportFrom) else ast.Import([one])
+            line = ALIASES.get(name) or ast.unparse(plain)
+        elif name in ALIASES:
+            line = ALIASES[name]
+        elif isinstance(statement, ast.Import) or (other := module.module(source, level)) is None:
+            self.doubts.append(f"{name} comes from {source or one.name}, which is not beside {module.path.name}")
+            return
+        else:
+            self.collect(other, one.name)
+            if one.name != name and self._new(name, f"{other.path}:{one.name}"):
+                (self.texts if one.name in self.functions else self.constants).append(f"{name} = {one.name}")
+            return
+        self._new(name, line)
+        self.imports[line] = None
+
+    def _function(self, kernel: Kernel, heuristics: Mapping[str, str]) -> None:
+        node, module = kernel.node, kernel.module
+        self.functions[node.name] = node
+        jit = next((ast.unparse(one) for one in kernel.decorators if is_jit(one)), None)
+        if jit is None:
+            raise SourceError(f"{module.path}: {node.name}, which the kernel uses, is not decorated with @triton.jit.")
+        for name in _free_names(node, heuristics, jit):
+            self.collect(module, name)
+        lines = [f"    {name!r}: {value}," for name, value in heuristics.items()]
+        marks = ["@triton.heuristics({", *lines, "})"] if heuristics else []
+        self.texts.append("\n".join([*marks, f"@{jit}", module.lines(node)]))
+
+    def _constant(self, module: Module, statement: ast.Assign | ast.AnnAssign, name: str) -> None:
+        value = statement.value
+        assert value is not None
+        calls = [one for one in ast.walk(value) if isinstance(one, ast.Call)]
+        needed = names_in(value)
+        plain = all(called_name(one) in ("constexpr", "cdiv", "next_power_of_2") for one in calls)
+        if plain and all(module.statements(one) for one in needed if not hasattr(builtins, one)):
+            for one in (*needed, *(names_in(statement.annotation) if isinstance(statement, ast.AnnAssign) else ())):
+                self.collect(module, one)
+            self.constants.append(module.lines(statement))
+            return
+        try:
+            known = module.value(name)
+        except Unknown as error:
+            self.doubts.append(f"the constant {name} cannot be told ({error})")
+            known = None
+        self.imports[ALIASES["tl"]] = None
+        self.constants.append(f"{name} = tl.constexpr({known!r})")
+
+    def kernel(self, kernel: Kernel, heuristics: Mapping[str, str]) -> None:
+        """Adds the kernel itself."""
+        self.imports[ALIASES["triton"]] = None
+        self._new(kernel.name, kernel.module.path)
+        self._function(kernel, heuristics)
+
+
+def _free_names(node: ast.FunctionDef, heuristics: Mapping[str, str], jit: str) -> list[str]:
+    """The names of its module that a function uses."""
+    local: Set[str] = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
+    body = ast.Module(node.body, [])
+    local |= {one.id for one in ast.walk(body) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    used = [one for one in names_in(body) if one not in local]
+    used += [name for part in (node.args, *([node.returns] if node.returns else [])) for name in names_in(part)]
+    for text in (*heuristics.values(), jit):
+        tree = ast.parse(text, mode="eval")
+        used += [
+            name for name in names_in(tree) if name not in {a.arg for a in ast.walk(tree) if isinstance(a, ast.arg)}
+        ]
+    return list(dict.fromkeys(used))

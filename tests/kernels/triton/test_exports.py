@@ -1,0 +1,355 @@
+"""A finished run of a Triton task leaves as a table, as a device's file, and as Triton's own autotune cache.
+
+Triton itself reads what was written, in processes of its own, under a stand-in for a driver: it compiles, and launches
+nothing. The run's times are invented.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import RunStarted, ShapeCompared, TemplateAdded
+from tunesmith.graph.journal.records import Dispatched, Figures, FinalistResult, Origin, Verdict, Winner, WorkloadRow
+from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.results.best import altered_files, export_best
+from tunesmith.graph.results.exports import export_run
+from tunesmith.graph.settings import make_settings
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.limits import as_triton
+from tunesmith.hw.probe import DeviceInfo
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.measure.timing import compare
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.triton.exports import config_line, device_files, kernel_body, python_text
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+BODY = '''def scale(x_ptr, out_ptr, factor, n, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
+    """Of n elements."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    for _ in tl.static_range(UNROLL):
+        tl.store(out_ptr + at, factor * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+'''
+HEAD = "import triton\nimport triton.language as tl\n\n\n"
+MODEL = (
+    HEAD
+    + """import os
+
+
+def fits(configs, named, **others):
+    return [one for one in configs if one.kwargs["BLOCK"] <= named["x_ptr"].shape[0]]
+
+
+LIST = [triton.Config({"BLOCK": 64, "UNROLL": 1}, num_warps=4), triton.Config({"BLOCK": 128, "UNROLL": 1}, num_warps=2)]
+print("imported")
+
+
+@triton.autotune(configs=LIST, key=["n"], prune_configs_by={"early_config_prune": fits})
+@triton.jit
+"""
+    + BODY.replace("    at = tl", "    # its place\n    at = tl", 1)
+)
+TASK = """
+name = "scaling"
+entry = "scale"
+reference = "reference.py:scale"
+arguments = [
+    { name = "x_ptr", role = "in", dtype = "T", shape = ["n"] },
+    { name = "out_ptr", role = "out", dtype = "T", shape = ["n"] },
+    { name = "factor", role = "scalar", dtype = "float32", value = "1.5" },
+    { name = "n", role = "scalar", dtype = "int32", value = "n" },
+]
+bytes = "2 * n * sizeof(T)"
+flops = "n"
+
+[types]
+T = ["float16", "float32"]
+
+[backends.triton]
+baseline = { source_file = "baseline.py", launch = { grid = ["ceil_div(n, 64)"], block = [128] } }
+templates = ["template.toml"]
+"""
+TEMPLATE = """
+source_file = "kernel.py"
+parameters = [{ name = "BLOCK", values = [64, 256, 1024] }, { name = "num_warps", values = [2, 4, 8] }]
+constraints = ["BLOCK <= round_up(n, 256)"]
+
+[launch]
+grid = ["ceil_div(n, BLOCK)"]
+block = ["32 * num_warps"]
+"""
+SHAPES = {"n4096": 4096, "n1000": 1000, "n65536": 65536, "n64": 64}
+GENERAL: dict[str, Any] = {"BLOCK": 256, "num_warps": 2}
+LARGE: dict[str, Any] = {"BLOCK": 1024, "num_warps": 8}
+READER = """
+import json, re, sys
+import triton
+from triton.backends.compiler import GPUTarget
+
+class Driver:
+    def get_current_target(self): return GPUTarget("cuda", ARCH, 32)
+    def get_current_device(self): return 0
+    def get_current_stream(self, device=None): return 0
+    def get_benchmarker(self): raise SystemExit("it is being timed")
+
+class Array:
+    def __init__(self, n, dtype="float16"): self.dtype, self.shape = f"torch.{dtype}", (n,)
+    def data_ptr(self): return 0
+
+triton.runtime.driver.set_active(Driver())
+sys.path.insert(0, ".")
+"""
+
+
+@pytest.fixture
+def task_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "task"
+    folder.mkdir()
+    workloads = "".join(
+        f'\n[[workloads]]\nname = "{name}"\nsizes = {{ n = {n} }}\ntypes = {{ T = "float16" }}\n'
+        for name, n in SHAPES.items()
+    )
+    kernel = HEAD + 'FIXED = {"UNROLL": 1}\n\n\n@triton.jit\n' + BODY
+    baseline = HEAD + 'FIXED = {"BLOCK": 64, "UNROLL": 1, "num_warps": 4}\n\n\n@triton.jit\n' + BODY
+    reference = "def scale(x_ptr, factor, n):\n    return {'out_ptr': factor * x_ptr}\n"
+    files = {"task.toml": TASK + workloads, "template.toml": TEMPLATE, "kernel.py": kernel, "baseline.py": baseline}
+    for name, text in (files | {"reference.py": reference}).items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def run(task_folder: Path, tmp_path: Path) -> Iterator[Path]:
+    """A run in which n4096 and n65536 have a winner of their own, n1000 the general one, and n64 the baseline."""
+    task = load_task(str(task_folder))
+    template = task.sources("triton").templates[0]
+    limits = as_triton(resolve_target("sm_90"))
+    device = DeviceInfo(backend="triton", index=0, name="NVIDIA H100 80GB HBM3", limits=limits, driver="0")
+    settings = make_settings(task=task.name)
+    origin = Origin(command="tunesmith tune scaling", host="a test", python="3.11")
+
+    def no_pool() -> Any:
+        raise AssertionError("an export needs no device")
+
+    with Journal(tmp_path / "run", create=True) as journal:
+        journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
+        journal.append(TemplateAdded(template=template))
+        context = Context(task, device, (limits,), settings, journal, no_pool)
+        gains = {"n4096": (0.8, 0.5), "n1000": (0.9, 1.2), "n65536": (0.9, 0.6), "n64": (1.1, 1.3)}
+        winners = [Winner(template=template.id, config=one) for one in (GENERAL, LARGE)]
+        rows, dispatch = [], []
+        for name, ratios in gains.items():
+            workload = task.workload(name)
+            found = [compare([[ratio * 2e-6] * 3] * 5, [[2e-6] * 3] * 5) for ratio in ratios]
+            entries = [
+                FinalistResult(**one.model_dump(), comparison=seen) for one, seen in zip(winners, found, strict=True)
+            ]
+            journal.append(ShapeCompared(workload=workload, fitted=True, entries=tuple(entries)))
+            about = {"workload": name, "sizes": workload.sizes, "types": workload.types}
+            general, large = map(Figures.of, found)
+            rows.append(WorkloadRow(**about, floor_seconds=None, baseline_seconds=2e-6, general=general))
+            winner, figures = (winners[1], large) if large.ratio < general.ratio else (winners[0], general)
+            if figures.ratio < 1:
+                dispatch.append(Dispatched(**about, **winner.model_dump(), **figures.model_dump()))
+        verdict = Verdict(general=winners[0], tuned=tuple(rows), dispatch=tuple(dispatch), sentence="Faster.")
+        export_best(context, tmp_path / "run" / "best", verdict)
+    yield tmp_path / "run"
+
+
+def ask(folder: Path, program: str, arch: int = 90, **environment: str) -> Any:
+    """What a program that prints JSON last says, in a process of its own in `folder`."""
+    text = READER.replace("ARCH", str(arch)) + program
+    given = {**os.environ, "TRITON_CACHE_DIR": str(folder / "another-cache"), **environment}
+    done = subprocess.run([sys.executable, "-c", text], cwd=folder, env=given, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_best_holds_sources_and_tables_and_nothing_of_cuda(run: Path) -> None:
+    best = run / "best"
+    names = {str(path.relative_to(best)) for path in best.rglob("*") if path.is_file()}
+    device = "configs/scaling,device_name=NVIDIA_H100_80GB_HBM3.json"
+    tables = {"dispatch.json", "reference.py", "SHA256SUMS", "tuned.py", "configs.txt", device}
+    assert names == tables | {f"{name}/kernel-float16.py" for name in ("baseline", "general", "n4096")}
+    assert not altered_files(best)
+    content = json.loads((best / device).read_text())
+    assert content["4096"] == content["65536"] == LARGE and content["1000"] == GENERAL
+    assert content["64"] == {"BLOCK": 64, "num_warps": 4}, "nothing is faster than the author's numbers there"
+    assert list(content) == ["64", "1000", "4096", "65536"], "the nearest batch is looked for in order"
+
+
+def test_the_lines_to_paste_are_lines_of_a_list(run: Path) -> None:
+    triton = pytest.importorskip("triton")
+    text = (run / "best" / "configs.txt").read_text()
+    found = eval(f"[{text}\n]", {"triton": triton})
+    assert [(one.kwargs, one.num_warps) for one in found] == [
+        ({"BLOCK": 256}, 2),
+        ({"BLOCK": 1024}, 8),
+        ({"BLOCK": 64}, 4),
+    ]
+    assert "n4096, n65536" in text
+
+
+def test_tuned_py_chooses_by_shape_and_by_the_rule_and_never_times(run: Path) -> None:
+    shutil.copyfile(run / "best" / "tuned.py", run / "tuned.py")
+    (run / "served.py").write_text(
+        MODEL.replace("triton.autotune(", "tuned(").replace("import os", "from tuned import tuned")
+    )
+    program = """
+from served import scale
+def served(n, *, grid=lambda META: (triton.cdiv(n, META["BLOCK"]),), dtype="float16", **more):
+    made = scale.run(Array(n, dtype), Array(n, dtype), 1.5, n, grid=grid, warmup=True, **more)
+    return [made.metadata.num_warps, max(map(int, re.findall(r"tensor<(\\d+)x", made.asm["ttir"])))]
+cases = [served(4096), served(1000), served(64), served(131072), served(4096, dtype="float32"),
+         served(4096, grid=(64,)), served(4096, UNROLL=2)]
+print(json.dumps(cases))
+"""
+    large, general, first = [8, 1024], [2, 256], [4, 64]
+    drawn = ask(run, program)
+    # A grid of numbers, and a constant that was another one in the tuning, are calls that were not tuned.
+    assert drawn[:3] == [large, general, first] and drawn[5:] == [first, first]
+    rule = json.loads((run / "best" / "dispatch.json").read_text())["rule"]
+    assert "test" in rule and drawn[3] == large, "a shape that nobody measured gets what the rule says"
+    assert ask(run, program, arch=80) == [first] * 7, "a table is for one architecture"
+
+
+def test_a_kernel_without_a_list_keeps_the_numbers_of_its_call(run: Path) -> None:
+    shutil.copyfile(run / "best" / "tuned.py", run / "tuned.py")
+    (run / "plain.py").write_text(HEAD + "from tuned import tuned\n\n\n@tuned()\n@triton.jit\n" + BODY)
+    program = """
+from plain import scale
+def warps(n, **more):
+    grid = lambda META: (triton.cdiv(n, META["BLOCK"]),)
+    return scale.run(Array(n), Array(n), 1.5, n, grid=grid, warmup=True, BLOCK=32, UNROLL=1, **more).metadata.num_warps
+print(json.dumps([warps(4096), warps(64), warps(64, num_warps=1)]))
+"""
+    assert ask(run, program) == [8, 4, 1]
+
+
+def exported(run: Path, model: str, folder: Path, package: str = "") -> Path:
+    """The folder of Triton's cache for the kernel of a file with the text `model`."""
+    place = folder / package if package else folder
+    place.mkdir(parents=True, exist_ok=True)
+    if package:
+        (place / "__init__.py").touch()
+    (place / "model.py").write_text(model)
+    return export_run(run, "triton-cache", folder / "cache", kernel=f"{place / 'model.py'}:scale")
+
+
+READ = """
+from PLACE import scale
+answers = []
+for n in (4096, 1000, 65536):
+    scale.run(Array(n), Array(n), 1.5, n, grid=(1,), warmup=True)
+    answers.append({**scale.best_config.kwargs, "num_warps": scale.best_config.num_warps})
+print(json.dumps(answers))
+"""
+
+
+@pytest.mark.parametrize("package", ["", "deep"])
+def test_triton_takes_from_its_cache_what_is_not_in_its_list_and_times_nothing(
+    run: Path, tmp_path: Path, package: str
+) -> None:
+    relative = "from .numbers_of_mine import LIST as _\n" if package else ""
+    folder = tmp_path / "production"
+    if package:
+        (folder / package).mkdir(parents=True)
+        (folder / package / "numbers_of_mine.py").write_text("LIST = []\n")
+    cache = exported(run, relative + MODEL, folder, package)
+    assert len(list(cache.glob("*/scale.autotune.json"))) == 3
+    # 64 elements: the pruning of the kernel's own list leaves one configuration.
+    assert "n64 has no entry: its pruning leaves one" in (cache / "notes.txt").read_text()
+    program = READ.replace("PLACE", f"{package}.model" if package else "model")
+    given = {"TRITON_CACHE_DIR": str(cache), "TRITON_CACHE_AUTOTUNING": "1"}
+    wanted = [{"BLOCK": 1024, "UNROLL": 1, "num_warps": 8}, {"BLOCK": 256, "UNROLL": 1, "num_warps": 2}]
+    assert ask(folder, program, **given) == [*wanted, wanted[0]]
+    # Any edit of the file above the kernel is another key, and without an entry Triton times its list.
+    place = folder / package / "model.py"
+    place.write_text("\n" + place.read_text())
+    with pytest.raises(AssertionError, match="it is being timed"):
+        ask(folder, program, **given)
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (("factor * tl.load", "tl.load"), "the text of scale is not that of"),
+        (("@triton.autotune(configs=LIST", "@(lambda **_: lambda f: f)(configs=LIST"), "tuned.py of best/"),
+        (("LIST = [", "LIST = [["), "SyntaxError"),
+        (("1}, num_warps=4)", "1}, num_warps=4, pre_hook=print)"), "pre_hook"),
+        (("import os", "import nothing_of_this_name"), "No module named 'nothing_of_this_name'"),
+        (('"UNROLL": 1}', '"UNROLL": 1, "SPLIT": 1}'), "no value of SPLIT"),
+        (("configs=LIST", "configs=LIST[:1]"), "one configuration"),
+    ],
+)
+def test_what_cannot_be_written_is_said_in_a_sentence(
+    run: Path, tmp_path: Path, edit: tuple[str, str], said: str
+) -> None:
+    assert edit[0] in MODEL
+    with pytest.raises(TunesmithError, match=said):
+        exported(run, MODEL.replace(*edit), tmp_path / "production")
+    assert not (tmp_path / "production" / "cache").exists()
+
+
+def test_shapes_that_share_a_tuning_key_take_the_general_configuration(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "production"
+    cache = exported(run, MODEL.replace('key=["n"]', "key=[]"), folder)
+    [file] = cache.glob("*/scale.autotune.json")
+    [[config, _]] = json.loads(file.read_text())["configs_timings"]
+    assert config["kwargs"]["BLOCK"] == 256 and config["num_warps"] == 2
+    assert "n4096, n1000, n65536" in (cache / "notes.txt").read_text()
+
+
+def test_a_triton_run_has_no_packages_of_cuda(run: Path) -> None:
+    with pytest.raises(TunesmithError, match="was tuned with triton"):
+        export_run(run, "torch")
+    with pytest.raises(TunesmithError, match="no file"):
+        export_run(run, "triton-cache")
+
+
+def test_a_device_has_a_file_for_each_combination_of_the_other_sizes() -> None:
+    rows = [
+        {"folder": "general", "sizes": {"M": m, "N": n, "E": 8}, "types": {"T": dtype}}
+        for m in (16, 1)
+        for n in (7168, 4096)
+        for dtype in ("float16", "bfloat16")
+    ]
+    about = {"task": "moe", "device": "NVIDIA H200", "shapes": [*rows, {**rows[0], "folder": "rewritten"}]}
+    found = dict(device_files(about, {"general": {"BLOCK_SIZE_M": 16, "num_stages": 4}}))
+    assert len(found) == 4
+    assert found["N=7168,E=8,device_name=NVIDIA_H200,dtype=bfloat16.json"] == {
+        "1": {"BLOCK_SIZE_M": 16, "num_stages": 4},
+        "16": {"BLOCK_SIZE_M": 16, "num_stages": 4},
+    }
+
+
+def test_expressions_are_plain_python_in_a_table() -> None:
+    for text in ("ceil_div(n, 3) * round_up(n, B) + log2(8)", "is_pow2(B) and sizeof(T) == 2", "T == float16 or n % 8"):
+        made = python_text(text, {"B": 16})
+        assert not {one.id for one in ast.walk(ast.parse(made)) if isinstance(one, ast.Name)} - {"n", "T", "math"}
+        workload = Workload(name="one", sizes={"n": 100}, types={"T": "float16"})
+        wanted = parse(text).evaluate({**workload.names, "B": 16})
+        assert eval(made, {"math": math, "n": 100, "T": "float16"}) == wanted
+
+
+def test_a_kernel_is_told_by_its_statements() -> None:
+    other = BODY.replace('"""Of n elements."""', "# Of n elements.\n    pass")
+    commented = BODY.replace("    at =", "\n    # where\n    at =", 1)
+    assert (
+        kernel_body(BODY, "scale") == kernel_body("@triton.jit\n" + commented, "scale") != kernel_body(other, "scale")
+    )
+    assert config_line({"num_stages": 3, "A": True}) == "triton.Config({'A': True}, num_stages=3)"

@@ -1,0 +1,374 @@
+"""Tasks drafted from Python files with Triton kernels, which are not imported, and from kernels in a program."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.graph import tune_kernel as tuning
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.limits import as_triton
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.source import code_key, specialise
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.task import Argument, Task
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.triton.draft import TritonKernel, draft_triton, read_triton
+from tunesmith.kernels.triton.source import Module, find_kernel
+
+HEAD = "import torch\nimport triton\nimport triton.language as tl\nfrom nowhere import logger\n"
+ADD = """
+@triton.jit
+def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # as its author wrote it
+    inside = at < n
+    tl.store(out_ptr + at, tl.load(x_ptr + at, mask=inside) + tl.load(y_ptr + at, mask=inside), mask=inside)
+
+
+def launch(x, y):
+    out = torch.empty_like(x)
+    count = x.numel()
+    add[lambda meta: (triton.cdiv(count, meta["BLOCK"]),)](x, y, out, count, BLOCK=1024)
+    return out
+"""
+ROWS = """
+from .shared import act
+
+
+def settings(count):
+    block = triton.next_power_of_2(count)
+    return block, 8 if block >= 2048 else 4
+
+
+@triton.jit
+def rows_kernel(x, y, gate, mean, stride, columns: tl.constexpr, eps, GATED: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    x += row * stride
+    y += row * stride
+    at = tl.arange(0, BLOCK)
+    value = act(tl.load(x + at, mask=at < columns, other=0.0))
+    if GATED:
+        value *= tl.load(gate + at, mask=at < columns)
+    middle = tl.sum(value, 0) / columns
+    tl.store(mean + row, middle)
+    tl.store(y + at, value - middle + eps, mask=at < columns)
+
+
+def forward(x, y, mean, eps=1e-6, gate=None):
+    count, columns = x.shape
+    BLOCK, warps = settings(columns)
+    rows_kernel[(count,)](
+        x, y, gate, mean, x.stride(0), columns, eps, GATED=gate is not None, BLOCK=BLOCK, num_warps=warps
+    )
+"""
+SHARED = """
+import triton
+import triton.language as tl
+
+LIMIT = tl.constexpr(4.0)
+OTHER = open("/nowhere")
+
+
+@triton.jit
+def act(value):
+    return tl.minimum(value, LIMIT)
+"""
+PRODUCT = """
+def is_cuda():
+    return triton.runtime.driver.active.get_current_target().backend == "cuda"
+
+
+def listed():
+    sizes = [64, 128] if is_cuda() else [16]
+    return [
+        triton.Config({"BM": rows, "BN": 128, "BK": 32, "GROUP": 8}, num_warps=warps, num_stages=3)
+        for rows in sizes
+        for warps in (4, 8)
+    ]
+
+
+@triton.autotune(configs=listed(), key=["M", "N", "K"])
+@triton.jit
+def product(
+    a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, ACT: tl.constexpr,
+):
+    pid = tl.program_id(axis=0)
+    columns = tl.cdiv(N, BN)
+    width = GROUP * columns
+    first = pid // width * GROUP
+    height = min(tl.cdiv(M, BM) - first, GROUP)
+    row, column = first + pid % width % height, pid % width // height
+    m = (row * BM + tl.arange(0, BM)) % M
+    n = (column * BN + tl.arange(0, BN)) % N
+    k = tl.arange(0, BK)
+    a_at = a + (m[:, None] * stride_am + k[None, :] * stride_ak)
+    b_at = b + (k[:, None] * stride_bk + n[None, :] * stride_bn)
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    for step in range(0, tl.cdiv(K, BK)):
+        left = tl.load(a_at, mask=k[None, :] < K - step * BK, other=0.0)
+        right = tl.load(b_at, mask=k[:, None] < K - step * BK, other=0.0)
+        total = tl.dot(left, right, total)
+        a_at += BK * stride_ak
+        b_at += BK * stride_bk
+    if ACT == "relu":
+        total = tl.maximum(total, 0)
+    m_out = row * BM + tl.arange(0, BM)
+    n_out = column * BN + tl.arange(0, BN)
+    inside = (m_out[:, None] < M) & (n_out[None, :] < N)
+    tl.store(c + m_out[:, None] * stride_cm + n_out[None, :] * stride_cn, total.to(c.dtype.element_ty), mask=inside)
+
+
+def call(a, b, activation=""):
+    M, K = a.shape
+    N = b.shape[1]
+    c = torch.empty((M, N))
+    grid = lambda META: (triton.cdiv(M, META["BM"]) * triton.cdiv(N, META["BN"]),)
+    product[grid](
+        a, b, c, M, N, K, a.stride(0), a.stride(1), b.stride(0), b.stride(1), c.stride(0), c.stride(1), ACT=activation
+    )
+"""
+
+
+def written(folder: Path, text: str, name: str = "model.py") -> Path:
+    (folder / name).write_text(HEAD + text)
+    return folder / name
+
+
+def drafted(folder: Path, text: str, entry: str | None = None) -> Task:
+    """The task of a draft whose questions are answered by what it proposes."""
+    made = draft_triton(written(folder, text), entry)
+    for name, one in made.files.items():
+        (folder / name).write_text("\n".join(line.split("  # FILL:")[0] for line in one.splitlines()))
+    return load_task(str(folder))
+
+
+def read(folder: Path, text: str) -> TritonKernel:
+    return read_triton(find_kernel(Module(written(folder, text)), "kernel"))
+
+
+def by_name(task: Task) -> dict[str, Argument]:
+    return {one.name: one for one in task.arguments}
+
+
+def template(task: Task) -> Template:
+    return task.sources("triton").templates[0]
+
+
+def values(task: Task) -> dict[str, tuple[Any, ...]]:
+    return {one.name: one.values for one in template(task).parameters}
+
+
+def test_elements_below_a_bound(tmp_path: Path) -> None:
+    task = drafted(tmp_path, ADD)
+    arguments = by_name(task)
+    assert {name: (one.role, one.shape) for name, one in arguments.items() if one.shape} == {
+        "x_ptr": ("in", ("n",)),
+        "y_ptr": ("in", ("n",)),
+        "out_ptr": ("out", ("n",)),
+    }
+    assert values(task) == {"BLOCK": (512, 1024, 2048), "num_warps": (1, 2, 4, 8)}
+    assert template(task).launch.grid == ("ceil_div(n, BLOCK)",)
+    assert task.sources("triton").baseline.template.launch.grid == ("ceil_div(n, 1024)",)
+    assert "# as its author wrote it" in template(task).source and "nowhere" not in template(task).source
+
+
+def test_rows_with_a_helper_of_another_file_and_a_block_that_covers_them(tmp_path: Path) -> None:
+    (tmp_path / "shared.py").write_text(SHARED)
+    task = drafted(tmp_path, ROWS)
+    arguments = by_name(task)
+    assert arguments["x"].shape == arguments["y"].shape == ("count", "columns")
+    assert (arguments["mean"].role, arguments["mean"].shape) == ("out", ("count",))
+    assert (arguments["stride"].value, arguments["columns"].value, arguments["eps"].value) == (
+        "columns",
+        "columns",
+        "1e-06",
+    )
+    # Nothing passes a gate, so the kernel is the one without.
+    assert "gate" not in arguments and "'gate': None" in template(task).source
+    assert "LIMIT = tl.constexpr(4.0)" in template(task).source and "OTHER" not in template(task).source
+    # Whatever the columns, the block has a place for each; it is no choice.
+    assert "BLOCK" not in values(task) and "next_power_of_2(args['columns'])" in template(task).source
+    assert template(task).launch.grid == ("count",)
+
+
+def test_a_list_by_functions_widens_to_a_space(tmp_path: Path) -> None:
+    task = drafted(tmp_path, PRODUCT)
+    arguments = by_name(task)
+    assert [arguments[name].shape for name in "abc"] == [("M", "K"), ("K", "N"), ("M", "N")]
+    assert [one.value for one in task.arguments if one.name.startswith("stride")] == ["K", "1", "N", "1", "N", "1"]
+    assert values(task) == {
+        "BM": (32, 64, 128, 256),
+        "BN": (64, 128, 256),
+        "BK": (16, 32, 64),
+        "GROUP": (4, 8, 16),
+        "num_warps": (1, 2, 4, 8, 16),
+        "num_stages": (1, 2, 3, 4, 5),
+    }
+    baseline = task.sources("triton").baseline.template
+    assert "'BM': 64" in baseline.source and "'ACT': ''" in baseline.source and "autotune" not in baseline.source
+    assert baseline.launch.grid == ("ceil_div(M, 64) * ceil_div(N, 128)",)
+
+
+def test_tiles_that_do_not_fit_are_refused_before_compiling(tmp_path: Path) -> None:
+    [rule] = template(drafted(tmp_path, PRODUCT)).constraints
+    base = {
+        "T": "float16",
+        "M": 1024,
+        "N": 1024,
+        "K": 1024,
+        "num_warps": 8,
+        "compute_capability": 90,
+        "float16": "float16",
+    }
+    large = {**base, "BM": 256, "BN": 256, "BK": 64, "num_stages": 4}
+
+    def holds(names: dict[str, Any]) -> Any:
+        return parse(rule.expression).evaluate(names)
+
+    assert not holds(large) and holds({**large, "num_stages": 3})
+    # Rows that are no multiples of 16 elements are not loaded ahead, and need one buffer alone.
+    assert holds({**large, "K": 1000})
+    assert not holds({**large, "num_stages": 3, "compute_capability": 86})
+
+
+@pytest.mark.parametrize(
+    ("point", "fits"),
+    [
+        ({"BM": 64, "BN": 64, "BK": 32, "num_stages": 4, "num_warps": 4}, True),
+        ({"BM": 128, "BN": 256, "BK": 64, "num_stages": 4, "num_warps": 8}, True),
+        ({"BM": 128, "BN": 256, "BK": 64, "num_stages": 5, "num_warps": 8}, False),
+        ({"BM": 32, "BN": 256, "BK": 64, "num_stages": 5, "num_warps": 4}, True),
+    ],
+)
+@pytest.mark.xdist_group("triton")
+def test_the_rule_is_what_the_compiler_allots(tmp_path: Path, point: dict[str, Any], fits: bool) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed: pip install 'tunesmith[triton]'")
+    task = drafted(tmp_path, PRODUCT)
+    limits, workload, made = as_triton(resolve_target("h200")), task.workloads[0], template(task)
+    config = {**made.default_config, **point}
+    artifact = open_compiler(limits).compile(specialise(made, config, dict(code_key(task, made, workload))))
+    assert isinstance(artifact, Artifact) and artifact.call is not None
+    names = {**workload.names, **config, "compute_capability": 90}
+    assert parse(made.constraints[0].expression).evaluate(names) == fits == (artifact.call.shared_bytes <= 232448)
+
+
+@pytest.mark.parametrize("text", [ADD, ROWS, PRODUCT], ids=["add", "rows", "product"])
+@pytest.mark.xdist_group("triton")
+def test_a_draft_compiles(tmp_path: Path, text: str) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed: pip install 'tunesmith[triton]'")
+    (tmp_path / "shared.py").write_text(SHARED)
+    task = drafted(tmp_path, text)
+    compiler = open_compiler(as_triton(resolve_target("sm_90")))
+    for one in (task.sources("triton").baseline.template, template(task)):
+        key = dict(code_key(task, one, task.workloads[0]))
+        assert isinstance(compiler.compile(specialise(one, one.default_config, key)), Artifact)
+
+
+@pytest.mark.parametrize(
+    ("text", "role"),
+    [
+        ("    tl.atomic_add(p + at, 1.0)\n", "inout"),
+        ("    q = p + at\n    tl.store(q, tl.load(q) + 1)\n", "inout"),
+        ("    helper(p, at)\n", "out"),
+        (
+            "    block = tl.make_block_ptr(p, (n,), (1,), (0,), (16,), (0,))\n    tl.store(block, tl.load(o + at))\n",
+            "out",
+        ),
+    ],
+)
+def test_roles_follow_pointers(tmp_path: Path, text: str, role: str) -> None:
+    helper = "\n@triton.jit\ndef helper(q, at):\n    tl.store(q + at, 1.0)\n"
+    kernel = "\n@triton.jit\ndef kernel(p, o, n):\n    at = tl.arange(0, 16)\n    tl.store(o + at, tl.load(o + at))\n"
+    assert read(tmp_path, helper + kernel + text).read.facts.roles["p"] == role
+
+
+def test_heuristics_stay_and_wrapped_functions_are_kernels(tmp_path: Path) -> None:
+    text = """
+def kernel(x, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, 1.0, mask=at < n)
+
+
+kernel = triton.jit(kernel)
+kernel = triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})(kernel)
+"""
+    found = read(tmp_path, text)
+    assert "EVEN" not in found.fixed and "'EVEN': lambda args: args['n'] % args['BLOCK'] == 0" in found.template.source
+    assert [one.name for one in found.parameters] == ["BLOCK", "num_warps"]
+
+
+def test_a_list_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
+    text = PRODUCT.replace("sizes = [64, 128] if is_cuda() else [16]", "sizes = logger.sizes()")
+    task = draft_triton(written(tmp_path, text), None).files["task.toml"]
+    assert "FILL: the list of configurations cannot be evaluated (nowhere" in task
+    with pytest.raises(TunesmithError, match="still to be filled in"):
+        (tmp_path / "task.toml").write_text(task)
+        load_task(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "entry", "sentence"),
+    [
+        ("x = 1\n", None, "there is no kernel, that is no function decorated with @triton.jit"),
+        (ADD + ADD.replace("add", "sub"), None, "there are 2 kernels: choose one of add, sub"),
+        (ADD, "mul", "there is no kernel 'mul'; choose --entry from add"),
+        ("def f(:\n", None, "line 5: it is not valid Python"),
+    ],
+)
+def test_what_is_no_kernel_is_refused(tmp_path: Path, text: str, entry: str | None, sentence: str) -> None:
+    with pytest.raises(TunesmithError, match=sentence.replace("(", r"\(")):
+        draft_triton(written(tmp_path, text), entry)
+
+
+def test_the_file_is_not_imported(tmp_path: Path) -> None:
+    here = tmp_path / "seen"
+    drafted(tmp_path, ADD + f"\nopen({str(here)!r}, 'w')\n__import__('pathlib').Path({str(here)!r}).touch()\n")
+    assert not here.exists()
+
+
+@pytest.mark.xdist_group("triton")
+def test_a_kernel_that_a_program_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    triton = pytest.importorskip("triton", reason="Triton is not installed: pip install 'tunesmith[triton]'")
+    path = written(
+        tmp_path,
+        PRODUCT.split("def call")[0].replace("configs=listed()", "configs=[triton.Config({'BM': 64, 'BN': 64})]"),
+    )
+    path.write_text(path.read_text().replace("import torch\n", "").replace("from nowhere import logger\n", ""))
+    spec = importlib.util.spec_from_file_location("model_of_test", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = list[Task]()
+    monkeypatch.setattr(tuning, "tune", lambda task, **settings: found.append(task))
+
+    def half(*shape: int) -> Any:
+        return np.ones(shape, np.float16)
+
+    tuning.tune_kernel(
+        module.product,
+        lambda a, b: a @ b,
+        [
+            {"a": half(m, 512), "b": half(512, n), "BK": 32, "GROUP": 8, "ACT": "relu"}
+            for m, n in ((256, 128), (64, 96))
+        ],
+        grid=lambda META: (triton.cdiv(META["M"], META["BM"]) * triton.cdiv(META["N"], META["BN"]),),
+    )
+    [task] = found
+    assert [one.sizes for one in task.workloads] == [{"M": 256, "K": 512, "N": 128}, {"M": 64, "K": 512, "N": 96}]
+    assert by_name(task)["stride_am"].value == "K" and by_name(task)["c"].dtype == "float16"
+    assert set(values(task)) == {"BM", "BN", "num_warps", "num_stages"} and "'ACT': 'relu'" in template(task).source
+    axis = parse(template(task).launch.grid[0])
+    assert axis.integer({"M": 256, "N": 128, "BM": 64, "BN": 64}) == 8
+    assert parse(task.sources("triton").baseline.template.launch.grid[0]).integer(task.workloads[0].sizes) == 8
+    compiler = open_compiler(replace(as_triton(resolve_target("sm_90"))))
+    key = dict(code_key(task, template(task), task.workloads[1]))
+    assert isinstance(compiler.compile(specialise(template(task), template(task).default_config, key)), Artifact)
