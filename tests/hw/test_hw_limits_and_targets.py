@@ -91,7 +91,7 @@ def test_a_file_overrides_its_base(tmp_path):
         ('base = "sm_90"\nsm_count = true\n', "'sm_count': write a positive whole number"),
         ('base = "sm_90"\nclock_hz = -1\n', "'clock_hz': write a positive number"),
         ('base = "sm_90"\nmax_block_dims = [1, 2]\n', "three"),
-        ('base = "sm_90"\nbackend = "metal"\n', "or 'opencl'"),
+        ('base = "sm_90"\nbackend = "metal"\n', "'cuda', 'triton' or 'opencl'"),
         ('base = "sm_90\n', "not valid TOML"),
     ],
 )
