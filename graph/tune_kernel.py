@@ -113,6 +113,8 @@ class TunedKernel:
         if self._kernels is None:
             if not (best := self.result.folder / "best").is_dir():
                 raise TunesmithError(f"{self.result.folder} has no kernel to call: {self.result.summary.sentence}")
+            if BACKENDS[self._signature.backend].python:
+                raise TunesmithError(f"Triton launches its kernels: decorate yours by `tuned` of {best / 'tuned.py'}.")
             self._kernels = Kernels(best)
         kernels = self._kernels
         for size in kernels.explicit:

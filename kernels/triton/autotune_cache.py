@@ -44,7 +44,9 @@ def calls_of(task: Task, about: Mapping[str, Any], best: Path) -> list[dict[str,
             else {"dtype": task.dtype_of(one, workload), "shape": task.shape_of(one, workload)}
             for one in task.arguments
         }
-        times = [row["seconds"] * 1e3] * 3  # median, and two quantiles
+        # An argument that the kernel does not use may still be a size of its tuning key.
+        arguments = {**workload.sizes, **arguments}
+        times = [(row["seconds"] or 0.0) * 1e3] * 3  # for the three quantiles of Triton's own files
         found.append({"shape": row["workload"], "sources": [*map(str, sources)], "arguments": arguments, "ms": times})
     return found
 
@@ -127,9 +129,7 @@ def _write(given: Mapping[str, Any]) -> list[str]:
         if any(others[0][0] != winner for _, others in group):
             winner = found[-1][0]  # the general configuration, if there is one
             shapes = ", ".join(one["shape"] for one, _ in group)
-            notes.append(
-                f"{shapes}: the tuning key {key} is that of all, so that they take one configuration, {winner}."
-            )
+            notes.append(f"{shapes} have one tuning key, {key}, and take one configuration: {winner}.")
         _asked(outer, tuner, call, found[0][1], winner)
     if not keys:
         raise _Refused(" ".join(notes))
@@ -189,6 +189,8 @@ def _asked(outer: Any, tuner: Any, call: Mapping[str, Any], rest: Mapping[str, A
 
     tuner.cache, tuner.cache_results, tuner.prune_configs, tuner.check_disk_cache = {}, True, pruned, check
     values = {**rest, **{name: _stand_in(value) for name, value in call["arguments"].items()}}
+    if unknown := [name for name in tuner.keys if values.get(name) is None]:
+        raise _Refused(f"the tuning does not tell {', '.join(unknown)}, which its tuning key has.")
     # By place as far as it goes, as most callers do: a list's pruning sees those under `named_args`.
     leading = list(itertools.takewhile(values.__contains__, tuner.arg_names))
     ordered = {name: values[name] for name in tuner.arg_names[len(leading) :] if name in values}

@@ -11,7 +11,7 @@ import ast
 import json
 import pprint
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,6 @@ TUNED = Path(__file__).with_name("tuned.py")
 BATCH = ("M", "batch", "tokens", "num_tokens", "rows", "B", "n")
 """Names of the size by which a device's file lists configurations, the likeliest first, where several vary."""
 _TABLE = re.compile(r"(?<=^# The table\n).*?(?=^# The decorator)", re.MULTILINE | re.DOTALL)
-_TYPES = {name: name for name in DTYPES}
-_BYTES = {name: kind.size for name, kind in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +43,21 @@ def write_exports(
     """Writes the files into `folder`, which is best/.
 
     about: dispatch.json; kernels: by folder; own: the template with the kernel's own text; arch: "sm_90"."""
-    body, fixed = kernel_body(own.source, own.entry), fixed_values(own.source)
-    usable = {
-        name: one for name, one in kernels.items() if kernel_body(one.template.source, one.template.entry) == body
-    }
-    parameters = [one.name for one in own.parameters]
-    configs = {name: one.config for name, one in usable.items() if one.config}
-    for name, one in usable.items():
-        if not one.config:  # the kernel with its author's numbers
-            known = fixed_values(one.template.source)
-            configs[name] = {key: ast.literal_eval(known[key]) for key in parameters if key in known}
+    parsed = {name: kernel_body(one.template.source, one.template.entry) for name, one in kernels.items()}
+    usable = {name: kernels[name] for name in parsed if parsed[name] == kernel_body(own.source, own.entry)}
+    configs = {name: one.config or _author_config(one.template, own) for name, one in usable.items()}
     others = sorted(set(kernels) - set(usable) - {"baseline"})
-    (folder / "tuned.py").write_text(_tuned(about, usable, configs, fixed, arch, others), encoding="utf-8")
+    (folder / "tuned.py").write_text(_tuned(about, usable, own, arch, others), encoding="utf-8")
     (folder / "configs.txt").write_text("".join(_lines(about, configs)), encoding="utf-8")
     (folder / "configs").mkdir()
     for file, content in device_files(about, configs):
         (folder / "configs" / file).write_text(json.dumps(content, indent=4) + "\n", encoding="utf-8")
+
+
+def _author_config(template: Template, own: Template) -> Config:
+    """The author's values of the parameters of `own`, as the baseline has them."""
+    known = fixed_values(template.source)
+    return {one.name: known[one.name] for one in own.parameters if one.name in known}
 
 
 def kernel_body(source: str, entry: str) -> str:
@@ -69,12 +66,12 @@ def kernel_body(source: str, entry: str) -> str:
     return "".join(map(ast.dump, (found[-1].args, *found[-1].body))) if found else ""
 
 
-def fixed_values(source: str) -> dict[str, str]:
-    """`FIXED` of a source, as texts of Python."""
+def fixed_values(source: str) -> dict[str, Any]:
+    """The numbers, texts, flags and Nones of a source's `FIXED`."""
     for one in ast.parse(source).body:
         if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == FIXED and isinstance(one.value, ast.Dict):
             pairs = zip(one.value.keys, one.value.values, strict=True)
-            return {str(ast.literal_eval(key)): ast.unparse(value) for key, value in pairs if key is not None}
+            return {str(ast.literal_eval(key)): it.value for key, it in pairs if key and isinstance(it, ast.Constant)}
     return {}
 
 
@@ -115,112 +112,67 @@ def device_files(about: Mapping[str, Any], configs: Mapping[str, Config]) -> lis
 
 
 def _tuned(
-    about: Mapping[str, Any],
-    kernels: Mapping[str, Kernel],
-    configs: Mapping[str, Config],
-    fixed: Mapping[str, str],
-    arch: str,
-    others: Sequence[str],
+    about: Mapping[str, Any], kernels: Mapping[str, Kernel], own: Template, arch: str, others: Sequence[str]
 ) -> str:
     """The text of tuned.py. others: kernels of best/ that have another text."""
-    names = [
-        *(one["name"] for one in about["signature"]["sizes"]),
-        *(one["name"] for one in about["signature"]["types"]),
-    ]
-    listed, parameters = {name: configs[name] for name in kernels if name != "baseline"}, ", ".join(names)
-    options = [*TRITON_OPTIONS, *(name for config in listed.values() for name in config)]
-    grid = {name for key in listed for text in kernels[key].template.launch.grid for name in parse(text).names}
-    number = re.fullmatch(r"sm_(\d+)[af]?", arch)
-    measured = {
-        tuple({**row["sizes"], **row["types"]}[name] for name in names): row["folder"]
-        if row["folder"] in listed
-        else None
-        for row in about["shapes"]
+    signature, number = about["signature"], re.fullmatch(r"sm_(\d+)[af]?", arch)
+    names = [one["name"] for key in ("sizes", "types") for one in signature[key]]
+    listed = {name: one for name, one in kernels.items() if name != "baseline"}
+    options = {*TRITON_OPTIONS, *(name for one in listed.values() for name in one.config)}
+    grid = {name for one in listed.values() for text in one.template.launch.grid for name in parse(text).names}
+    # A call may pass anything for an argument that the kernel does not use.
+    used = {one.id for one in ast.walk(ast.parse(own.source)) if isinstance(one, ast.Name)}
+    sizes, values = dict(_sizes(signature)), fixed_values(own.source)
+    measured = {}
+    for row in about["shapes"]:
+        shape = tuple({**row["sizes"], **row["types"]}[name] for name in names)
+        measured[shape] = row["folder"] if row["folder"] in listed else None
+    table = {
+        "TARGET": ("cuda", int(number[1])) if number else ("hip", arch),
+        "SIZES": sizes,
+        "TYPES": {one["name"]: one["argument"] for one in signature["types"]},
+        "FIXED": {name: value for name, value in values.items() if name in used - options},
+        "GRID": tuple(sorted(grid & options)),
+        "CONFIGS": {name: one.config for name, one in listed.items()},
+        "MEASURED": measured,
     }
-    texts = {
-        "TARGET": repr(("cuda", int(number[1])) if number else ("hip", arch)),
-        "SIZES": _shown(dict(_sizes(about["signature"]))),
-        "TYPES": _shown({one["name"]: one["argument"] for one in about["signature"]["types"]}),
-        "FIXED": _shown(
-            {name: ast.literal_eval(text) for name, text in fixed.items() if name not in options and _plain(text)}
-        ),
-        "GRID": repr(tuple(sorted(grid & {*options}))),
-        "CONFIGS": _shown(listed),
-        "MEASURED": _shown(measured),
-        "REQUIRES": "{"
-        + "".join(f"\n    {name!r}: {_condition(kernels[name], parameters)}," for name in listed)
-        + "\n}",
-    }
-    table = "".join(f"{name} = {text}\n" for name, text in texts.items())
-    table += f"\n\ndef rule({parameters}):\n" + "\n".join(_branches(about["rule"], listed, "    ")) + "\n\n\n"
-    made = _TABLE.sub(lambda _: table, TUNED.read_text(encoding="utf-8"))
+    text = "".join(f"{key} = {pprint.pformat(value, width=100, sort_dicts=False)}\n" for key, value in table.items())
+    conditions = ""
+    for name, one in listed.items():
+        held = [made for made in (_python(text, one.config) for text in one.requires) if made != "True"]
+        conditions += (
+            f"    {name!r}: lambda {', '.join(names)}: {' and '.join(f'({made})' for made in held) or True},\n"
+        )
+    text += f"REQUIRES = {{\n{conditions}}}\n\n\ndef rule({', '.join(names)}):\n"
+    text += "".join(f"{line}\n" for line in _branches(about["rule"], listed, "    ")) + "\n\n"
     head = f"# {about['task']} on {about['device']}, {about['compiler']}: {' '.join(about['verdict'].split())}\n"
     if others:
         head += f"# Not here, as their text is another than the kernel's: {', '.join(others)}; see their folders.\n"
-    if untold := [name for name, source in _sizes(about["signature"]) if not source]:
+    if untold := [name for name, source in sizes.items() if not source]:
         head += f"# No argument of a call tells {', '.join(untold)}, so that the first of the list serves every call.\n"
-    return head + made
-
-
-def _shown(value: Any) -> str:
-    return pprint.pformat(value, width=116, sort_dicts=False)
-
-
-def _plain(text: str) -> bool:
-    try:
-        ast.literal_eval(text)
-    except ValueError:
-        return False
-    return True
+    return head + _TABLE.sub(lambda _: text, TUNED.read_text(encoding="utf-8"))
 
 
 def _sizes(signature: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Where a call tells each size: the scalar that is it, else an array's name, rank, dimension and factor."""
     arguments = {one["name"]: one for one in signature["arguments"]}
     for size in signature["sizes"]:
-        scalars = [name for name, one in arguments.items() if one.get("value") == size["name"]]
-        array = size["argument"]
+        scalars, array = [name for name, one in arguments.items() if one.get("value") == size["name"]], size["argument"]
         if scalars or array is None:
             yield size["name"], scalars[0] if scalars else ""
         else:
             yield size["name"], (array, len(arguments[array]["shape"]), size["dimension"], size["factor"])
 
 
-def _condition(kernel: Kernel, parameters: str) -> str:
-    found = [python_text(text, kernel.config) for text in kernel.requires]
-    return f"lambda {parameters}: " + (" and ".join(f"({text})" for text in found if text != "True") or "True")
-
-
-def _branches(rule: Mapping[str, Any], known: Iterable[str], indent: str) -> Iterator[str]:
+def _branches(rule: Mapping[str, Any], known: Collection[str], indent: str) -> Iterator[str]:
     if "test" not in rule:
         yield f"{indent}return {rule['folder'] if rule['folder'] in known else None!r}"
         return
-    yield f"{indent}if {python_text(rule['test'], {})}:"
+    yield f"{indent}if {_python(rule['test'], {})}:"
     yield from _branches(rule["yes"], known, indent + "    ")
     yield from _branches(rule["no"], known, indent)
 
 
-def python_text(text: str, values: Mapping[str, Any]) -> str:
-    """An expression with `values` for names, as Python that needs no more than `math`."""
-    tree = ast.parse(folded(text, {**_TYPES, **values}), mode="eval").body
-    return ast.unparse(ast.fix_missing_locations(_Plain().visit(tree)))
-
-
-class _Plain(ast.NodeTransformer):
-    """Calls of the expression language in plain Python."""
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        forms = {
-            "ceil_div": "-(-({0}) // ({1}))",
-            "round_up": "-(-({0}) // ({1})) * ({1})",
-            "is_pow2": "(({0}) > 0 and ({0}) & (({0}) - 1) == 0)",
-            "log2": "math.log2({0})",
-            "ceil": "math.ceil({0})",
-            "floor": "math.floor({0})",
-            "sizeof": str(_BYTES).replace("{", "{{").replace("}", "}}") + "[{0}]",
-        }
-        passed = [self.visit(one) for one in node.args]
-        name = ast.unparse(node.func)
-        if name not in forms:
-            return ast.Call(node.func, passed, [])
-        return ast.parse(forms[name].format(*map(ast.unparse, passed)), mode="eval").body
+def _python(text: str, values: Mapping[str, Any]) -> str:
+    """An expression with `values` for names, as tuned.py evaluates it."""
+    return folded(text, {**{name: name for name in DTYPES}, **values})

@@ -8,12 +8,29 @@ it is. All processes that read this file choose alike. It needs nothing but Trit
 
 from __future__ import annotations
 
-import math  # noqa: F401 - for the conditions of some tables
 from functools import cache
+from math import ceil, floor, log2  # noqa: F401 - for the conditions of some tables
 from typing import Any
 
 import triton
 from triton.runtime.jit import KernelInterface
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def round_up(a: int, b: int) -> int:
+    return -(-a // b) * b
+
+
+def is_pow2(a: int) -> bool:
+    return a > 0 and a & (a - 1) == 0
+
+
+def sizeof(dtype: str) -> int:
+    return 1 if dtype == "bool" else int("".join(filter(str.isdigit, dtype.partition("_")[0]))) // 8
+
 
 # The table
 TARGET: tuple[str, Any] = ("", 0)  # backend and architecture of the device that was tuned on

@@ -47,19 +47,15 @@ def recheck(
         raise TunesmithError(f"{run} has no configuration that is faster than the baseline: there is nothing to time.")
     task, device = started.task, choose_device(started.task, started.device.backend, probe())
     baseline, found = task.sources(device.backend).baseline.template, list[dict[str, Any]]()
-    names = [one.workload for one in verdict.dispatch]
-    check_reference(
-        task, [task.workload(name) for name in names], seed=seed, deadline=started.settings.reference_deadline
-    )
+    shapes = [task.workload(one.workload) for one in verdict.dispatch]
+    check_reference(task, shapes, seed=seed, deadline=started.settings.reference_deadline)
     with pools(task, device, started.settings, []) as make_pool, make_pool() as pool:
         for own in verdict.dispatch:
             name, before = own.workload, then.get(own.workload, {})
             others = sorted((ratio, key) for key, (_, ratio) in before.items() if key != own.key)
             few = [own, *(before[key][0] for _, key in others[: FEW - 1])]
-            asked = [
-                EvaluationRequest(at, templates[one.template], one.config, (name,)) for at, one in enumerate(few, 1)
-            ]
-            plain = EvaluationRequest(0, baseline, {}, (name,))
+            pairs = [(baseline, {}), *((templates[one.template], one.config) for one in few)]
+            plain, *asked = [EvaluationRequest(at, *pair, (name,)) for at, pair in enumerate(pairs)]
             now = pool.compare(plain, asked, name, seed=seed, rounds=ROUNDS, budget_seconds=SECONDS).results
             texts = [described(templates[one.template].name, one.config) for one in few]
             row = {"workload": name, "configuration": texts[0], "then": own.ratio}
@@ -82,10 +78,8 @@ def moved(results: Sequence[tuple[str, Comparison | Outcome]]) -> dict[str, Any]
     if not isinstance(own, Comparison):
         return {"now": None, "low": None, "high": None, "moved": f"it fails: {describe(own)}"}
     faster = [(it.ratio, text) for text, it in others if isinstance(it, Comparison) and it.high < own.low]
-    what = (
-        "the baseline is faster" if own.verdict == "slower" else "it is no longer shown to be faster than the baseline"
-    )
-    sentence = f"faster now: {min(faster)[1]}" if faster else "" if own.verdict == "faster" else what
+    sentence = {"faster": "", "slower": "the baseline is faster"}.get(own.verdict, "no longer shown to be faster")
+    sentence = f"faster now: {min(faster)[1]}" if faster else sentence
     return {"now": own.ratio, "low": own.low, "high": own.high, "moved": sentence}
 
 

@@ -6,9 +6,8 @@ nothing. The run's times are invented.
 
 from __future__ import annotations
 
-import ast
+import importlib
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -31,14 +30,15 @@ from tunesmith.hw.limits import as_triton
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.measure.timing import compare
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.taskfile import load_task
-from tunesmith.kernels.triton.exports import config_line, device_files, kernel_body, python_text
+from tunesmith.kernels.triton.exports import config_line, device_files, fixed_values, kernel_body
 
-pytest.importorskip("triton", reason="Triton is not installed")
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+tuned = importlib.import_module("tunesmith.kernels.triton.tuned")
 
-BODY = '''def scale(x_ptr, out_ptr, factor, n, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
+BODY = '''def scale(x_ptr, out_ptr, factor, n, rows, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
     """Of n elements."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     for _ in tl.static_range(UNROLL):
@@ -123,8 +123,8 @@ def task_folder(tmp_path: Path) -> Path:
         f'\n[[workloads]]\nname = "{name}"\nsizes = {{ n = {n} }}\ntypes = {{ T = "float16" }}\n'
         for name, n in SHAPES.items()
     )
-    kernel = HEAD + 'FIXED = {"UNROLL": 1}\n\n\n@triton.jit\n' + BODY
-    baseline = HEAD + 'FIXED = {"BLOCK": 64, "UNROLL": 1, "num_warps": 4}\n\n\n@triton.jit\n' + BODY
+    kernel = HEAD + 'FIXED = {"UNROLL": 1, "rows": None}\n\n\n@triton.jit\n' + BODY
+    baseline = HEAD + 'FIXED = {"BLOCK": 64, "UNROLL": 1, "rows": None, "num_warps": 4}\n\n\n@triton.jit\n' + BODY
     reference = "def scale(x_ptr, factor, n):\n    return {'out_ptr': factor * x_ptr}\n"
     files = {"task.toml": TASK + workloads, "template.toml": TEMPLATE, "kernel.py": kernel, "baseline.py": baseline}
     for name, text in (files | {"reference.py": reference}).items():
@@ -193,7 +193,6 @@ def test_best_holds_sources_and_tables_and_nothing_of_cuda(run: Path) -> None:
 
 
 def test_the_lines_to_paste_are_lines_of_a_list(run: Path) -> None:
-    triton = pytest.importorskip("triton")
     text = (run / "best" / "configs.txt").read_text()
     found = eval(f"[{text}\n]", {"triton": triton})
     assert [(one.kwargs, one.num_warps) for one in found] == [
@@ -212,7 +211,7 @@ def test_tuned_py_chooses_by_shape_and_by_the_rule_and_never_times(run: Path) ->
     program = """
 from served import scale
 def served(n, *, grid=lambda META: (triton.cdiv(n, META["BLOCK"]),), dtype="float16", **more):
-    made = scale.run(Array(n, dtype), Array(n, dtype), 1.5, n, grid=grid, warmup=True, **more)
+    made = scale.run(Array(n, dtype), Array(n, dtype), 1.5, n, 7, grid=grid, warmup=True, **more)
     return [made.metadata.num_warps, max(map(int, re.findall(r"tensor<(\\d+)x", made.asm["ttir"])))]
 cases = [served(4096), served(1000), served(64), served(131072), served(4096, dtype="float32"),
          served(4096, grid=(64,)), served(4096, UNROLL=2)]
@@ -234,7 +233,7 @@ def test_a_kernel_without_a_list_keeps_the_numbers_of_its_call(run: Path) -> Non
 from plain import scale
 def warps(n, **more):
     grid = lambda META: (triton.cdiv(n, META["BLOCK"]),)
-    return scale.run(Array(n), Array(n), 1.5, n, grid=grid, warmup=True, BLOCK=32, UNROLL=1, **more).metadata.num_warps
+    return scale.run(Array(n), Array(n), 1.5, n, 7, grid=grid, warmup=True, BLOCK=32, UNROLL=1, **more).metadata.num_warps
 print(json.dumps([warps(4096), warps(64), warps(64, num_warps=1)]))
 """
     assert ask(run, program) == [8, 4, 1]
@@ -254,7 +253,7 @@ READ = """
 from PLACE import scale
 answers = []
 for n in (4096, 1000, 65536):
-    scale.run(Array(n), Array(n), 1.5, n, grid=(1,), warmup=True)
+    scale.run(Array(n), Array(n), 1.5, n, 7, grid=(1,), warmup=True)
     answers.append({**scale.best_config.kwargs, "num_warps": scale.best_config.num_warps})
 print(json.dumps(answers))
 """
@@ -287,13 +286,14 @@ def test_triton_takes_from_its_cache_what_is_not_in_its_list_and_times_nothing(
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (("factor * tl.load", "tl.load"), "the text of scale is not that of"),
-        (("@triton.autotune(configs=LIST", "@(lambda **_: lambda f: f)(configs=LIST"), "tuned.py of best/"),
+        (("factor * tl.load", "tl.load"), "the kernel.s text is not that of"),
+        (("@triton.autotune(configs=LIST", "@(lambda **_: lambda f: f)(configs=LIST"), "take tuned.py"),
         (("LIST = [", "LIST = [["), "SyntaxError"),
         (("1}, num_warps=4)", "1}, num_warps=4, pre_hook=print)"), "pre_hook"),
         (("import os", "import nothing_of_this_name"), "No module named 'nothing_of_this_name'"),
         (('"UNROLL": 1}', '"UNROLL": 1, "SPLIT": 1}'), "no value of SPLIT"),
         (("configs=LIST", "configs=LIST[:1]"), "one configuration"),
+        (('key=["n"]', 'key=["n", "rows"]'), "does not tell rows"),
     ],
 )
 def test_what_cannot_be_written_is_said_in_a_sentence(
@@ -337,16 +337,16 @@ def test_a_device_has_a_file_for_each_combination_of_the_other_sizes() -> None:
     }
 
 
-def test_expressions_are_plain_python_in_a_table() -> None:
-    for text in ("ceil_div(n, 3) * round_up(n, B) + log2(8)", "is_pow2(B) and sizeof(T) == 2", "T == float16 or n % 8"):
-        made = python_text(text, {"B": 16})
-        assert not {one.id for one in ast.walk(ast.parse(made)) if isinstance(one, ast.Name)} - {"n", "T", "math"}
-        workload = Workload(name="one", sizes={"n": 100}, types={"T": "float16"})
-        wanted = parse(text).evaluate({**workload.names, "B": 16})
-        assert eval(made, {"math": math, "n": 100, "T": "float16"}) == wanted
+def test_a_table_reads_expressions_as_tasks_do() -> None:
+    names = {dtype: dtype for dtype in DTYPES}
+    for text in ("ceil_div(n, 3) * round_up(n, 16) + log2(8)", "is_pow2(n + 28)", "abs(min(n, 3)) + floor(n / 8)"):
+        assert eval(text, vars(tuned), {"n": 100}) == parse(text).evaluate({"n": 100})
+    assert {dtype: tuned.sizeof(dtype) for dtype in DTYPES} == {dtype: kind.size for dtype, kind in DTYPES.items()}
+    assert parse("sizeof(float16)").evaluate(names) == tuned.sizeof("float16")
 
 
 def test_a_kernel_is_told_by_its_statements() -> None:
+    assert fixed_values("FIXED = {'A': 1, 'T': tl.float16, 'p': None}") == {"A": 1, "p": None}
     other = BODY.replace('"""Of n elements."""', "# Of n elements.\n    pass")
     commented = BODY.replace("    at =", "\n    # where\n    at =", 1)
     assert (
