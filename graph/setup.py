@@ -105,8 +105,8 @@ def limits_of(device: DeviceInfo, settings: Settings) -> tuple[DeviceLimits, ...
     other = resolve_target(settings.target)
     if other.backend == "triton":
         raise TunesmithError(
-            f"--target {settings.target}: what is tuned on {device.name} does not run on {other.name}, which is of "
-            "another vendor; name an NVIDIA GPU, such as h200, or leave the target out."
+            f"--target {settings.target}: what is tuned on {device.name} is not compiled for {other.name}; name an "
+            "NVIDIA GPU, such as h200, or leave the target out."
         )
     return (device.limits, as_triton(other) if device.backend == "triton" else other)
 

@@ -15,8 +15,11 @@ C++ Programming Guide, "Multiprocessor Level", describes the same resources):
 * shared memory: a block takes what it asks for plus the driver's reserve (1 KiB from capability 8.0 on),
   rounded up to the allocation unit (128 bytes from 8.0 on).
 
+AMD's GPUs follow the same rule: read wave for warp, SIMD for sub-partition, LDS for shared memory, and the granule of a
+wave's vector registers for the allocation unit; LLVM counts the waves of a SIMD so (``getNumWavesPerEUWithNumVGPRs``).
+
 Compared with ``cuOccupancyMaxActiveBlocksPerMultiprocessor`` on an H200 and with the calculator on every
-capability of the table, the numbers are equal.
+capability of the table, the numbers are equal; so they are with LLVM's "Occupancy" of kernels for AMD.
 
 Not modelled: named barriers (a kernel which uses several per block may hold fewer blocks from 9.0 on),
 clusters, and a carve-out that the caller sets below the maximum.

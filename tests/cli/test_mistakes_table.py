@@ -109,7 +109,8 @@ OF_REFERENCES = (
 )
 OF_OPTIONS = (
     (("--target", "."), "No target is called '.': name one of"),
-    (("--target", "mi300"), "targets are NVIDIA GPUs, such as h200"),
+    (("--target", "mi250"), "targets are NVIDIA GPUs, such as h200, and for kernels in Triton gfx942"),
+    (("--target", "gfx942"), "is not compiled for gfx942 (CDNA 3)"),
     (("--run-dir", "~nobody-here/run"), "--run-dir: the home"),
     (("--run-dir", "{run}"), "tunesmith resume"),
     (("--run-dir", "{run}/best/new"), "the folder of a run"),
@@ -193,6 +194,7 @@ ANSWERS = (
     (("space", "GEMM"), nothing, 2, "There is no task 'GEMM': did you mean gemm?"),
     ((*SPACE, "--workload", "7x7"), nothing, 2, "4096"),
     (("space", "gemm", "--target", "h200", "--backend", "opencl"), nothing, 2, "the target h200 is for cuda"),
+    (("space", "gemm", "--target", "gfx942"), nothing, 2, "only kernels in Triton are compiled for gfx942"),
     (("tune", "{task}/template.toml"), nothing, 2, "template.toml is a template and no task: give "),
     (("tune", "{task}/baseline.cl"), nothing, 2, "is not a task: give the task"),
     (("tune", "{task}", "--settings", "{task}/own.toml"), written("own.toml", "evaluation = 3\n"), 2, "'evaluations'?"),

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.targets import CAPABILITIES, PRODUCTS, resolve_target
+from tunesmith.hw.targets import AMD, CAPABILITIES, PRODUCTS, resolve_target
 
 KIB = 1024
 
@@ -27,12 +27,30 @@ def test_every_row_adds_up_and_names_its_source(text):
     assert limits.shared_per_block_optin + limits.shared_reserved_per_block == limits.shared_per_sm
 
 
+@pytest.mark.parametrize("text", AMD)
+def test_amd_rows_add_up_and_are_for_triton(text):
+    limits = resolve_target(text)
+    assert (limits.backend, limits.source.startswith("table: AMD GPU specifications")) == ("triton", True)
+    assert limits.max_threads_per_sm == limits.max_warps_per_sm * limits.warp_size == 2048
+    # The register file of a compute unit (two, in RDNA's WGP mode) in the ROCm documentation: 512 and 384 KiB.
+    assert limits.registers_per_sm * 4 == (2 * 384 * KIB if text == "gfx1100" else 512 * KIB)
+    assert (limits.shared_per_block_optin, limits.register_allocation_unit % limits.warp_size) == (64 * KIB, 0)
+
+
 ARCHITECTURES = {
     "sm_90": "sm_90", "9.0": "sm_90", "SM90": "sm_90", "sm_90a": "sm_90a", "sm_100f": "sm_100f", "12.1": "sm_121",
     "H200": "sm_90", "NVIDIA GeForce RTX 4090": "sm_89", "rtx-3090": "sm_86", "NVIDIA H100 80GB HBM3": "sm_90",
-    " a100 ": "sm_80",
+    " a100 ": "sm_80", "gfx942": "gfx942", "GFX1100": "gfx1100", "AMD Instinct MI300X": "gfx942", "mi300x": "gfx942",
 }  # fmt: skip
-HINTS = {"h20": "h200", "sm_91": "sm_90", "sm_80a": "sm_80", "sm_90f": "sm_90", "rtx4080": "rtx4090", "zzz": "TOML"}
+HINTS = {
+    "h20": "h200",
+    "sm_91": "sm_90",
+    "sm_80a": "sm_80",
+    "sm_90f": "sm_90",
+    "rtx4080": "rtx4090",
+    "zzz": "TOML",
+    "mi300a": "mi300x",
+}
 
 
 @pytest.mark.parametrize(("text", "arch"), ARCHITECTURES.items())

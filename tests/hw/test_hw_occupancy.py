@@ -10,7 +10,7 @@ import pytest
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.occupancy import occupancy
-from tunesmith.hw.targets import CAPABILITIES
+from tunesmith.hw.targets import AMD, CAPABILITIES
 
 KIB = 1024
 
@@ -45,6 +45,32 @@ KIB = 1024
 )
 def test_known_values(capability, threads, registers, shared, blocks, limiter):
     result = occupancy(CAPABILITIES[capability], threads=threads, registers=registers, shared=shared)
+    assert (result.blocks_per_sm, result.limiter) == (blocks, limiter)
+
+
+@pytest.mark.parametrize(
+    ("target", "threads", "registers", "shared", "blocks", "limiter"),
+    [
+        # CDNA 3: 512 registers of a SIMD in eights, 8 waves of 64 on each of four SIMDs.
+        ("gfx942", 256, 64, 0, 8, "threads"),
+        ("gfx942", 256, 65, 0, 7, "registers"),
+        ("gfx942", 1024, 128, 0, 1, "registers"),
+        ("gfx942", 1024, 129, 0, 0, "registers_per_block"),
+        ("gfx942", 64, 512, 0, 4, "registers"),
+        ("gfx942", 256, 64, 64 * KIB, 1, "shared"),
+        ("gfx942", 256, 64, 64 * KIB + 1, 0, "shared_per_block"),
+        ("gfx942", 64 * 17, 64, 0, 0, "threads_per_block"),
+        # RDNA 3: 1,536 registers in multiples of 24, 16 waves of 32 on each of four SIMDs, 128 KiB of LDS.
+        ("gfx1100", 128, 96, 0, 16, "threads"),
+        ("gfx1100", 128, 97, 0, 12, "registers"),
+        ("gfx1100", 128, 256, 0, 5, "registers"),
+        ("gfx1100", 1024, 192, 0, 1, "registers"),
+        ("gfx1100", 1024, 193, 0, 0, "registers_per_block"),
+        ("gfx1100", 128, 96, 64 * KIB, 2, "shared"),
+    ],
+)
+def test_known_values_of_amd(target, threads, registers, shared, blocks, limiter):
+    result = occupancy(AMD[target], threads=threads, registers=registers, shared=shared)
     assert (result.blocks_per_sm, result.limiter) == (blocks, limiter)
 
 

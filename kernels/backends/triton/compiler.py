@@ -36,6 +36,7 @@ from tunesmith.kernels.build.machine_code import (
 from tunesmith.kernels.build.python_source import FIXED, SPECIALISED
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
+from tunesmith.kernels.space import MAX_CLUSTER
 
 FILE = "kernel.py"
 """The name under which a source is compiled, by which the compiler speaks of its lines."""
@@ -106,6 +107,9 @@ class TritonCompiler:
         if _PRINTS.search(assembly):
             return Rejected("forbidden_source", "output", "the kernel prints: take the printing out.")
         call = _call(made, source)
+        if call.cluster > MAX_CLUSTER:
+            why = f"a cluster of {call.cluster} blocks cannot be launched everywhere: take at most {MAX_CLUSTER}."
+            return Rejected("cluster", "num_ctas", why)
         if "cubin" in made.asm:
             code = made.asm["cubin"]
             variables = used_variables(global_variables(code), assembly, source.source) + special_registers(assembly)

@@ -1,0 +1,199 @@
+"""What a compiled kernel takes: NVIDIA's cuobjdump and ptxas, and the text of LLVM's assembly, as the judges."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from written import triton_task
+
+from tunesmith.hw.limits import DeviceLimits, as_triton
+from tunesmith.hw.occupancy import occupancy
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
+from tunesmith.kernels.backends.triton.resources import amd_metadata, amd_resources, nvidia_resources
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.source import Specialised, code_key, specialise
+from tunesmith.kernels.outcome import Rejected, Resources
+from tunesmith.kernels.space import compiler_rejection, feasible, rules
+from tunesmith.kernels.spec.task import Geometry
+
+pytest.importorskip("triton", reason="Triton is not installed: pip install 'tunesmith[triton]'")
+pytestmark = pytest.mark.xdist_group("triton")
+
+PRODUCT = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(a, b, out, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    rows, columns, inner = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    total = tl.zeros((M, N), dtype=tl.float32)
+    for at in range(0, k, K):
+        left = tl.load(a + rows[:, None] * k + (at + inner)[None, :])
+        right = tl.load(b + (at + inner)[:, None] * N + columns[None, :])
+        total = tl.dot(left, right, total)
+    tl.store(out + rows[:, None] * N + columns[None, :], total)
+"""
+SMALL, SPILLS = (16, 16, 16, 1), (128, 128, 16, 1)
+NVIDIA, AMD = ("sm_80", "sm_90", "sm_120"), ("gfx942", "gfx1100")
+
+
+def of(target: str) -> DeviceLimits:
+    limits = resolve_target(target)
+    return as_triton(limits) if limits.backend == "cuda" else limits
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Triton's compiled kernel for a target: M, N, K and warps."""
+    path = tmp_path_factory.mktemp("product") / "product.py"
+    path.write_text(PRODUCT)
+    from triton import knobs
+
+    @cache
+    def compile_product(target: str, m: int, n: int, k: int, warps: int) -> Any:
+        open_compiler(of(target))  # Triton compiles for the device of its last driver.
+        spec = importlib.util.spec_from_file_location("product", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        arrays = {name: _Array("fp32" if name == "out" else "fp16") for name in ("a", "b", "out")}
+        with knobs.cache.scope():
+            knobs.cache.dir = str(path.parent)
+            return module.product.warmup(grid=(1,), **arrays, k=512, M=m, N=n, K=k, num_warps=warps, num_stages=2)
+
+    return compile_product
+
+
+class _Array:
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+    def data_ptr(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("shape", [SMALL, SPILLS])
+@pytest.mark.parametrize("target", NVIDIA)
+def test_a_cubin_says_what_cuobjdump_says(tmp_path: Path, compiled: Any, target: str, shape: tuple[int, ...]) -> None:
+    import triton
+
+    made = compiled(target, *shape)
+    (tmp_path / "made.cubin").write_bytes(made.asm["cubin"])
+    judge = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    said = subprocess.run([judge, "-res-usage", tmp_path / "made.cubin"], capture_output=True, text=True, check=True)
+    registers, stack = (int(re.findall(rf"\b{name}:(\d+)", said.stdout + said.stderr)[-1]) for name in ("REG", "STACK"))
+    assert (stack > 0) == (shape == SPILLS)
+    assert nvidia_resources(made.asm["cubin"], "product") == Resources(registers, 0, stack, stack)
+
+
+@pytest.mark.parametrize("target", NVIDIA)
+def test_static_shared_memory_and_an_array_on_the_stack_as_ptxas_counts_them(target: str) -> None:
+    source = """extern "C" __global__ void run(float* x, int n) {
+        __shared__ float tile[300]; float own[64];
+        for (int i = 0; i < 64; ++i) own[(i * n) & 63] = x[i];
+        tile[threadIdx.x] = own[n & 63]; __syncthreads(); x[threadIdx.x] = tile[n];
+    }"""
+    made = NvrtcCompiler(target).compile(Specialised(backend="cuda", entry="run", source=source))
+    assert isinstance(made, Artifact) and made.resources.shared == 1200 and made.resources.local == 256
+    read = nvidia_resources(made.code, "run")
+    assert (read.registers, read.shared, read.local) == (made.resources.registers, 1200, 256)
+
+
+@pytest.mark.parametrize("shape", [SMALL, SPILLS])
+@pytest.mark.parametrize("target", AMD)
+def test_a_code_object_says_what_its_assembly_says(compiled: Any, target: str, shape: tuple[int, ...]) -> None:
+    made, limits = compiled(target, *shape), of(target)
+    code, text = made.asm["hsaco"], made.asm["amdgcn"]
+    stated = {key: int(value) for key, value in re.findall(r"^\s+(?:- )?(\.\w+):\s+(\d+)$", text, re.MULTILINE)}
+    counts = [key for key in stated if "gpr" in key or "segment" in key or key == ".wavefront_size"]
+    found = amd_metadata(code, "product")
+    assert len(counts) >= 7 and {key: found[key] for key in counts} == {key: stated[key] for key in counts}
+    assert found[".wavefront_size"] == limits.warp_size
+    read = amd_resources(code, "product")
+    assert (read.registers, read.spills) == (stated[".vgpr_count"], 4 * stated[".vgpr_spill_count"])
+    # LLVM tells how many waves of this kernel a SIMD holds, of which there are four.
+    waves = int(re.findall(r"; Occupancy: (\d+)", text)[-1])
+    one_wave = occupancy(limits, threads=limits.warp_size or 0, registers=read.registers or 0, shared=0)
+    assert one_wave.blocks_per_sm == 4 * waves
+
+
+def test_other_bytes_and_other_names_are_refused(compiled: Any) -> None:
+    cubin, code = compiled("sm_90", *SMALL).asm["cubin"], compiled("gfx942", *SMALL).asm["hsaco"]
+    for read, whole in ((nvidia_resources, cubin), (amd_resources, code)):
+        for other, name in ((whole, "another"), (b"", "product"), (code if whole is cubin else cubin, "product")):
+            with pytest.raises(ValueError):
+                read(other, name)
+        # The table of sections need not be at the end.
+        for end in range(0, len(whole), len(whole) // 50):
+            with suppress(ValueError):
+                assert read(whole[:end], "product") == read(whole, "product")
+
+
+@pytest.mark.parametrize("target", ["h200", "mi300x"])
+def test_an_artifact_has_its_resources(tmp_path: Path, target: str) -> None:
+    task = triton_task(tmp_path)
+    template = task.sources("triton").templates[0]
+    source = specialise(template, template.default_config, dict(code_key(task, template, task.workloads[0])))
+    made = open_compiler(of(target)).compile(source)
+    assert isinstance(made, Artifact) and made.call is not None
+    assert (made.resources.registers or 0) > 4
+    assert (made.resources.shared, made.resources.spills) == (made.call.shared_bytes, 0)
+
+
+@pytest.mark.parametrize(
+    ("target", "shape", "reason"),
+    [
+        # A stage of a pipeline holds 256 and 512 columns of 128 rows in half, 192 KiB; with one buffer.
+        ("h200", (128, 128, 64, 4), None),
+        ("mi300x", (128, 128, 64, 4), None),
+        ("mi300x", (128, 128, 256, 4), "shared_per_block"),
+        ("h200", (256, 256, 256, 8), "shared_per_block"),
+    ],
+)
+def test_a_kernel_is_refused_where_its_shared_memory_exceeds_the_device(
+    compiled: Any, target: str, shape: tuple[int, ...], reason: str | None
+) -> None:
+    made, limits = compiled(target, *shape), of(target)
+    threads = made.metadata.num_warps * made.metadata.warp_size
+    refused = compiler_rejection(limits, Geometry((1, 1, 1), (threads, 1, 1)), Resources(100, made.metadata.shared))
+    assert (refused and refused.reason) == reason
+
+
+def test_a_warp_of_amd_counts_as_its_threads(tmp_path: Path) -> None:
+    task = triton_task(tmp_path)
+    template = task.sources("triton").templates[0]
+    wide = template.model_copy(update={"parameters": (_values(template.parameters[1], (1, 16, 32)),)})
+    on_warps = wide.model_copy(update={"launch": wide.launch.model_copy(update={"grid": ("1",)})})
+    kept = {target: len(feasible(on_warps, task.workloads, of(target))) for target in ("h200", "gfx1100", "gfx942")}
+    assert kept == {"h200": 3, "gfx1100": 3, "gfx942": 2}
+
+
+def test_clusters_beyond_the_portable_size_are_refused(tmp_path: Path) -> None:
+    task = triton_task(tmp_path)
+    template = task.sources("triton").templates[0]
+    blocks = _values(template.parameters[1], (1, 8, 16)).model_copy(update={"name": "num_ctas"})
+    clusters = template.model_copy(update={"parameters": (template.parameters[0], *template.parameters[1:], blocks)})
+    broken = {
+        rule.kind
+        for rule in rules(clusters, task.workloads, of("h200"))
+        if not rule.holds({**template.default_config, "num_ctas": 16})
+    }
+    assert broken == {"cluster"}
+    fixed = triton_task(tmp_path, fixed='"BLOCK": 256, "num_ctas": 16').sources("triton").baseline.template
+    source = specialise(fixed, {}, dict(code_key(task, fixed, task.workloads[0])))
+    made = open_compiler(of("h200")).compile(source)
+    assert isinstance(made, Rejected) and made.rule == "num_ctas"
+
+
+def _values(parameter: Any, values: tuple[int, ...]) -> Any:
+    return parameter.model_copy(update={"values": values, "default": values[0]})
