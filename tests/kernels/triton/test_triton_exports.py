@@ -233,7 +233,8 @@ def test_a_kernel_without_a_list_keeps_the_numbers_of_its_call(run: Path) -> Non
 from plain import scale
 def warps(n, **more):
     grid = lambda META: (triton.cdiv(n, META["BLOCK"]),)
-    return scale.run(Array(n), Array(n), 1.5, n, 7, grid=grid, warmup=True, BLOCK=32, UNROLL=1, **more).metadata.num_warps
+    made = scale.run(Array(n), Array(n), 1.5, n, 7, grid=grid, warmup=True, BLOCK=32, UNROLL=1, **more)
+    return made.metadata.num_warps
 print(json.dumps([warps(4096), warps(64), warps(64, num_warps=1)]))
 """
     assert ask(run, program) == [8, 4, 1]
