@@ -25,6 +25,11 @@ from tunesmith.kernels.triton.reading import Reading
 from tunesmith.kernels.triton.source import Config, Kernel, Module, Named, Slice, Unknown, find_kernel
 from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_of, template_text
 
+MANY = 3
+"""Sizes of a kernel, beyond which a draft begins with small ones."""
+BLOCK = "32 * num_warps"
+"""The threads of a block."""
+
 
 @dataclass(slots=True)
 class TritonKernel:
@@ -51,12 +56,8 @@ class TritonKernel:
             entry=self.read.name,
             parameters=tuple(self.parameters),
             constraints=tuple(self.constraints()),
-            launch=LaunchGeometry(grid=self.grid, block=(self.block,)),
+            launch=LaunchGeometry(grid=self.grid, block=(BLOCK,)),
         )
-
-    @property
-    def block(self) -> str:
-        return "32 * num_warps"
 
     def constraints(self) -> list[Constraint]:
         """What the arrays' types, the tiles and the kernel's own assertions demand."""
@@ -71,7 +72,7 @@ def draft_triton(path: Path, entry: str | None) -> Draft:
     """The draft of a task for the kernel `entry` of a Python file, or the only one. Raises `SourceError`."""
     kernel = read_triton(find_kernel(Module(path), entry))
     files = {"kernel.py": kernel.slice.text(kernel.fixed)}
-    files["template.toml"] = template_text(kernel.parameters, kernel.constraints(), kernel.grid, kernel.block)
+    files["template.toml"] = template_text(kernel.parameters, kernel.constraints(), kernel.grid, BLOCK)
     return written(kernel.read, f"{path}:{kernel.read.name}", "template.toml", files)
 
 
@@ -200,7 +201,7 @@ class _Reader:
         )
         parameters = [one for one in parameters if one.name not in self.heuristics]
         facts.sizes += launch.sizes
-        defaults |= dict.fromkeys(launch.sizes, 1024)
+        defaults |= {name: self._first(name) for name in launch.sizes}
         chosen = {one.name: one.start for one in parameters}
         if self.configs:
             chosen |= {name: value for name, value in self.configs[0].items() if name in chosen}
@@ -244,7 +245,8 @@ class _Reader:
 
     def _first(self, name: str) -> int:
         """The value of a size that a draft begins with."""
-        return int(self.given.get(name, 64 if name in self.reading.tiles else 1024))
+        small = name in self.reading.tiles or len(self.facts.sizes) > MANY
+        return int(self.given.get(name, 64 if small else 1024))
 
     def _at(self, name: str, sizes: Mapping[str, int]) -> Any:
         """What the launch passes at `sizes`; None where it cannot be told."""
@@ -351,7 +353,7 @@ class _Reader:
         facts.ask("types", f"the types of arrays: {types}, or the type of one in its line of `arguments`, indices too")
         for name, text in self.launch.sizes.items():
             facts.ask("sizes", f"{name} is {text} of the launch")
-            facts.values[name] = "1024"
+            facts.values[name] = str(self._first(name))
 
     def _doubts(self, fixed: Mapping[str, Any]) -> None:
         for one in dict.fromkeys((*self.slice.doubts, *self.source.module.doubts)):

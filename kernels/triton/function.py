@@ -78,17 +78,11 @@ def read_function(kernel: Any, inputs: Any, grid: Any) -> tuple[TritonKernel, An
     taken = {one.name for one in read.read.parameters}
 
     def without(example: Any) -> Any:
-        kept = {name: value for name, value in example.items() if name in taken or name not in constants}
-        return kept
+        if not isinstance(example, Mapping):
+            return example
+        return {name: value for name, value in example.items() if name in taken or name not in constants}
 
-    cleaned = (
-        without(inputs)
-        if isinstance(inputs, Mapping)
-        else [without(one) if isinstance(one, Mapping) else one for one in inputs]
-        if isinstance(inputs, list)
-        else inputs
-    )
-    return read, cleaned
+    return read, [without(one) for one in inputs] if isinstance(inputs, list) else without(inputs)
 
 
 def _grid(grid: Any, names: Sequence[str]) -> tuple[str, ...]:

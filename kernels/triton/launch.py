@@ -121,7 +121,7 @@ class Launch:
             return (), str(error)
         while len(found) > 1 and found[-1] == "1":
             found.pop()
-        return tuple(one[1:-1] if one.startswith("(") and _closes_last(one) else one for one in found), ""
+        return tuple(ast.unparse(ast.parse(one, mode="eval")) for one in found), ""
 
     def stride(self, argument: str) -> tuple[str, int] | None:
         """The array and the dimension whose stride the call passes for `argument`."""
@@ -161,16 +161,6 @@ class _Resolved(ast.NodeTransformer):
             if found is not None:
                 return _Resolved(self._launch, self._sizes, self._depth + 1).visit(copy.deepcopy(found))
         return self.generic_visit(node)
-
-
-def _closes_last(text: str) -> bool:
-    """Whether the bracket that opens a text closes at its end."""
-    depth = 0
-    for at, one in enumerate(text):
-        depth += (one == "(") - (one == ")")
-        if depth == 0:
-            return at == len(text) - 1
-    return False
 
 
 def find_launch(kernel: Kernel) -> Launch:

@@ -22,8 +22,8 @@ MAX_DEPTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """roots: arguments of which it is a pointer; loaded: arrays whose elements it is, or is offset by; tile: its shape, if known; text: of
-    a name or number; items: of a tuple; staged: the array and the loop in which it was loaded."""
+    """roots: arguments of which it is a pointer; loaded: arrays whose elements it is, or is offset by; tile: its shape,
+    if known; text: of a name or number; items: of a tuple; staged: the array and the loop in which it was loaded."""
 
     roots: tuple[str, ...] = ()
     loaded: frozenset[str] = frozenset()

@@ -22,12 +22,7 @@ from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.spec.taskfile import read_source
 
 _PLAIN = ("math", "itertools", "functools", "operator", "collections", "dataclasses", "enum", "typing", "packaging")
-_BUILTINS = """
-abs all any bool dict divmod enumerate filter float frozenset int isinstance issubclass len list map max min object
-pow print property range repr reversed round set sorted str sum tuple type zip super hasattr getattr callable
-__build_class__ Exception ValueError TypeError RuntimeError AttributeError ImportError ModuleNotFoundError KeyError
-AssertionError NotImplementedError OSError
-"""
+_FORBIDDEN = frozenset({"open", "input", "eval", "exec", "compile", "breakpoint", "exit", "quit", "help", "__import__"})
 
 
 class Unknown(SourceError):
@@ -151,7 +146,7 @@ class Module:
         self.doubts = list[str]()
         self._loaded = {} if loaded is None else loaded
         self._loaded[path] = self
-        allowed = {name: getattr(builtins, name) for name in _BUILTINS.split()}
+        allowed = {name: one for name, one in vars(builtins).items() if name not in _FORBIDDEN}
         self._values: dict[str, Any] = {
             "__builtins__": {**allowed, "__import__": self._imported},
             "__name__": path.stem,
