@@ -1,9 +1,10 @@
 """The choices of a Triton kernel: the values around those of its list or its launch, and what its tiles must fit.
 
 The rule of shared memory was measured with Triton 3.9 for compute capability 9.0 (fp16, fp32, products and attention, 1
-to 5 stages), and is assumed for 8.x: a loop keeps `num_stages` buffers of each tile that it loads for products by warpgroups (9.0,
-at least 64 rows and 4 warps), else `num_stages - 1`; tiles of 2 bytes only where rows are multiples of 16 elements, as
-other loads are not copied asynchronously. One-byte types may be transposed on the way, and are left to the compiler.
+to 5 stages), and is assumed for 8.x: a loop keeps `num_stages` buffers of each tile that it loads for products by
+warpgroups (9.0, at least 64 rows and 4 warps), else `num_stages - 1`; tiles of 2 bytes only where rows are multiples of
+16 elements, as other loads are not copied asynchronously. One-byte types may be transposed on the way, and are left to
+the compiler.
 """
 
 from __future__ import annotations
