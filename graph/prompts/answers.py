@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 from tunesmith.graph.state import Bottleneck, BranchKind
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.taskfile import sentence
-from tunesmith.kernels.spec.template import BackendName, Config, Template
+from tunesmith.kernels.spec.template import BACKENDS, TRITON_OPTIONS, BackendName, Config, Template
 from tunesmith.kernels.spec.validation import validate_template
 
 Value = bool | int | float | str
@@ -114,12 +114,10 @@ def template_of(answer: RewriteAnswer, task: Task, backend: BackendName) -> Temp
         "static_shared_bytes": answer.static_shared_bytes or "0",
     }
     if isinstance(answer, TemplateAnswer):
+        # A parameter that the source does not name can only be for the launch, or an option of Triton's compiler.
+        named = set(TRITON_OPTIONS if BACKENDS[backend].python else ()) | set(re.findall(r"\w+", answer.source))
         fields |= {
-            # A parameter that the source does not name can only be for the launch.
-            "parameters": [
-                each.model_dump() | {"launch_only": not re.search(rf"\b{re.escape(each.name)}\b", answer.source)}
-                for each in answer.parameters
-            ],
+            "parameters": [each.model_dump() | {"launch_only": each.name not in named} for each in answer.parameters],
             "constraints": [constraint.model_dump() for constraint in answer.constraints],
             "max_registers": None if answer.max_registers in ("", "0", "None") else answer.max_registers,
             "fast_math": answer.fast_math or "False",

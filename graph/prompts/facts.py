@@ -132,6 +132,8 @@ def task_facts(context: Context) -> dict[str, Any]:
 def signature(task: Task, backend: BackendName) -> str:
     """The kernel's signature, as the harness launches it."""
     traits, arguments = BACKENDS[backend], []
+    if traits.python:
+        return f"def {task.entry}({', '.join(argument.name for argument in task.arguments)})"
     for argument in task.arguments:
         c_type = argument.dtype if argument.dtype in task.types else DTYPES[argument.dtype].c_names[backend]
         if argument.role != "scalar":
