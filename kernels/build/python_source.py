@@ -31,13 +31,12 @@ MODULES = ("triton", _LANGUAGE, *_LIBRARIES, "math")
 """Modules that a source may import, or import names from."""
 _CALLED = frozenset({"constexpr", "cdiv", "next_power_of_2", "min", "max", "int", "float", "bool", "len", "range"})
 """Functions that the values of constants may call."""
-_WORDS = """
-os sys io subprocess builtins importlib inspect runtime compiler backends driver knobs tools testing core semantic
-standard target open exec eval compile getattr setattr delattr globals locals vars dir input breakpoint type print
-static_print device_print
-"""
-_OUT_OF_REACH = frozenset(_WORDS.split())
-"""Names by which code that runs while a kernel is compiled, or the kernel itself, would leave what kernels are for."""
+_MODULES = "os sys io subprocess builtins importlib inspect runtime compiler backends driver knobs tools testing core"
+_BEYOND = frozenset(f"{_MODULES} semantic standard".split())
+"""Attributes by which a module of Triton leads to what kernels have no need of."""
+_FUNCTIONS = "open exec eval compile getattr setattr delattr globals locals vars dir input breakpoint"
+_BUILT_IN = frozenset(_FUNCTIONS.split())
+"""Python's own functions of that kind, where the source does not give the name to something else."""
 
 
 def argument_classes(task: Task, workload: Workload, *, exact: Collection[str]) -> dict[str, str]:
@@ -152,10 +151,18 @@ def _objections(source: str) -> Iterator[Rejected]:
         for name in unknown:
             allowed = ", ".join(MODULES)
             yield forbidden("imports", statement, f"it imports {name[:60]}; a source may import {allowed}")
-    for node in ast.walk(tree):
-        names = [getattr(node, key, None) for key in ("attr", "id", "name")]
-        name = next((text for text in names if isinstance(text, str)), "")
-        if name in _OUT_OF_REACH or name.startswith("__"):
+    nodes = list(ast.walk(tree))
+    bound = {one.arg for one in nodes if isinstance(one, ast.arg)}
+    bound |= {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    for node in nodes:
+        match node:
+            case ast.Attribute(attr=name) | ast.alias(name=name):
+                outside = name in _BEYOND
+            case ast.Name(id=name):
+                outside = name in _BUILT_IN - bound
+            case _:
+                continue
+        if outside or name.startswith("__"):
             yield forbidden("names", node, f"{name[:60]}: a kernel has no need of it")
 
 

@@ -60,6 +60,7 @@ def test_rules_leave_python_alone(tmp_path: Path) -> None:
         (f"{KERNEL}\nX = run.fn('x')\n", "constants"),
         (KERNEL.replace("at < n", "at < tl.core.os.getpid()"), "names"),
         (KERNEL.replace("at < n", "at < n.__class__"), "names"),
+        (KERNEL.replace("at < n", "at < open('x')"), "names"),
         (KERNEL.replace("@triton.jit", "@print\n@triton.jit"), "functions"),
         (f"{KERNEL}\ndef other():\n    return 1\n", "functions"),
     ],
@@ -69,6 +70,9 @@ def test_what_a_kernel_has_no_need_of_is_refused(text: str, rule: str) -> None:
     assert refused is not None and (refused.reason, refused.rule) == ("forbidden_source", rule)
 
 
-@pytest.mark.parametrize("text", [KERNEL, HEURISTICS, f"X = 4\nY: tl.constexpr = tl.constexpr(X)\n{KERNEL}"])
+TAKEN = KERNEL.replace("x", "input").replace("y", "target")
+
+
+@pytest.mark.parametrize("text", [KERNEL, HEURISTICS, TAKEN, f"X = 4\nY: tl.constexpr = tl.constexpr(X)\n{KERNEL}"])
 def test_kernels_are_accepted(text: str) -> None:
     assert refuse_text(text, "triton") is None
