@@ -16,7 +16,7 @@ from tunesmith.actors.judging.steps import MAX_HOST_BYTES
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends.nvrtc import CudaUnavailable
+from tunesmith.kernels.backends import CompilerUnavailable
 from tunesmith.kernels.build.artifact import Artifact, undeclared_state
 from tunesmith.kernels.build.python_source import ARGUMENT
 from tunesmith.kernels.build.source import CodeKey, code_key, specialise
@@ -150,7 +150,7 @@ def _check_baseline(
             named = f" with {shown}" if shown else ""
             try:
                 artifact = compiler.call("compile", DEADLINES.compile, specialise(template, {}, dict(types)))
-            except CudaUnavailable as error:
+            except CompilerUnavailable as error:
                 unchecked.append(f"baseline: not compiled. {error}".rstrip("."))
                 return
             kept = undeclared_state(template, artifact) if isinstance(artifact, Artifact) else artifact

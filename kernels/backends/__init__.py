@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.machine_code import MarkedArtifact
@@ -52,6 +53,10 @@ class Compiler(Protocol):
 
     def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
         """A source that `compile` takes, to machine code that tells which of its blocks ran."""
+
+
+class CompilerUnavailable(TunesmithError):
+    """The packages that a compiler needs are not installed, or cannot compile for the device."""
 
 
 class DeviceError(Exception):

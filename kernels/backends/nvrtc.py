@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends import MAX_LOG, NotMarked
+from tunesmith.kernels.backends import MAX_LOG, CompilerUnavailable, NotMarked
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse, without_comments
 from tunesmith.kernels.build.machine_code import (
@@ -84,12 +83,8 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
-class CudaUnavailable(TunesmithError):
-    """The packages that CUDA needs are not installed."""
-
-
 class NvrtcCompiler:
-    """Compiles for `arch` (such as "sm_90"). Raises `CudaUnavailable` when NVRTC or the CUDA headers are missing."""
+    """Compiles for `arch` (such as "sm_90"). Raises `CompilerUnavailable` when NVRTC or the CUDA headers are missing."""
 
     def __init__(self, arch: str) -> None:
         try:
@@ -97,16 +92,16 @@ class NvrtcCompiler:
 
             status, major, minor = nvrtc.nvrtcVersion()
         except ImportError as error:
-            raise CudaUnavailable(INSTALL.format(what="the package cuda-bindings is missing")) from error
+            raise CompilerUnavailable(INSTALL.format(what="the package cuda-bindings is missing")) from error
         except RuntimeError as error:
             # cuda.pathfinder raises it when the shared library is not found.
-            raise CudaUnavailable(INSTALL.format(what="the NVRTC library is missing")) from error
+            raise CompilerUnavailable(INSTALL.format(what="the NVRTC library is missing")) from error
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CudaUnavailable(INSTALL.format(what=f"NVRTC answers with {status.name}"))
+            raise CompilerUnavailable(INSTALL.format(what=f"NVRTC answers with {status.name}"))
         roots = _header_roots()
         supported = _checked(nvrtc.nvrtcGetSupportedArchs())
         if int(re.sub(r"\D", "", arch)) not in supported:
-            raise CudaUnavailable(
+            raise CompilerUnavailable(
                 f"NVRTC {major}.{minor} does not compile for {arch}, only for "
                 f"{', '.join(f'sm_{number}' for number in supported)}: choose another target, or "
                 "install another CUDA's with `pip install 'tunesmith[cuda12]'`."
@@ -269,7 +264,7 @@ def _target(arch: str, source: str) -> str:
 
 
 def _header_roots() -> list[Path]:
-    """The folders of CUDA's headers, the runtime's first. Raises `CudaUnavailable`.
+    """The folders of CUDA's headers, the runtime's first. Raises `CompilerUnavailable`.
 
     Headers that other packages have brought along are not looked for: outside Python's packages cuda.pathfinder seeks
     by means of another interpreter, in each process that compiles, and it gives up where that takes ten seconds.
@@ -284,14 +279,14 @@ def _header_roots() -> list[Path]:
             found = find_nvidia_header_directory(package)
         except ChildProcessError as error:
             reason = str(error).partition("\n")[0].rstrip(".")
-            raise CudaUnavailable(
+            raise CompilerUnavailable(
                 f"CUDA's headers of {package} could not be looked for outside Python's packages ({reason}): try again "
                 "when the machine is less busy, or install them with `pip install 'tunesmith[cuda13]'`."
             ) from error
         if found is not None:
             roots.append(Path(found))
         elif not roots:
-            raise CudaUnavailable(INSTALL.format(what="the CUDA runtime headers are missing"))
+            raise CompilerUnavailable(INSTALL.format(what="the CUDA runtime headers are missing"))
     return roots
 
 

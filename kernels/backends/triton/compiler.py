@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends import MAX_LOG, NotMarked
+from tunesmith.kernels.backends import MAX_LOG, CompilerUnavailable, NotMarked
 from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, assemble
 from tunesmith.kernels.backends.triton.resources import amd_resources, nvidia_resources
 from tunesmith.kernels.build.artifact import Artifact, CompiledCall
@@ -44,10 +43,6 @@ _PRINTS = re.compile(r"\bcall\b[^;]*\bvprintf\b")
 _THREADS = re.compile(r"\.(?:req|max)ntid\s+(\d+)")
 _VALUES = {"": 2**40 + 17, "16": 2**40 + 16, "1": 1}
 """A whole number of each class, beyond 32 bits; of the others these modulo 2^32."""
-
-
-class TritonUnavailable(TunesmithError):
-    """The package triton is not installed, or cannot compile for the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +72,14 @@ class _Array:
 
 
 class TritonCompiler:
-    """Compiles for the architecture of `limits`, "sm_90" or "gfx942". Raises `TritonUnavailable`."""
+    """Compiles for the architecture of `limits`, "sm_90" or "gfx942". Raises `CompilerUnavailable`."""
 
     def __init__(self, limits: DeviceLimits) -> None:
         try:
             import triton
             from triton.backends.compiler import GPUTarget
         except ImportError as error:
-            raise TritonUnavailable(
+            raise CompilerUnavailable(
                 f"Triton kernels cannot be compiled here ({error}): install it with `pip install 'tunesmith[triton]'`."
             ) from error
         self.arch, self._limits = limits.arch, limits

@@ -16,8 +16,16 @@ from contract import SOURCES, CompilerContract, DeviceContract, compiled
 
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, OutOfDeviceMemory, open_compiler, open_device
-from tunesmith.kernels.backends.nvrtc import CudaUnavailable, NvrtcCompiler, _header_roots, _target, parse_resources
+from tunesmith.kernels.backends import (
+    BoundLaunch,
+    Compiler,
+    CompilerUnavailable,
+    Device,
+    OutOfDeviceMemory,
+    open_compiler,
+    open_device,
+)
+from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, _header_roots, _target, parse_resources
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
 from tunesmith.kernels.spec.task import Geometry
@@ -132,7 +140,7 @@ def test_headers_are_looked_for_in_as_few_packages_as_have_them(
 
     monkeypatch.setattr("cuda.pathfinder.find_nvidia_header_directory", find)
     if sentence:
-        with pytest.raises(CudaUnavailable, match=sentence) as caught:
+        with pytest.raises(CompilerUnavailable, match=sentence) as caught:
             _header_roots()
         assert "\n" not in str(caught.value)
     else:
@@ -141,7 +149,7 @@ def test_headers_are_looked_for_in_as_few_packages_as_have_them(
 
 
 def test_an_architecture_the_compiler_does_not_know() -> None:
-    with pytest.raises(CudaUnavailable, match=r"NVRTC [\d.]+ does not compile for sm_50, only for .*sm_90"):
+    with pytest.raises(CompilerUnavailable, match=r"NVRTC [\d.]+ does not compile for sm_50, only for .*sm_90"):
         NvrtcCompiler("sm_50")
 
 
