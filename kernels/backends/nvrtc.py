@@ -84,7 +84,7 @@ _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) b
 
 
 class NvrtcCompiler:
-    """Compiles for `arch` (such as "sm_90"). Raises `CompilerUnavailable` when NVRTC or the CUDA headers are missing."""
+    """Compiles for `arch`, such as "sm_90". Raises `CompilerUnavailable` where NVRTC or CUDA's headers are missing."""
 
     def __init__(self, arch: str) -> None:
         try:
