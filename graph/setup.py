@@ -41,9 +41,10 @@ def inventory_for(backend: str) -> Inventory:
 
 
 def choose_device(task: Task, backend: str, inventory: Inventory, model: str | None = None) -> DeviceInfo:
-    """The first device of `backend`; for "auto" a CUDA GPU, then an OpenCL GPU, then any OpenCL device, as far as the
-    task has sources. Among several models the most frequent, or the one whose name contains `model`. Raises `NoDevice`
-    saying what to install, `TaskError` when the task lacks sources for `backend`."""
+    """The first device of `backend`; for "auto" a CUDA GPU (for sources in CUDA before those in Triton), then an OpenCL
+    GPU, then any OpenCL device, as far as the task has sources. Among several models the most frequent, or the one
+    whose name contains `model`. Raises `NoDevice` saying what to install, `TaskError` when the task lacks sources for
+    `backend`."""
     if model is not None:
         named = tuple(device for device in inventory.devices if model.lower() in device.name.lower())
         if not named:
@@ -56,7 +57,7 @@ def choose_device(task: Task, backend: str, inventory: Inventory, model: str | N
         found = inventory.of(known)
         # Without a device, `device` raises an error that names the missing parts.
         return _most_common(found) if found else inventory.device(known)
-    candidates = [device for backend in task.backends for device in inventory.of(backend)]
+    candidates = [device for backend in BACKENDS if backend in task.backends for device in inventory.of(backend)]
     if not candidates:
         why = inventory.why_without(task.backends) or "`tunesmith devices` lists the devices here"
         raise NoDevice(
@@ -105,7 +106,7 @@ def limits_of(device: DeviceInfo, settings: Settings) -> tuple[DeviceLimits, ...
     other = resolve_target(settings.target)
     if other.backend == "triton":
         raise TunesmithError(
-            f"--target {settings.target}: what is tuned on {device.name} is not compiled for {other.name}; name an "
+            f"--target {settings.target}: a kernel tuned on {device.name} is not compiled for {other.name}; name an "
             "NVIDIA GPU, such as h200, or leave the target out."
         )
     return (device.limits, as_triton(other) if device.backend == "triton" else other)

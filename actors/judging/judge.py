@@ -77,6 +77,7 @@ MAX_EXCLUDED_TRIALS = 32
 """Excluded steps in which the plain kernel is tried, where a template excludes most."""
 QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
 MAX_COMPILERS = 8
+"""Processes that compile a candidate's classes of sizes."""
 OUT_OF_MEMORY = "catastrophic error: out of memory"
 """NVRTC's message when it notices its memory bound itself."""
 
@@ -179,7 +180,7 @@ def compile_all(
     seconds: float,
     known: dict[CodeKey, Artifact] | None = None,
 ) -> Candidate | Outcome:
-    """`template` at `config` for every combination of types of `workloads`, or the first failure. known: compiled
+    """`template` at `config` for everything of `workloads` that decides the code, or the first failure. known: compiled
     before, to which new artifacts are added."""
     artifacts = {} if known is None else known
     keys = dict.fromkeys(code_key(task, template, workload) for workload in workloads)
@@ -268,10 +269,11 @@ class _Judgement:
         # Triton compiles a kernel for each class of sizes, about twenty in a verdict, at a second each.
         many = max(1, (os.cpu_count() or 1) // 2) if BACKENDS[limits.backend].python else 1
         self._compilers = [Isolated("compile", CompileWorker, limits, index) for _ in range(min(many, MAX_COMPILERS))]
+        for compiler in self._compilers:
+            stack.enter_context(compiler)
         self._queue = ThreadPoolExecutor(1, "compiling")
         stack.callback(self._queue.shutdown, cancel_futures=True)
         for compiler in self._compilers:
-            stack.enter_context(compiler)
             stack.callback(compiler.kill)
         self._baseline: dict[CodeKey, Artifact] = {}
         self._marked_baseline: dict[CodeKey, MarkedArtifact] = {}

@@ -127,7 +127,7 @@ def _driven(answer: Any) -> Any:
 def callable_kernel(module: Any, artifact: Artifact) -> Any:
     """The kernel of a loaded module, to be launched as a function of CuPy's."""
     function = module.get_function(artifact.entry)
-    return function if artifact.call is None else TritonFunction(function, artifact.call)
+    return function if artifact.call is None else TritonFunction(function, artifact.call, _driven)
 
 
 @cache

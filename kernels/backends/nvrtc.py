@@ -25,6 +25,7 @@ from tunesmith.kernels.build.machine_code import (
     hot_lines,
     instruction_mix,
     mark_blocks,
+    prints,
     special_registers,
     used_variables,
 )
@@ -72,8 +73,6 @@ FIRST_WITH_OWN = 90
 LINES = "--generate-line-info"
 _LINE_NAME = re.compile(r'^#line 1 "(?P<name>[^"\n]*)"$', re.MULTILINE)
 """As `specialise` writes it."""
-_PRINTS = re.compile(r"\bcall\b[^;]*\bvprintf\b")
-"""What device printf becomes (CUDA C++ Programming Guide, "Formatted Output")."""
 _ERROR_LINE = re.compile(r"^.*\(\d+\): (?:catastrophic )?error.*$|^.*error\s*: .*$", re.MULTILINE)
 _OF_CCCL = re.compile(r'open source file "(?:cub|cuda|nv)/')
 _INCLUDES = re.compile(r"(?://[^\n]*\n)*(?P<includes>(?:#include <[^>\n]+>\n)+)")
@@ -140,7 +139,7 @@ class NvrtcCompiler:
                 return CompileFailed(f"{failure}: {first_error(text)}" if text else failure, text[:MAX_LOG])
             code = _output(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
             assembly = _assembly(program)
-            if _PRINTS.search(assembly):
+            if prints(assembly):
                 return Rejected(
                     "forbidden_source",
                     "output",

@@ -58,8 +58,9 @@ class Artifact:
 
     @property
     def code_digest(self) -> str:
-        """Content hash of the machine code."""
-        return hashlib.sha256(self.code).hexdigest()[:16]
+        """Content hash of the machine code, and of how it is called: the same code may take other arguments."""
+        called = b"" if self.call is None else repr(self.call).encode()
+        return hashlib.sha256(self.code + called).hexdigest()[:16]
 
     def as_launched(self, shape: Geometry) -> Geometry:
         """`shape`, with the block that a launch really has where the compiler decides it."""

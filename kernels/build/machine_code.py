@@ -363,6 +363,11 @@ def used_variables(variables: tuple[str, ...], ptx: str, source: str) -> tuple[s
     return tuple(name for name in variables if name not in tables and (counts[name] != 1 or name not in declared))
 
 
+def prints(ptx: str) -> bool:
+    """Whether the code prints: what device printf becomes (CUDA C++ Programming Guide, "Formatted Output")."""
+    return re.search(r"\bcall\b[^;]*\bvprintf\b", ptx) is not None
+
+
 def special_registers(ptx: str) -> tuple[str, ...]:
     """The registers that `ptx` reads by which a kernel can tell one launch from another: clocks, timers, numbers of
     grids and multiprocessors (PTX ISA, "Special Registers")."""

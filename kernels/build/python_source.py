@@ -2,7 +2,7 @@
 
 A source has imports of Triton, constants, functions decorated with `triton.jit` and the kernel, perhaps below
 `triton.heuristics`. It may bind `FIXED`, a dictionary of values of the kernel's arguments and of compiler options that
-are no parameters. Specialised, it ends with `TUNESMITH`, a dictionary of all else that decides the machine code, so
+are not parameters. Specialised, it ends with `TUNESMITH`, a dictionary of all else that decides the machine code, so
 that a kernel can be compiled again from its text alone. Owns no import of Triton.
 """
 

@@ -12,7 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -157,34 +157,22 @@ class BackendTraits:
     python: bool = False
 
 
+_CUDA = BackendTraits(
+    language="CUDA",
+    suffix=".cu",
+    kernel_prefix='extern "C" __global__ void',
+    pointer_prefix="",
+    makes_cubins=True,
+    nvidia_tools=True,
+    pinned_by_ray=True,
+    on_host=False,
+    frameworks=("cupy", "torch"),
+    packages=("cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
+    harness="cuda",
+)
 BACKENDS: Mapping[str, BackendTraits] = {
-    "cuda": BackendTraits(
-        language="CUDA",
-        suffix=".cu",
-        kernel_prefix='extern "C" __global__ void',
-        pointer_prefix="",
-        makes_cubins=True,
-        nvidia_tools=True,
-        pinned_by_ray=True,
-        on_host=False,
-        frameworks=("cupy", "torch"),
-        packages=("cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
-        harness="cuda",
-    ),
-    "triton": BackendTraits(
-        language="Triton",
-        suffix=".py",
-        kernel_prefix="@triton.jit def",
-        pointer_prefix="",
-        makes_cubins=True,
-        nvidia_tools=True,
-        pinned_by_ray=True,
-        on_host=False,
-        frameworks=("cupy", "torch"),
-        packages=("cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
-        harness="cuda",
-        python=True,
-    ),
+    "cuda": _CUDA,
+    "triton": replace(_CUDA, language="Triton", suffix=".py", kernel_prefix="@triton.jit def", python=True),
     "opencl": BackendTraits(
         language="OpenCL",
         suffix=".cl",

@@ -29,6 +29,7 @@ from tunesmith.kernels.build.machine_code import (
     hot_lines,
     instruction_mix,
     mark_blocks,
+    prints,
     special_registers,
     used_variables,
 )
@@ -39,7 +40,6 @@ from tunesmith.kernels.space import MAX_CLUSTER
 
 FILE = "kernel.py"
 """The name under which a source is compiled, by which the compiler speaks of its lines."""
-_PRINTS = re.compile(r"\bcall\b[^;]*\bvprintf\b")
 _THREADS = re.compile(r"\.(?:req|max)ntid\s+(\d+)")
 _VALUES = {"": 2**40 + 17, "16": 2**40 + 16, "1": 1}
 """A whole number of each class, beyond 32 bits; of the others these modulo 2^32."""
@@ -99,7 +99,7 @@ class TritonCompiler:
         if isinstance(made, CompileFailed | Rejected):
             return made
         assembly, metadata = made.asm.get("ptx", ""), made.metadata
-        if _PRINTS.search(assembly):
+        if prints(assembly):
             return Rejected("forbidden_source", "output", "the kernel prints: take the printing out.")
         call = _call(made, source)
         if call.cluster > MAX_CLUSTER:
@@ -192,8 +192,8 @@ def _argument(text: str) -> Any:
 
 
 def _call(made: Any, source: Specialised) -> CompiledCall:
-    """What a launch of the compiled kernel needs. Triton's own launcher passes the arguments that are no constants in
-    the order of the signature, and behind them the addresses of two scratch buffers."""
+    """What a launch of the compiled kernel needs. Triton's own launcher leaves out constants, passes the
+    other arguments in the order of the signature, and behind them the addresses of two scratch buffers."""
     about = ast.literal_eval(source.source.rpartition(f"\n{SPECIALISED} = ")[2])
     metadata, signature = made.metadata, made.src.signature
     places = {name: place for place, name in enumerate(about["arguments"])}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,16 @@ MAX_STATIC_SHARED = 48 << 10
 
 
 class TritonFunction:
-    """A kernel that is launched with a task's arguments as CuPy launches others. function: CuPy's, of a cubin."""
+    """A kernel that is launched with a task's arguments as CuPy launches others. function: CuPy's, of a cubin; check:
+    raises `DeviceError` for the answer of a call of the driver API that failed."""
 
-    def __init__(self, function: Any, call: CompiledCall) -> None:
-        self.ptr, self._function, self._call = function.ptr, function, call
-        self._scratch: Any = None
+    def __init__(self, function: Any, call: CompiledCall, check: Callable[[Any], Any]) -> None:
+        self.ptr, self._function, self._call, self._check = function.ptr, function, call, check
+        # A captured graph goes on using the memory with which it was captured.
+        self._scratch: list[Any] = []
         if call.shared_bytes > MAX_STATIC_SHARED:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _checked(driver.cuFuncSetAttribute(self.ptr, attribute, call.shared_bytes))
+            check(driver.cuFuncSetAttribute(self.ptr, attribute, call.shared_bytes))
 
     def __call__(
         self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any], *, shared_mem: int = 0, stream: Any
@@ -34,9 +36,9 @@ class TritonFunction:
         call = self._call
         passed = [_passed(arguments[place], kind) for place, kind in call.arguments]
         blocks = int(np.prod(grid)) * call.cluster
-        if call.scratch_bytes and (self._scratch is None or self._scratch.nbytes < blocks * call.scratch_bytes):
-            self._scratch = cupy.empty(blocks * call.scratch_bytes, cupy.uint8)
-        scratch = 0 if self._scratch is None else self._scratch.data.ptr
+        if (needed := blocks * call.scratch_bytes) and (not self._scratch or self._scratch[-1].nbytes < needed):
+            self._scratch.append(cupy.empty(needed, cupy.uint8))
+        scratch = self._scratch[-1].data.ptr if self._scratch else 0
         passed += [np.uint64(scratch), np.uint64(0)]
         if call.cluster == 1 and not call.cooperative:
             self._function(grid, (call.threads, 1, 1), tuple(passed), shared_mem=call.shared_bytes, stream=stream)
@@ -49,7 +51,7 @@ class TritonFunction:
         config.numAttrs = len(config.attrs)
         held = [np.array([one]) for one in passed]
         addresses = np.array([one.ctypes.data for one in held], np.uint64)
-        _checked(driver.cuLaunchKernelEx(config, self.ptr, addresses.ctypes.data, 0))
+        self._check(driver.cuLaunchKernelEx(config, self.ptr, addresses.ctypes.data, 0))
 
 
 def _passed(value: Any, kind: str) -> Any:
@@ -71,8 +73,3 @@ def _attributes(call: CompiledCall) -> list[Any]:
         attribute.id, attribute.value.cooperative = ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, 1
         found.append(attribute)
     return found
-
-
-def _checked(answer: Any) -> None:
-    if answer[0].value:
-        raise RuntimeError(f"CUDA answers {answer[0].name}")

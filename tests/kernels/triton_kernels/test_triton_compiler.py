@@ -38,6 +38,9 @@ def test_an_artifact_has_what_a_launch_needs(tmp_path: Path) -> None:
     # The step, which is 1, is a constant of the machine code.
     assert made.call.arguments == ((0, "*fp16"), (1, "*fp16"), (2, "*fp16"), (3, "i32"), (5, "fp32"))
     assert (made.call.threads, made.call.cluster, made.backend, made.arch) == (128, 1, "triton", "sm_90")
+    # Where another argument is the constant, the same code takes another one.
+    other = replace(made.call, arguments=(*made.call.arguments[:3], (4, "i32"), made.call.arguments[4]))
+    assert replace(made, call=other).code_digest != made.code_digest
     cache = ArtifactCache(tmp_path / "cache")
     assert cache.put("a" * 64, made) and cache.get("a" * 64) == made
 
