@@ -362,7 +362,7 @@ class _Judgement:
         if isinstance(coverage, Coverage) and findings.first_wrong is None and findings.counting:
             like = self._task.workload(only) if only is not None else steps[-1].workload
             types, seed = coverage.unreached(), self._options.seed
-            further = reaching_steps(self._task, self._limits, like, types, seed, tried=only is None)
+            further = reaching_steps(self._task, self._limits, like, types, seed)
             while further and coverage.unreached() and not findings.is_spent:
                 self._run(further[:REACHING_BATCH], findings)
                 further = further[REACHING_BATCH:] if findings.first_wrong is None and findings.counting else []

@@ -267,7 +267,7 @@ class _StepLaunches:
 
     def accuracy(self) -> WrongResult | None:
         """The first launch's error beside the baseline's, on contents where that says something."""
-        if self._step.contents.kind not in COMPARABLE:
+        if not self._step.contents.kinds <= COMPARABLE:
             return None
         elements = {place.argument.name: math.prod(place.shape) for place in self._data.places}
         return less_accurate(self._first, self._beside, elements, ACCURACY_FREE * self._growth)
@@ -336,7 +336,7 @@ def growth(task: Task, workload: Workload) -> float:
 def allowed_errors(step: Step, standard: Standard, grown: float) -> list[dict[str, float]]:
     """The largest deviation of each output that is accepted, for each variant: the task's tolerance is meant for its
     own workloads; on others the baseline's error is the measure. grown: see `growth`."""
-    factor = HEAVY_FACTOR if step.contents.kind in HEAVY else ACCURACY_FACTOR
+    factor = HEAVY_FACTOR if step.contents.kinds & HEAVY else ACCURACY_FACTOR
 
     def allowed(error: float) -> float:
         return 1.0 if step.own and error <= 1 else max(1.0, factor * error, min(grown, LONG_FACTOR * error))
