@@ -539,7 +539,7 @@ def run_steps(
     first, start = runners[0], len(findings.steps)
     findings.steps += steps
     for place, step in enumerate(steps, start):
-        if (reason := excluded(*findings.kernels[:2], step, first.limits)) is not None:
+        if (reason := excluded(first.task, *findings.kernels[:2], step, first.limits)) is not None:
             findings.note(place, reason)
     places = [at for at in range(start, len(findings.steps)) if at not in findings.results and findings.wanted(at)]
     light = [at for at in places if first.task.bytes_of(findings.steps[at].workload) <= max_bytes]

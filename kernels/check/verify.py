@@ -17,6 +17,7 @@ import numpy as np
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Candidate
+from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.check.compare import Deviation, check_surroundings, measure_set
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch.buffers import WorkloadData
@@ -97,9 +98,13 @@ def infeasible_on(template: Template, config: Config, workload: Workload, limits
     return None
 
 
-def excluded(candidate: Candidate, baseline: Candidate, step: Step, limits: DeviceLimits) -> Skipped | Rejected | None:
+def excluded(
+    task: Task, candidate: Candidate, baseline: Candidate, step: Step, limits: DeviceLimits
+) -> Skipped | Rejected | None:
     """Why `candidate` is not run in this step, or None: a derived workload that the baseline or the template is not
     meant for is skipped, one of the task's own that the template excludes is a rejection."""
+    if step.derived and code_key(task, baseline.template, step.workload) not in baseline.artifacts:
+        return Skipped(step.name, "the plain kernel cannot be compiled for its types")
     if step.derived and (plain := infeasible_on(baseline.template, baseline.config, step.workload, limits)) is not None:
         return Skipped(step.name, f"the plain kernel cannot be launched there: {plain.detail}")
     rejection = infeasible_on(candidate.template, candidate.config, step.workload, limits)
