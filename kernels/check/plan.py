@@ -244,9 +244,8 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
 
     for types in itertools.islice(itertools.cycle(shapes.types), DRAWS_PER_STEP * MAX_STEPS):
         add(made, types)
-    for name, types in itertools.product(sorted(shapes.extents) * LONG_STEPS, shapes.types):
-        if len(long) < LONG_STEPS * len(shapes.extents):
-            add(long, types, name)
+    for name, types in zip(sorted(shapes.extents) * LONG_STEPS, itertools.cycle(shapes.types), strict=False):
+        add(long, types, name)
     return _by_gain(shapes, list(made.values()))[:MAX_STEPS] + list(long.values())
 
 

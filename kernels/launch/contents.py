@@ -155,7 +155,7 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
     "tiny": lambda one: one.precision(one.between(max(2.0**-60, one.smallest), 2.0**-6)) * one.scale * one.normal(),
     "subnormal": _Floats.subnormal,
     "exponents": _Floats.exponents,
-    "constant": lambda one: one.constant(one.mean + one.precision(one.rng.uniform(0.5, 2)) * one.scale),
+    "constant": lambda one: one.constant(one.mean + one.precision(one.rng.uniform(0.5, 2) + one.variant) * one.scale),
     "zeros": lambda one: one.constant(0.0),
     "signed_zeros": _Floats.signed_zeros,
     "ties": lambda one: one.mean + one.scale * one.rng.choice(np.array([-1, 0, 0.5, 1], one.precision), size=one.count),
