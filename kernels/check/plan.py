@@ -331,7 +331,7 @@ class Shapes:
         if len(self._known) > MAX_JUDGED:
             return None
         usual = (self.cheap[0] * roomy, self.cheap[1]) if longest else self.cheap
-        if rng.random() < MOST_SHARE and self.most[0] <= LONG_FACTOR * self.cheap[0]:
+        if not longest and rng.random() < MOST_SHARE and self.most[0] <= LONG_FACTOR * self.cheap[0]:
             usual = self.most  # a table that the task needs leaves room for the other arrays
         for limit in [usual] * ATTEMPTS + [self.most]:
             start = dict(fixed or {})
