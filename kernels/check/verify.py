@@ -217,9 +217,11 @@ def time_baseline(baseline: Candidate, step: Step, data: WorkloadData, loaded: d
 
 
 def _launch(data: WorkloadData, launch: BoundLaunch, index: int = 0, variant: int | None = None) -> None:
-    """One launch to its end, on set `index` as before any launch where a `variant` is given."""
+    """One launch to its end, on set `index` as before any launch where a `variant` is given. Shared and thread-local
+    memory hold what no kernel computes."""
     if variant is not None:
         data.restore_set(index, variant)
+    data.device.pollute()
     data.device.launch(launch)
     data.device.synchronize()
 
