@@ -44,6 +44,7 @@ from tunesmith.kernels.backends import NotMarked
 from tunesmith.kernels.build.artifact import Artifact, Candidate, undeclared_state
 from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.build.source import CodeKey, Specialised, code_key, literal, specialise
+from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.plan import Step, plan, reaching_steps, small_workload
 from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
@@ -132,10 +133,10 @@ def lock_of(examiner: Isolated) -> DeviceLock:
 def reason_of(outcome: Outcome) -> str:
     """The key of `REASONS` for an outcome that is not a measurement."""
     match outcome:
-        case Rejected(reason="source_too_large" | "forbidden_source" | "device_state") | WrongResult():
-            return outcome.reason
         case Rejected():
-            return "infeasible"
+            return outcome.reason if outcome.reason in REASONS else "infeasible"
+        case WrongResult():
+            return outcome.reason
         case CompileFailed():
             # A compiler that meets its memory bound may die of it, or notice and stop: the same end of the same source.
             return "compile_crashed" if OUT_OF_MEMORY in outcome.first_error else "compile_failed"
