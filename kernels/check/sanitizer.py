@@ -170,7 +170,7 @@ def chosen_steps(task: Task, steps: Sequence[Step]) -> list[Step]:
     types and sizes."""
     small = [step for step in steps if task.bytes_of(step.workload) <= MAX_WORKLOAD_BYTES]
     derived = [step for step in small if step.derived]
-    derived.sort(key=lambda step: (step.contents.kind, types_key(step.workload), task.bytes_of(step.workload)))
+    derived.sort(key=lambda step: (step.contents.name, types_key(step.workload), task.bytes_of(step.workload)))
     stride = max(1.0, len(derived) / MAX_DERIVED_STEPS)
     spread_out = [derived[round(at * stride)] for at in range(min(MAX_DERIVED_STEPS, len(derived)))]
     return [step for step in small if not step.derived] + spread_out
