@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.backends import BoundLaunch, Device, OutOfDeviceMemory
+from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory
 from tunesmith.kernels.build.artifact import Candidate, undeclared_state
 from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.launch.contents import DEFINED, Contents, draw_variants
@@ -186,7 +186,7 @@ class WorkloadData:
             place = long[rng.integers(len(long))]
             inside = self._alignment * int(rng.integers(1, -(-place.nbytes // self._alignment)))
             at = int(rng.integers(self.sets)) * self.set_bytes + place.offset + inside
-            with suppress(OutOfDeviceMemory):  # a device's other memory may be left
+            with suppress(DeviceError):  # where no more memory can be mapped, other memory may be left
                 if (across := self.device.allocate_across(nbytes, at)) is not None:
                     return across
         return self.device.allocate(nbytes)
