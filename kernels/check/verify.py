@@ -33,6 +33,8 @@ SETS = (2, 5)
 """Smallest and largest number of sets of buffers; the number is drawn for each step."""
 ALIGNMENT = 16
 """Bytes; arrays start at any multiple that the device allows."""
+CROSSING_SHARE = 1 / 8
+"""Share of the steps in which an array lies across a multiple of 4 GiB."""
 REPEATS = 3
 """Launches on the same contents that are compared bit by bit."""
 MANY_REPEATS = 24
@@ -134,6 +136,7 @@ def prepare_step(
             max_sets=int(np.random.default_rng().integers(SETS[0], SETS[1] + 1)),
             alignment=ALIGNMENT,
             prepared=prepared,
+            crossing=bool(np.random.default_rng().random() < CROSSING_SHARE),
         )
     except OutOfDeviceMemory as error:
         return Skipped(step.name, str(error), reason="memory")
