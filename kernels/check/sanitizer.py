@@ -135,25 +135,18 @@ def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLi
     if (tool := find_tool(name)) is None:
         where = "it comes with the CUDA toolkit" if name == "compute-sanitizer" else "on Debian: apt install oclgrind"
         return f"{name} was not run: it is not installed here ({where})"
-    if name == "compute-sanitizer":
-        options = (f"--error-exitcode={ERROR_EXIT_CODE}", "--print-limit=3", "--target-processes=all")
-        tools = {one: (tool, f"--tool={one}", *options) for one in SANITIZER_TOOLS}
-    else:
-        # What its compiler makes of a source otherwise has instructions that it does not know.
-        options = ("--data-races", "--uninitialized", "--build-options", "-O0", "--max-errors", str(MAX_REPORTS))
-        sizes = ("--max-wgsize", limits.max_threads_per_block, "--local-mem-size", limits.shared_per_block or 32 << 10)
-        tools = {"it": (tool, *options, *map(str, sizes))}
+    tools = _nvidia_tools(tool) if name == "compute-sanitizer" else {name: _oclgrind(tool, limits)}
     jobs = [(candidate, step) for candidate, steps in suspects for step in chosen_steps(task, steps)]
     jobs.sort(key=lambda job: task.bytes_of(job[1].workload))
-    hidden = [next((one.unfollowed for one in found.artifacts.values()), ()) for found, _ in suspects]
+    hidden = [{name for one in found.artifacts.values() for name in one.unfollowed} for found, _ in suspects]
     notes = []
     with contextlib.closing(run_under(tools, jobs, task, index, SANITIZER_SECONDS)) as runs:
         for one, code, output, launches in runs:
             if code == ERROR_EXIT_CODE:
-                found = f"{one}: {_first_error(output)}" if len(tools) > 1 else f"{name}: {output.strip()[-400:]}"
+                found = f"{one}: {_first_error(output)}"
                 if one != "racecheck" or not all(hidden):
                     return WrongResult("sanitizer", "", found)
-                notes.append(f"{found}, which decides nothing, as it does not follow {' and '.join(hidden[0])}")
+                notes.append(f"{found}, which decides nothing, as it does not follow {' and '.join(sorted(hidden[0]))}")
             elif code is None:
                 notes.append(f"{one} did not end within {SANITIZER_SECONDS:g} s")
             elif code != 0:
@@ -162,7 +155,20 @@ def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLi
             elif left := list(dict.fromkeys(step.workload.name for _, step in jobs[launches:])):
                 more = f" and {len(left) - 3} more" if len(left) > 3 else ""
                 notes.append(f"{one} had no time for {', '.join(left[:3])}{more}")
-    return f"{name}: {'; '.join(notes)}" if notes else ""
+    return ("" if name in tools else f"{name}: ") + "; ".join(notes) if notes else ""
+
+
+def _nvidia_tools(tool: str) -> dict[str, list[str]]:
+    options = [f"--error-exitcode={ERROR_EXIT_CODE}", "--print-limit=3", "--target-processes=all"]
+    return {name: [tool, f"--tool={name}", *options] for name in SANITIZER_TOOLS}
+
+
+def _oclgrind(tool: str, limits: DeviceLimits) -> list[str]:
+    # What its compiler makes of a source otherwise has instructions that it does not know.
+    options = "--data-races --uninitialized --build-options -O0".split()
+    sizes = {"max-errors": MAX_REPORTS, "max-wgsize": limits.max_threads_per_block}
+    sizes["local-mem-size"] = limits.shared_per_block or 32 << 10
+    return [tool, *options, *(word for name, size in sizes.items() for word in (f"--{name}", str(size)))]
 
 
 def chosen_steps(task: Task, steps: Sequence[Step]) -> list[Step]:
@@ -294,7 +300,7 @@ class _Interpreter:
         found = self._faults(candidate.template, candidate.config, step)
         plain = self._faults(self._task.sources("opencl").baseline.template, {}, step) if found else {}
         if new := [clause for kind, clause in found.items() if kind not in plain]:
-            print(f"on {step.name}: {new[0]}")
+            print(f"========= on {step.name}: {new[0]}")
             raise SystemExit(ERROR_EXIT_CODE)
 
     def _faults(self, template: Template, config: Config, step: Step) -> dict[str, str]:
