@@ -50,7 +50,7 @@ ERROR_EXIT_CODE = 86
 """Exit code of a process under a sanitizer that found an error."""
 SANITIZER_SECONDS, PROFILER_SECONDS = 60.0, 120.0
 """Timeouts of a tool, its launches included."""
-LAUNCHING_SECONDS, INTERPRETING_SECONDS = 10.0, 5.0
+LAUNCHING_SECONDS, INTERPRETING_SECONDS = 10.0, 3.0
 """Time for all launches of a tool's process, which begins none that would end later: large workloads take minutes."""
 MAX_DERIVED_STEPS = 64
 """Steps on made-up workloads that each candidate is launched in; those on the task's own are not counted."""

@@ -1,4 +1,4 @@
-"""Which launches sanitizers see, and what Oclgrind says of kernels; of compute-sanitizer candidates show it on a GPU."""
+"""Which launches sanitizers see, and what Oclgrind says of kernels; what compute-sanitizer says needs a GPU."""
 
 from __future__ import annotations
 
