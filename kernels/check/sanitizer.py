@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +228,7 @@ def _arguments(task: Task, step: Step, place: Callable[[int, Any], Any]) -> Iter
             yield place(size, inputs.get(argument.name))
 
 
-def launch_on_cuda(candidate: Candidate, task: Task, step: Step, index: int) -> None:
+def launch_on_cuda(task: Task, index: int, candidate: Candidate, step: Step) -> None:
     """One launch on the CUDA device `index`, with every array in an allocation of its own, of exactly its size."""
     import cupy
 
@@ -262,13 +262,9 @@ def launch_on_cuda(candidate: Candidate, task: Task, step: Step, index: int) -> 
 _REPORT = re.compile(r"\n(?=\S)")
 _KIND = re.compile(r" (?:address )?0x[0-9a-f]+")
 _PLACE = re.compile(r"(?:Global(\([\d,]+\)).*?)?At (line \d+)", re.DOTALL)
-
-
 _HARMLESS = ("Index (", "Uninitialized value written to local memory", f"Oclgrind: {MAX_REPORTS} errors generated")
 """An index beyond a row may be within the array, and not everything in local memory is used: what comes of a wrong
 index, or of using such a value, has a report of its own. The last says that there are no more."""
-
-
 _WIDE = re.compile(r"[a-z](?:8|16)\b|##")
 """What a source with vectors of 8 elements or more contains: whoever takes the twelfth of two vectors' elements reads
 what nobody wrote, in the eyes of Oclgrind 21.10."""
@@ -289,56 +285,53 @@ def parse_reports(text: str) -> dict[str, str]:
     return found
 
 
-class _Interpreter:
-    """Oclgrind, in a process in which it is the OpenCL driver. log: the file that it writes its reports into."""
+def _interpreter(task: Task, log: Path) -> Callable[[Candidate, Step], None]:
+    """A launch under Oclgrind, in a process in which it is the OpenCL driver. It ends the process with a fault of the
+    candidate that the plain kernel does not show too. log: the file that Oclgrind writes its reports into."""
+    os.environ["OCLGRIND_LOG"] = str(log)
+    import pyopencl
 
-    def __init__(self, task: Task, log: Path) -> None:
-        os.environ["OCLGRIND_LOG"] = str(log)
-        import pyopencl
+    found = read_devices(pyopencl)
+    if isinstance(found, Unavailable):
+        raise SystemExit(found.reason)
+    limits = found.devices[0].limits
+    compiled, device = cache(open_compiler(limits).compile), open_device(limits)
+    reports = log.open(encoding="utf-8", errors="replace")
 
-        found = read_devices(pyopencl)
-        if isinstance(found, Unavailable):
-            raise SystemExit(found.reason)
-        limits = found.devices[0].limits
-        self._task, self._compile, self._device = task, cache(open_compiler(limits).compile), open_device(limits)
-        self._reports = log.open(encoding="utf-8", errors="replace")
+    def place(size: int, host: Any) -> Any:
+        buffer = device.allocate(size)
+        if host is not None:
+            device.write(buffer, host.view(np.uint8))
+        return buffer
 
-    def launch(self, candidate: Candidate, step: Step) -> None:
-        """Ends the process with a fault of the candidate that the plain kernel does not show too."""
-        found = self._faults(candidate.template, candidate.config, step)
-        plain = self._faults(self._task.sources("opencl").baseline.template, {}, step) if found else {}
+    def faults(template: Template, config: Config, step: Step) -> dict[str, str]:
+        source = specialise(template, config, dict(code_key(task, template, step.workload)))
+        artifact, shape = compiled(source), geometry(template, config, step.workload)
+        if not isinstance(artifact, Artifact):
+            raise SystemExit(describe(artifact))
+        device.once(BoundLaunch(device.load(artifact), shape, tuple(_arguments(task, step, place))))
+        try:
+            said = parse_reports(reports.read())
+        except ValueError as error:
+            raise SystemExit(str(error)) from error
+        may_be_wide = _WIDE.search(without_comments(source.source)) is not None
+        return {kind: clause for kind, clause in said.items() if "ninitialized" not in kind or not may_be_wide}
+
+    def launch(candidate: Candidate, step: Step) -> None:
+        found = faults(candidate.template, candidate.config, step)
+        plain = faults(task.sources("opencl").baseline.template, {}, step) if found else {}
         if new := [clause for kind, clause in found.items() if kind not in plain]:
             print(f"========= on {step.name}: {new[0]}")
             raise SystemExit(ERROR_EXIT_CODE)
 
-    def _faults(self, template: Template, config: Config, step: Step) -> dict[str, str]:
-        key = code_key(self._task, template, step.workload)
-        source = specialise(template, config, dict(key))
-        artifact = self._compile(source)
-        if not isinstance(artifact, Artifact):
-            raise SystemExit(describe(artifact))
-        shape, device = geometry(template, config, step.workload), self._device
-
-        def place(size: int, host: Any) -> Any:
-            buffer = device.allocate(size)
-            if host is not None:
-                device.write(buffer, host.view(np.uint8))
-            return buffer
-
-        device.once(BoundLaunch(device.load(artifact), shape, tuple(_arguments(self._task, step, place))))
-        try:
-            found = parse_reports(self._reports.read())
-        except ValueError as error:
-            raise SystemExit(str(error)) from error
-        may_be_wide = _WIDE.search(without_comments(source.source)) is not None
-        return {kind: clause for kind, clause in found.items() if "ninitialized" not in kind or not may_be_wide}
+    return launch
 
 
 def main(done: str, path: str) -> None:
     """The process under a tool. path: file of the pickled jobs; done: file for the number of launches made."""
     jobs, task, index = pickle.loads(Path(path).read_bytes())
     is_opencl = any(candidate.template.backend == "opencl" for candidate, _ in jobs)
-    interpreter = _Interpreter(task, Path(done).with_suffix(".log")) if is_opencl else None
+    launch = _interpreter(task, Path(done).with_suffix(".log")) if is_opencl else partial(launch_on_cuda, task, index)
     most = INTERPRETING_SECONDS if is_opencl else LAUNCHING_SECONDS
     begun = before = time.monotonic()
     launches, shortest, per_byte = 0, 0.0, 0.0
@@ -347,10 +340,7 @@ def main(done: str, path: str) -> None:
         moved = max(1.0, task.bytes_of(step.workload))
         if before - begun + shortest + per_byte * moved > most:
             break
-        if interpreter is None:
-            launch_on_cuda(candidate, task, step, index)
-        else:
-            interpreter.launch(candidate, step)
+        launch(candidate, step)
         seconds, before = time.monotonic() - before, time.monotonic()
         shortest = min(shortest or seconds, seconds)
         launches, per_byte = launches + 1, (seconds - shortest) / moved
