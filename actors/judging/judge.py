@@ -49,7 +49,7 @@ from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.plan import Step, plan, reaching_steps, small_workload
 from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
-from tunesmith.kernels.check.verify import Passed, Skipped
+from tunesmith.kernels.check.verify import Passed, Skipped, unlaunchable
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
     CompileFailed,
@@ -195,6 +195,23 @@ def compile_all(
             return kept
         artifacts[key] = artifact
     return Candidate(template, config, {key: artifacts[key] for key in keys})
+
+
+def compile_on_paper(
+    compilers: Sequence[Isolated],
+    task: Task,
+    template: Template,
+    config: Config,
+    workloads: Sequence[Workload],
+    limits: DeviceLimits,
+    seconds: float,
+) -> Candidate | Outcome:
+    """As `compile_all`, or the first reason why a launch on one of `workloads` would fail, as far as that shows without
+    the device."""
+    made = compile_all(compilers, task, template, config, workloads, seconds)
+    if not isinstance(made, Candidate):
+        return made
+    return next(filter(None, (unlaunchable(made, task, one, limits) for one in workloads)), made)
 
 
 def judge(

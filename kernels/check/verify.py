@@ -24,7 +24,7 @@ from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.contents import COMPARABLE, HEAVY
 from tunesmith.kernels.launch.reference import Prepared
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, Rejected, WrongResult
-from tunesmith.kernels.space import rules
+from tunesmith.kernels.space import compiler_rejection, rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template
@@ -103,6 +103,18 @@ def infeasible_on(template: Template, config: Config, workload: Workload, limits
     except ExpressionError as error:
         return Rejected("infeasible", "expression", str(error))
     return None
+
+
+def unlaunchable(candidate: Candidate, task: Task, workload: Workload, limits: DeviceLimits) -> Rejected | None:
+    """Why `candidate` cannot be launched on `workload`, as far as that shows without the device, or None."""
+    broken = infeasible_on(candidate.template, candidate.config, workload, limits)
+    if broken is None:
+        artifact = candidate.artifacts[code_key(task, candidate.template, workload)]
+        shape = geometry(candidate.template, candidate.config, workload)
+        broken = compiler_rejection(limits, artifact.as_launched(shape), artifact.resources)
+    if broken is None:
+        return None
+    return replace(broken, detail=f"it cannot be launched on the workload {workload.name}: {broken.detail}")
 
 
 def excluded(

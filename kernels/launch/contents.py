@@ -174,7 +174,9 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
 }
 """The kinds of contents, and how each is drawn for floats; docs/trust.md says what each is. Shares and magnitudes are
 drawn too."""
-DEFINED = frozenset(("task", "edges", "nans"))
+PLAIN = ("task", "normal", "uniform")
+"""Those under which the other arrays of a step show what they are multiplied with."""
+DEFINED = frozenset((*PLAIN, "edges", "nans"))
 """Where a NaN of the reference counts as its result. Under other kinds a NaN comes of arithmetic that the task does not
 speak of, such as infinity less infinity, and an element that should be one may be anything."""
 HEAVY = frozenset(("outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "prefix"))
@@ -185,8 +187,6 @@ COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant"}
 terms the same way again and again, so that its error tells how the sum is ordered."""
 WHOLE = ("task", "uniform", "large", "heavy_tails", "constant", "zeros", "sorted")
 """Those that differ for integers."""
-PLAIN = ("task", "normal", "uniform")
-"""Those under which the other arrays of a step show what they are multiplied with."""
 CHANGES = ("all", "rows", "few")
 
 
@@ -227,7 +227,7 @@ def kinds_of(task: Task) -> tuple[str, ...]:
         return WHOLE if arrays else ("task",)
     results = {dtype for argument in task.outputs for dtype in task.types.get(argument.dtype, (argument.dtype,))}
     left_out = set() if any(argument.fill.special for argument in arrays) else {"edges"}
-    left_out |= set() if all(DTYPES[dtype].is_float for dtype in results) else {"nans"}
+    left_out |= set() if all(DTYPES[dtype].is_float for dtype in results) and task.nan == "propagates" else {"nans"}
     return tuple(kind for kind in KINDS if kind not in left_out)
 
 
