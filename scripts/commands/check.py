@@ -21,7 +21,7 @@ from tunesmith.hw.probe import probe
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.verify import Passed, Skipped
-from tunesmith.kernels.rewrite.signature import require_signature, require_signatures
+from tunesmith.kernels.reader.signature import require_signature, require_signatures
 from tunesmith.kernels.space import default_refused, device_names
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.taskfile import load_task, parse_config, read_source, template_of
