@@ -16,7 +16,7 @@ from tunesmith.kernels.rewrite.forms import ONE
 from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import WARP, statements
-from tunesmith.kernels.spec.template import LaunchGeometry, Parameter
+from tunesmith.kernels.spec.template import LaunchGeometry
 
 _WHY = "lanes do not share a column"
 
@@ -91,13 +91,13 @@ def _share(subject: Subject, found: _Column, plan: Plan) -> Change | Refused:
     text += [part for one in found.after for part in (span(one, *moved), ";\n")]
     count = f"ceil_div({subject.threads('x')}, {WARP})"
     launch = LaunchGeometry(grid=(count, subject.grid("y"), subject.grid("z")), block=(f"{WARP}", name, "1"))
-    doc = "lanes, each of its own warp, that share the loop down a column; 0: none"
-    return Change(
-        parameters=(Parameter(name=name, values=(0, 2, 4, 8, 16, 32), doc=doc),),
-        edits=(Edit(body.start, body.end, (*text, "}\n#else\n", body, "\n#endif\n")),),
-        static_shared=f"{name} * {WARP} * {sum(one.type.size for one in found.sums)}",
-        instead=(name, launch),
+    edit = Edit(body.start, body.end, (*text, "}\n#else\n", body, "\n#endif\n"))
+    made = Change(edits=[edit], instead=(name, launch))
+    made.parameter(
+        name, (0, 2, 4, 8, 16, 32), "lanes, each of its own warp, that share the loop down a column; 0: none"
     )
+    made.static_shared = f"{name} * {WARP} * {sum(one.type.size for one in found.sums)}"
+    return made
 
 
 _OTHERS = ("block_size", "work_per_thread", "launch_bounds", "vectors", "row_lanes", "walk", "own_bins")

@@ -26,7 +26,6 @@ from tunesmith.kernels.rewrite.facts import AXES
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import MAX_BLOCK_THREADS, WARP, Fixed
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.template import Constraint, Parameter
 
 BUDGET = 600_000_000
 """Work of all trials of a kernel, as `Run.work` counts it: about two seconds."""
@@ -492,42 +491,33 @@ def _change(subject: Subject, trials: _Trials, plan: Plan) -> Change:
     names = [subject.name(constants[heads.get(at, at)].name) if at in heads else str(own[at]) for at in range(len(own))]
     first = list(dict.fromkeys(heads.values()))
     named, points = [names[at] for at in first], {tuple(values[at] for at in first) for values in passed}
-    parameters, constraints = list[Parameter](), list[Constraint]()
+    made = Change(edits=[constants[at].replaced(names[at]) for at in varied])
     for at in first:
         others = sorted({values[at] for values in passed} - {own[at]})
         doc = " and ".join(constants[one].name for one in varied if heads[one] == at) + DOC
-        parameters.append(Parameter(name=names[at], values=(own[at], *others), doc=doc))
-    if len(points) < prod(len(one.values) for one in parameters):
+        made.parameter(names[at], (own[at], *others), doc)
+    if len(points) < prod(len(one.values) for one in made.parameters):
         because = "Other combinations of the source's constants do not compute the same."
         if len(text := _among(named, points)) > MAX_TEXT:
             trials.passed.popitem()
             return _change(subject, trials, plan)
-        constraints.append(Constraint(expression=text, because=because))
+        made.constraints[text] = because
     if any(divides for _, divides in passed.values()):
         scale = ", ".join(["1", *(f"{names[at]} // {own[at]}" for at in first)])
         because = "The kernel has no guard for sizes that its tile does not divide."
-        texts = [f"{size} % ({unit} * max({scale})) == 0" for size, unit in trials.units.items()]
-        constraints += [Constraint(expression=text, because=because) for text in texts]
+        made.constraints |= {f"{size} % ({unit} * max({scale})) == 0": because for size, unit in trials.units.items()}
     grid, block = trials.launch([readings[0].text(names) for readings in trials.numbers])
-    threads, header = " * ".join(block), list[str]()
+    threads = " * ".join(block)
     if "launch_bounds" in plan.changes:
         minimum, macro = subject.name("MIN_BLOCKS"), subject.name("LAUNCH_BOUNDS")
-        header = [f"#if {minimum} > 0", f"#undef {macro}"]
-        header += [f"#define {macro} __launch_bounds__({threads}, {minimum})", "#endif"]
-        because = "No multiprocessor holds more threads."
-        constraints.append(Constraint(expression=f"{threads} * {minimum} <= 2048", because=because))
-    return Change(
-        parameters=tuple(parameters),
-        edits=tuple(constants[at].replaced(names[at]) for at in varied),
-        off="(" + " and ".join(f"{names[at]} == {own[at]}" for at in first) + ")",
-        header="\n".join(header),
-        grid=dict(zip(AXES, grid, strict=False)),
-        block=dict(zip(AXES, block, strict=False)),
-        static_shared=_bytes(
-            subject, named, {tuple(one[at] for at in first): size for one, (size, _) in passed.items()}
-        ),
-        constraints=tuple(constraints),
-    )
+        made.header += [f"#if {minimum} > 0", f"#undef {macro}"]
+        made.header += [f"#define {macro} __launch_bounds__({threads}, {minimum})", "#endif"]
+        made.constraints[f"{threads} * {minimum} <= 2048"] = "No multiprocessor holds more threads."
+    made.off = "(" + " and ".join(f"{names[at]} == {own[at]}" for at in first) + ")"
+    made.grid, made.block = dict(zip(AXES, grid, strict=False)), dict(zip(AXES, block, strict=False))
+    sizes = {tuple(one[at] for at in first): size for one, (size, _) in passed.items()}
+    made.static_shared = _bytes(subject, named, sizes)
+    return made
 
 
 def _among(names: Sequence[str], points: set[Values]) -> str:

@@ -21,7 +21,7 @@ from tunesmith.kernels.rewrite.facts import AXES, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import Cells
-from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
+from tunesmith.kernels.spec.template import LaunchGeometry
 
 MAX_TILES = (1 << 31) - 1
 """Each has an element at least."""
@@ -385,20 +385,14 @@ def _permute(subject: Subject, found: _Permutation, plan: Plan) -> Change | Refu
         "\n#endif\n",
     )
     launch = LaunchGeometry(grid=(f"ceil_div({length}, max({side} * {side}, 1))", "1", "1"), block=(side, rows, "1"))
-    bounds = {f"{side} > 0 or {rows} == {ROWS[0]}": "Without a tile it has no rows of threads."}
-    bounds[f"{side} == 0 or {length} <= {MAX_TILES}"] = "Tiles are counted in 31 bits."
     sizes = {texts.tiles[one]: f"sizeof({subject.dtype(one.root)})" for one in found.loads}
-    return Change(
-        parameters=(
-            Parameter(name=side, values=(0, 32, 64), doc="side of a tile of two dimensions in shared memory; 0: none"),
-            Parameter(name=rows, values=ROWS, doc="rows of threads that go over a tile"),
-        ),
-        edits=(Edit(body.start, body.end, parts),),
-        kit=("permuted",),
-        constraints=tuple(Constraint(expression=one, because=because) for one, because in bounds.items()),
-        static_shared=f"{side} * ({side} + 1) * ({' + '.join(sizes.values())})",
-        instead=(side, launch),
-    )
+    made = Change(edits=[Edit(body.start, body.end, parts)], kit=("permuted",), instead=(side, launch))
+    made.parameter(side, (0, 32, 64), "side of a tile of two dimensions in shared memory; 0: none")
+    made.parameter(rows, ROWS, "rows of threads that go over a tile")
+    made.constraints[f"{side} > 0 or {rows} == {ROWS[0]}"] = "Without a tile it has no rows of threads."
+    made.constraints[f"{side} == 0 or {length} <= {MAX_TILES}"] = "Tiles are counted in 31 bits."
+    made.static_shared = f"{side} * ({side} + 1) * ({' + '.join(sizes.values())})"
+    return made
 
 
 _OTHERS = "block_size own_bins walk vectors output_tiles row_lanes work_per_thread launch_bounds"

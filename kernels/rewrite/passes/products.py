@@ -20,7 +20,7 @@ from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Condition, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
-from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
+from tunesmith.kernels.spec.template import LaunchGeometry
 
 _WHY = "results do not share their operands"
 _X, _Y, _MINUS = Form.atom("x"), Form.atom("y"), Form.number(-1)
@@ -436,36 +436,30 @@ def _launch(subject: Subject, found: _Sum, edit: Edit, names: tuple[str, ...]) -
         grid=(f"ceil_div({counts[0]}, {side})", f"ceil_div({counts[1]}, {side})", counts[2]), block=(threads, "1", "1")
     )
     alone = f"{depth} == 8 and {rows} == 1 and {columns} == 1"
-    parameters = {
-        tile: ((0, 32, 64, 128), "side of a tile of results of a block; 0: none"),
-        depth: ((8, 16, 32), "steps of the sum that are in shared memory at a time"),
-        rows: ((1, 2, 4, 8), "rows of the tile that a thread computes"),
-        columns: ((1, 2, 4, 8), "columns of the tile that a thread computes"),
-    }
-    constraints = {f"{tile} == 0 or 32 <= {threads} <= 1024": "A block has from 32 to 1024 threads."}
-    kit, pad, least = "products", "4", 0
+    kit, pad, least, said = "products", "4", 0, ""
+    made = Change(edits=[edit], instead=(tile, launch))
+    made.parameter(tile, (0, 32, 64, 128), "side of a tile of results of a block; 0: none")
+    made.parameter(depth, (8, 16, 32), "steps of the sum that are in shared memory at a time")
+    made.parameter(rows, (1, 2, 4, 8), "rows of the tile that a thread computes")
+    made.parameter(columns, (1, 2, 4, 8), "columns of the tile that a thread computes")
+    made.constraints[f"{tile} == 0 or 32 <= {threads} <= 1024"] = "A block has from 32 to 1024 threads."
     if found.unit == 4:
         kit, least, said = "packed_products", 61, "4: __dp4a"
     elif found.unit == 16:
         kit, least, said = "fragment_products", 80, "16: tensor cores, which add in an order of their own"
         pad = f"(8 if {unit} == 16 else 4)"
         shape = f"{depth} >= 16 and {rows} >= 2 and {columns} >= 2 and {tile} >= 8 * {rows}"
-        constraints[f"{unit} == 1 or ({shape})"] = "A warp multiplies fragments of 16 x 16 by 16 x 8."
+        made.constraints[f"{unit} == 1 or ({shape})"] = "A warp multiplies fragments of 16 x 16 by 16 x 8."
+        made.header.append('#include "kit/fragments.cuh"')
     if least:
         alone = f"{alone} and {unit} == 1"
-        parameters[unit] = ((1, found.unit), f"steps of the sum that an instruction takes; {said}")
-        constraints[f"{unit} == 1 or compute_capability >= {least}"] = "Older devices have no such instruction."
-    constraints[f"{tile} > 0 or ({alone})"] = "Without a tile its measures mean nothing."
+        made.parameter(unit, (1, found.unit), f"steps of the sum that an instruction takes; {said}")
+        made.constraints[f"{unit} == 1 or compute_capability >= {least}"] = "Older devices have no such instruction."
+    made.constraints[f"{tile} > 0 or ({alone})"] = "Without a tile its measures mean nothing."
     sizes = " + ".join(f"sizeof({subject.dtype(one.root)})" for one in found.operands)
-    return Change(
-        parameters=tuple(Parameter(name=one, values=values, doc=doc) for one, (values, doc) in parameters.items()),
-        edits=(edit,),
-        header='#include "kit/fragments.cuh"' if found.unit == 16 else "",
-        kit=(kit, "hints"),
-        constraints=tuple(Constraint(expression=one, because=why) for one, why in constraints.items()),
-        static_shared=f"(({tile} + {pad}) * {depth} * ({sizes}) + 16 if {tile} > 0 else 0)",
-        instead=(tile, launch),
-    )
+    made.static_shared = f"(({tile} + {pad}) * {depth} * ({sizes}) + 16 if {tile} > 0 else 0)"
+    made.kit = kit, "hints"
+    return made
 
 
 OUTPUT_TILES = Pass(
