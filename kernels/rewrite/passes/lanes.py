@@ -104,18 +104,9 @@ def _sums(facts: Facts, loop: Loop) -> dict[Symbol, str] | str:
         return "a loop does not count one by one"
     if any(one.what in ENDS - {"continue"} for one in body.walk()):
         return "a loop may end early"
-    carried = Carried(facts, node, facts.body)
-    sums = dict[Symbol, str]()
-    for symbol in carried.states:
-        how, kind = carried.combined(symbol), symbol.type
-        if not how or kind.what not in ("number", "float") or kind.size not in (4, 8) or symbol.type.reference:
-            return f"a loop changes {symbol.name} in a way that depends on the order of its rounds"
-        sums[symbol] = how
-    if facts.names_in(node.kids[1]) & (set(sums) | facts.declared_in(body)) or loop.variable in facts.changed_in(body):
-        return "a loop changes its own length"
-    for one in body.walk():
-        if one.what == "name" and one.symbol in sums and not carried.fits(one):
-            return f"a loop uses {one.op} before it is complete"
+    sums = Carried(facts, node, facts.body).sums()
+    if isinstance(sums, str):
+        return sums
     for root in dict.fromkeys(one.root for one in inside if one.written):
         own = [one for one in facts.inside(node) if one.root is root]
         index, changing = own[0].index, facts.declared_in(node) | facts.changed_in(node)

@@ -10,7 +10,6 @@ to each other that all accesses count through together are one.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as replaced
@@ -67,18 +66,6 @@ class Digit:
     radix: Form | None
 
 
-def _quotient(whole: Form, by: Form) -> Form | None:
-    """The exact quotient of two products; None where there is none."""
-    if by == ONE:
-        return whole
-    if len(whole.terms) != 1 or len(by.terms) != 1 or whole.terms[0][1] % by.terms[0][1]:
-        return None
-    (atoms, factor), (others, divisor) = whole.terms[0], by.terms[0]
-    left = Counter(atoms)
-    left.subtract(others)
-    return None if min(left.values(), default=0) < 0 else Form.of({tuple(sorted(left.elements())): factor // divisor})
-
-
 class Radix:
     """The digits of the coordinates, by the divisions in `forms`: the lowest of each coordinate first."""
 
@@ -92,7 +79,7 @@ class Radix:
             chain = sorted(lows, key=lambda low: (len(low.terms[0][0]), low.terms[0][1]))
             for low, above in zip(chain, [*chain[1:], one.bound], strict=True):
                 name = subject.name(f"digit_{len(self.digits)}")
-                self.digits.append(Digit(name, one, low, None if above is None else _quotient(above, low)))
+                self.digits.append(Digit(name, one, low, None if above is None else above.over(low)))
 
     @property
     def sound(self) -> bool:
@@ -114,9 +101,9 @@ class Radix:
             border = inner.low * by
             if not (remainder or alone):
                 continue
-            if inner.high is not None and _quotient(inner.high, border) is None:
+            if inner.high is not None and inner.high.over(border) is None:
                 # A remainder by more than there is left.
-                return inner if remainder and _quotient(border, inner.high) is not None else None
+                return inner if remainder and border.over(inner.high) is not None else None
             return replaced(inner, high=border) if remainder else replaced(inner, low=border)
         return None
 
@@ -148,7 +135,7 @@ class Radix:
             last = len(mine) if part.high is None else borders.index(part.high)
             value = ZERO
             for one in mine[borders.index(part.low) : last]:
-                factor = _quotient(one.low, part.low)
+                factor = one.low.over(part.low)
                 assert factor is not None, "each digit begins at a multiple of those below"
                 value += factor * Form.atom(one.name)
             form = form.replaced(atom, value)

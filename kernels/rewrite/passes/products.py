@@ -41,17 +41,9 @@ def _digit(facts: Facts, atom: str) -> Digit | None:
     whole, by = found.parts
     name = next(iter(whole.atoms), "")
     inner = _digit(facts, name) if whole == Form.atom(name) and facts.reach(by) == 0 else None
-    if inner is None or (found.op == "%" and inner[1] is not None and not _divides(inner[0] * by, inner[1])):
+    if inner is None or (found.op == "%" and inner[1] is not None and inner[1].over(inner[0] * by) is None):
         return None
     return (inner[0] * by, inner[1]) if found.op == "/" else (inner[0], inner[0] * by)
-
-
-def _divides(by: Form, whole: Form) -> bool:
-    """Whether a product is another one times something."""
-    if len(by.terms) != 1 or len(whole.terms) != 1:
-        return False
-    (few, factor), (many, times) = by.terms[0], whole.terms[0]
-    return times % factor == 0 and all(many.count(one) >= few.count(one) for one in few)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +73,7 @@ class _Grid:
         facts, over = self.subject.facts, self.over
         own = [atom for atom in form.atoms - {"@x", "@z"} if facts.reach(Form.atom(atom)) > 1]
         digits = [_digit(facts, atom) for atom in own]
-        return all(one is not None and over is not None and _divides(over, one[0]) for one in digits)
+        return all(one is not None and over is not None and one[0].over(over) is not None for one in digits)
 
     def limit(self, condition: Condition) -> Form | None:
         """What a condition says, where it is a limit of rows, columns or blocks."""
@@ -283,7 +275,7 @@ def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Element] | Refu
         element = _Element(one.root, index, axis=axes[0] if axes else "y")
         found.setdefault((one.root, index), element).nodes.append(one.node)
     shared = {axis for axis in "xy" for one in found.values() if {axis, loop.atom} <= one.index.atoms}
-    if facts.escaping.keys() & facts.names_in(loop.body) or shared != {"x", "y"}:
+    if facts.escaping & facts.names_in(loop.body) or shared != {"x", "y"}:
         return Refused(f"{_WHY}: what the loop reads {other}")
     return sorted(found.values(), key=lambda one: one.axis, reverse=True)
 

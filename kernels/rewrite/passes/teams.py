@@ -62,7 +62,7 @@ def _one_place(subject: Subject, loops: list[Loop]) -> str:
         for one in facts.changed_in(loop.body) - facts.declared_in(loop.body):
             if not facts.counts_anew(one):
                 written.append(f"the loop of {line} changes {one.name}, which lives longer than a round")
-    for root in [*facts.arrays, *facts.escaping]:
+    for root in [*facts.arrays, *sorted(facts.escaping, key=lambda one: one.place)]:
         own = facts.of(root)
         if not facts.is_written(root):
             continue
