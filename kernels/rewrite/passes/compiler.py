@@ -105,33 +105,27 @@ class _Search:
                     found += [left] if right.what == "name" and right.symbol in own else []
         return found
 
-    def index(self, node: Node) -> tuple[set[Symbol], list[Node]] | None:
-        """The wide variables and casts in an expression that is right modulo 2 to the 32 with all of it in 32 bits."""
-        if node.fixed:
+    def index(self, node: Node) -> list[Node] | None:
+        """The names of wide variables and the casts in an expression that is right modulo 2 to the 32 with all of it in
+        32 bits; None for another."""
+        kids, small = node.kids, isinstance(node.value, int) and 0 <= node.value < 10**9 and not _is_wide(node)
+        if node.fixed or (node.what == "literal" and not small):
             return None
-        if node.what == "literal":
-            return (
-                (set(), []) if isinstance(node.value, int) and 0 <= node.value < 10**9 and not _is_wide(node) else None
-            )
-        if node.what == "builtin":
-            return set(), []
-        if node.what == "name" and node.symbol is not None:
-            if node.symbol in self.variables:
-                return {node.symbol}, []
-            return (set(), []) if node.type.what == "number" and node.type.size <= 4 else None
-        if node.what == "cast" and node.kids and node.type.what == "number" and node.type.size >= 4:
-            made = self.index(node.kids[-1])
-            return None if made is None else (made[0], [*made[1], *([node] if _is_wide(node) else [])])
-        if node.what != "binary" or len(node.kids) != 2:
+        if node.what in ("literal", "builtin"):
+            return []
+        if node.what == "name" and node.symbol in self.variables:
+            return [node]
+        if node.what == "name":
+            return [] if node.symbol is not None and node.type.what == "number" and node.type.size <= 4 else None
+        if node.what == "cast" and kids and node.type.what == "number" and node.type.size >= 4:
+            inner = self.index(kids[-1])
+            return inner if inner is None or not _is_wide(node) else [*inner, node]
+        parts = [self.index(one) for one in kids] if node.what == "binary" else [None]
+        if None in parts or node.op not in ("+", "-", "*", "/", "%", ">>", "&"):
             return None
-        left, right = self.index(node.kids[0]), self.index(node.kids[1])
-        if left is None or right is None:
-            return None
-        if node.op in ("+", "-", "*"):
-            return left[0] | right[0], [*left[1], *right[1]]
+        found = [one for part in parts for one in part or ()]
         # Of these the last bits do not tell the result: nothing in them may change.
-        closed = not (left[0] or right[0] or left[1] or right[1])
-        return (set(), []) if node.op in ("/", "%", ">>", "&") and closed else None
+        return found if node.op in ("+", "-", "*") or not found else None
 
     def narrow(self) -> None:
         while True:
@@ -149,8 +143,8 @@ class _Search:
                 elif node.type.least < 0:
                     self.compared += outside
             if not bad:
-                found = [self.index(one) for one in [*good, *(one.kids[-1] for one in self.variables.values())]]
-                self.casts = list(dict.fromkeys(cast for one in found if one is not None for cast in one[1]))
+                found = [self.index(one) or [] for one in [*good, *(one.kids[-1] for one in self.variables.values())]]
+                self.casts = list(dict.fromkeys(one for part in found for one in part if one.what == "cast"))
                 return
             self.variables = {symbol: one for symbol, one in self.variables.items() if symbol not in bad}
 

@@ -166,11 +166,6 @@ class _Observed(Run):
         mask[bytes_] = True
 
     @property
-    def outer(self) -> dict[str, Array]:
-        """The arrays in global memory."""
-        return self.arrays
-
-    @property
     def inner(self) -> list[tuple[Array, int]]:
         """The arrays in shared memory, in the order of the source, with their bytes."""
         return [(one, symbol.type.size) for symbol, one in self.shared.items()]
@@ -178,14 +173,14 @@ class _Observed(Run):
     @property
     def written(self) -> int:
         """The elements of all arrays in global memory that are written for certain."""
-        return sum(int(one.assigned.sum()) for one in self.outer.values())
+        return sum(int(one.assigned.sum()) for one in self.arrays.values())
 
     def does_as(self, base: _Observed) -> bool:
         """Whether it does to arrays what the author's run does, and keeps to shared memory as well as that."""
-        pairs = [(self.outer[name], one) for name, one in base.outer.items()]
+        pairs = [(self.arrays[name], one) for name, one in base.arrays.items()]
         same = all(now.reach == old.reach and np.array_equal(now.assigned, old.assigned) for now, old in pairs)
         same = same and all(
-            np.array_equal(self.seen.get(place, ()), one) for place, one in base.seen.items() if place[0] in self.outer
+            np.array_equal(self.seen.get(place, ()), one) for place, one in base.seen.items() if place[0] in self.arrays
         )
         same = same and len(self.inner) == len(base.inner)
         for (now, size), (old, size_before) in zip(self.inner, base.inner, strict=False):
@@ -243,7 +238,7 @@ class _Trials:
         first, second = (self._base(1, turn) for turn in (0, 1))
         if first is None or second is None:
             return "the kernel cannot be followed on small sizes"
-        for name, one in [*first.outer.items(), *second.outer.items()]:
+        for name, one in [*first.arrays.items(), *second.arrays.items()]:
             if one.lost or (one.written and (one.open or not one.assigned.any())):
                 return f"what becomes of {name} is not known"
         if any(one.open for one, _ in first.inner):
