@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
-from tunesmith.kernels.reader.arguments import refused
 from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
 from tunesmith.kernels.reader.parse import SourceError, Unit
+from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS

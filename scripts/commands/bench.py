@@ -27,7 +27,7 @@ from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadCompariso
 from tunesmith.kernels.measure.opponents import KernelRival, Rival
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import AnyOutcome, describe
-from tunesmith.kernels.rewrite.signature import require_signatures
+from tunesmith.kernels.reader.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, Task, Workload
 from tunesmith.kernels.spec.taskfile import load_task, parse_config, template_of
