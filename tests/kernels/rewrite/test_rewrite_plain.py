@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from emulation import contents
@@ -42,8 +40,8 @@ def points(task: Task, template: Template, count: int) -> list[Config]:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_draft_asks_for_little_and_the_rules_make_a_template(name: str, tmp_path: Path) -> None:
-    task, left = drafted(name, tmp_path)
+def test_a_draft_asks_for_little_and_the_rules_make_a_template(name: str) -> None:
+    task, left = drafted(name)
     asked = [one for one in left if not one.startswith(("the sizes you use", "an array for each", "the launch"))]
     # Only where indices are data, or may leave the array, is more asked than sizes and the reference.
     assert not asked or name in SHAPES, asked
@@ -55,9 +53,9 @@ def test_a_draft_asks_for_little_and_the_rules_make_a_template(name: str, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_point_compiles(name: str, tmp_path: Path) -> None:
+def test_every_point_compiles(name: str) -> None:
     pytest.importorskip("cuda.bindings")
-    task, _ = drafted(name, tmp_path)
+    task, _ = drafted(name)
     template, compiler = template_of(task), open_compiler(H200, 0)
     plain = compiler.compile(specialise(task.sources("cuda").baseline.template, {}, {}))
     default = compiler.compile(specialise(template, template.default_config, {}))
@@ -73,9 +71,9 @@ def test_every_point_compiles(name: str, tmp_path: Path) -> None:
     ("name", "seed"),
     [pytest.param(one, seed, marks=SLOW if seed or one not in GUARDS else ()) for one in KERNELS for seed in (0, 1)],
 )
-def test_no_rewrite_changes_results(name: str, seed: int, tmp_path: Path) -> None:
+def test_no_rewrite_changes_results(name: str, seed: int) -> None:
     """At points, sizes and contents that are drawn: a fuzz test of all rewrites together."""
-    task, _ = drafted(name, tmp_path)
+    task, _ = drafted(name)
     rng = np.random.default_rng([seed, *name.encode()])
     given = task.workloads[0]
     if seed and name != "dequantise":
@@ -87,4 +85,4 @@ def test_no_rewrite_changes_results(name: str, seed: int, tmp_path: Path) -> Non
             arrays["index"] = rng.integers(0, given.sizes["n"], arrays["index"].shape).astype(np.int32)
     space = feasible(template, [given], H200)
     chosen = [one for one in points(task, template, 1 + 3 * seed) if space.reject(one) is None]
-    require_right(task, chosen, given, arrays, tmp_path)
+    require_right(task, chosen, given, arrays)

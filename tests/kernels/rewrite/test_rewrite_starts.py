@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from plain_kernels import drafted
 from rewrite_cases import H200, kernel, plain_task, template_of
@@ -34,8 +32,8 @@ def starts_of(task: Task, limit: Limit) -> tuple[Config, ...]:
         ("row_sum", {"SHUFFLES": True, "ROW_VEC": 4}),
     ],
 )
-def test_what_is_reused_is_staged_and_what_streams_is_wide(name: str, first: Config, tmp_path: Path) -> None:
-    task, _ = drafted(name, tmp_path)
+def test_what_is_reused_is_staged_and_what_streams_is_wide(name: str, first: Config) -> None:
+    task, _ = drafted(name)
     found = starts_of(task, "memory")
     assert first.items() <= found[0].items()
 
@@ -60,8 +58,8 @@ def test_short_rows_share_blocks() -> None:
     assert {**wanted, "FAST_MATH": True, "INDEX_BITS": 32}.items() <= found[1].items()
 
 
-def test_what_computes_tries_its_arithmetic_before_its_accesses(tmp_path: Path) -> None:
-    task, _ = drafted("gelu", tmp_path)
+def test_what_computes_tries_its_arithmetic_before_its_accesses() -> None:
+    task, _ = drafted("gelu")
     by_limit = {limit: starts_of(task, limit) for limit in ("memory", "compute")}
     assert by_limit["compute"][0]["FAST_MATH"] is True and by_limit["memory"][0]["FAST_MATH"] is False
     assert len(by_limit["compute"]) == len(by_limit["memory"])
