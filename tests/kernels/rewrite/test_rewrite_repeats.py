@@ -71,14 +71,16 @@ def everything() -> dict[str, object]:
     return made
 
 
-@pytest.mark.parametrize("hash_seeds", [(0, 1), pytest.param((0, 2, 3), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hash_seeds", [(0,), pytest.param((1, 2, 3), marks=pytest.mark.slow)])
 def test_what_the_rules_make_depends_on_nothing_but_the_source(hash_seeds: tuple[int, ...]) -> None:
+    """In this process, whose seed is drawn, and in those with `hash_seeds`."""
     environments = [{**os.environ, "PYTHONHASHSEED": str(seed)} for seed in hash_seeds]
     begun = [subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, env=one) for one in environments]
-    first, *others = [json.loads(one.communicate(timeout=280)[0]) for one in begun]
-    assert len(first) > 50
-    for other in others:
-        assert {name for name in first if other[name] != first[name]} == set()
+    here = json.loads(json.dumps(everything()))
+    assert len(here) > 50
+    for other in begun:
+        there = json.loads(other.communicate(timeout=280)[0])
+        assert {name for name in here if there[name] != here[name]} == set()
 
 
 if __name__ == "__main__":
