@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 from journal_rows import alter
-from simulated_pool import simulate_device
 
-from tunesmith.graph import resume, tune
+from tunesmith.graph import resume
 from tunesmith.graph.history import read_prior
 from tunesmith.graph.journal.events import Asked, Event
 from tunesmith.graph.journal.log import RunLog
@@ -26,22 +25,7 @@ from tunesmith.graph.results.summary import Summary, read_summary, summary_schem
 from tunesmith.graph.study.compare import compare_runs
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-TASK = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def once(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run that has ended."""
-    folder = tmp_path_factory.mktemp("once") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        simulate_device(patch)
-        tune(TASK, run_dir=folder, backend="opencl", strategy="random", evaluations=3, rounds=1, seed=1)
-        yield folder
-
-
-@pytest.fixture
-def ended(once: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(once, tmp_path / "run")
+pytestmark = pytest.mark.usefixtures("simulation")
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", "", "never JSON", "\udc80", "fast"])
