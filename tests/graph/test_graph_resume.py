@@ -1,10 +1,11 @@
 """Interrupted anywhere, a run goes on to the same end: nothing lost, nothing measured twice, no budget exceeded; and a
 run that is given more goes on where it ended. The device is simulated, so that a run can be ended after every entry of
-its journal."""
+its journal. With a model no call is paid twice."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import sqlite3
@@ -15,14 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_rows import Killed, end_after, rows
+from journal_rows import Killed, Row, end_after, rows
+from model_runs import ModelPool, go_on, keys
+from model_runs import run as model_run
+from scripted_models import SOURCE, branch, explain, plan, template
 from simulated_pool import SCALE_ADD, SimulatedPool, tuned
 
 from tunesmith.graph import resume
 from tunesmith.graph.journal.events import Event, RunStarted
 from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.results.report import render_markdown
+from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import new_run_dir
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Evaluation, WrongResult
@@ -43,12 +49,25 @@ def interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int, **set
             run(folder, **settings)
 
 
-def keys(folder: Path) -> list[str]:
-    return [event.data["key"] for event in rows(folder, "evaluation")]
+def asked(folder: Path) -> list[Any]:
+    return [(event.data["template"], event.data["config"]) for event in rows(folder, "asked")]
 
 
-def asked(folder: Path) -> list[dict[str, Any]]:
-    return [event.data["config"] for event in rows(folder, "asked")]
+def require_whole(
+    folder: Path, before: list[Row], result: RunResult, whole: RunResult, evaluations: int, same: bool
+) -> None:
+    """A run that went on lost nothing of what it had `before`, did nothing twice, and ended as the uninterrupted one.
+    same: one evaluation at a time, both ask exactly the same."""
+    after, place = rows(folder), folder.name
+    assert [event.data for event in after[: len(before)]] == [event.data for event in before]
+    assert len(keys(folder)) == len(set(keys(folder))) == evaluations, place
+    for kind in ("run", "baseline", "plan", "searched", "templates", "explanation", "writing"):
+        stages = [event.stage for event in after if event.kind == kind]
+        assert len(stages) == len(set(stages)), f"{kind} twice, {place}"
+    assert result.valid and result.summary["ended_by"] == whole.summary["ended_by"]
+    if same:
+        assert asked(folder) == asked(whole.folder)
+        assert result.summary["general"] == whole.summary["general"]
 
 
 def test_a_run_keeps_its_budget_and_measures_nothing_twice(tmp_path: Path, simulation: list[Any]) -> None:
@@ -103,19 +122,9 @@ def test_ended_after_any_entry_the_run_goes_on_to_its_end(
         interrupted(folder, monkeypatch, count, evaluations=5, rounds=2)
         before = rows(folder)
         result = resume(folder)
-        after = rows(folder)
-        assert [event.data for event in after[: len(before)]] == [event.data for event in before]
-        assert len(keys(folder)) == len(set(keys(folder))) == 5, f"ended after entry {count}"
-        for kind in ("run", "baseline", "plan", "searched"):
-            stages = [event.stage for event in after if event.kind == kind]
-            assert len(stages) == len(set(stages)), f"{kind} twice, ended after entry {count}"
-        compared = [(event.stage, event.data["workload"]) for event in after if event.kind == "comparison"]
+        require_whole(folder, before, result, whole, evaluations=5, same=ahead == 1)
+        compared = [(event.stage, event.data["workload"]) for event in rows(folder, "comparison")]
         assert len(compared) == len(set(compared)) > 0, f"a comparison was made twice, ended after entry {count}"
-        assert result.valid and result.summary["ended_by"] == whole.summary["ended_by"]
-        if ahead == 1:
-            # One at a time, the interrupted search asks exactly what the uninterrupted one would have.
-            assert asked(folder) == asked(tmp_path / "whole")
-            assert result.summary["general"] == whole.summary["general"]
 
 
 @pytest.mark.parametrize("strategy", ["default", "surrogate"])
@@ -357,3 +366,77 @@ def test_a_runs_folder_is_named_after_its_task(tmp_path: Path) -> None:
     assert new_run_dir("gemm", tmp_path) == tmp_path / "gemm-002"
     for given in ("a/some folder", "a/some folder/task.toml"):
         assert new_run_dir(given, tmp_path) == tmp_path / "some-folder-001"
+
+
+def script(call: ModelCall) -> Any:
+    """Two branches a round; of the first round's templates one needs a repair; the second round changes one further."""
+    number = call.stage.split("-")[1]
+    if call.role == "plan":
+        if number == "1":
+            return plan(branch(moves=["one"]), branch(moves=["two"]))
+        known = [line for line in call.messages[1].content.splitlines() if line.startswith("### ")]
+        best = known[0].removeprefix("### ").strip()
+        return plan(branch(parent=best, moves=["further"]), branch(parent=best, moves=[]))
+    if call.role == "template":
+        wrong = number == "1" and call.name == "template-2"
+        seeds = [
+            [{"name": "GROUP", "value": 4}, {"name": "ITEMS", "value": 64}, {"name": "UNROLL", "value": 0}],
+            [{"name": "GROUP", "value": 5}],
+        ]
+        mark = "// WRONG\n" if wrong else ""
+        return template(source=f"{mark}// {number} {call.name[:10]}\n{SOURCE}", seeds=seeds)
+    return explain(f"Round {number} went well.")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("ahead", "counts"),
+    [
+        (3, range(2, 1000, 11)),
+        pytest.param(1, range(1, 1000), marks=pytest.mark.slow),
+        pytest.param(3, range(1, 1000, 3), marks=pytest.mark.slow),
+    ],
+)
+def test_ended_after_any_entry_no_call_of_a_model_is_paid_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, counts: range
+) -> None:
+    monkeypatch.setattr(ModelPool, "target_in_flight", ahead)
+    settings: dict[str, Any] = {"rounds": 2, "evaluations": 14}
+    whole, models = model_run(tmp_path / "whole", script, **settings)
+    paid, total = models.paid, len(rows(tmp_path / "whole"))
+    assert len(paid) == len(set(paid)) == 8 and total > 40
+    kinds = {event.kind for event in rows(tmp_path / "whole")}
+    assert {"plan", "writing", "template", "seeds", "refused_seeds", "templates", "explanation"} <= kinds
+    for count in counts:
+        if count >= total:
+            break
+        folder = tmp_path / f"ended-{count}"
+        with monkeypatch.context() as patch:
+            end_after(patch, count)
+            with pytest.raises(Killed):
+                model_run(folder, script, **settings)
+        before = rows(folder)
+        result, models = go_on(folder, script)
+        require_whole(folder, before, result, whole, evaluations=14, same=ahead == 1)
+        assert sorted(models.paid) == sorted(set(models.paid)), f"paid twice, ended after entry {count}"
+        ids = [json.dumps(event.data["template"]) for event in rows(folder, "template")]
+        assert len(ids) == len(set(ids))
+        assert ahead > 1 or models.paid == paid, "the resumed run asks what the uninterrupted one asks"
+
+
+@pytest.mark.parametrize("at", (1, 3, 7))
+def test_ended_while_the_model_is_asked(tmp_path: Path, at: int) -> None:
+    """The process ends inside the at-th question, before anything of its answer is known."""
+    count = [0]
+
+    def dying(call: ModelCall) -> Any:
+        count[0] += 1
+        if count[0] == at:
+            raise Killed
+        return script(call)
+
+    with pytest.raises(Killed):
+        model_run(tmp_path / "run", dying, rounds=2, evaluations=14)
+    result, models = go_on(tmp_path / "run", script)
+    assert len(models.paid) == len(set(models.paid)) == 8 and result.valid
+    assert len(keys(tmp_path / "run")) == len(set(keys(tmp_path / "run"))) == 14
