@@ -106,11 +106,7 @@ SIZES: dict[str, tuple[Config, ...]] = {
 
 
 def require_right(
-    task: Task,
-    template: Template,
-    config: Config,
-    workload: Workload,
-    stand_ins: Mapping[str, str] | None = None,
+    task: Task, template: Template, config: Config, workload: Workload, stand_ins: Mapping[str, str] | None = None
 ) -> None:
     arrays = contents(task, workload, seed=3)
     read = {one.name: arrays[one.name].astype(np.float64) for one in task.arguments if one.role in ("in", "inout")}

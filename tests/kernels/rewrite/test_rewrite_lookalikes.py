@@ -31,12 +31,7 @@ Arrays = dict[str, tuple[str, str, str]]
 
 
 def require_left(
-    body: str,
-    config: Config,
-    why: str,
-    arrays: Arrays = XY,
-    launch: LaunchGeometry = LINE,
-    more: str = "",
+    body: str, config: Config, why: str, arrays: Arrays = XY, launch: LaunchGeometry = LINE, more: str = ""
 ) -> None:
     """A rewrite is refused for a reason that says `why`, and what is left of `config` computes what the kernel does."""
     task = kernel(body, arrays, launch, more)
