@@ -136,8 +136,7 @@ def test_who_waits_for_a_lost_compilation_is_compiled(ray_cluster: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pretence", "outcome", "compilations"),
-    [({"compile_seconds": 60.0}, TimedOut, 1), ({"dies": True}, Crashed, 2)],
+    ("pretence", "outcome", "compilations"), [({"compile_seconds": 60.0}, TimedOut, 1), ({"dies": True}, Crashed, 2)]
 )
 def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it(
     ray_cluster: Any, pretence: dict[str, Any], outcome: type, compilations: int
