@@ -38,6 +38,16 @@ from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 from tunesmith.kernels.space import MAX_CLUSTER
 
+_FIRST = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def first(x, N: tl.constexpr):
+    tl.store(x, tl.sum(tl.load(x + tl.arange(0, N)), 0))
+
+TUNESMITH = {"kernel": "first", "values": {"N": 128}, "arguments": {"x": "*fp32"}}
+"""
 FILE = "kernel.py"
 """The name under which a source is compiled, by which the compiler speaks of its lines."""
 _THREADS = re.compile(r"\.(?:req|max)ntid\s+(\d+)")
@@ -88,6 +98,10 @@ class TritonCompiler:
         target = GPUTarget("cuda", int(number[1]), 32) if number else GPUTarget("hip", limits.arch, limits.warp_size)
         triton.runtime.driver.set_active(_Driver(target))
         self._harness: NvrtcCompiler | None = None
+
+    def warm_up(self) -> None:
+        """The first compilation of a process takes seconds longer than others."""
+        self.compile(Specialised("triton", "first", _FIRST))
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         """Machine code with what a launch needs, or `CompileFailed` with the first error. Sources in CUDA, such as the

@@ -20,7 +20,7 @@ from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task
 from tunesmith.kernels.spec.taskfile import load_task
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.template import Constraint, Template
 from tunesmith.kernels.triton.draft import TritonKernel, draft_triton, read_triton
 from tunesmith.kernels.triton.source import Module, find_kernel
 
@@ -219,7 +219,7 @@ def test_a_list_by_functions_widens_to_a_space(tmp_path: Path) -> None:
 
 
 def test_tiles_that_do_not_fit_are_refused_before_compiling(tmp_path: Path) -> None:
-    [rule] = template(drafted(tmp_path, PRODUCT)).constraints
+    rule, registers = template(drafted(tmp_path, PRODUCT)).constraints
     base = {
         "T": "float16",
         "M": 1024,
@@ -231,13 +231,16 @@ def test_tiles_that_do_not_fit_are_refused_before_compiling(tmp_path: Path) -> N
     }
     large = {**base, "BM": 256, "BN": 256, "BK": 64, "num_stages": 4}
 
-    def holds(names: dict[str, Any]) -> Any:
+    def holds(names: dict[str, Any], rule: Constraint = rule) -> Any:
         return parse(rule.expression).evaluate(names)
 
     assert not holds(large) and holds({**large, "num_stages": 3})
     # Rows that are no multiples of 16 elements are not loaded ahead, and need one buffer alone.
     assert holds({**large, "K": 1000})
     assert not holds({**large, "num_stages": 3, "compute_capability": 86})
+    # 256 sums of each thread, which has 255 registers.
+    assert holds({**large, "BM": 128}, registers) and not holds(large, registers)
+    assert holds({**large, "compute_capability": 100}, registers)
 
 
 @pytest.mark.parametrize(
