@@ -53,7 +53,7 @@ from tunesmith.kernels.outcome import (
     Resources,
     TimedOut,
 )
-from tunesmith.kernels.spec.task import AnyOpponent, FunctionOpponent
+from tunesmith.kernels.spec.task import AnyOpponent, KernelOpponent, Opponent
 
 T = TypeVar("T")
 MAX_WORKER_LOSSES = 2
@@ -325,9 +325,9 @@ class Pool:
         if not isinstance(base, Candidate):
             return WorkloadComparison(workload, tuple(base for _ in candidates))
         rivals: list[Rival] = [
-            one
-            if isinstance(one, FunctionOpponent)
-            else KernelRival(one.name, one.label, *self.compile(EvaluationRequest(0, one.template, {}, (workload,))))
+            KernelRival(one.name, one.label, *self.compile(EvaluationRequest(0, one.template, {}, (workload,))))
+            if isinstance(one, KernelOpponent) and not one.configs
+            else one
             for one in opponents
         ]
         deadlines, lanes = self.workers.deadlines, self.workers.lanes
@@ -338,7 +338,7 @@ class Pool:
             self._call(lane, "run", 2 * deadlines.prepare, "prepare", [workload])
             beside = request.opponents
             deadline = (deadlines.run + budget_seconds) * (1 + len(request.candidates) + len(beside))
-            deadline += FUNCTION_SECONDS * sum(isinstance(one, FunctionOpponent) for one in beside)
+            deadline += FUNCTION_SECONDS * sum(isinstance(one, Opponent) for one in beside)
             answer = self._call(self.ready_worker(lanes, seed), "run", deadline, "compare", request)
             if isinstance(answer, WorkloadComparison):
                 return answer

@@ -14,6 +14,7 @@ import tempfile
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tunesmith.hw.limits import DeviceLimits
@@ -177,12 +178,18 @@ class TritonCompiler:
                 return _failure(error)
 
 
-def _warm_up(path: Path, source: Specialised) -> Any:
-    """The kernel of the file `path`, compiled as a call would compile it."""
+def imported(path: Path) -> ModuleType:
+    """The module of a source. Triton reads the text of its functions from the file."""
     spec = importlib.util.spec_from_file_location("tunesmith_kernel", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def _warm_up(path: Path, source: Specialised) -> Any:
+    """The kernel of the file `path`, compiled as a call would compile it."""
+    module = imported(path)
     about = getattr(module, SPECIALISED)
     arguments = {name: _argument(text) for name, text in about["arguments"].items()}
     given = {**getattr(module, FIXED, {}), **about["values"], **arguments}

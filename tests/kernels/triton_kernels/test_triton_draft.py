@@ -216,6 +216,10 @@ def test_a_list_by_functions_widens_to_a_space(tmp_path: Path) -> None:
     baseline = task.sources("triton").baseline.template
     assert "'BM': 64" in baseline.source and "'ACT': ''" in baseline.source and "autotune" not in baseline.source
     assert baseline.launch.grid == ("ceil_div(M, 64) * ceil_div(N, 128)",)
+    # What triton.autotune chooses among the author's list is timed beside the winner.
+    [opponent] = task.sources("triton").opponents
+    assert [(one["BM"], one["num_warps"]) for one in opponent.configs] == [(64, 4), (64, 8), (128, 4), (128, 8)]
+    assert opponent.template.launch == template(task).launch and opponent.template.source == template(task).source
 
 
 def test_tiles_that_do_not_fit_are_refused_before_compiling(tmp_path: Path) -> None:
@@ -372,6 +376,7 @@ def test_a_kernel_that_a_program_holds(tmp_path: Path, monkeypatch: pytest.Monke
     axis = parse(template(task).launch.grid[0])
     assert axis.integer({"M": 256, "N": 128, "BM": 64, "BN": 64}) == 8
     assert parse(task.sources("triton").baseline.template.launch.grid[0]).integer(task.workloads[0].sizes) == 8
+    assert not task.sources("triton").opponents
     compiler = open_compiler(replace(as_triton(resolve_target("sm_90"))))
     key = dict(code_key(task, template(task), task.workloads[1]))
     assert isinstance(compiler.compile(specialise(template(task), template(task).default_config, key)), Artifact)
