@@ -19,12 +19,14 @@ class Autotuned:
 
     def __init__(self, opponent: KernelOpponent, workload: Workload) -> None:
         try:
-            import torch  # noqa: F401 - Triton imports it when it measures
+            import torch
             import triton
         except ImportError as error:
             raise ImportError(f"{error}; Triton's autotuner measures by PyTorch: `pip install torch`") from error
         # A reference that is compiled in this process leaves a stand-in for the driver.
         triton.runtime.driver.reset_active()
+        # For kernels that make descriptors of tensors.
+        triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
         self._launch, self._sizes = opponent.template.launch, workload.names
         with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder:
             path = Path(folder, FILE)

@@ -201,7 +201,7 @@ def test_rows_with_a_helper_of_another_file_and_a_block_that_covers_them(tmp_pat
 
 
 def test_a_list_by_functions_widens_to_a_space(tmp_path: Path) -> None:
-    task = drafted(tmp_path, PRODUCT)
+    task = drafted(tmp_path, PRODUCT + "\n\ndef listed():\n    return []\n")
     arguments = by_name(task)
     assert [arguments[name].shape for name in "abc"] == [("M", "K"), ("K", "N"), ("M", "N")]
     assert [one.value for one in task.arguments if one.name.startswith("stride")] == ["K", "1", "N", "1", "N", "1"]
