@@ -42,7 +42,7 @@ class Autotuned:
             for one in opponent.configs
         ]
         self._fixed = {name: value for name, value in fixed.items() if name not in options}
-        self._tuner = triton.autotune(configs=listed, key=[])(getattr(module, opponent.template.entry))
+        self.tuner = triton.autotune(configs=listed, key=[])(getattr(module, opponent.template.entry))
         self._names, self._chosen = [one.name for one in opponent.template.parameters], False
 
     def __call__(self, **given: Any) -> None:
@@ -52,16 +52,16 @@ class Autotuned:
         from triton import knobs
 
         if self._chosen:
-            self._tuner[grid](**given, **self._fixed)
+            self.tuner[grid](**given, **self._fixed)
             return
         # What earlier programs compiled does not shorten the first call.
         with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder, knobs.cache.scope():
             knobs.cache.dir = folder
-            self._tuner[grid](**given, **self._fixed)
+            self.tuner[grid](**given, **self._fixed)
         self._chosen = True
 
     @property
     def choice(self) -> Config:
         """The configuration that the first call has chosen."""
-        chosen = self._tuner.best_config.all_kwargs()
+        chosen = self.tuner.best_config.all_kwargs()
         return {name: chosen[name] for name in self._names if name in chosen}
