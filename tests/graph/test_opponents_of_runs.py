@@ -24,6 +24,9 @@ pytestmark = pytest.mark.usefixtures("simulation")
 run = partial(tuned, evaluations=20, rounds=2, strategy="default")
 
 
+CHOICE = {"BLOCK": 64, "num_warps": 4}
+
+
 class OpponentPool(SimulatedPool):
     asked: ClassVar[list[tuple[str, ...]]] = []
 
@@ -33,10 +36,8 @@ class OpponentPool(SimulatedPool):
         found = super().compare(baseline, candidates, workload, **more)
         self.asked.append(tuple(one.name for one in opponents))
         base, mine = [[20e-6]] * 5, [[10e-6]] * 5
-        met = [
-            Encounter(one.name, one.label, compare(mine, base), tuple(compare(base, mine) for _ in candidates))
-            for one in opponents
-        ]
+        against = tuple(compare(base, mine) for _ in candidates)
+        met = [Encounter(one.name, one.label, compare(mine, base), against, "", 9.5, CHOICE) for one in opponents]
         return replace(found, opponents=tuple(met))
 
 
@@ -63,6 +64,9 @@ def test_only_the_last_test_times_them(task: Task, tmp_path: Path, which: str, n
     assert timed and set(timed) == {names} and set(earlier) <= {()}
     for row in (*summary.tuned, *summary.held_out):
         assert tuple(one.name for one in row.opponents) == names
+        assert {one.remark for one in row.opponents} <= {"chose BLOCK=64, num_warps=4 in 9.5 s"}
+    said = "far (compiled; chose BLOCK=64" in (tmp_path / "run" / "report.html").read_text()
+    assert said == ("far" in names)
 
 
 def test_where_only_the_verdict_ends_the_run_they_are_timed_after_it(
