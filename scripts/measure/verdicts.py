@@ -69,7 +69,7 @@ def judged(fixture: Any, device: DeviceInfo, deadlines: Deadlines, commit: str, 
     return line | {"as_expected": line.get("as_expected", False) and not printed[0]}
 
 
-def _begin_worker(folder: str) -> None:
+def begin_worker(folder: str) -> None:
     """A folder for a worker's temporary files, and for the locks by which processes take turns on a device."""
     tempfile.tempdir = os.environ["TMPDIR"] = os.environ[FOLDER_VARIABLE] = tempfile.mkdtemp(dir=folder)
 
@@ -131,7 +131,7 @@ def main() -> int:
     spawn = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory(prefix="verdicts-", ignore_cleanup_errors=True) as folder,
-        ProcessPoolExecutor(options.workers, spawn, _begin_worker, (folder,)) as workers,
+        ProcessPoolExecutor(options.workers, spawn, begin_worker, (folder,)) as workers,
     ):
         verdicts = [workers.submit(judged, one, device, deadlines, commit, processes) for one in waiting]
         for number, verdict in enumerate(as_completed(verdicts), 1):
