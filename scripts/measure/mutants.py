@@ -22,10 +22,10 @@ import random
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain, product, zip_longest
 from typing import Any
 
@@ -118,35 +118,32 @@ def mutants_of(kernel: Mutant, seed: int, elsewhere: set[str]) -> list[Mutant]:
 
 @cache
 def _compiler(limits: DeviceLimits, index: int) -> Isolated:
-    """The process that compiles for this one, which it outlives only if it is killed."""
-    compiler = Isolated("compile", CompileWorker, limits, index)
-    compiler.__enter__()
-    return compiler
+    """The process that compiles for this one, with which it ends at the latest."""
+    return Isolated("compile", CompileWorker, limits, index)
 
 
-@cache
-def _machine_code(template: Template, types: tuple[tuple[str, str], ...], device: DeviceInfo) -> bytes | None:
-    """None where it does not compile."""
+@lru_cache(maxsize=64)
+def _machine_code(template: Template, types: tuple[tuple[str, str], ...], limits: DeviceLimits, index: int) -> bytes:
+    """Empty where it does not compile."""
     source = specialise(template, template.default_config, dict(types))
-    made = _compiler(device.limits, device.index).call("compile", Deadlines().compile, source)
-    return made.code if isinstance(made, Artifact) else None
+    made = _compiler(limits, index).call("compile", Deadlines().compile, source)
+    return made.code if isinstance(made, Artifact) else b""
 
 
-def unfit(mutant: Mutant, device: DeviceInfo) -> str:
+def unfit(mutant: Mutant, limits: DeviceLimits, index: int) -> str:
     """Why there is nothing to judge: "same code" as the kernel's for all types, or "compile_failed"; else empty."""
     task, template = mutant.load()
     for types in product(*([(name, one) for one in options] for name, options in sorted(task.types.items()))):
-        if (own := _machine_code(mutant.original, types, device)) is None:
-            continue
-        if (code := _machine_code(template, types, device)) != own:
-            return "" if code is not None else "compile_failed"
+        own = _machine_code(mutant.original, types, limits, index)
+        if own and (code := _machine_code(template, types, limits, index)) != own:
+            return "" if code else "compile_failed"
     return "same code"
 
 
 def answer(mutant: Mutant, device: DeviceInfo, deadlines: Deadlines, commit: str) -> dict[str, Any]:
     """A mutant's line."""
     about = {"kernel": mutant.kernel, "line": mutant.line, "before": mutant.before, "after": mutant.after}
-    if mutant.kind and (why := unfit(mutant, device)):
+    if mutant.kind and (why := unfit(mutant, device.limits, device.index)):
         named = {"candidate": mutant.file, "task": mutant.task, "class": mutant.kind, "wrong": True}
         return named | about | {"verdict": "not judged", "reason": why, "commit": commit}
     return judged(mutant, device, deadlines, commit, 1) | about
@@ -181,11 +178,9 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found = [line for line in lines if counts(line)]
     left_out = [line for line in lines if line["class"] and not counts(line)]
 
-    def by(what: str, key: Callable[[dict[str, Any]], str]) -> dict[str, Any]:
+    def by(key: str) -> dict[str, str]:
         return {
-            f"by_{what}": {
-                name: _share([one for one in found if key(one) == name]) for name in sorted(set(map(key, found)))
-            }
+            name: _share([one for one in found if one[key] == name]) for name in sorted({one[key] for one in found})
         }
 
     return {
@@ -193,8 +188,8 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "originals_not_accepted": [line["candidate"] for line in lines if not line["class"] and is_killed(line)],
         "left_out": dict(Counter("equivalent" if "judgement" in one else one["reason"] for one in left_out)),
         "errors": [line["candidate"] for line in lines if line["verdict"] == "error"],
-        **by("operator", lambda line: str(line["class"])),
-        **by("kernel", lambda line: str(line["kernel"])),
+        "by_operator": by("class"),
+        "by_kernel": by("kernel"),
         "reasons": dict(Counter(line["reason"] for line in found if is_killed(line)).most_common()),
         "survivors": [line["candidate"] for line in found if not is_killed(line)],
         "minutes": round(sum(line.get("seconds", 0.0) for line in lines) / 60, 1),
