@@ -146,7 +146,14 @@ def answer(mutant: Mutant, device: DeviceInfo, deadlines: Deadlines, commit: str
     if mutant.kind and (why := unfit(mutant, device.limits, device.index)):
         named = {"candidate": mutant.file, "task": mutant.task, "class": mutant.kind, "wrong": True}
         return named | about | {"verdict": "not judged", "reason": why, "commit": commit}
-    return judged(mutant, device, deadlines, commit, 1) | about
+    line = judged(mutant, device, deadlines, commit, 1) | about
+    if mutant.kind and line["verdict"] == "accepted":
+        # A compiler that has compiled much may give the same code other names: compared once more by a new one.
+        _compiler(device.limits, device.index).end()
+        _machine_code.cache_clear()
+        if why := unfit(mutant, device.limits, device.index):
+            return line | {"verdict": "not judged", "reason": why}
+    return line
 
 
 def counts(line: dict[str, Any], *, judgements: bool = True) -> bool:
