@@ -17,6 +17,7 @@ import numpy as np
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Candidate
+from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.check.compare import Deviation, check_surroundings, measure_set
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch.buffers import WorkloadData
@@ -97,9 +98,13 @@ def infeasible_on(template: Template, config: Config, workload: Workload, limits
     return None
 
 
-def excluded(candidate: Candidate, baseline: Candidate, step: Step, limits: DeviceLimits) -> Skipped | Rejected | None:
+def excluded(
+    task: Task, candidate: Candidate, baseline: Candidate, step: Step, limits: DeviceLimits
+) -> Skipped | Rejected | None:
     """Why `candidate` is not run in this step, or None: a derived workload that the baseline or the template is not
     meant for is skipped, one of the task's own that the template excludes is a rejection."""
+    if step.derived and code_key(task, baseline.template, step.workload) not in baseline.artifacts:
+        return Skipped(step.name, "the plain kernel cannot be compiled for its types")
     if step.derived and (plain := infeasible_on(baseline.template, baseline.config, step.workload, limits)) is not None:
         return Skipped(step.name, f"the plain kernel cannot be launched there: {plain.detail}")
     rejection = infeasible_on(candidate.template, candidate.config, step.workload, limits)
@@ -267,7 +272,7 @@ class _StepLaunches:
 
     def accuracy(self) -> WrongResult | None:
         """The first launch's error beside the baseline's, on contents where that says something."""
-        if self._step.contents.kind not in COMPARABLE:
+        if not self._step.contents.kinds <= COMPARABLE:
             return None
         elements = {place.argument.name: math.prod(place.shape) for place in self._data.places}
         return less_accurate(self._first, self._beside, elements, ACCURACY_FREE * self._growth)
@@ -336,7 +341,7 @@ def growth(task: Task, workload: Workload) -> float:
 def allowed_errors(step: Step, standard: Standard, grown: float) -> list[dict[str, float]]:
     """The largest deviation of each output that is accepted, for each variant: the task's tolerance is meant for its
     own workloads; on others the baseline's error is the measure. grown: see `growth`."""
-    factor = HEAVY_FACTOR if step.contents.kind in HEAVY else ACCURACY_FACTOR
+    factor = HEAVY_FACTOR if step.contents.kinds & HEAVY else ACCURACY_FACTOR
 
     def allowed(error: float) -> float:
         return 1.0 if step.own and error <= 1 else max(1.0, factor * error, min(grown, LONG_FACTOR * error))

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tunesmith.actors.judging.judge import SEED, CandidateVerdict, JudgeOptions, judge, rejected
+from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, judge, rejected
 from tunesmith.actors.judging.task_check import check_reference, check_task, meant_for
 from tunesmith.actors.process import preload
 from tunesmith.actors.workers import Deadlines
@@ -58,6 +58,9 @@ def check(
             min=0.1, help="Seconds for the steps on sizes that Tunesmith makes up (default: 20 on a GPU, 60 on a CPU)."
         ),
     ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Draws the same checks as the verdict that names it (default: drawn anew).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say whether a candidate is right, and if not why: exit code 0 accepted, 1 rejected. Without --source: whether the
@@ -74,8 +77,9 @@ def check(
             "--target: a candidate is checked by running it on a device that is here; leave out --target, or leave out "
             "--source to check the task itself without a device."
         )
-    deadlines = Deadlines(compile_deadline, run_deadline, reference_deadline, check_time)
-    verdict = _judged(loaded, backend, source, template, config, deadlines)
+    options = JudgeOptions(deadlines=Deadlines(compile_deadline, run_deadline, reference_deadline, check_time))
+    options = options if seed is None else replace(options, seed=seed)
+    verdict = _judged(loaded, backend, source, template, config, options)
     if as_json:
         print_json(asdict(verdict))
     else:
@@ -85,7 +89,7 @@ def check(
 
 
 def _judged(
-    task: Task, backend: str, source: Path, template: Path | None, config: str | None, deadlines: Deadlines
+    task: Task, backend: str, source: Path, template: Path | None, config: str | None, options: JudgeOptions
 ) -> CandidateVerdict:
     device = choose_device(task, backend, probe())
     if (size := source.stat().st_size) > MAX_SOURCE_BYTES:
@@ -98,8 +102,7 @@ def _judged(
     candidate = template_of(task, device.backend, source, template)
     point = parse_config(config, candidate)
     preload(device.limits.backend)
-    check_reference(task, meant_for(task, device.limits), seed=0, deadline=deadlines.prepare)
-    options = JudgeOptions(SEED, deadlines)
+    check_reference(task, meant_for(task, device.limits), seed=0, deadline=options.deadlines.prepare)
     if sys.stderr.isatty():
         options = replace(options, listener=lambda step: echo(f"  {step}", err=True))
     (verdict,) = judge(task, device.limits, device.index, [(candidate, point, None)], options)
@@ -123,7 +126,7 @@ def _print(verdict: CandidateVerdict) -> None:
     if skipped := [step for step in verdict.steps if isinstance(step, Skipped)]:
         echo(f"  skipped {len(skipped)} steps (--json lists them), such as {skipped[0].step}: {skipped[0].why}")
     if verdict.seconds:
-        echo(f"  checking took {verdict.seconds:.0f} s")
+        echo(f"  checking took {verdict.seconds:.0f} s (--seed {verdict.seed} draws the same checks)")
     for one in verdict.unexecuted:
         echo(f"  ran in no check: {one}")
     for note in verdict.notes:
