@@ -240,19 +240,20 @@ def main() -> int:
             asked[workers.submit(answer, one, device, deadlines, options.commit)] = one
 
         def ask_next(kernel: str) -> None:
-            """Asks for mutants of a kernel until as many are known, or asked for, as it has to give."""
+            """Asks for one more mutant of a kernel, unless as many are known, or asked for, as it has to give."""
             under_way = sum(one.kernel == kernel and bool(one.kind) for one in asked.values())
             known = sum(line["kernel"] == kernel and counts(line, judgements=False) for line in lines.values())
-            while known + under_way < each and (mutant := next(waiting[kernel], None)) is not None:
-                # Known ones count wherever they stand in the order.
-                if mutant.file not in lines:
-                    ask(mutant)
-                    under_way += 1
+            # Known ones count wherever they stand in the order.
+            new = (one for one in waiting[kernel] if one.file not in lines)
+            if known + under_way < each and (mutant := next(new, None)) is not None:
+                ask(mutant)
 
+        for _ in range(each):
+            for kernel in chosen:
+                ask_next(kernel.file)
         for kernel in chosen:
             if kernel.file not in lines and options.device == 0:
                 ask(kernel)
-            ask_next(kernel.file)
         while asked:
             done, _ = wait(asked, return_when=FIRST_COMPLETED)
             for one in done:
