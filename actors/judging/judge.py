@@ -45,6 +45,7 @@ from tunesmith.kernels.backends import NotMarked
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key, undeclared_state
 from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.build.source import CodeKey, Specialised, code_key, literal, specialise
+from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.plan import Step, plan, reaching_steps, small_workload
 from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
@@ -104,7 +105,7 @@ class CandidateVerdict:
     """partial: no fault was found, but the template excludes most workloads that could show one. reason: empty unless
     rejected, else a key of `REASONS`. notes: clauses on checks that were not made, and why; unexecuted: parts of the
     kernel that ran in none of the steps; artifacts: content hashes of the machine code of candidate and baseline;
-    seconds: time of the checks, compiling included and compute-sanitizer left out; seed: of all that was drawn."""
+    seconds: time of the checks, compiling included and sanitizers left out; seed: of all that was drawn."""
 
     verdict: Literal["accepted", "partial", "rejected"]
     reason: str = ""
@@ -132,10 +133,10 @@ def lock_of(examiner: Isolated) -> DeviceLock:
 def reason_of(outcome: Outcome) -> str:
     """The key of `REASONS` for an outcome that is not a measurement."""
     match outcome:
-        case Rejected(reason="source_too_large" | "forbidden_source" | "device_state") | WrongResult():
-            return outcome.reason
         case Rejected():
-            return "infeasible"
+            return outcome.reason if outcome.reason in REASONS else "infeasible"
+        case WrongResult():
+            return outcome.reason
         case CompileFailed():
             # A compiler that meets its memory bound may die of it, or notice and stop: the same end of the same source.
             return "compile_crashed" if OUT_OF_MEMORY in outcome.first_error else "compile_failed"
@@ -342,16 +343,18 @@ class _Judgement:
             unexecuted=() if isinstance(coverage, str) or not findings.counting else coverage.unexecuted(),
             artifacts={"candidate": candidate.digests, "baseline": baseline.digests},
         )
-        return verdict, (candidate, [step.workload for step in steps])
+        # Where the plain kernel is not right, it may also access what it must not.
+        fit = {step.step for step in passed if isinstance(step, Passed)}
+        return verdict, (candidate, [step for step in steps if step.name in fit])
 
     def sanitize(self, suspects: Sequence[Suspect]) -> Sequence[Sanitized]:
         """The sanitizer's answers, once the memory of the examiners' buffers is free."""
         for runner in self._runners:
             runner.examiner.end()
-        if suspects and BACKENDS[self._limits.backend].nvidia_tools:
+        if suspects:
             self._first.device.take()
-            self._options.listener("compute-sanitizer")
-        return sanitize(suspects, self._task, self._limits, self._index, self._options.seed)
+            self._options.listener("sanitizer")
+        return sanitize(suspects, self._task, self._limits, self._index)
 
     def _go_through(self, steps: Sequence[Step], only: str | None, findings: Findings) -> None:
         """The planned steps, then steps on sizes that enter blocks which none of them entered, then those for which no

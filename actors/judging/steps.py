@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import threading
 import time
 from collections import defaultdict
@@ -42,6 +43,8 @@ BLAMED = {"reference": "the reference fails", "plain kernel": "the plain kernel 
 """The cause, by the reason for which steps are left out."""
 EDGES: tuple[Edge, ...] = ("end", "start", "read-only")
 """Where kernels reach beyond an array, the likelier first, and where they write to inputs and then restore them."""
+EDGE_WEIGHTS = (3, 3, 2)
+"""How often each occurs on workloads that were made up."""
 MAX_PROCESSES = 4
 CORES_PER_PROCESS = 2
 """NumPy and the driver have threads of their own."""
@@ -383,10 +386,12 @@ class StepRunner:
         result: Passed | Skipped | Outcome = self.call("verify", *findings.kernels[:2], step)
         if not isinstance(result, Passed):
             return result
-        # On a workload of the task's all edges; on derived ones, of which there are hundreds, one of two.
-        every = step.own
-        for edge in EDGES if every else [EDGES[place % 2]]:
-            beyond = self._at_edges(*findings.kernels[:2], step, edge) if self._arrays(edge) else None
+        edges = [edge for edge in EDGES if self._arrays(edge)]
+        # On a workload of the task's all edges; on derived ones, of which there are hundreds, one that is drawn.
+        if not step.own:
+            edges = random.Random(f"{step.contents.seed} {place}").choices(edges, EDGE_WEIGHTS[: len(edges)])
+        for edge in edges:
+            beyond = self._at_edges(*findings.kernels[:2], step, edge)
             if isinstance(beyond, str):
                 findings.unchecked.setdefault(beyond)
             elif beyond is not None:

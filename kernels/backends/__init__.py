@@ -10,6 +10,7 @@ tests/kernels/backends/contract.py.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -33,6 +34,11 @@ Side = Literal["start", "end"]
 """At which edge of its memory an array lies."""
 BEYOND_EDGE = 64 << 20
 """Bytes of addresses beyond either edge that hold nothing, and take no memory: kernels miss by whole rows and tiles."""
+
+_WORDS = [0x10001 * (high << 8 | np.random.default_rng().integers(0xF1, 0xFE)) for high in (0x7F, 0xFF, 0x7B, 0xFB)]
+LEFT_BEHIND = itertools.cycle([np.roll(np.array(_WORDS, np.uint32), turn) for turn in range(len(_WORDS))])
+"""What `Device.pollute` writes, 16 bytes again and again, the next time turned by a word: NaN and large numbers of both
+signs as floats of 16, 32 or 64 bits, large numbers as integers. Drawn for each process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +151,10 @@ class Device(Protocol):
 
     def once(self, launch: BoundLaunch | HostCall) -> float:
         """Runs one launch to its end and returns about how many seconds it would take in a sequence."""
+
+    def pollute(self) -> None:
+        """Starts to leave `LEFT_BEHIND` in the shared (OpenCL: local) and thread-local memory of all multiprocessors:
+        what a later kernel reads there without having written it is not zero."""
 
     def synchronize(self) -> None:
         """Waits for all launches; what failed in one of them is raised here."""

@@ -21,6 +21,7 @@ from tunesmith.hw.drivers.nvml import with_prefix
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import (
     BEYOND_EDGE,
+    LEFT_BEHIND,
     BoundLaunch,
     Device,
     DeviceError,
@@ -45,7 +46,8 @@ LEAD_SECONDS = 50e-6
 EMPTY_LAUNCHES = (8, 24)
 EMPTY_ROUNDS = 40
 """Sequences of kernels that do nothing, and how often they run, to learn what a sequence takes besides its kernels."""
-_SPIN = b"""
+POLLUTING_BLOCK = (1024, 1, 1)
+_OWN = b"""
 .version 5.0
 .target sm_50
 .address_size 64
@@ -62,9 +64,40 @@ AGAIN:
     @%waiting bra AGAIN;
     ret;
 }
+.extern .shared .align 16 .b8 all[];
+.visible .entry pollute(.param .u32 bytes, .param .u64 first, .param .u64 second)
+{
+    .local .align 16 .b8 mine[512];
+    .reg .u32 %at, %end, %step;
+    .reg .u64 %own, %last, %low, %high;
+    .reg .pred %more;
+    ld.param.u64 %low, [first];
+    ld.param.u64 %high, [second];
+    mov.u64 %own, mine;
+    cvta.local.u64 %own, %own;
+    add.u64 %last, %own, 512;
+LOCAL:
+    st.volatile.v2.u64 [%own], {%low, %high};
+    add.u64 %own, %own, 16;
+    setp.lt.u64 %more, %own, %last;
+    @%more bra LOCAL;
+    mov.u32 %at, all;
+    ld.param.u32 %end, [bytes];
+    add.u32 %end, %end, %at;
+    mov.u32 %step, %tid.x;
+    mad.lo.u32 %at, %step, 16, %at;
+    mov.u32 %step, %ntid.x;
+    shl.b32 %step, %step, 4;
+SHARED:
+    setp.ge.u32 %more, %at, %end;
+    @%more ret;
+    st.volatile.shared.v2.u64 [%at], {%low, %high};
+    add.u32 %at, %at, %step;
+    bra SHARED;
+}
 \0"""
-"""Waits on the device and leaves its caches as they are. The driver itself compiles it, so that a process needs no
-compiler for it, where the driver is able to."""
+"""`spin` waits on the device and leaves its caches as they are; `pollute` fills memory of its threads and blocks. The
+driver itself compiles them, so that a process needs no compiler for them, where the driver is able to."""
 NO_JIT = frozenset({218, 221, 222, 223})
 """The driver cannot compile PTX (CUDA driver API): invalid or too new for it, no compiler found, or switched off."""
 
@@ -165,28 +198,28 @@ class CudaDevice(Device):
         # Slices start anywhere; 16 bytes are what the widest load of a thread needs.
         self.base_alignment = 16
         self.cold_bytes = 3 * (limits.l2_bytes or 64 << 20)
-        self._spin: Any = None
+        self._own: Any = None
         self._graph_overhead: float | None = None
         self._events: list[tuple[Any, Any]] = []
 
     def lead(self) -> None:
         """Keeps the device busy for `LEAD_SECONDS`."""
-        self._wait_kernel()((1, 1, 1), (1, 1, 1), (np.uint64(LEAD_SECONDS * 1e9),), stream=self.stream)
+        self._own_kernel("spin")((1, 1, 1), (1, 1, 1), (np.uint64(LEAD_SECONDS * 1e9),), stream=self.stream)
 
-    def _wait_kernel(self) -> Any:
-        if self._spin is None:
+    def _own_kernel(self, name: str) -> Any:
+        if self._own is None:
             module = self.cupy.cuda.function.Module()
             try:
-                module.load(_SPIN)
+                module.load(_OWN)
             except self._driver.CUDADriverError as error:
                 if error.status not in NO_JIT:
                     raise
-                code = assemble(_SPIN.decode().rstrip("\0"), self.limits.arch)
+                code = assemble(_OWN.decode().rstrip("\0"), self.limits.arch)
                 if not isinstance(code, bytes):
                     raise DeviceError(f"the kernel that waits cannot be assembled: {code}") from error
                 module.load(code)
-            self._spin = module.get_function("spin")
-        return self._spin
+            self._own = module
+        return self._own.get_function(name)
 
     @property
     def graph_overhead_seconds(self) -> float:
@@ -195,7 +228,7 @@ class CudaDevice(Device):
         through them at zero kernels."""
         if self._graph_overhead is None:
             with self.guarded():
-                nothing = BoundLaunch(self._wait_kernel(), Geometry((1, 1, 1), (1, 1, 1)), (np.uint64(0),))
+                nothing = BoundLaunch(self._own_kernel("spin"), Geometry((1, 1, 1), (1, 1, 1)), (np.uint64(0),))
             few, many = EMPTY_LAUNCHES
             graphs = [self.sequence([nothing] * count) for count in EMPTY_LAUNCHES]
             found = []
@@ -303,6 +336,19 @@ class CudaDevice(Device):
     def launch(self, launch: BoundLaunch) -> None:
         with self.guarded():
             self.enqueue(launch)
+
+    def pollute(self) -> None:
+        most, pattern = self.limits.shared_per_block_optin or 48 << 10, next(LEFT_BEHIND).view(np.uint64)
+        with self.guarded():
+            kernel = self._own_kernel("pollute")
+            self._driver.funcSetAttribute(
+                kernel.ptr, self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most
+            )
+            grid = (2 * (self.limits.sm_count or 1), 1, 1)
+            # With all shared memory only one block fits a multiprocessor: half of its threads' local memory.
+            for shared in (0, most):
+                given = (np.uint32(shared), *pattern)
+                kernel(grid, POLLUTING_BLOCK, given, shared_mem=shared, stream=self.stream)
 
     def once(self, launch: BoundLaunch | HostCall) -> float:
         (seconds,) = self._timed([lambda: self.enqueue(launch)])

@@ -205,6 +205,7 @@ REASONS = {
     "compile_timeout": "the compiler does not end within its deadline",
     "compile_crashed": "the compiler dies, for instance because it takes too much memory",
     "device_state": "the kernel keeps variables in global memory between launches without declaring them",
+    "outlasting_store": "a block can end while a bulk copy out of its shared memory is under way",
     "infeasible": "the configuration breaks a constraint of the template or a limit of the device",
     # While it runs.
     "launch_failed": "the driver refuses to load or launch the kernel, or the kernel faults",
@@ -220,7 +221,7 @@ REASONS = {
     "nondeterministic": "two launches on the same contents differ by more than the tolerance",
     "less_accurate": "it is within the tolerance, but materially less accurate than the baseline",
     # What tools and clocks say.
-    "sanitizer": "compute-sanitizer finds an invalid access, a race, a read of what nobody wrote, or a wrong barrier",
+    "sanitizer": "a sanitizer finds an invalid access, a race, a read of what nobody wrote, or a wrong barrier",
     "implausible": "it was timed faster than the measured limits of the device allow",
 }
 """Every reason of a rejection; documented in docs/trust.md."""

@@ -215,7 +215,8 @@ class Task(Strict):
     expressions for the least memory traffic (each input read once, each output written once) and the arithmetic.
     requires: what holds of the sizes wherever the kernel is called; checks keep to it, and to `conditions`.
     arithmetic: the data type whose measured peak bounds the flops ("float32" for plain float code); empty where another
-    unit, such as tensor cores, may do them.
+    unit, such as tensor cores, may do them. nan: where a NaN among the inputs must reach the results that the reference
+    says, or those may be anything.
     """
 
     name: Identifier
@@ -229,6 +230,7 @@ class Task(Strict):
     flops: ExpressionText = "0"
     requires: tuple[ExpressionText, ...] = ()
     arithmetic: str = ""
+    nan: Literal["propagates", "any"] = "propagates"
     types: dict[Identifier, tuple[str, ...]] = Field(default_factory=dict)
     tolerance: dict[str, Tolerance] = Field(default_factory=dict)
     workloads: Annotated[tuple[Workload, ...], Field(min_length=1)]

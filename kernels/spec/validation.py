@@ -61,6 +61,9 @@ def _task_mistakes(task: Task) -> Iterator[str]:
         yield f"key entry: '{task.entry}' is a reserved word of C; choose another name"
     if task.arithmetic not in ("", "float32"):
         yield f"key arithmetic: no peak of '{task.arithmetic}' is measured; write 'float32' or leave it out"
+    for argument in task.arguments if task.nan == "any" else ():
+        if any(math.isnan(one.value) for one in argument.fill.special):
+            yield f"key nan: with 'any' a NaN in the fill of {argument.name} leaves nothing to check; leave one out"
     for dtype, tolerance in task.tolerance.items():
         if not (tolerance.rtol < 1 and math.isfinite(tolerance.atol)):
             yield f"key tolerance.{dtype}: it accepts a result of zeros; give `rtol` below 1 and a finite `atol`"

@@ -186,3 +186,24 @@ def test_a_plain_kernel_that_overruns_in_a_first_step_rules_out_larger_sizes() -
     for size in (100, 200):
         found = findings.left_out(made_up(size))
         assert found is not None and found.reason == "time" and "at least as large as 100" in found.why
+
+
+def test_each_edge_of_memory_occurs_on_made_up_sizes_and_all_on_the_task_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def call(method: str, _: float, *arguments: Any) -> Any:
+        if method == "try_edges":
+            tried.append(arguments[-1])
+        return True if method == "try_edges" else Passed("", {}, {}, True)
+
+    examiner: Any = SimpleNamespace(starts=1, call=call)
+    device: Any = SimpleNamespace(take=lambda: 0.0)
+    runner = StepRunner(TASK, resolve_target("h200"), Deadlines(), examiner, device, lambda _: None)
+    for left_out in ("try_plain", "_cover"):
+        monkeypatch.setattr(StepRunner, left_out, lambda *_: None)
+    for place in range(40):
+        assert isinstance(runner.run(made_up(8), place, Findings(KERNELS, 20.0), mock.MagicMock()), Passed)
+    assert len(tried) == 40 and set(tried) == {"end", "start", "read-only"}
+    tried.clear()
+    runner.run(Step(TASK.workloads[0], Contents()), 0, Findings(KERNELS, 20.0), mock.MagicMock())
+    assert tried == ["end", "start", "read-only"]

@@ -121,6 +121,12 @@ def test_a_task_in_full(folder: Path) -> None:
     assert load_task(str(folder)) == task
 
 
+def test_nan_propagates_unless_the_task_says_otherwise(folder: Path) -> None:
+    assert read_task(folder / "task.toml").nan == "propagates"
+    edit(folder, "task.toml", "bytes = ", 'nan = "any"\nbytes = ')
+    assert read_task(folder / "task.toml").nan == "any"
+
+
 def test_a_folder_with_a_task_goes_before_the_library_and_another_does_not(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +146,8 @@ def test_json_and_back(name: str) -> None:
 
 OPPONENT, FILE = 'name = "one"\nlabel = "eager"\n', 'source_file = "kernel.cu"\n'
 FILL = "fill = { special = [{ value = inf, fraction = 0.1 }] }"
+X = f"""arguments = [
+    {{ name = "x", role = "in", dtype = "T", shape = ["n"], {FILL} }},"""
 MISTAKES = [
     # file, old, new, part of the sentence
     ("task.toml", 'name = "scale"', 'name = "scale', "task.toml is not valid TOML: "),
@@ -191,6 +199,8 @@ MISTAKES = [
     ("task.toml", "[[wor", f"[[backends.cuda.opponents]]\n{OPPONENT}{FILE}[[wor", "opponents[one].launch: it is miss"),
     ("task.toml", "bytes = ", 'framework = "jax"\nbytes = ', "key framework: choose 'numpy' or 'torch'"),
     ("task.toml", '"reference.py:scale"', '"baseline"\nframework = "torch"', "key framework: the original kernel is"),
+    ("task.toml", "bytes = ", 'nan = "some"\nbytes = ', "key nan: choose 'propagates' or 'any', not 'some'"),
+    ("task.toml", X, 'nan = "any"\n' + X.replace("inf", "nan"), "key nan: with 'any' a NaN in the fill of x leaves"),
     ("reference.py", "n):", "n)", "key reference: it is not valid Python (line 1 of its file)"),
     ("reference.py", "def scale", "def other", "key reference: there is no function 'scale' in its file; it has other"),
 ]

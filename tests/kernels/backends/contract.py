@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, DeviceError, OutOfDeviceMemory
+from tunesmith.kernels.backends import LEFT_BEHIND, BoundLaunch, Compiler, Device, DeviceError, OutOfDeviceMemory
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected
@@ -27,6 +28,9 @@ SOURCES: dict[BackendName, dict[str, str]] = {
         " __syncthreads(); a[threadIdx.x] = x[255 - threadIdx.x]; }\n",
         "dynamic": 'extern "C" __global__ void turn(int* a) { extern __shared__ int x[];'
         " x[threadIdx.x] = a[threadIdx.x]; __syncthreads(); a[threadIdx.x] = x[blockDim.x - 1 - threadIdx.x]; }\n",
+        "found": 'extern "C" __global__ void found(unsigned* a) { extern __shared__ unsigned x[]; unsigned own[64];\n'
+        "    int t = threadIdx.x, i = blockIdx.x * 64 + t;\n    if (a[i]) { x[t] = own[a[i] % 64] = t; }\n"
+        "    __syncthreads();\n    a[i] = x[t]; a[gridDim.x * 64 + i] = own[(a[i] + t) % 64]; }\n",
     },
     "opencl": {
         "add": "__kernel void add(__global int* a, int n, float by) {\n"
@@ -37,6 +41,9 @@ SOURCES: dict[BackendName, dict[str, str]] = {
         " barrier(CLK_LOCAL_MEM_FENCE); a[t] = x[255 - t]; }\n",
         "dynamic": "__kernel void turn(__global int* a, __local int* x) { int t = get_local_id(0); x[t] = a[t];"
         " barrier(CLK_LOCAL_MEM_FENCE); a[t] = x[get_local_size(0) - 1 - t]; }\n",
+        "found": "__kernel void found(__global uint* a, __local uint* x) { uint own[64];\n"
+        "    int t = get_local_id(0), i = get_global_id(0);\n    if (a[i]) { x[t] = own[a[i] % 64] = t; }\n"
+        "    barrier(CLK_LOCAL_MEM_FENCE);\n    a[i] = x[t]; a[get_global_size(0) + i] = own[(a[i] + t) % 64]; }\n",
     },
 }
 
@@ -118,8 +125,11 @@ class DeviceContract:
         opened.write(buffer, np.pad(data.reshape(-1), (0, size - data.nbytes)))
         return buffer
 
+    def words(self, opened: Device, buffer: Any, count: int) -> NDArray[np.uint32]:
+        return opened.read(buffer)[: 4 * count].view(np.uint32)
+
     def ints(self, opened: Device, buffer: Any, count: int) -> list[int]:
-        return opened.read(buffer)[: 4 * count].view(np.int32).tolist()
+        return self.words(opened, buffer, count).view(np.int32).tolist()
 
     def adding(self, opened: Device, compiler: Compiler, backend: BackendName) -> Any:
         return opened.load(compiled(compiler, backend, SOURCES[backend]["add"], "add"))
@@ -196,6 +206,26 @@ class DeviceContract:
             opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (256, 1, 1), shared), (buffer,)))
             opened.synchronize()
             assert self.ints(opened, buffer, 256) == list(range(255, -1, -1)), shared
+
+    def test_what_nobody_has_written_is_not_zero(
+        self, backend: BackendName, compiler: Compiler, opened: Device
+    ) -> None:
+        """In shared memory of all multiprocessors, also at its end, and in a thread's own."""
+        kernel = opened.load(compiled(compiler, backend, SOURCES[backend]["found"], "found"))
+        blocks, left = 2 * (opened.limits.sm_count or 1), next(LEFT_BEHIND)
+        for shared in (256, 64 << 10):
+            # A CPU's core that another process holds misses turns.
+            for _ in range(100):
+                buffer = self.filled(opened, np.zeros(blocks * 128, np.uint32))
+                opened.pollute()
+                opened.launch(BoundLaunch(kernel, Geometry((blocks, 1, 1), (64, 1, 1), shared), (buffer,)))
+                opened.synchronize()
+                shared_words, own_words = np.isin(self.words(opened, buffer, 128 * blocks), left).reshape(2, -1)
+                if shared_words.all():
+                    break
+            assert shared_words.all()
+            # What else a CPU's stack holds is the compiler's.
+            assert own_words.mean() > 0.5
 
     def test_one_launch_and_several_sequences_are_timed_where_they_run(
         self, backend: BackendName, compiler: Compiler, opened: Device

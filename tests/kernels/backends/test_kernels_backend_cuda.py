@@ -25,7 +25,8 @@ from tunesmith.kernels.backends import (
     open_compiler,
     open_device,
 )
-from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, _header_roots, _target, parse_resources
+from tunesmith.kernels.backends.cuda import _OWN
+from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, _header_roots, _target, assemble, parse_resources
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
 from tunesmith.kernels.spec.task import Geometry
@@ -180,6 +181,11 @@ SPOKEN_OF = 'extern "C" __global__ void k(int* p) { /* unlike wgmma.mma_async */
 def test_only_code_that_needs_it_is_compiled_for_one_architecture_alone(arch: str, source: str, target: str) -> None:
     assert _target(arch, source) == target
     assert compiled(NvrtcCompiler(arch), "cuda", source, "k").arch == arch
+
+
+def test_the_devices_own_kernels_can_be_assembled() -> None:
+    pytest.importorskip("cuda.bindings.nvjitlink")
+    assert isinstance(assemble(_OWN.decode().rstrip("\0"), "sm_90"), bytes)
 
 
 @pytest.mark.parametrize("fails", ["cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"])
