@@ -49,7 +49,7 @@ from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.plan import Step, plan, reaching_steps, small_workload
 from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
-from tunesmith.kernels.check.verify import Passed, Skipped
+from tunesmith.kernels.check.verify import Passed, Skipped, unlaunchable
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
     CompileFailed,
@@ -197,6 +197,23 @@ def compile_all(
     return Candidate(template, config, {key: artifacts[key] for key in keys})
 
 
+def compile_on_paper(
+    compilers: Sequence[Isolated],
+    task: Task,
+    template: Template,
+    config: Config,
+    workloads: Sequence[Workload],
+    limits: DeviceLimits,
+    seconds: float,
+) -> Candidate | Outcome:
+    """As `compile_all`, or the first reason why a launch on one of `workloads` would fail, as far as that shows without
+    the device."""
+    made = compile_all(compilers, task, template, config, workloads, seconds)
+    if not isinstance(made, Candidate):
+        return made
+    return next(filter(None, (unlaunchable(made, task, one, limits) for one in workloads)), made)
+
+
 def judge(
     task: Task, limits: DeviceLimits, index: int, questions: Sequence[Question], options: JudgeOptions | None = None
 ) -> list[CandidateVerdict]:
@@ -322,9 +339,8 @@ class _Judgement:
             outcome, at = wrong
             verdict, remedy = rejected(outcome, passed), for_rejection(at)
             return replace(verdict, detail=f"{verdict.detail}; {remedy}") if remedy else verdict, None
-        timed = self._timed(
-            candidate, min((step.workload for step in steps if not step.derived), key=self._task.bytes_of)
-        )
+        own = [step.workload for step in steps if not step.derived]
+        timed = self._timed(candidate, min(own, key=lambda one: (one.held_out, self._task.bytes_of(one))))
         if not isinstance(timed, Measured):
             return rejected(timed, passed), None
         made_up = {step.name: step for step in steps if step.derived}
@@ -442,7 +458,11 @@ class _Judgement:
         listener(f"checking timed launches on {workload.name}")
         answer = first.call("visit", candidate, [workload.name], replace(QUICK, floor=floor))
         outcome: Outcome = answer[workload.name] if isinstance(answer, dict) else answer
-        if isinstance(outcome, LaunchFailed) and outcome.sticky:
+        if isinstance(outcome, Measured):
+            listener(f"timing launches on right results of {workload.name}")
+            seconds = self._options.deadlines.run / 2
+            outcome = first.call("skips_right_results", candidate, workload.name, seconds) or outcome
+        elif isinstance(outcome, LaunchFailed) and outcome.sticky:
             first.examiner.end()
         return outcome
 

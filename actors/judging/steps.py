@@ -515,6 +515,9 @@ class StepRunner:
             return f"accesses outside of arrays were not looked for on {result.step}: {result.why}"
         if not isinstance(result, Crashed | LaunchFailed):
             return result
+        if edge == "read-only" and self._fails_at(candidate, step, arrays, "end"):
+            # It reaches beyond these arrays, whether they can be written or not.
+            edge = "end"
         if self._fails_at(baseline, step, arrays, edge):
             return f"accesses outside of arrays were not looked for on {step.name}: the baseline makes some"
         # The first array that makes the candidate fail when it alone lies there; all where none does alone.

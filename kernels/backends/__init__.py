@@ -120,6 +120,10 @@ class Device(Protocol):
     def allocate(self, nbytes: int) -> Any:
         """A buffer of `nbytes` bytes with any contents. Raises `OutOfDeviceMemory`."""
 
+    def allocate_across(self, nbytes: int, at: int) -> Any:
+        """As `allocate`, where byte `at` lies at a multiple of 4 GiB; None where addresses cannot be chosen."""
+        return None
+
     def write(self, buffer: Any, data: Any, offset: int = 0) -> None:
         """Copies a flat uint8 array of `xp` or NumPy into the buffer."""
 

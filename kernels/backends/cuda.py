@@ -41,6 +41,8 @@ from tunesmith.kernels.spec.task import Geometry
 # space, invalid program counter, launch failure, device assert.
 STICKY = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
 OUT_OF_MEMORY = 2
+BOUNDARY = 1 << 32
+"""Multiples of it are addresses at which arithmetic of 32 bits goes wrong."""
 LEAD_SECONDS = 50e-6
 """How long the device is kept busy ahead of a timed sequence: longer than the host takes to hand over the sequence."""
 EMPTY_LAUNCHES = (8, 24)
@@ -109,23 +111,29 @@ def _require_room(buffer: Any, offset: int, nbytes: int) -> None:
 
 class _Mapping:
     """Memory of its own for `nbytes` bytes between addresses that nothing else gets (CUDA driver API, "Virtual Memory
-    Management"): `size` bytes from `start` on. Ends with its last use. Raises `DeviceError`, `OutOfDeviceMemory`."""
+    Management"): `size` bytes from `start` on. Ends with its last use. at: a byte of the `nbytes`, which then begin
+    `offset` bytes behind `start`, that lies at a multiple of 4 GiB. Raises `DeviceError`, `OutOfDeviceMemory`."""
 
-    def __init__(self, nbytes: int, index: int) -> None:
+    def __init__(self, nbytes: int, index: int, at: int | None = None) -> None:
         memory_type, wanted = bindings.CUmemAllocationType, bindings.CUmemAllocationProp()
         wanted.type = memory_type.CU_MEM_ALLOCATION_TYPE_PINNED
         wanted.location.type = bindings.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         wanted.location.id = index
         flag = bindings.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
         grain = int(_driven(bindings.cuMemGetAllocationGranularity(wanted, flag)))
-        self.size, self._access = -(-nbytes // grain) * grain, bindings.CUmemAccessDesc()
+        before = -(-(at or 0) // grain) * grain
+        self.size, self.offset = before - (-(nbytes - (at or 0)) // grain) * grain, before - (at or 0)
+        self._access = bindings.CUmemAccessDesc()
         self._access.location = wanted.location
         memory = _driven(bindings.cuMemCreate(self.size, wanted, 0))
         try:
-            reserved = int(_driven(bindings.cuMemAddressReserve(self.size + 2 * BEYOND_EDGE, 0, 0, 0)))
+            room = self.size + 2 * BEYOND_EDGE + (0 if at is None else BOUNDARY)
+            reserved = int(_driven(bindings.cuMemAddressReserve(room, 0, 0, 0)))
             self.start = reserved + BEYOND_EDGE
+            if at is not None:
+                self.start += -(self.start + before) % BOUNDARY
             # Also where one of the next calls fails.
-            weakref.finalize(self, _unmap, self.start, self.size, reserved)
+            weakref.finalize(self, _unmap, self.start, self.size, reserved, room)
             _driven(bindings.cuMemMap(self.start, self.size, 0, memory, 0))
         finally:
             # It lasts for as long as it is mapped.
@@ -141,10 +149,12 @@ class _Mapping:
         _driven(bindings.cuMemSetAccess(self.start, self.size, [self._access], 1))
 
 
-def _unmap(start: int, size: int, reserved: int) -> None:
-    # Their answers do not matter: where a kernel has ended the context, the memory is gone with it.
+def _unmap(start: int, size: int, reserved: int, room: int) -> None:
+    # Their answers do not matter: where a kernel has ended the context, the memory is gone with it. Copies that nobody
+    # has waited for may be under way.
+    bindings.cuCtxSynchronize()
     bindings.cuMemUnmap(start, size)
-    bindings.cuMemAddressFree(reserved, size + 2 * BEYOND_EDGE)
+    bindings.cuMemAddressFree(reserved, room)
 
 
 def _driven(answer: Any) -> Any:
@@ -260,6 +270,15 @@ class CudaDevice(Device):
         with self.guarded():
             return self.cupy.empty(nbytes, self.cupy.uint8)
 
+    def allocate_across(self, nbytes: int, at: int) -> Any:
+        mapping = _Mapping(nbytes, self.cupy.cuda.Device().id, at)
+        return self._mapped(mapping)[mapping.offset : mapping.offset + nbytes]
+
+    def _mapped(self, mapping: _Mapping) -> Any:
+        """All of its memory as an array, which keeps the mapping for as long as it is used itself."""
+        owner = self.cupy.cuda.UnownedMemory(mapping.start, mapping.size, mapping)
+        return self.cupy.ndarray((mapping.size,), np.uint8, self.cupy.cuda.MemoryPointer(owner, 0))
+
     def write(self, buffer: Any, data: Any, offset: int = 0) -> None:
         _require_room(buffer, offset, data.nbytes)
         with self.guarded():
@@ -281,11 +300,8 @@ class CudaDevice(Device):
     def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
         """In memory of the virtual memory API, between reserved addresses behind which there is nothing."""
         mapping = _Mapping(buffer.nbytes, self.cupy.cuda.Device().id)
-        size = mapping.size
-        start = 0 if side == "start" else (size - buffer.nbytes) // self.base_alignment * self.base_alignment
-        # The array keeps the mapping for as long as it is used itself.
-        owner = self.cupy.cuda.UnownedMemory(mapping.start, size, mapping)
-        whole = self.cupy.ndarray((size,), np.uint8, self.cupy.cuda.MemoryPointer(owner, 0))
+        whole, spare = self._mapped(mapping), mapping.size - buffer.nbytes
+        start = 0 if side == "start" else spare // self.base_alignment * self.base_alignment
         array = whole[start : start + buffer.nbytes]
         with self.guarded():
             # A NaN of every float type, where alignment leaves something over.

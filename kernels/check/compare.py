@@ -222,6 +222,7 @@ REASONS = {
     "less_accurate": "it is within the tolerance, but materially less accurate than the baseline",
     # What tools and clocks say.
     "sanitizer": "a sanitizer finds an invalid access, a race, a read of what nobody wrote, or a wrong barrier",
+    "depends_on_outputs": "a launch takes less time where its outputs hold right results already",
     "implausible": "it was timed faster than the measured limits of the device allow",
 }
 """Every reason of a rejection; documented in docs/trust.md."""

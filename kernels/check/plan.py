@@ -13,7 +13,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -194,12 +194,12 @@ def _by_gain(shapes: Shapes, steps: Sequence[Step]) -> list[Step]:
 def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
     """The task's own contents in two seeds, and drawn ones."""
     rng, first = np.random.default_rng([seed, STEPS_ON_TUNED]), Contents(seed=seed, change="rows")
-    drawn = [_contents(task, rng, seed, ()) for _ in range(STEPS_ON_TUNED)]
+    drawn = [_contents(task, rng, seed) for _ in range(STEPS_ON_TUNED)]
     last = Contents(seed=seed + SECOND_SEED, change="few")
     return list({step.name: step for step in (Step(workload, one) for one in (first, *drawn, last))}.values())
 
 
-def _contents(task: Task, rng: np.random.Generator, seed: int, scalars: tuple[tuple[str, float], ...]) -> Contents:
+def _contents(task: Task, rng: np.random.Generator, seed: int) -> Contents:
     """Drawn contents: in half of the cases one array has a kind of its own among plain ones, which show what it is
     combined with; else all arrays have one kind, or each its own."""
     kinds, arrays = kinds_of(task), [one.name for one in task.arguments if one.role in ("in", "inout")]
@@ -210,10 +210,10 @@ def _contents(task: Task, rng: np.random.Generator, seed: int, scalars: tuple[tu
     how, change, kind = rng.random(), CHANGES[int(rng.integers(len(CHANGES)))], any_of(kinds)
     plain = [one for one in PLAIN if one in kinds]
     if len(arrays) < 2 or how < 0.25:
-        return Contents(kind, seed, change, scalars)
+        return Contents(kind, seed, change)
     single = any_of(arrays)
     of_each = {name: kind if name == single else any_of(plain) if how < 0.75 else any_of(kinds) for name in arrays}
-    return Contents("task", seed, change, scalars, tuple(one for one in of_each.items() if one[1] != "task"))
+    return Contents("task", seed, change, arrays=tuple(one for one in of_each.items() if one[1] != "task"))
 
 
 def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> list[Step]:
@@ -231,9 +231,11 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
         if (sizes := shapes.drawn(rng, types, longest=longest)) is None:
             return
         workload = _resized(shapes.like, sizes, types, "long" if longest else "drawn")
-        # Each scalar is its own in half of the steps.
-        chosen = {name: int(rng.choice(of)) if rng.random() < 0.5 else 0 for name, of in levels.items()}
-        contents = _contents(task, rng, shapes.seed, _scalars(task, workload, chosen, shapes.seed))
+        contents = _contents(task, rng, shapes.seed)
+        # Each scalar is its own in half of the steps, and where a NaN among the inputs must reach the results.
+        changed = 0.0 if "nans" in contents.kinds else 0.5
+        chosen = {name: int(rng.choice(of)) if rng.random() < changed else 0 for name, of in levels.items()}
+        contents = replace(contents, scalars=_scalars(task, workload, chosen, shapes.seed))
         variants = [contents]
         most_results = _number(lambda: max(math.prod(task.shape_of(one, workload)) for one in task.outputs))
         if contents.kinds & UNINFORMATIVE and most_results <= MAX_UNINFORMATIVE_RESULTS:

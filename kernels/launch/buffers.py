@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.backends import BoundLaunch, Device, OutOfDeviceMemory
+from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory
 from tunesmith.kernels.build.artifact import Candidate, undeclared_state
 from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.launch.contents import DEFINED, Contents, draw_variants
@@ -102,7 +103,8 @@ class WorkloadData:
     touched_bytes: the least bytes that a launch reads or writes, by the task's account of its traffic.
     alignment: bytes that arrays start at multiples of, or as many as the device needs, where that is more; where they
     lie is drawn from `layout_seed`, anew for each object. prepared: the contents and the expected results, where they
-    were made before; else they are made here, and the reference is called. `max_bytes` bounds the device memory taken.
+    were made before; else they are made here, and the reference is called. crossing: one of the arrays lies across a
+    multiple of 4 GiB, where the device's addresses can be chosen. `max_bytes` bounds the device memory taken.
     Raises `TaskError` for a reference that fails, `OutOfDeviceMemory` when not even one set fits.
     """
 
@@ -118,6 +120,7 @@ class WorkloadData:
         max_sets: int = MAX_SETS,
         alignment: int = ALIGNMENT,
         prepared: Prepared | None = None,
+        crossing: bool = False,
     ) -> None:
         self.device, self.task, self.workload = device, task, workload
         self.contents = contents or Contents(seed=seed)
@@ -163,7 +166,7 @@ class WorkloadData:
         wanted = 1 + max(2, math.ceil(device.cold_bytes / self.touched_bytes))
         roomy = max(3, round(MAX_COLD_MULTIPLE * device.cold_bytes / self.set_bytes))
         self.sets = max(1, min(wanted, max_sets, roomy, room // self.set_bytes))
-        self._arena = device.allocate(self.sets * self.set_bytes)
+        self._arena = self._allocated(arranging if crossing else None)
         self._held = [0] * self.sets
         self._scalars = {
             argument.name: DTYPES[task.dtype_of(argument, workload)].scalar(
@@ -175,6 +178,18 @@ class WorkloadData:
         self.nbytes = (self.sets + count) * self.set_bytes + count * results
         self._arguments: dict[int, tuple[Any, ...]] = {}
         self.restore()
+
+    def _allocated(self, rng: np.random.Generator | None) -> Any:
+        """The memory of all sets. rng: draws the element of an array that lies at a multiple of 4 GiB."""
+        nbytes = self.sets * self.set_bytes
+        if rng is not None and (long := [place for place in self.places if place.nbytes > self._alignment]):
+            place = long[rng.integers(len(long))]
+            inside = self._alignment * int(rng.integers(1, -(-place.nbytes // self._alignment)))
+            at = int(rng.integers(self.sets)) * self.set_bytes + place.offset + inside
+            with suppress(DeviceError):  # where no more memory can be mapped, other memory may be left
+                if (across := self.device.allocate_across(nbytes, at)) is not None:
+                    return across
+        return self.device.allocate(nbytes)
 
     def rearrange(self, rng: np.random.Generator) -> None:
         """Lays the arrays of every set out anew, in another order and with other gaps, and restores all sets.

@@ -68,6 +68,11 @@ class _Floats:
         """A number whose logarithm is uniform: all magnitudes alike."""
         return float(math.exp(self.rng.uniform(math.log(low), math.log(high))))
 
+    def few_bits(self) -> Any:
+        """A factor with which sums of equal terms stay exact for long: otherwise each term is rounded the same way, and
+        the error tells in which order a kernel sums."""
+        return self.precision(int(self.rng.integers(2, 9)) / 4 + self.variant)
+
     def sign(self) -> float:
         return float(self.rng.choice((-1.0, 1.0)))
 
@@ -91,7 +96,7 @@ class _Floats:
 
     def peak(self) -> NDArray[Any]:
         """Equal elements but for one in each row, which is larger."""
-        level, rows = self.sign() * self.rng.uniform(0, 2) * self.scale, max(1, self.count // self.row)
+        level, rows = self.sign() * self.few_bits() * self.scale, max(1, self.count // self.row)
         chosen = self.rng.integers(self.row, size=(rows, 1))
         return self.in_rows(
             self.constant(self.mean + level), chosen, self.mean + level + self.between(1, 200) * self.scale
@@ -155,7 +160,7 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
     "tiny": lambda one: one.precision(one.between(max(2.0**-60, one.smallest), 2.0**-6)) * one.scale * one.normal(),
     "subnormal": _Floats.subnormal,
     "exponents": _Floats.exponents,
-    "constant": lambda one: one.constant(one.mean + one.precision(one.rng.uniform(0.5, 2) + one.variant) * one.scale),
+    "constant": lambda one: one.constant(one.mean + one.few_bits() * one.scale),
     "zeros": lambda one: one.constant(0.0),
     "signed_zeros": _Floats.signed_zeros,
     "ties": lambda one: one.mean + one.scale * one.rng.choice(np.array([-1, 0, 0.5, 1], one.precision), size=one.count),
@@ -169,19 +174,19 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
 }
 """The kinds of contents, and how each is drawn for floats; docs/trust.md says what each is. Shares and magnitudes are
 drawn too."""
-DEFINED = frozenset(("task", "edges", "nans"))
+PLAIN = ("task", "normal", "uniform")
+"""Those under which the other arrays of a step show what they are multiplied with."""
+DEFINED = frozenset((*PLAIN, "edges", "nans"))
 """Where a NaN of the reference counts as its result. Under other kinds a NaN comes of arithmetic that the task does not
 speak of, such as infinity less infinity, and an element that should be one may be anything."""
 HEAVY = frozenset(("outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "prefix"))
 """Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel: another order
 of a sum has several times the largest error, and so do tensor cores, which cut off the bits that an FMA rounds."""
-COMPARABLE = frozenset(KINDS) - HEAVY - {"ties"}
+COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant"}
 """Where the root mean square of the errors tells how precisely a kernel computes. With ties a sum rounds the same few
 terms the same way again and again, so that its error tells how the sum is ordered."""
 WHOLE = ("task", "uniform", "large", "heavy_tails", "constant", "zeros", "sorted")
 """Those that differ for integers."""
-PLAIN = ("task", "normal", "uniform")
-"""Those under which the other arrays of a step show what they are multiplied with."""
 CHANGES = ("all", "rows", "few")
 
 
@@ -222,7 +227,7 @@ def kinds_of(task: Task) -> tuple[str, ...]:
         return WHOLE if arrays else ("task",)
     results = {dtype for argument in task.outputs for dtype in task.types.get(argument.dtype, (argument.dtype,))}
     left_out = set() if any(argument.fill.special for argument in arrays) else {"edges"}
-    left_out |= set() if all(DTYPES[dtype].is_float for dtype in results) else {"nans"}
+    left_out |= set() if all(DTYPES[dtype].is_float for dtype in results) and task.nan == "propagates" else {"nans"}
     return tuple(kind for kind in KINDS if kind not in left_out)
 
 

@@ -6,8 +6,10 @@ more entry without its mutant fails here.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +33,7 @@ from tunesmith.kernels.spec.taskfile import load_task
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "candidates"))
 from judging import edited, fixtures
 
+SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
 FIXTURES = {one.file.removeprefix("edited/"): one for one in edited()}
 
 
@@ -147,6 +150,30 @@ def test_what_only_one_check_of_a_step_catches(name: str, device: Any, monkeypat
     assert not passed(verdict())
     monkeypatch.delitem(checks.CHECKS, name)
     assert passed(verdict())
+
+
+@pytest.mark.parametrize("hidden", [(), ("mbarriers",)])
+def test_a_kernel_whose_barriers_racecheck_does_not_follow_is_launched_more_often(
+    candidate: Candidate, device: Any, monkeypatch: pytest.MonkeyPatch, hidden: tuple[str, ...]
+) -> None:
+    """Also in steps on made-up sizes; one wrong launch of twenty is found."""
+    opened, task = open_device(device.limits, device.index), load_task(str(SCALE_ADD))
+    artifacts = {key: replace(one, unfollowed=hidden) for key, one in candidate.artifacts.items()}
+    step = Step(task.workloads[0], Contents(), derived=True)
+    data = checks.prepare_step(opened, task, step, max_bytes=1 << 28)
+    assert isinstance(data, workload_data.WorkloadData), data
+    plain, launches = opened.launch, itertools.count()
+
+    def launch(one: Any) -> None:
+        plain(one)
+        if one.kernel.function_name == candidate.template.entry and next(launches) == 20:
+            opened.synchronize()
+            wrong_element(data, one)
+
+    measured = checks.measure_baseline(candidate, step, data, {})
+    monkeypatch.setattr(opened, "launch", launch)
+    found = checks.verify(replace(candidate, artifacts=artifacts), candidate, step, data, {}, measured)
+    assert passed(found) != bool(hidden) and (not hidden or found.reason == "nondeterministic")
 
 
 def middle(values: NDArray[Any]) -> float:

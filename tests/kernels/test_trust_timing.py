@@ -121,3 +121,27 @@ def test_settings_are_no_throttling() -> None:
     assert harmful(sample) == ("hw_thermal_slowdown",)
     assert sample.figures() == {"sm_clock_hz": 1.5e9, "power_w": 300.0, "temperature_c": 60.0}
     assert harmful(NoTelemetry("none here")) == ()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "noise", "trials", "found"),
+    [(1.0, 0.05, 300, 0.0), (1.0, 0.5, 300, 0.0), (0.85, 0.01, 30, 0.0), (0.3, 0.3, 100, 0.95), (0.7, 0.05, 100, 0.95)],
+)
+def test_a_kernel_is_much_shorter_only_where_nearly_all_pairs_say_so(
+    ratio: float, noise: float, trials: int, found: float
+) -> None:
+    """noise: standard deviation of a time's logarithm."""
+    rng, pairs = np.random.default_rng(2), 0
+
+    def pair() -> tuple[float, float]:
+        nonlocal pairs
+        pairs += 1
+        first, second = np.exp(noise * rng.standard_normal(2))
+        return float(ratio * first), float(second)
+
+    answers = [measuring.much_shorter(pair, math.inf) for _ in range(trials)]
+    assert sum(one is not None for one in answers) >= found * trials
+    assert found or answers.count(None) == trials
+    if ratio == 1:
+        assert pairs < 15 * trials
+    assert measuring.much_shorter(lambda: (0.1, 1.0), 0.0) is None, "no time"

@@ -204,18 +204,48 @@ def test_a_mapping_that_fails_gives_everything_back(fails: str, monkeypatch: pyt
                 return (driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY,)
             if name in ends:
                 held.discard(ends[name])
-            elif name != "cuMemSetAccess":
+            elif name not in ("cuMemSetAccess", "cuCtxSynchronize"):
                 held.add(name)
             return driver.CUresult.CUDA_SUCCESS, 1 << 21
 
         return call
 
-    for name in (*ends, *ends.values(), "cuMemSetAccess", "cuMemGetAllocationGranularity"):
+    for name in (*ends, *ends.values(), "cuMemSetAccess", "cuMemGetAllocationGranularity", "cuCtxSynchronize"):
         monkeypatch.setattr(driver, name, pretend(name))
     with pytest.raises(OutOfDeviceMemory):
         _Mapping(1 << 21, 0)
     gc.collect()
     assert held == {"cuMemGetAllocationGranularity"}
+
+
+@pytest.mark.parametrize("reserved", [7 << 21, (1 << 32) - (64 << 20), (5 << 32) + (3 << 21)])
+@pytest.mark.parametrize(("nbytes", "at"), [(4096, 1024), (5 << 20, 16), (5 << 20, (5 << 20) - 16), (6 << 30, 1 << 21)])
+def test_a_mapping_lies_across_a_multiple_of_four_gibibytes(
+    nbytes: int, at: int, reserved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for the driver reserves the addresses from `reserved` on."""
+    from cuda.bindings import driver
+
+    from tunesmith.kernels.backends.cuda import BEYOND_EDGE, _Mapping
+
+    asked: list[int] = []
+    answers = {"cuMemGetAllocationGranularity": 1 << 21, "cuMemCreate": 1, "cuMemAddressReserve": reserved}
+    ends = ("cuMemMap", "cuMemSetAccess", "cuMemRelease", "cuMemUnmap", "cuMemAddressFree", "cuCtxSynchronize")
+    for name in (*answers, *ends):
+
+        def call(*given: Any, name: str = name) -> Any:
+            asked.extend(given[:1] if name == "cuMemAddressReserve" else [])
+            return driver.CUresult.CUDA_SUCCESS, answers.get(name)
+
+        monkeypatch.setattr(driver, name, call)
+    mapping = _Mapping(nbytes, 0, at)
+    first = mapping.start + mapping.offset
+    assert (first + at) % (1 << 32) == 0 and mapping.start % (1 << 21) == mapping.size % (1 << 21) == 0
+    assert mapping.start <= first and first + nbytes <= mapping.start + mapping.size < first + nbytes + (2 << 21)
+    assert reserved + BEYOND_EDGE <= mapping.start
+    assert mapping.start + mapping.size + BEYOND_EDGE <= reserved + asked[0]
+    del mapping
+    gc.collect()
 
 
 def test_resources_are_read_from_the_log_of_several_kernels() -> None:
@@ -284,6 +314,24 @@ class TestCudaDevice(DeviceContract):
         rounds = [opened.times([short, long]) for _ in range(15)]
         few, many = (np.median(times) for times in zip(*rounds, strict=True))
         assert few / 10 == pytest.approx(many / 300, rel=0.03)
+
+    @pytest.mark.parametrize(("count", "at"), [(1024, 1024), (5 << 18, 16), (5 << 18, (5 << 20) - 16)])
+    def test_a_buffer_lies_across_a_multiple_of_four_gibibytes(
+        self, compiler: Compiler, opened: Device, count: int, at: int
+    ) -> None:
+        kernel = opened.load(compiled(compiler, "cuda", SOURCES["cuda"]["add"], "add"))
+        buffer = opened.allocate_across(4 * count, at)
+        assert buffer.nbytes == 4 * count and (buffer.data.ptr + at) % (1 << 32) == 0
+        opened.write(buffer, np.arange(count, dtype=np.int32).view(np.uint8))
+        shape = Geometry((-(-count // 256), 1, 1), (256, 1, 1))
+        opened.launch(BoundLaunch(kernel, shape, (buffer, np.int32(count), np.float32(2))))
+        opened.synchronize()
+        assert (opened.read(buffer).view(np.int32) == np.arange(count) + 2).all()
+        # Its memory ends while a copy of it may be under way.
+        opened.copy(opened.allocate(4 * count), buffer)
+        del buffer
+        gc.collect()
+        opened.synchronize()
 
     def test_all_work_of_a_process_goes_on_one_stream(self, here: Any, opened: Device) -> None:
         """Also of a second device, and after code that leaves another one current, as CuPy's `with` does."""
