@@ -17,6 +17,7 @@ import numpy as np
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Candidate
+from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.check.compare import Deviation, check_surroundings, measure_set
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch.buffers import WorkloadData
@@ -153,7 +154,13 @@ def verify(
         launches = data.bind(candidate, loaded)
         if not isinstance(launches, list):
             return launches
-        return _StepLaunches(launches, data, step, measured).verdict()
+        kernel = launches[0].kernel, candidate.artifacts[code_key(data.task, candidate.template, step.workload)]
+        before = data.device.constants(*kernel)
+        found = _StepLaunches(launches, data, step, measured).verdict()
+        if data.device.constants(*kernel) == before:
+            return found
+        detail = "it writes to a variable in constant memory, by which one launch could tell the next something"
+        return Rejected("device_state", "constant memory", f"on {step.name}: {detail}")
     except DeviceError as error:
         return LaunchFailed(str(error), sticky=error.sticky)
 
