@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -41,13 +42,14 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import NotMarked
-from tunesmith.kernels.build.artifact import Artifact, Candidate, undeclared_state
+from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key, undeclared_state
 from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.build.source import CodeKey, Specialised, code_key, literal, specialise
+from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.plan import Step, plan, reaching_steps, small_workload
 from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
-from tunesmith.kernels.check.verify import Passed, Skipped
+from tunesmith.kernels.check.verify import Passed, Skipped, unlaunchable
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
     CompileFailed,
@@ -63,8 +65,6 @@ from tunesmith.kernels.outcome import (
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 
-SEED = 7_000_003
-"""Seed of the contents of a verdict, to which a run adds its own: contents that `tune` prepared serve `check` too."""
 REACHING_BATCH = 8
 """Steps that enter further blocks between two looks at the blocks that have not run yet."""
 CHECK_SECONDS = {"gpu": 20.0, "cpu": 60.0}
@@ -87,11 +87,11 @@ Question = tuple[Template, Config, str | None]
 
 @dataclass(frozen=True, slots=True)
 class JudgeOptions:
-    """seed: of all contents; largest_bytes: of a workload that a step may have; roofline: the device's roofs, which a
-    launch is timed against, measured by the judgement if left out; lock: the device's, where the caller has one, which
+    """seed: of all that is drawn; largest_bytes: of a workload that a step may have; roofline: the device's roofs, which
+    a launch is timed against, measured by the judgement if left out; lock: the device's, where the caller has one, which
     is released at the end; listener: called with the step at hand; processes: that go through steps at once."""
 
-    seed: int = 0
+    seed: int = field(default_factory=lambda: secrets.randbits(32))
     deadlines: Deadlines = field(default_factory=Deadlines)
     largest_bytes: float = math.inf
     roofline: Roofline | None = None
@@ -105,7 +105,7 @@ class CandidateVerdict:
     """partial: no fault was found, but the template excludes most workloads that could show one. reason: empty unless
     rejected, else a key of `REASONS`. notes: clauses on checks that were not made, and why; unexecuted: parts of the
     kernel that ran in none of the steps; artifacts: content hashes of the machine code of candidate and baseline;
-    seconds: time of the checks, compiling included and compute-sanitizer left out."""
+    seconds: time of the checks, compiling included and sanitizers left out; seed: of all that was drawn."""
 
     verdict: Literal["accepted", "partial", "rejected"]
     reason: str = ""
@@ -115,6 +115,7 @@ class CandidateVerdict:
     unexecuted: tuple[Unexecuted, ...] = ()
     artifacts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     seconds: float = 0.0
+    seed: int = 0
 
     @property
     def accepted(self) -> bool:
@@ -132,10 +133,10 @@ def lock_of(examiner: Isolated) -> DeviceLock:
 def reason_of(outcome: Outcome) -> str:
     """The key of `REASONS` for an outcome that is not a measurement."""
     match outcome:
-        case Rejected(reason="source_too_large" | "forbidden_source" | "device_state") | WrongResult():
-            return outcome.reason
         case Rejected():
-            return "infeasible"
+            return outcome.reason if outcome.reason in REASONS else "infeasible"
+        case WrongResult():
+            return outcome.reason
         case CompileFailed():
             # A compiler that meets its memory bound may die of it, or notice and stop: the same end of the same source.
             return "compile_crashed" if OUT_OF_MEMORY in outcome.first_error else "compile_failed"
@@ -196,6 +197,23 @@ def compile_all(
     return Candidate(template, config, {key: artifacts[key] for key in keys})
 
 
+def compile_on_paper(
+    compilers: Sequence[Isolated],
+    task: Task,
+    template: Template,
+    config: Config,
+    workloads: Sequence[Workload],
+    limits: DeviceLimits,
+    seconds: float,
+) -> Candidate | Outcome:
+    """As `compile_all`, or the first reason why a launch on one of `workloads` would fail, as far as that shows without
+    the device."""
+    made = compile_all(compilers, task, template, config, workloads, seconds)
+    if not isinstance(made, Candidate):
+        return made
+    return next(filter(None, (unlaunchable(made, task, one, limits) for one in workloads)), made)
+
+
 def judge(
     task: Task, limits: DeviceLimits, index: int, questions: Sequence[Question], options: JudgeOptions | None = None
 ) -> list[CandidateVerdict]:
@@ -203,13 +221,14 @@ def judge(
     fault."""
     verdicts, suspects = list[CandidateVerdict](), dict[int, Suspect]()
     with contextlib.ExitStack() as stack:
-        judgement = _Judgement(task, limits, index, questions, options or JudgeOptions(), stack)
+        options = options or JudgeOptions()
+        judgement = _Judgement(task, limits, index, questions, options, stack)
         for only, steps, building in [judgement.plan(*question) for question in questions]:
             started = time.monotonic()
             verdict, suspect = judgement.judge(building, steps, only)
             if suspect is not None:
                 suspects[len(verdicts)] = suspect
-            verdicts.append(replace(verdict, seconds=round(time.monotonic() - started, 1)))
+            verdicts.append(replace(verdict, seconds=round(time.monotonic() - started, 1), seed=options.seed))
         for place, answer in zip(suspects, judgement.sanitize(list(suspects.values())), strict=True):
             found = verdicts[place]
             if isinstance(answer, WrongResult):
@@ -340,16 +359,18 @@ class _Judgement:
             unexecuted=() if isinstance(coverage, str) or not findings.counting else coverage.unexecuted(),
             artifacts={"candidate": candidate.digests, "baseline": baseline.digests},
         )
-        return verdict, (candidate, [step.workload for step in steps])
+        # Where the plain kernel is not right, it may also access what it must not.
+        fit = {step.step for step in passed if isinstance(step, Passed)}
+        return verdict, (candidate, [step for step in steps if step.name in fit])
 
     def sanitize(self, suspects: Sequence[Suspect]) -> Sequence[Sanitized]:
         """The sanitizer's answers, once the memory of the examiners' buffers is free."""
         for runner in self._runners:
             runner.examiner.end()
-        if suspects and BACKENDS[self._limits.backend].nvidia_tools:
+        if suspects:
             self._first.device.take()
-            self._options.listener("compute-sanitizer")
-        return sanitize(suspects, self._task, self._limits, self._index, self._options.seed)
+            self._options.listener("sanitizer")
+        return sanitize(suspects, self._task, self._limits, self._index)
 
     def _go_through(self, steps: Sequence[Step], only: str | None, findings: Findings) -> None:
         """The planned steps, then steps on sizes that enter blocks which none of them entered, then those for which no
@@ -361,7 +382,7 @@ class _Judgement:
         if isinstance(coverage, Coverage) and findings.first_wrong is None and findings.counting:
             like = self._task.workload(only) if only is not None else steps[-1].workload
             types, seed = coverage.unreached(), self._options.seed
-            further = reaching_steps(self._task, self._limits, like, types, seed, tried=only is None)
+            further = reaching_steps(self._task, self._limits, like, types, seed)
             while further and coverage.unreached() and not findings.is_spent:
                 self._run(further[:REACHING_BATCH], findings)
                 further = further[REACHING_BATCH:] if findings.first_wrong is None and findings.counting else []
@@ -384,11 +405,18 @@ class _Judgement:
         """The kernels of steps on `workloads`, or the candidate's first failure. Raises `TunesmithError` where the
         baseline cannot be compiled."""
         seconds = self._options.deadlines.compile
+        plain = self._task.sources(self._limits.backend).baseline.template
+        compile_plain = partial(compile_all, self._compilers, self._task, plain, {})
+        own, unfit = [workload.types for workload in self._task.workloads], list[Mapping[str, str]]()
+        for workload in {types_key(one): one for one in workloads if one.types not in own}.values():
+            # What the task declares and does not use may be more than its kernel was written for.
+            if not isinstance(compile_plain([workload], seconds, self._baseline), Candidate):
+                unfit.append(workload.types)
+        workloads = [workload for workload in workloads if workload.types not in unfit]
         candidate = compile_all(self._compilers, self._task, template, config, workloads, seconds)
         if not isinstance(candidate, Candidate):
             return candidate
-        plain = self._task.sources(self._limits.backend).baseline.template
-        baseline = compile_all(self._compilers, self._task, plain, {}, workloads, seconds, self._baseline)
+        baseline = compile_plain(workloads, seconds, self._baseline)
         if not isinstance(baseline, Candidate):
             raise TunesmithError(f"The baseline of {self._task.name} cannot be compiled: {describe(baseline)}.")
         coverage = self._coverage(candidate, workloads, {})

@@ -81,7 +81,7 @@ def for_left_out(
                 passed.update(scalars, sizes)
             elif one.reason in BLAMED:
                 # A size is to blame only where no scalar was changed, and the contents say something.
-                for pair in scalars or (sizes if steps[one.step].contents.kind not in UNINFORMATIVE else ()):
+                for pair in scalars or (sizes if not steps[one.step].contents.kinds & UNINFORMATIVE else ()):
                     blamed[one.reason, pair[0]].add(pair)
     sentences, all_sizes = [], {name for step in steps.values() for name in step.workload.sizes}
     for (reason, name), pairs in blamed.items():
@@ -203,7 +203,7 @@ class ContentsHost:
         """The made-up values of scalars with which the reference fails or meets an arithmetic error on the task's own
         contents: name, level and value."""
         found = []
-        for name, level, value in made_up_scalars(self._task, workload):
+        for name, level, value in made_up_scalars(self._task, workload, seed):
             contents = Contents(seed=seed, scalars=((name, value),))
             if isinstance(self._make(workload, contents, made_up=True), str):
                 found.append((name, level, value))
@@ -388,7 +388,7 @@ class StepRunner:
             return result
         edges = [edge for edge in EDGES if self._arrays(edge)]
         # On a workload of the task's all edges; on derived ones, of which there are hundreds, one that is drawn.
-        if step.contents.kind != "task" or step.derived:
+        if not step.own:
             edges = random.Random(f"{step.contents.seed} {place}").choices(edges, EDGE_WEIGHTS[: len(edges)])
         for edge in edges:
             beyond = self._at_edges(*findings.kernels[:2], step, edge)
@@ -547,7 +547,7 @@ def run_steps(
     first, start = runners[0], len(findings.steps)
     findings.steps += steps
     for place, step in enumerate(steps, start):
-        if (reason := excluded(*findings.kernels[:2], step, first.limits)) is not None:
+        if (reason := excluded(first.task, *findings.kernels[:2], step, first.limits)) is not None:
             findings.note(place, reason)
     places = [at for at in range(start, len(findings.steps)) if at not in findings.results and findings.wanted(at)]
     light = [at for at in places if first.task.bytes_of(findings.steps[at].workload) <= max_bytes]

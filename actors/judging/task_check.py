@@ -12,23 +12,22 @@ from functools import partial
 
 import numpy as np
 
+from tunesmith.actors.judging.judge import compile_on_paper
 from tunesmith.actors.judging.steps import MAX_HOST_BYTES
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import CompilerUnavailable
-from tunesmith.kernels.build.artifact import Artifact, undeclared_state
+from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.python_source import ARGUMENT
-from tunesmith.kernels.build.source import CodeKey, code_key, specialise
+from tunesmith.kernels.build.source import CodeKey, code_key
 from tunesmith.kernels.check.plan import small_workload
-from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.launch.reference import as_expected, host_inputs, reference_results, where_of
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
 from tunesmith.kernels.rewrite.signature import require_signatures
-from tunesmith.kernels.space import compiler_rejection
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
+from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.template import BACKENDS
 
 DEADLINES = Deadlines()
@@ -149,23 +148,15 @@ def _check_baseline(
             shown = ", ".join(f"{name} = {dtype}" for name, dtype in types if not name.startswith(ARGUMENT))
             named = f" with {shown}" if shown else ""
             try:
-                artifact = compiler.call("compile", DEADLINES.compile, specialise(template, {}, dict(types)))
+                made = compile_on_paper([compiler], task, template, {}, alike, limits, DEADLINES.compile)
             except CompilerUnavailable as error:
                 unchecked.append(f"baseline: not compiled. {error}".rstrip("."))
                 return
-            kept = undeclared_state(template, artifact) if isinstance(artifact, Artifact) else artifact
-            if kept is not None:
-                raise TaskError(f"{where}{named}: {describe(kept).rstrip('.')}.")
-            for workload in alike:
-                broken = infeasible_on(template, {}, workload, limits) or compiler_rejection(
-                    limits, artifact.as_launched(geometry(template, {}, workload)), artifact.resources
-                )
-                if broken is not None:
-                    raise TaskError(
-                        f"{where}: it cannot be launched on the workload {workload.name}: {broken.detail.rstrip('.')}."
-                    )
+            if not isinstance(made, Candidate):
+                raise TaskError(f"{where}{named}: {describe(made).rstrip('.')}.")
             launched = ", ".join(one.name for one in alike)
             right.append(f"baseline: it compiles{named} and can be launched on {launched}")
+            (artifact,) = made.artifacts.values()
             if artifact.call is not None:
                 continue
             declared, shared = parse(template.static_shared_bytes).integer(alike[0].names), artifact.resources.shared

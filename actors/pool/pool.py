@@ -361,14 +361,12 @@ class Pool:
             (joules[0], *_placed(joules[1:], compiles)) if joules else (),
         )
 
-    def examine(
-        self, questions: Sequence[Question], *, seed: int, seconds: float = math.inf
-    ) -> list[CandidateVerdict] | Failure:
+    def examine(self, questions: Sequence[Question], *, seconds: float = math.inf) -> list[CandidateVerdict] | Failure:
         """The full verdict on each template at its configuration, on the device of the first lane. A failure is one of
         the examination, not of a candidate, such as that it took longer than `seconds`. Nothing else may be in
         flight."""
         deadline = min(seconds, MAX_EXAMINATION_SECONDS * len(questions))
-        arguments = (list(questions), seed, self.roofline, self.workers.deadlines)
+        arguments = (list(questions), self.roofline, self.workers.deadlines)
         lane = self.ready_worker(self.workers.lanes)
         verdicts: list[CandidateVerdict] | Failure = self._call(lane, "examine", deadline, *arguments)
         return verdicts

@@ -145,7 +145,7 @@ class Lane:
         return outcomes
 
     def examine(
-        self, questions: Sequence[Question], seed: int, roofline: Roofline, deadlines: Deadlines
+        self, questions: Sequence[Question], roofline: Roofline, deadlines: Deadlines
     ) -> list[CandidateVerdict] | Crashed:
         """The full verdict on each question. Both compile and run in processes of their own. The device is let go of
         while all of them wait for the reference."""
@@ -154,7 +154,7 @@ class Lane:
             # The judge's buffers need the memory of the lane's.
             if isinstance(released := self._process.call("release", None), Crashed):
                 return released
-            options = JudgeOptions(seed, deadlines, roofline=roofline, lock=self._lock)
+            options = JudgeOptions(deadlines=deadlines, roofline=roofline, lock=self._lock)
             return judge(self._task, self._limits, self._index, questions, options)
 
     def end(self) -> None:

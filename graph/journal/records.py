@@ -229,7 +229,8 @@ class Verified(Winner):
     but the template excludes most made-up workloads. unexecuted: the parts of the kernel that ran in no step, a clause
     for each combination of types with some; unreached: whether lines of the source are among them that ran nowhere else
     either (a compiler makes several copies of a line); artifacts: content hashes of the machine code of the candidate
-    and of the baseline; seconds: its share of the time of all examinations.
+    and of the baseline; seconds: its share of the time of all examinations; seed: with which `tunesmith check` draws
+    the same steps.
     """
 
     workload: str
@@ -240,6 +241,7 @@ class Verified(Winner):
     unreached: bool = False
     artifacts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     seconds: float = 0.0
+    seed: int = 0
 
 
 class ExaminationRow(Verified):

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from tunesmith.actors.judging import judge
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
 from tunesmith.graph.journal.events import Compared, Examined, Noted, Searched, VerdictReached
 from tunesmith.graph.journal.log import RunLog, VerifiedKernel, objective, quantities_of, repair_stage, stage_of
@@ -294,15 +293,15 @@ def examine_winners(context: Context, kernels: Mapping[VerifiedKernel, Winner]) 
     if not (waiting := {key: kernel for key, kernel in kernels.items() if key not in done}):
         return
     context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
-    settings, left, begun = context.settings, context.seconds_left(), time.monotonic()
+    left, begun = context.seconds_left(), time.monotonic()
     results: list[dict[str, Any]] = []
     failure = NO_TIME
     if left >= MIN_EXAMINATION_SECONDS:
         jobs = [(context.template(one.template), one.config, key[2] or None) for key, one in waiting.items()]
         try:
-            found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left)
+            found = context.pool.examine(jobs, seconds=left)
             if isinstance(found, list):
-                same = ("verdict", "reason", "detail", "steps", "notes", "artifacts")
+                same = ("verdict", "reason", "detail", "steps", "notes", "artifacts", "seed")
                 results = [
                     {name: getattr(one, name) for name in same}
                     | {"unexecuted": tuple(map(str, one.unexecuted)), "unreached": any(x.lines for x in one.unexecuted)}

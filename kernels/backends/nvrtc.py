@@ -25,8 +25,9 @@ from tunesmith.kernels.build.machine_code import (
     hot_lines,
     instruction_mix,
     mark_blocks,
-    prints,
+    refuse_assembly,
     special_registers,
+    unfollowed,
     used_variables,
 )
 from tunesmith.kernels.build.source import Specialised
@@ -139,18 +140,15 @@ class NvrtcCompiler:
                 return CompileFailed(f"{failure}: {first_error(text)}" if text else failure, text[:MAX_LOG])
             code = _output(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
             assembly = _assembly(program)
-            if prints(assembly):
-                return Rejected(
-                    "forbidden_source",
-                    "output",
-                    "the kernel prints, into the output of whatever program launches it: take the printf out.",
-                )
+            if (refused := refuse_assembly(assembly, source.entry)) is not None:
+                return refused
             variables = used_variables(global_variables(code), assembly, source.source) + special_registers(assembly)
         resources = parse_resources(text, source.entry)
         if resources.registers is None:
             missing = f'the source defines no kernel `extern "C" __global__ void {source.entry}(...)`'
             return CompileFailed(missing, text[:MAX_LOG])
-        return Artifact("cuda", self.arch, source.entry, code, source.digest, resources, variables)
+        followed = unfollowed(assembly)
+        return Artifact("cuda", self.arch, source.entry, code, source.digest, resources, variables, unfollowed=followed)
 
     def profile(self, source: Specialised) -> Profile:
         """The PTX instructions of `source`, and the lines most of them come from; empty if it does not compile."""

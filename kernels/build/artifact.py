@@ -45,7 +45,8 @@ class CompiledCall:
 class Artifact:
     """Machine code for one architecture. code: cubin or OpenCL program binary; digest: of the source it came from;
     globals: variables that kernels can write and that outlast a launch; call: how a launch differs from the task's
-    arguments and the template's geometry, where a compiler decides that (Triton)."""
+    arguments and the template's geometry, where a compiler decides that (Triton); unfollowed: as of
+    `tunesmith.kernels.build.machine_code.unfollowed`."""
 
     backend: str
     arch: str
@@ -55,6 +56,7 @@ class Artifact:
     resources: Resources = field(default_factory=Resources)
     globals: tuple[str, ...] = ()
     call: CompiledCall | None = None
+    unfollowed: tuple[str, ...] = ()
 
     @property
     def code_digest(self) -> str:
@@ -217,7 +219,8 @@ class ArtifactCache:
             fields = json.loads(line)
             if not code:
                 return CompileFailed(**fields)
-            fields |= {"globals": tuple(fields["globals"]), "resources": Resources(**fields["resources"])}
+            fields |= {name: tuple(fields[name]) for name in ("globals", "unfollowed")}
+            fields["resources"] = Resources(**fields["resources"])
             if call := fields["call"]:
                 arguments = tuple((place, kind) for place, kind in call["arguments"])
                 fields["call"] = CompiledCall(**{**call, "arguments": arguments})

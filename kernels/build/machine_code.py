@@ -1,8 +1,8 @@
 """What PTX and cubins tell of a kernel: its instructions, its basic blocks, and what of it outlasts a launch.
 
-Owns reading the texts and files of CUDA's compilers, without a CUDA toolkit. Three uses: a static picture for prompts
-(counts of instructions by kind and by source line), marks by which a check sees which blocks ran, and the variables in
-global memory by which one launch could tell another something.
+Owns reading the texts and files of CUDA's compilers, without a CUDA toolkit. Uses: a static picture for prompts
+(counts of instructions by kind and by source line), marks by which a check sees which blocks ran, the variables in
+global memory by which one launch could tell another something, and copies that outlast a block.
 
 PTX is the text that the compiler's front end hands to ptxas, which still unrolls, vectorises little and removes much;
 counts say how wide memory accesses are and what the kernel consists of, not how often an instruction runs. Names are as
@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.outcome import Rejected
 
 _INSTRUCTION = re.compile(
     r"(?:^|[{;])[ \t]*(?:@!?%\w+[ \t]+)?([a-z][a-z0-9]*(?:[.:]+[A-Za-z0-9_]+)*)[ \t]+[^\n;]*(?=;)", re.MULTILINE
@@ -233,19 +234,25 @@ def _closing(text: str, brace: int) -> int:
     raise ValueError("a brace is not closed")
 
 
-def _marked(body: str, files: set[int], blocks: list[set[int]]) -> Iterator[str]:
-    """The pieces of `body` with marks; adds its blocks to `blocks`. files: the numbers of the source in `.loc`."""
-    position, line = 0, 0
-    begins, reachable, placed = True, True, True
+def _tokens(body: str) -> Iterator[re.Match[str]]:
+    position = 0
     while position < len(body):
         token = _TOKEN.match(body, position)
         if token is None:
             raise ValueError(f"not a statement: {body[position : position + 40].strip()!r}")
-        position, kind, text = token.end(), token.lastgroup, token.group()
+        position = token.end()
+        yield token
+
+
+def _marked(body: str, files: set[int], blocks: list[set[int]]) -> Iterator[str]:
+    """The pieces of `body` with marks; adds its blocks to `blocks`. files: the numbers of the source in `.loc`."""
+    line, begins, reachable, placed = 0, True, True, True
+    for token in _tokens(body):
+        kind, text = token.lastgroup, token.group()
         if kind == "loc":
             line, placed = source_line(text, files) or line, False
         elif kind == "label":
-            if not body[position:].lstrip().startswith((".branchtargets", ".calltargets", ".callprototype")):
+            if not body[token.end() :].lstrip().startswith((".branchtargets", ".calltargets", ".callprototype")):
                 begins = reachable = True
         elif kind == "statement" and not text.startswith("."):
             if begins and reachable:
@@ -260,6 +267,116 @@ def _marked(body: str, files: set[int], blocks: list[set[int]]) -> Iterator[str]
                 # Behind what always leaves, only a label can be reached.
                 begins, reachable = True, guarded is not None
         yield text
+
+
+_STORE = re.compile(r"\bcp\.(?:reduce\.)?async\.bulk\.\S*global\.shared")
+_COMMIT, _WAIT = "cp.async.bulk.commit_group", "cp.async.bulk.wait_group"
+_END = -1
+"""Stands for the end of a kernel among the numbers of its statements."""
+
+
+def outlasting_store(ptx: str, entry: str) -> bool:
+    """Whether a block of `entry` may end while a bulk copy out of its shared memory is under way, which then reads what
+    another block has there: from the copy a way leads to the end, and none to the wait for a group that was committed
+    behind it (PTX ISA, "cp.async.bulk.wait_group").
+
+    Errs towards False: a wait that only some threads reach counts, as they may be those that copied; and whoever goes
+    back to the start of a loop may not come by this end. Text that cannot be read cannot be marked either, which a
+    verdict says.
+    """
+    if _STORE.search(ptx) is None:
+        return False
+    text = _COMMENT.sub("", ptx)
+    try:
+        bodies = list(_bodies(text))
+        body_of = {name: text[start:end] for name, start, end in bodies}
+        statements, following = _flow(body_of.get(entry, ""))
+    except ValueError:
+        return False
+    for number, one in enumerate(statements):
+        # A call does all that its function does.
+        called = {name for word in _WORD.findall(one) if word in body_of for name in _reached(text, bodies, word)}
+        statements[number] += "".join(body_of.get(name, "") for name in called)
+    forward = _without_loops(following)
+    for number, one in enumerate(statements):
+        if _STORE.search(one) is None or _WAIT in one:
+            continue
+        behind = _reached_from(forward, [number])
+        committed = _reached_from(forward, [at for at in behind - {_END} if _COMMIT in statements[at]])
+        if _END in behind and not any(_WAIT in statements[at] for at in committed - {_END}):
+            return True
+    return False
+
+
+def _flow(body: str) -> tuple[list[str], list[list[int]]]:
+    """The statements of a function's body, and for each the numbers of those that may come next, `_END` for none. A
+    label holds inside of the braces around it, as assembly that was inlined twice has its own twice."""
+    statements, places, scopes = list[str](), list[tuple[int, ...]](), [0]
+    labels, tables, label = dict[tuple[int, str], int](), dict[str, list[str]](), ""
+    for token in _tokens(body):
+        text = token.group()
+        match token.lastgroup:
+            case "brace":
+                scopes = [*scopes, token.start()] if text == "{" else scopes[:-1]
+            case "label":
+                label = text[:-1].strip()
+                labels[scopes[-1], label] = len(statements)
+            case "statement" if text.startswith(".branchtargets"):
+                tables[label] = _WORD.findall(text)
+            case "statement" if not text.startswith("."):
+                statements.append(text)
+                places.append(tuple(scopes))
+    following = []
+    for number, (text, place) in enumerate(zip(statements, places, strict=True)):
+        after = number + 1 if number + 1 < len(statements) else _END
+        guarded = _GUARDED.match(text)
+        ends = _ENDS.match(text, guarded.end() if guarded else 0)
+        words = [name for word in _WORD.findall(text) for name in tables.get(word, [word])] if ends else []
+        found = [next((labels[one, word] for one in reversed(place) if (one, word) in labels), None) for word in words]
+        next_ones = [after] if ends is None or guarded else []
+        next_ones += [at if at < len(statements) else _END for at in found if at is not None]
+        following.append(next_ones + ([_END] if ends and ends.group() in ("ret", "exit") else []))
+    return statements, following
+
+
+def _without_loops(following: Sequence[Sequence[int]]) -> list[list[int]]:
+    """`following` without the steps that lead back to where a way from the first statement already is."""
+    forward, waiting, on_way, seen = [list[int]() for _ in following], [(0, 0)], {0}, {0}
+    while waiting:
+        number, taken = waiting.pop()
+        if number == _END or taken == len(following[number]):
+            on_way.discard(number)
+            continue
+        waiting.append((number, taken + 1))
+        if (after := following[number][taken]) not in on_way or after == _END:
+            forward[number].append(after)
+            if after not in seen and after != _END:
+                seen.add(after)
+                on_way.add(after)
+                waiting.append((after, 0))
+    return forward
+
+
+def _reached_from(following: Sequence[Sequence[int]], starts: Sequence[int]) -> set[int]:
+    found, waiting = set(starts), list(starts)
+    while waiting:
+        after = [one for one in following[waiting.pop()] if one not in found]
+        found.update(after)
+        waiting += (one for one in after if one != _END)
+    return found
+
+
+_UNFOLLOWED = {
+    "named barriers": re.compile(r"\bbar(?:rier)?(?:\.cta)?\.(?:sync|arrive)\S*\s+(?!\s|0\s*[,;])"),
+    "mbarriers": re.compile(r"\bmbarrier\.\w"),
+    "bulk copies": re.compile(r"\bcp\.(?:reduce\.)?async\.bulk\."),
+}
+
+
+def unfollowed(ptx: str) -> tuple[str, ...]:
+    """The means by which threads of `ptx` wait for each other that racecheck does not follow, so that it takes accesses
+    for races that are none."""
+    return tuple(name for name, pattern in _UNFOLLOWED.items() if pattern.search(ptx))
 
 
 GLOBAL_SECTIONS = (".nv.global", ".nv.global.init")
@@ -370,9 +487,19 @@ def used_variables(variables: tuple[str, ...], ptx: str, source: str) -> tuple[s
     return tuple(name for name in variables if name not in tables and (counts[name] != 1 or name not in declared))
 
 
-def prints(ptx: str) -> bool:
-    """Whether the code prints: what device printf becomes (CUDA C++ Programming Guide, "Formatted Output")."""
-    return re.search(r"\bcall\b[^;]*\bvprintf\b", ptx) is not None
+def refuse_assembly(ptx: str, entry: str) -> Rejected | None:
+    """The first rule that a compiled kernel breaks, or None. Printing: what device printf becomes (CUDA C++ Programming
+    Guide, "Formatted Output")."""
+    if re.search(r"\bcall\b[^;]*\bvprintf\b", ptx) is not None:
+        why = "the kernel prints, into the output of whatever program launches it: take the printf out."
+        return Rejected("forbidden_source", "output", why)
+    if outlasting_store(ptx, entry):
+        why = (
+            "a block can end while a bulk copy out of its shared memory is under way: let the thread that copies end "
+            "with cp.async.bulk.commit_group and cp.async.bulk.wait_group.read 0."
+        )
+        return Rejected("outlasting_store", "bulk copies", why)
+    return None
 
 
 def special_registers(ptx: str) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ KERNEL compare(GLOBAL const ELEMENT* got, GLOBAL const double* expected, GLOBAL 
     double most = 0.0, sum = 0.0, bad = 0.0;
     for (wide i = FIRST; i < count; i += STEP) {
         const double x = VALUE(got[i]), y = expected[i];
-        int same = x == y || (isnan(x) && isnan(y));
+        int same = (x == y && (y != 0.0 || !SIGNED || signbit(x) == signbit(y))) || (isnan(x) && isnan(y));
         same = same || (isinf(x) && fabs(y) >= edge && (x > 0.0) == (y > 0.0));
         double share = same ? 0.0 : fabs(x - y) / (atol + rtol * fabs(y));
         if (isnan(share)) share = 1.0 / 0.0;
@@ -172,7 +172,12 @@ class FusedCheck:
 
 def _compare_source(backend: str, dtype: str) -> str:
     kind = DTYPES[dtype]
-    return f"#define ELEMENT {kind.element(backend)}\n" + (kind.load or "#define VALUE(x) ((double)(x))\n") + _COMPARE
+    signed = "(rtol == 0.0 && atol == 0.0)" if kind.is_float else "0"
+    return (
+        f"#define ELEMENT {kind.element(backend)}\n#define SIGNED {signed}\n"
+        + (kind.load or "#define VALUE(x) ((double)(x))\n")
+        + _COMPARE
+    )
 
 
 COMPILED: dict[str, Artifact] = {}
@@ -200,6 +205,7 @@ REASONS = {
     "compile_timeout": "the compiler does not end within its deadline",
     "compile_crashed": "the compiler dies, for instance because it takes too much memory",
     "device_state": "the kernel keeps variables in global memory between launches without declaring them",
+    "outlasting_store": "a block can end while a bulk copy out of its shared memory is under way",
     "infeasible": "the configuration breaks a constraint of the template or a limit of the device",
     # While it runs.
     "launch_failed": "the driver refuses to load or launch the kernel, or the kernel faults",
@@ -215,7 +221,7 @@ REASONS = {
     "nondeterministic": "two launches on the same contents differ by more than the tolerance",
     "less_accurate": "it is within the tolerance, but materially less accurate than the baseline",
     # What tools and clocks say.
-    "sanitizer": "compute-sanitizer finds an invalid access, a race, a read of what nobody wrote, or a wrong barrier",
+    "sanitizer": "a sanitizer finds an invalid access, a race, a read of what nobody wrote, or a wrong barrier",
     "depends_on_outputs": "a launch takes less time where its outputs hold right results already",
     "implausible": "it was timed faster than the measured limits of the device allow",
 }
@@ -233,16 +239,26 @@ class Deviation:
 
 
 def deviation(
-    xp: Any, got: Any, expected: Any, tolerance: Tolerance, overflow: float = math.inf, slack: Any = 0.0
+    xp: Any,
+    got: Any,
+    expected: Any,
+    tolerance: Tolerance,
+    overflow: float = math.inf,
+    slack: Any = 0.0,
+    *,
+    signed: bool = False,
 ) -> Any:
     """Elementwise |got - expected| as a share of atol + rtol * |expected| + slack; 1.0 is the limit.
 
-    Equal infinities and NaN for NaN are 0; any other infinity or NaN is infinitely far. From `overflow` on the storage
+    Equal infinities and NaN for NaN are 0; any other infinity or NaN is infinitely far. Where the tolerance is zero,
+    zeros of other signs are too. From `overflow` on the storage
     type holds infinities; one where a finite value within the tolerance of that magnitude was expected is 0 too.
     """
     # Arithmetic on infinities makes NaN here, which the last line turns into the intended shares.
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         same = (got == expected) | (xp.isnan(got) & xp.isnan(expected))
+        if signed:
+            same &= (expected != 0) | (xp.signbit(got) == xp.signbit(expected))
         if math.isfinite(overflow):
             edge = overflow * (1 - tolerance.rtol)
             same |= xp.isinf(got) & (xp.abs(expected) >= edge) & ((got > 0) == (expected > 0))
@@ -345,10 +361,13 @@ def _compare(data: WorkloadData, place: Slot, index: int, allowed: float, slack:
     raw = data.device.array(data.view(place, index), place.dtype)
     expected, tolerance = data.expected_of(index)[name], data.task.tolerance_of(place.dtype, name)
     worst, squares = 0.0, 0.0
+    signed = dtype.is_float and tolerance.rtol == tolerance.atol == 0
     spread = None if slack is None or data.nan_is_defined else _rows_with_nan(xp, expected, place)
     for chunk in (slice(start, start + CHUNK) for start in range(0, expected.size, CHUNK)):
         got, wanted = dtype.to_float64(xp, raw[chunk]), expected[chunk]
-        shares = deviation(xp, got, wanted, tolerance, dtype.overflow, 0.0 if slack is None else slack[chunk])
+        shares = deviation(
+            xp, got, wanted, tolerance, dtype.overflow, 0.0 if slack is None else slack[chunk], signed=signed
+        )
         if spread is not None:
             shares = xp.where(xp.isnan(wanted) | (xp.isnan(got) & spread[chunk]), 0.0, shares)
         largest = float(shares.max())

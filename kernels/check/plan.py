@@ -1,8 +1,9 @@
 """Which checks a candidate goes through, and in which order; `tunesmith.kernels.check.verify` carries them out.
 
-A covering array of strength 2 (every pair of levels of two factors occurs in some step; Cohen et al., "The AETG
-system", IEEE TSE 23(7), 1997) over classes of each size, the combinations of types, the kinds of contents and the
-values of each scalar; within their classes sizes take turns, so that each member occurs with each combination of types.
+Steps on made-up workloads are drawn from all that the task allows, anew for each seed: sizes, types, the contents of
+each array and scalars, so that no list of them can be known. Of many drawn steps those go first that add the most new
+pairs of choices for their cost, as AETG chooses the rows of a covering array (Cohen et al., "The AETG system", IEEE
+TSE 23(7), 1997).
 """
 
 from __future__ import annotations
@@ -11,41 +12,36 @@ import contextlib
 import heapq
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.check.source_sizes import source_integers
-from tunesmith.kernels.launch.contents import CHANGES, Contents, kinds_of
+from tunesmith.kernels.launch.contents import CHANGES, PLAIN, Contents, kinds_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload
 
-LADDER = (
-    (1,),
-    (2, 3, 5, 7),
-    (8,),
-    (15, 16, 17),
-    (31, 32, 33),
-    (63, 64, 65),
-    (80, 96, 100),
-    (127, 128, 129),
-    (255, 256, 257),
-    (1000, 1026),
-    (321, 385, 448, 513, 640, 769, 897),
-    # An odd multiple of 16 and every remainder by it: what vectors of up to 16 elements leave over.
-    tuple(272 + rest for rest in (1, 2, 3, 4, 5)),
-    tuple(272 + rest for rest in (6, 7, 8, 9, 10)),
-    tuple(272 + rest for rest in (11, 12, 13, 14, 15)),
-)
-"""Classes of sizes at which kernels go wrong: few, around powers of two, unusual head sizes, remainders."""
-MAX_RELATED_SIZE = 1030
-"""Largest value of a size that is tried with the others unchanged, where the task relates sizes."""
-MAX_HALVINGS = 16
-STEPS_DOWN = tuple(sorted({size for of_class in LADDER for size in of_class}, reverse=True))
+MAX_STEPS, DRAWS_PER_STEP = 320, 2
+"""Steps on drawn sizes, and how many are drawn for each that is chosen."""
+LONG_STEPS = 2
+"""Further steps in which a size is as long as `LONG_FACTOR` times the usual limits allow, for each such size."""
+LONG_FACTOR = 12.0
+MOST_SHARE = 0.3
+"""Share of the steps that may need as much as the task's smallest workload, where that is more."""
+MAX_POWER = 256
+"""Sizes are drawn by the largest power of two up to this one that divides them: 96 and 200 are as likely as 128."""
+SIZE_KINDS = 1 + int(math.log2(MAX_POWER)) + 2
+"""Those powers, sizes beside any power of two, and sizes beside the task's own."""
+TRIES, ATTEMPTS = 24, 4
+"""Drawn values of a size, and drawn sets of sizes, until one fits the task and the limits."""
+MAX_JUDGED = 30_000
+"""Sets of sizes that are judged for one plan, so that a task which allows hardly any takes seconds."""
+MAX_TYPES = 8
+"""Combinations of types: each is compiled."""
 MAX_BYTES = {"gpu": 6e6, "cpu": 4e5}
 MAX_FLOPS = {"gpu": 4e9, "cpu": 1e7}
 """Limits of a derived workload, so that hundreds of them take seconds; at least the need of the task's smallest."""
@@ -57,9 +53,11 @@ FULL_STEP_COST = 3.0
 """Additional time of a step with `MAX_BYTES` of arrays, over the time of a step with nearly none."""
 SMALL_BYTES = 1e6
 """Total array bytes of the small workload on which the reference is examined first."""
-ON_TUNED = ("large", "shifted", "outliers", "masked", "edges")
-"""Kinds of contents whose effect grows with the size: the smallest tuned workload is checked on them too."""
-UNINFORMATIVE = ("zeros", "ties", "constant", "edges", "infinities", "masked", "nans")
+STEPS_ON_TUNED = 6
+"""Drawn contents with which the smallest tuned workload is checked too: their effect grows with the size."""
+UNINFORMATIVE = frozenset(
+    ("zeros", "signed_zeros", "ties", "constant", "edges", "infinities", "masked", "prefix", "nans")
+)
 """Kinds of contents under which a result may be undefined, or the same as without any arithmetic."""
 MAX_UNINFORMATIVE_RESULTS = 16
 """Elements of the largest output up to which such contents say too little, so that the task's own are used too."""
@@ -73,15 +71,13 @@ MAX_NEIGHBOUR_STEPS = 12
 """Further steps of such a candidate, on sizes beside the task's own shapes."""
 MAX_NEIGHBOUR_BYTES = {"gpu": 256e6, "cpu": 8e6}
 """Array bytes of such a shape."""
-MIN_LONG_SIZE = 1536
-"""The shortest long size. The others are its multiples by powers of two: vectors of any width divide them."""
-GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
-SECOND_SEED = 7919
-SCALARS: tuple[Callable[[float], float], ...] = (
-    lambda own: -own,
-    lambda own: 0.0,
-    lambda own: 2 * own + 0.25,
-    lambda own: 1000 * own,
+REACHING_SEED, SECOND_SEED = 104_729, 7919
+SCALARS: tuple[Callable[[float, np.random.Generator], float], ...] = (
+    lambda own, rng: -own,
+    lambda own, rng: 0.0,
+    lambda own, rng: math.copysign(10 ** float(rng.uniform(-12, -1)), own),
+    lambda own, rng: math.copysign(float(rng.uniform(0, 2)), own) + own,
+    lambda own, rng: own * 10 ** float(rng.uniform(0, 3)),
 )
 """Values of a scalar of a float type beside the task's own, where the task lists no `values`."""
 
@@ -98,19 +94,21 @@ class Step:
     @property
     def own(self) -> bool:
         """Whether it is a workload of the task's with the task's own contents, for which its tolerance is meant."""
-        return self.contents.kind == "task" and not self.contents.scalars and not self.derived
+        return self.contents.kinds == {"task"} and not self.contents.scalars and not self.derived
 
     @property
-    def pairs(self) -> frozenset[tuple[object, object]]:
-        """What the step combines: all pairs of its sizes, types, kind of contents and changed scalars."""
-        types, contents = tuple(self.workload.types.items()), self.contents
-        factors: list[object] = [*self.workload.sizes.items(), types, contents.kind, *contents.scalars]
-        return frozenset(itertools.combinations(factors, 2))
+    def pairs(self) -> frozenset[object]:
+        """What the step combines: all pairs of its sizes' remainders and magnitudes, types, kinds of contents and
+        changed scalars; and which array has which kind."""
+        sizes, contents = self.workload.sizes.items(), self.contents
+        factors: list[object] = [(name, math.gcd(size, MAX_POWER)) for name, size in sizes]
+        factors += [(name, "magnitude", size.bit_length() // 2) for name, size in sizes]
+        factors += [tuple(self.workload.types.items()), *contents.kinds, *contents.scalars]
+        return frozenset((*itertools.combinations(factors, 2), *contents.arrays))
 
     @property
     def name(self) -> str:
-        scalars = "".join(f", {name} = {value:g}" for name, value in self.contents.scalars)
-        return f"{self.workload.name}, {self.contents.kind}{scalars}"
+        return f"{self.workload.name}, {self.contents.name}"
 
 
 def plan(
@@ -122,11 +120,11 @@ def plan(
     source: str = "",
     unusable: Collection[tuple[str, int]] = (),
 ) -> list[Step]:
-    """The steps of a verdict: derived shapes (`derived_steps`) and sizes that the candidate's `source` compares with
-    (`source_size_steps`), in the order of new pairs for their cost; contents whose effect grows with the size, and
-    another seed, on the smallest tuned workload; then all workloads for the kind of device that move at most
-    `largest_bytes`. only: the workload of a candidate that is meant for it alone, which is checked on nothing else.
-    unusable: made-up values of scalars (`made_up_scalars`, name and level) that are left out."""
+    """The steps of a verdict: drawn shapes (`drawn_steps`) and sizes that the candidate's `source` compares with
+    (`source_size_steps`), in the order of new pairs for their cost; drawn contents and another seed on the smallest
+    tuned workload; then all workloads for the kind of device that move at most `largest_bytes`. only: the workload of
+    a candidate that is meant for it alone, which is checked on nothing else. unusable: made-up values of scalars
+    (`made_up_scalars`, name and level) that are left out."""
     own = _of_kind(task, limits)
     if only is not None:
         return _on_one(task, task.workload(only), seed)
@@ -134,7 +132,7 @@ def plan(
         return []
     tuned = min([one for one in own if not one.held_out] or own, key=task.bytes_of)
     shapes = Shapes(task, limits, tuned, seed)
-    steps = derived_steps(shapes, unusable)
+    steps = drawn_steps(shapes, unusable)
     steps = _by_gain(shapes, steps + source_size_steps(shapes, source, {step.workload.name for step in steps}))
     steps += _on_one(task, tuned, seed)
     others = (one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes)
@@ -181,7 +179,7 @@ def _by_gain(shapes: Shapes, steps: Sequence[Step]) -> list[Step]:
     costs = [1 + FULL_STEP_COST * shapes.share(step.workload) for step in steps]
     queue = [(-len(of_step) / cost, at) for at, (of_step, cost) in enumerate(zip(pairs, costs, strict=True))]
     heapq.heapify(queue)
-    covered: set[tuple[object, object]] = set()
+    covered: set[object] = set()
     order = []
     while queue:
         gain, at = heapq.heappop(queue)
@@ -194,104 +192,80 @@ def _by_gain(shapes: Shapes, steps: Sequence[Step]) -> list[Step]:
 
 
 def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
-    kinds = [Contents(kind, seed) for kind in ON_TUNED if kind in kinds_of(task)]
-    first, last = Contents(seed=seed, change="rows"), Contents(seed=seed + SECOND_SEED, change="few")
-    return [Step(workload, contents) for contents in (first, *kinds, last)]
+    """The task's own contents in two seeds, and drawn ones."""
+    rng, first = np.random.default_rng([seed, STEPS_ON_TUNED]), Contents(seed=seed, change="rows")
+    drawn = [_contents(task, rng, seed) for _ in range(STEPS_ON_TUNED)]
+    last = Contents(seed=seed + SECOND_SEED, change="few")
+    return list({step.name: step for step in (Step(workload, one) for one in (first, *drawn, last))}.values())
 
 
-def derived_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> list[Step]:
-    """Steps on sizes of the ladder, around the sizes of `shapes.like`, and about the largest of the task, the smallest
-    first. A size that is not an extent takes that workload's value, half of it, one less, one more, and twice of it."""
-    task, seed = shapes.task, shapes.seed
-    classes: dict[str, list[tuple[int, ...]]] = {}
-    for name, size in shapes.like.sizes.items():
-        largest = max(workload.sizes[name] for workload in shapes.own)
-        around, beyond = (size, max(1, size - 1), size + 1), (largest, largest + 1, largest + 3)
-        others = dict.fromkeys((size, size // 2, size - 1, size + 1, 2 * size))
-        ladder = [*LADDER, around, beyond]
-        classes[name] = ladder if name in shapes.extents else [(value,) for value in others if value >= 1]
-    kinds = kinds_of(task)
+def _contents(task: Task, rng: np.random.Generator, seed: int) -> Contents:
+    """Drawn contents: in half of the cases one array has a kind of its own among plain ones, which show what it is
+    combined with; else all arrays have one kind, or each its own."""
+    kinds, arrays = kinds_of(task), [one.name for one in task.arguments if one.role in ("in", "inout")]
+
+    def any_of(names: Sequence[str]) -> str:
+        return names[int(rng.integers(len(names)))]
+
+    how, change, kind = rng.random(), CHANGES[int(rng.integers(len(CHANGES)))], any_of(kinds)
+    plain = [one for one in PLAIN if one in kinds]
+    if len(arrays) < 2 or how < 0.25:
+        return Contents(kind, seed, change)
+    single = any_of(arrays)
+    of_each = {name: kind if name == single else any_of(plain) if how < 0.75 else any_of(kinds) for name in arrays}
+    return Contents("task", seed, change, arrays=tuple(one for one in of_each.items() if one[1] != "task"))
+
+
+def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> list[Step]:
+    """Steps on drawn sizes, types, contents and scalars: of `DRAWS_PER_STEP` times as many the `MAX_STEPS` that add the
+    most pairs, and `LONG_STEPS` for each size that makes arrays long."""
+    task, rng = shapes.task, np.random.default_rng([shapes.seed, 0])
     levels = {
         name: [level for level in range(1 + count) if (name, level) not in unusable]
         for name, count in _scalar_levels(task).items()
     }
-    factors = {
-        **{f"size {name}": len(members) for name, members in classes.items()},
-        "types": len(shapes.types),
-        "kind": len(kinds),
-        **{f"scalar {name}": len(usable) for name, usable in levels.items() if len(usable) > 1},
-    }
     made: dict[str, Step] = {}
-    turns: Counter[tuple[str, int, int]] = Counter()
-    """How often a size has come with a combination of types; of a size 0, how often the size was kept."""
+    long: dict[str, Step] = {}
 
-    def add(chosen: Mapping[str, int], position: int) -> None:
-        at, sizes, needs = chosen["types"], {}, {}
-        for name, members in classes.items():
-            level = chosen[f"size {name}"]
-            sizes[name] = min(members[level], key=lambda size: turns[name, size, at])
-            needs[name] = (level >= len(LADDER), turns[name, 0, 0] % 2)
-        kept = max(needs, key=lambda name: needs[name], default="")
-        turns[kept, 0, 0] += 1
-        if (fitting := shapes.within(sizes, shapes.types[at], kept)) is None:
+    def add(found: dict[str, Step], types: Mapping[str, str], longest: str = "") -> None:
+        if (sizes := shapes.drawn(rng, types, longest=longest)) is None:
             return
-        turns.update((name, size, at) for name, size in fitting.items())
-        workload = _resized(shapes.like, fitting, shapes.types[at], "derived")
-        scalars = _scalars(task, workload, {name: of[chosen.get(f"scalar {name}", 0)] for name, of in levels.items()})
-        kind, change = kinds[chosen["kind"]], CHANGES[position % len(CHANGES)]
-        variants = [Contents(kind, seed, change, scalars)]
+        workload = _resized(shapes.like, sizes, types, "long" if longest else "drawn")
+        contents = _contents(task, rng, shapes.seed)
+        # Each scalar is its own in half of the steps, and where a NaN among the inputs must reach the results.
+        changed = 0.0 if "nans" in contents.kinds else 0.5
+        chosen = {name: int(rng.choice(of)) if rng.random() < changed else 0 for name, of in levels.items()}
+        contents = replace(contents, scalars=_scalars(task, workload, chosen, shapes.seed))
+        variants = [contents]
         most_results = _number(lambda: max(math.prod(task.shape_of(one, workload)) for one in task.outputs))
-        if kind in UNINFORMATIVE and most_results <= MAX_UNINFORMATIVE_RESULTS:
-            variants.append(Contents("task", seed, change))
-        for contents in variants:
-            step = Step(workload, contents, derived=True)
-            made.setdefault(step.name, step)
+        if contents.kinds & UNINFORMATIVE and most_results <= MAX_UNINFORMATIVE_RESULTS:
+            variants.append(Contents("task", shapes.seed, contents.change))
+        for one in variants:
+            step = Step(workload, one, derived=True)
+            found.setdefault(step.name, step)
 
-    for position, row in enumerate(_covering(tuple(factors.items()), seed)):
-        add(row, position)
-    # Members of classes that did not come up with some combination of types; the other sizes are small.
-    left_out = [
-        {f"size {other}": (1 + (level + turn) % 3) % len(of) for other, of in classes.items()}
-        | {f"size {name}": level, "types": at}
-        for name, members in classes.items()
-        for level, of_class in enumerate(members)
-        for at in range(len(shapes.types))
-        for turn in range(sum(not turns[name, size, at] for size in set(of_class)))
-    ]
-    for position, row in enumerate(left_out):
-        add({**dict.fromkeys(factors, 0), **row}, position)
-    return sorted(made.values(), key=lambda step: array_bytes(task, step.workload))
+    for types in itertools.islice(itertools.cycle(shapes.types), DRAWS_PER_STEP * MAX_STEPS):
+        add(made, types)
+    for name, types in zip(sorted(shapes.extents) * LONG_STEPS, itertools.cycle(shapes.types), strict=False):
+        add(long, types, name)
+    return _by_gain(shapes, list(made.values()))[:MAX_STEPS] + list(long.values())
 
 
 def reaching_steps(
-    task: Task, limits: DeviceLimits, like: Workload, types: Sequence[Mapping[str, str]], seed: int, tried: bool
+    task: Task, limits: DeviceLimits, like: Workload, types: Sequence[Mapping[str, str]], seed: int
 ) -> list[Step]:
-    """Derived steps to enter blocks that no launch has entered: for each of the combinations of `types` at most
-    `MAX_COVERAGE_STEPS`, sizes of all magnitudes among the first, and `MAX_NEIGHBOUR_STEPS` beside the task's own
-    shapes. Each size in turn becomes as long as the memory budget allows, as a row may have to exceed a parameter of
-    the template. tried: whether the steps of `derived_steps` have been carried out; if not, they are among these."""
+    """Derived steps to enter blocks that no launch has entered, as a row may have to exceed a parameter of the
+    template: for each of the combinations of `types` `MAX_COVERAGE_STEPS` on further drawn sizes, each size in turn as
+    long as the memory budget allows, and `MAX_NEIGHBOUR_STEPS` beside the task's own shapes."""
     shapes, found = Shapes(task, limits, like, seed), []
-    untried = [] if tried else derived_steps(shapes)
-    for own in types:
-        steps = [*_long_steps(shapes, own), *(one for one in untried if one.workload.types == own)]
-        # Multiples of the golden ratio, modulo 1, spread evenly however many are taken.
-        order = sorted(range(len(steps)), key=lambda at: at * GOLDEN_RATIO % 1)
-        found.append([*(steps[at] for at in order[:MAX_COVERAGE_STEPS]), *_near_steps(shapes, own)])
+    for number, own in enumerate(types):
+        rng, made = np.random.default_rng([seed, REACHING_SEED, number]), dict[str, Step]()
+        for turn, name in zip(range(MAX_COVERAGE_STEPS), itertools.cycle(["", *sorted(shapes.extents)]), strict=False):
+            if (sizes := shapes.drawn(rng, own, longest=name, roomy=1.0)) is not None:
+                workload = _resized(shapes.like, sizes, own, "drawn")
+                made.setdefault(workload.name, shapes.step(workload, turn))
+        found.append([*made.values(), *_near_steps(shapes, own)])
     return [step for turn in itertools.zip_longest(*found) for step in turn if step is not None]
-
-
-def _long_steps(shapes: Shapes, types: Mapping[str, str]) -> Iterator[Step]:
-    """Each size long, with and without a rest behind the last vector, while the others are small."""
-    lengths = itertools.takewhile(shapes.allow_long, (MIN_LONG_SIZE << times for times in itertools.count()))
-    longer = [size for length in lengths for size in (length, length + 1)]
-    for turn, (name, size) in enumerate(itertools.product(sorted(shapes.extents), longer), 1):
-        small = {
-            other: 1 + (at + turn) % 3 if other in shapes.extents else given
-            for at, (other, given) in enumerate(shapes.like.sizes.items())
-        }
-        sizes = shapes.within(small | {name: size}, types, name)
-        if sizes is not None and sizes[name] == size:  # and not cut to what another length gave
-            yield shapes.step(_resized(shapes.like, sizes, types, "long"), turn)
 
 
 def _near_steps(shapes: Shapes, types: Mapping[str, str]) -> list[Step]:
@@ -307,122 +281,146 @@ def _near_steps(shapes: Shapes, types: Mapping[str, str]) -> list[Step]:
 
 def source_size_steps(shapes: Shapes, source: str, known: Collection[str] = ()) -> list[Step]:
     """Steps in which each size in turn is what `source` compares something with, and its neighbours, in each
-    combination of types; other sizes are small. known: names of workloads that need no further step."""
+    combination of types; other sizes are drawn. known: names of workloads that need no further step."""
     made: dict[str, Step] = {}
-    long = [name for name in shapes.like.sizes if name in shapes.extents]
-    usual = {size for of_class in LADDER for size in of_class} | set(range(MIN_SOURCE_SIZE))
-    numbers = [number for number in source_integers(source) if not {number - 1, number, number + 1} <= usual]
+    long, rng = [name for name in shapes.like.sizes if name in shapes.extents], np.random.default_rng([shapes.seed, 1])
+    numbers = [number for number in source_integers(source) if number >= MIN_SOURCE_SIZE]
     numbers = list(filter(shapes.allow_long, numbers))[: MAX_SOURCE_SIZE_STEPS // max(1, 3 * len(long))]
     for number in numbers:
         for turn, (name, value) in enumerate(itertools.product(long, (number, number - 1, number + 1))):
-            wanted = shapes.like.sizes | dict.fromkeys(long, (3, 8, 17)[turn % 3]) | {name: value}
             for types in shapes.types:
-                sizes = shapes.within(wanted, types, name)
-                if sizes is not None and _resized(shapes.like, sizes, types, "derived").name not in known:
+                sizes = shapes.drawn(rng, types, fixed={name: value})
+                if sizes is not None and _resized(shapes.like, sizes, types, "drawn").name not in known:
                     workload = _resized(shapes.like, sizes, types, "from the source")
                     made.setdefault(workload.name, shapes.step(workload, turn))
     return list(made.values())
 
 
-@lru_cache
-def _covering(factors: tuple[tuple[str, int], ...], seed: int) -> tuple[Mapping[str, int], ...]:
-    """Levels of each factor, such that all pairs of levels of two factors occur."""
-    from covertable import make
-
-    wanted = {name: list(range(count)) for name, count in factors}
-    if len([count for count in wanted.values() if len(count) > 1]) < 2:
-        widest = max(wanted.values(), key=len)
-        return tuple({name: levels[at % len(levels)] for name, levels in wanted.items()} for at in range(len(widest)))
-    rows: list[dict[str, int]] = make(wanted, strength=2, salt=str(seed))
-    _balance(rows, "types", len(wanted["types"]))
-    return tuple(rows)
-
-
-def _balance(rows: list[dict[str, int]], name: str, levels: int) -> None:
-    """Gives rows other levels of the factor `name` where no pair is lost: what any level would do gets the first one,
-    and as each type is needed with each size, that would take many further steps."""
-    pairs = Counter((row[name], other, level) for row in rows for other, level in row.items() if other != name)
-    wanted = Counter(row[name] for row in rows)
-    for row in rows:
-        old, new = row[name], min(range(levels), key=lambda level: wanted[level])
-        others = [(other, level) for other, level in row.items() if other != name]
-        if old != new and all(pairs[old, *pair] > 1 for pair in others):
-            pairs.subtract((old, *pair) for pair in others)
-            pairs.update((new, *pair) for pair in others)
-            wanted.update({old: -1, new: 1})
-            row[name] = new
-
-
 class Shapes:
     """The sizes that made-up workloads of a task may have on a kind of device. like: the workload whose sizes they
     vary; cheap, most: bytes and operations of a usual step, and of any, at least the need of the task's smallest
-    workload; types: the combinations of types of the task's workloads that the backend knows."""
+    workload; types: the combinations of types that the task declares and the backend knows."""
 
     def __init__(self, task: Task, limits: DeviceLimits, like: Workload, seed: int) -> None:
         self.task, self.kind, self.like, self.seed = task, limits.kind, like, seed
         self.own = _of_kind(task, limits)
         self.extents = extents(task, self.own)
         self._known: dict[tuple[object, ...], tuple[list[str], float, float]] = {}
-        self._related_sizes: dict[tuple[object, ...], list[dict[str, int]]] = {}
+        self._longest: dict[tuple[object, ...], int] = {}
+        names = {text: parse(text).names & set(like.sizes) for text in (*task.requires, *task.conditions)}
+        self._names = {**names, "": set(like.sizes)}
         smallest = min(self.own, key=lambda one: array_bytes(task, one))
         operations = _number(lambda: task.flops_of(smallest))
         self.cheap = MAX_BYTES[limits.kind], MAX_FLOPS[limits.kind]
         self.most = max(self.cheap[0], array_bytes(task, smallest)), max(self.cheap[1], operations)
-        known = {dtype for dtype, one in DTYPES.items() if limits.backend in one.c_names}
-        distinct = dict.fromkeys(tuple(workload.types.items()) for workload in task.workloads)
-        self.types = [dict(types) for types in distinct if {dtype for _, dtype in types} <= known]
+        self.types = _combined_types(task, limits, seed)
 
     def step(self, workload: Workload, turn: int) -> Step:
         """`workload` with the task's own contents."""
         return Step(workload, Contents("task", self.seed, CHANGES[turn % len(CHANGES)]), derived=True)
 
-    def within(self, sizes: Mapping[str, int], types: Mapping[str, str], kept: str) -> Mapping[str, int] | None:
-        """`sizes`, of which the largest extents are made smaller until the workload is cheap, the one called `kept`
-        last, and then as the task requires them; None where no such workload keeps to the limits."""
-        while not self._costs_at_most(self.cheap, sizes, types):
-            shrinking = [name for name in sizes if name in self.extents and sizes[name] > 1]
-            name = max(shrinking, key=lambda name: (name != kept, sizes[name]), default="")
-            lower = [size for size in STEPS_DOWN if name and size <= sizes[name] // 2]
-            if not lower:
-                break
-            sizes = {**sizes, name: lower[0]}
-        # One size after another, rather others than `kept`, as long as more of what the task requires holds.
-        broken, affordable = self._broken(sizes, types), self._costs_at_most(self.most, sizes, types)
-        for name in sorted((name for name in sizes if name in self.extents), key=lambda name: name == kept):
-            for size in self._others(name, sizes[name]):
-                if affordable and not any(name in parse(text).names for text in broken):
+    def drawn(
+        self,
+        rng: np.random.Generator,
+        types: Mapping[str, str],
+        *,
+        fixed: Mapping[str, int] | None = None,
+        longest: str = "",
+        roomy: float = LONG_FACTOR,
+    ) -> dict[str, int] | None:
+        """Drawn sizes that the task allows, within the limits of a usual step if possible; None where none was found.
+        fixed: sizes that are given. longest: a size that is as long as `roomy` times the limits allow, or nearly so."""
+        if len(self._known) > MAX_JUDGED:
+            return None
+        usual = (self.cheap[0] * roomy, self.cheap[1]) if longest else self.cheap
+        if not longest and rng.random() < MOST_SHARE and self.most[0] <= LONG_FACTOR * self.cheap[0]:
+            usual = self.most  # a table that the task needs leaves room for the other arrays
+        for limit in [usual] * ATTEMPTS + [self.most]:
+            start = dict(fixed or {})
+            if longest:
+                most = self._longest_within(limit, longest, types)
+                start[longest] = max(1, int(most * rng.uniform(0.5, 1)))
+            if (sizes := self._drawn_within(limit, rng, types, start)) is not None:
+                return sizes
+        return None
+
+    def _drawn_within(
+        self, limit: tuple[float, float], rng: np.random.Generator, types: Mapping[str, str], start: dict[str, int]
+    ) -> dict[str, int] | None:
+        """One size after the other: first those that make no array long, then the others in a drawn order, each within
+        what the sizes before it leave of `limit`."""
+        smallest = {name: 1 if name in self.extents else size for name, size in self.like.sizes.items()}
+        order = [str(name) for name in rng.permutation(sorted(set(smallest) - set(start)))]
+        sizes = dict(start)
+        for name in sorted(order, key=lambda name: name in self.extents):
+            most, kind = self._longest_within(limit, name, types), int(rng.integers(SIZE_KINDS))
+            known = {*sizes, name}
+            for attempt in range(TRIES):
+                if attempt >= TRIES // 4:
+                    kind = int(rng.integers(SIZE_KINDS))
+                tied = attempt >= TRIES // 2
+                size = self._proposed(rng, name, sizes, most, kind, tied=tied)
+                broken, moved, done = self._judged(smallest | sizes | {name: size}, types)
+                if moved > limit[0] or done > limit[1]:
+                    most = max(1, min(most, size - 1))
+                elif not any(self._names[text] <= known and name in self._names[text] for text in broken):
+                    sizes[name] = size
                     break
-                changed = {**sizes, name: size}
-                left = self._broken(changed, types)
-                if (len(left) < len(broken) or not affordable) and self._costs_at_most(self.most, changed, types):
-                    sizes, broken, affordable = changed, left, True
-        if affordable and not broken:
-            return sizes
-        return min(self._related(types, kept), key=lambda one: abs(one[kept] - sizes[kept]), default=None)
+            else:
+                return None
+        broken, moved, done = self._judged(sizes, types)
+        return (
+            {name: sizes[name] for name in smallest} if not broken and moved <= limit[0] and done <= limit[1] else None
+        )
 
-    def _related(self, types: Mapping[str, str], kept: str) -> list[dict[str, int]]:
-        """Where several sizes must fit together: the sizes of `like`, the extents or else all of them halved until they
-        are cheap, and these with every length of `kept` that fits them."""
-        key = (kept, *types.items())
-        if key not in self._related_sizes and kept:
-            halved = [
-                self.like.sizes | {name: max(1, self.like.sizes[name] >> times) for name in names}
-                for names in (self.extents, self.like.sizes)
-                for times in range(MAX_HALVINGS)
-            ]
-            cheap = [one for one in halved if self._costs_at_most(self.cheap, one, types)]
-            bases = [one for one in cheap if not self._broken(one, types)]
-            lengths = range(1, MAX_RELATED_SIZE + 1)
-            varied = [{**one, kept: size} for one in (bases[:1] + bases[-1:]) for size in lengths]
-            fitting = [one for one in varied if not self._broken(one, types)]
-            self._related_sizes[key] = bases + [one for one in fitting if self._costs_at_most(self.most, one, types)]
-        return self._related_sizes.get(key, [])
+    def _proposed(
+        self, rng: np.random.Generator, name: str, sizes: Mapping[str, int], most: int, kind: int, *, tied: bool
+    ) -> int:
+        """A value of a size up to `most`, of a `kind` of `SIZE_KINDS`; tied: as a task may tie it to the other `sizes`,
+        or one of the task's own."""
+        like = self.like.sizes[name]
+        if name not in self.extents:
+            # Of a radius, the length of a filter or a number of steps work may grow where arrays do not.
+            beside = [like, like, like, *(one for one in (like // 2, like - 1, like + 1, 2 * like) if one >= 1)]
+            return int(rng.choice(beside))
+        if tied:
+            own, times = [one.sizes[name] for one in self.own], int(rng.integers(1, 9))
+            ratios = [like * size // self.like.sizes[other] for other, size in sizes.items()]
+            others = [one for size in sizes.values() for one in (size, size * times, size // times)]
+            halved = [like >> by for by in range(int(math.log2(like)) + 1)]
+            return max(1, int(rng.choice([*own, *ratios, *others, *halved])))
+        if kind == SIZE_KINDS - 1:
+            own = [one.sizes[name] for one in self.own]
+            size = int(rng.choice(own)) + int(rng.integers(-3, 4))
+        elif kind == SIZE_KINDS - 2:
+            size = (1 << int(rng.integers(most.bit_length()))) + int(rng.integers(-1, 2))
+        else:
+            power = min(1 << kind, 1 << (most.bit_length() - 1))
+            units = int(math.exp(rng.uniform(0, math.log(most // power + 1))))
+            # An odd multiple, but for the largest power, of which any multiple will do.
+            size = power * (units if power == MAX_POWER else units - 1 + units % 2)
+        return min(max(1, size), most)
 
-    def _others(self, name: str, size: int) -> list[int]:
-        """Other values of a size: smaller ones, or else larger ones, up to the largest of some workload."""
-        most = max(workload.sizes[name] for workload in self.task.workloads)
-        larger = [one for one in (*reversed(STEPS_DOWN), most) if size < one <= most]
-        return [*(one for one in STEPS_DOWN if one < size), *larger]
+    def _longest_within(self, limit: tuple[float, float], name: str, types: Mapping[str, str]) -> int:
+        """About the largest value of a size with which a workload keeps to `limit`, the other extents being 1."""
+        key = (name, limit, *types.values())
+        if key not in self._longest:
+            smallest = {other: 1 if other in self.extents else size for other, size in self.like.sizes.items()}
+
+            def fits(size: int, *, known: bool = True) -> bool:
+                broken, moved, done = self._judged(smallest | {name: size}, types)
+                return moved <= limit[0] and done <= limit[1] and not (known and "" in broken)
+
+            bound, most, known = MAX_ELEMENTS_PER_BYTE * limit[0], 1, False
+            while 2 * most <= bound and fits(2 * most, known=known):
+                most *= 2
+                known = known or fits(most)  # from then on arrays that cannot be computed are too long
+            low, high = most, 2 * most  # fits, and does not
+            while high - low > max(1, low // 64):
+                middle = (low + high) // 2
+                low, high = (middle, high) if fits(middle) and middle <= bound else (low, middle)
+            self._longest[key] = low
+        return self._longest[key]
 
     def share(self, workload: Workload) -> float:
         """What a workload costs of what is cheap; without `flops` as if a result took all inputs that do not grow."""
@@ -436,27 +434,33 @@ class Shapes:
 
     def allow_long(self, number: int) -> bool:
         """Whether some extent may be `number` and one more where the others are 1."""
-        small = self.like.sizes | dict.fromkeys(self.extents, 1)
         return number <= MAX_ELEMENTS_PER_BYTE * self.cheap[0] and any(
-            self._costs_at_most(self.cheap, {**small, name: number + 1}, self.like.types) for name in self.extents
+            self._longest_within(self.cheap, name, self.like.types) > number for name in self.extents
         )
 
-    def _broken(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> list[str]:
-        """The task's requirements that do not hold, or cannot be computed."""
-        return self._judged(sizes, types)[0]
-
-    def _costs_at_most(self, most: tuple[float, float], sizes: Mapping[str, int], types: Mapping[str, str]) -> bool:
-        _, moved, done = self._judged(sizes, types)
-        return moved <= most[0] and done <= most[1]
-
     def _judged(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> tuple[list[str], float, float]:
-        """`_broken`, bytes and operations of made-up sizes."""
-        task, key = self.task, (*sizes.values(), *types.values())
+        """The task's requirements that do not hold, or cannot be computed, and bytes and operations of made-up sizes.
+        Where these have no value, as an array would be empty, the requirement "" does not hold."""
+        task, key = self.task, (*(sizes[name] for name in self.like.sizes), *types.values())
         if key not in self._known:
             made = _resized(self.like, sizes, types, "")
             broken = [text for text in (*task.requires, *task.conditions) if not _allows(task, made, text)]
-            self._known[key] = broken, array_bytes(task, made), _number(lambda: task.flops_of(made))
+            moved, done = array_bytes(task, made, without=-1.0), _number(lambda: task.flops_of(made), -1.0)
+            if min(moved, done) < 0:
+                broken.append("")
+            self._known[key] = broken, moved, done
         return self._known[key]
+
+
+def _combined_types(task: Task, limits: DeviceLimits, seed: int) -> list[dict[str, str]]:
+    """The combinations of types of the task's workloads, and up to `MAX_TYPES` of the others that it declares."""
+    own = dict.fromkeys(tuple(workload.types.items()) for workload in task.workloads)
+    declared = [tuple(zip(task.types, one, strict=True)) for one in itertools.product(*task.types.values())]
+    others = [one for one in declared if dict(one) not in [dict(known) for known in own]]
+    np.random.default_rng([seed, 2]).shuffle(others)
+    known = {dtype for dtype, one in DTYPES.items() if limits.backend in one.c_names}
+    every = [dict(one) for one in (*own, *others[: max(0, MAX_TYPES - len(own))])]
+    return [types for types in every if set(types.values()) <= known]
 
 
 def _resized(like: Workload, sizes: Mapping[str, int], types: Mapping[str, str], origin: str) -> Workload:
@@ -473,21 +477,26 @@ def _allows(task: Task, workload: Workload, requirement: str | None = None) -> b
     return _number(lambda: task.allows(workload, requirement)) is True
 
 
-def _number(compute: Callable[[], float]) -> float:
-    """A property of a made-up workload; infinite where it cannot be computed."""
+def _number(compute: Callable[[], float], without: float = math.inf) -> float:
+    """A property of a made-up workload; `without` where it has none, infinite where it is too large to be computed."""
     try:
         return compute()
-    except (TunesmithError, OverflowError):
+    except TunesmithError:
+        return without
+    except OverflowError:
         return math.inf
 
 
-def array_bytes(task: Task, workload: Workload, arguments: Sequence[Argument] | None = None) -> float:
-    """Bytes of all arrays, or of those among `arguments`."""
+def array_bytes(
+    task: Task, workload: Workload, arguments: Sequence[Argument] | None = None, without: float = math.inf
+) -> float:
+    """Bytes of all arrays, or of those among `arguments`; `without` where one would be empty."""
     arrays = [one for one in arguments or task.arguments if one.role != "scalar"]
     return _number(
         lambda: sum(
             float(math.prod(task.shape_of(one, workload))) * DTYPES[task.dtype_of(one, workload)].size for one in arrays
-        )
+        ),
+        without,
     )
 
 
@@ -502,7 +511,7 @@ def _scalar_levels(task: Task) -> dict[str, int]:
     return levels
 
 
-def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
+def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int], seed: int) -> tuple[tuple[str, float], ...]:
     """The values of scalars that are not the task's own in a step. chosen: levels, from 1 on; 0 is the task's own."""
     found = []
     for argument in task.arguments:
@@ -513,16 +522,16 @@ def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int]) -> tuple
                     listed = argument.model_copy(update={"value": argument.values[level - 1]})
                     value = task.scalar_of(listed, workload)
                 else:
-                    value = SCALARS[level - 1](own)
+                    value = SCALARS[level - 1](own, np.random.default_rng([seed, level, *argument.name.encode()]))
                 if value != own:
                     found.append((argument.name, value))
     return tuple(found)
 
 
-def made_up_scalars(task: Task, workload: Workload) -> Iterator[tuple[str, int, float]]:
+def made_up_scalars(task: Task, workload: Workload, seed: int) -> Iterator[tuple[str, int, float]]:
     """The values of scalars that no task lists: name, level and value on `workload`."""
     levels = _scalar_levels(task)
     for argument in task.arguments:
         for level in range(1, 1 + levels.get(argument.name, 0)) if not argument.values else ():
-            for name, value in _scalars(task, workload, {argument.name: level}):
+            for name, value in _scalars(task, workload, {argument.name: level}, seed):
                 yield name, level, value

@@ -1,8 +1,11 @@
-"""Launches of a candidate under NVIDIA's tools: compute-sanitizer for invalid accesses, races in shared memory,
-reads of memory that nobody wrote and barriers that not all threads reach; and Nsight Compute, which counts events.
+"""Launches of a candidate under tools: NVIDIA's compute-sanitizer, and with OpenCL Oclgrind, for invalid accesses,
+races, reads of memory that nobody wrote and barriers that not all threads reach; and Nsight Compute, which counts
+events.
 
 Each tool runs a process of its own (`main`), in which every array is an allocation of exactly its size: tools know
 allocations, not arrays. Outputs are left as they were allocated, so that reading one is reading what nobody wrote.
+Oclgrind (Price and McIntosh-Smith, "Oclgrind: an extensible OpenCL device simulator", IWOCL 2015) takes the place of
+the OpenCL driver in its process, compiles the source itself, and interprets it.
 """
 
 from __future__ import annotations
@@ -19,35 +22,41 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tunesmith.hw.drivers.opencl import read_devices
+from tunesmith.hw.errors import Unavailable
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.build.artifact import Candidate, types_key
-from tunesmith.kernels.build.source import code_key
-from tunesmith.kernels.check.verify import infeasible_on
+from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
+from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.build.guard import without_comments
+from tunesmith.kernels.build.source import code_key, specialise
+from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch.contents import Contents, draw_variants
-from tunesmith.kernels.outcome import WrongResult
+from tunesmith.kernels.outcome import WrongResult, describe
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, Workload, geometry
-from tunesmith.kernels.spec.template import BACKENDS
+from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 
 TOOL_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/opt/nvidia/nsight-compute")
 """Where tools are looked for besides PATH."""
 SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 ERROR_EXIT_CODE = 86
-"""Exit code of compute-sanitizer when it found an error."""
+"""Exit code of a process under a sanitizer that found an error."""
 SANITIZER_SECONDS, PROFILER_SECONDS = 60.0, 120.0
 """Timeouts of a tool, its launches included."""
-LAUNCHING_SECONDS = 10.0
+LAUNCHING_SECONDS, INTERPRETING_SECONDS = 10.0, 3.0
 """Time for all launches of a tool's process, which begins none that would end later: large workloads take minutes."""
-MAX_DERIVED_WORKLOADS = 64
-"""Derived workloads that each candidate is launched on, of all sizes; the task's own are not counted. A tool sees the
-same accesses whatever the contents are, so that it needs fewer workloads than a verdict has steps."""
+MAX_DERIVED_STEPS = 64
+"""Steps on made-up workloads that each candidate is launched in; those on the task's own are not counted."""
 MAX_WORKLOAD_BYTES = 1e9
+MAX_REPORTS = 20_000
+"""Of Oclgrind, those that are left out (`parse_reports`) among them."""
 METRICS = {
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "DRAM throughput, % of peak",
     "dram__bytes_read.sum": "bytes read from DRAM",
@@ -67,24 +76,24 @@ METRICS = {
 """Metric of ncu -> its name for a reader."""
 Sanitized = WrongResult | str
 """The error that a tool reports, or a clause on which checks were not made and why, empty if all were."""
-Suspect = tuple[Candidate, Sequence[Workload]]
-Job = tuple[Candidate, Workload]
+Suspect = tuple[Candidate, Sequence[Step]]
+Job = tuple[Candidate, Step]
 
 
 def find_tool(name: str) -> str | None:
-    """Path of an NVIDIA tool, or None where it is not installed."""
+    """Path of a tool, or None where it is not installed."""
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(TOOL_FOLDERS))
 
 
 def run_under(
-    tools: Mapping[str, Sequence[str]], jobs: Sequence[Job], task: Task, index: int, seed: int, timeout_seconds: float
+    tools: Mapping[str, Sequence[str]], jobs: Sequence[Job], task: Task, index: int, timeout_seconds: float
 ) -> Generator[tuple[str, int | None, str, int], None, None]:
-    """Launches `jobs` on the CUDA device `index` under each of `tools` (command lines by name), which run side by side.
+    """Launches `jobs` on the device `index` under each of `tools` (command lines by name), which run side by side.
     For each its name, its exit code, None after the timeout, its output, and how many launches were made, all unless
     its process says otherwise. Closing the generator ends the tools, together with the processes that they watch."""
     with tempfile.TemporaryDirectory(prefix="tunesmith-") as name_of_folder, contextlib.ExitStack() as stack:
         folder, running = Path(name_of_folder), {}
-        (folder / "job.pickle").write_bytes(pickle.dumps((jobs, task, index, seed)))
+        (folder / "job.pickle").write_bytes(pickle.dumps((jobs, task, index)))
         for name, tool in tools.items():
             files = str(folder / name), str(folder / "job.pickle")
             program = [sys.executable, "-m", "tunesmith.kernels.check.sanitizer", *files]
@@ -109,59 +118,69 @@ def _end(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, seed: int) -> list[Sanitized]:
-    """Runs one launch of each candidate on each of its workloads that the template is meant for, the smallest first, as
-    time allows, under each tool, on the CUDA device `index`, which no other process may use."""
+def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int) -> list[Sanitized]:
+    """Runs one launch of each candidate in its steps, in those on the smallest workloads first, as time allows, under
+    each tool; with CUDA on the device `index`, which no other process may use."""
     # Starting a tool takes seconds, launching a kernel milliseconds: all go together, and where an error is found, each
     # goes alone, to tell which has it.
-    together = _sanitize_together(suspects, task, limits, index, seed)
+    together = _sanitize_together(suspects, task, limits, index)
     if isinstance(together, str) or len(suspects) == 1:
         return [together] * len(suspects)
-    return [_sanitize_together([one], task, limits, index, seed) for one in suspects]
+    return [_sanitize_together([one], task, limits, index) for one in suspects]
 
 
-def _sanitize_together(
-    suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, seed: int
-) -> Sanitized:
-    if not suspects or not BACKENDS[limits.backend].nvidia_tools:
-        # It knows no other device, so that it did not run says nothing.
+def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int) -> Sanitized:
+    name = "compute-sanitizer" if BACKENDS[limits.backend].nvidia_tools else "oclgrind"
+    if not suspects:
         return ""
-    if (tool := find_tool("compute-sanitizer")) is None:
-        return "compute-sanitizer was not run: it is not installed here (it comes with the CUDA toolkit)"
-    jobs = [
-        (candidate, workload)
-        for candidate, workloads in suspects
-        for workload in chosen_workloads(task, workloads)
-        if infeasible_on(candidate.template, candidate.config, workload, limits) is None
-    ]
-    jobs.sort(key=lambda job: task.bytes_of(job[1]))
-    options = (f"--error-exitcode={ERROR_EXIT_CODE}", "--print-limit=3", "--target-processes=all")
-    tools = {name: (tool, f"--tool={name}", *options) for name in SANITIZER_TOOLS}
+    if (tool := find_tool(name)) is None:
+        where = "it comes with the CUDA toolkit" if name == "compute-sanitizer" else "on Debian: apt install oclgrind"
+        return f"{name} was not run: it is not installed here ({where})"
+    tools = _nvidia_tools(tool) if name == "compute-sanitizer" else {name: _oclgrind(tool, limits)}
+    jobs = [(candidate, step) for candidate, steps in suspects for step in chosen_steps(task, steps)]
+    jobs.sort(key=lambda job: task.bytes_of(job[1].workload))
+    hidden = [{name for one in found.artifacts.values() for name in one.unfollowed} for found, _ in suspects]
     notes = []
-    with contextlib.closing(run_under(tools, jobs, task, index, seed, SANITIZER_SECONDS)) as runs:
-        for name, code, output, launches in runs:
+    with contextlib.closing(run_under(tools, jobs, task, index, SANITIZER_SECONDS)) as runs:
+        for one, code, output, launches in runs:
             if code == ERROR_EXIT_CODE:
-                return WrongResult("sanitizer", "", f"{name}: {_first_error(output)}")
-            if code is None:
-                notes.append(f"{name} did not end within {SANITIZER_SECONDS:g} s")
+                found = f"{one}: {_first_error(output)}"
+                if one != "racecheck" or not all(hidden):
+                    return WrongResult("sanitizer", "", found)
+                notes.append(f"{found}, which decides nothing, as it does not follow {' and '.join(sorted(hidden[0]))}")
+            elif code is None:
+                notes.append(f"{one} did not end within {SANITIZER_SECONDS:g} s")
             elif code != 0:
                 last = (output.strip() or "it says nothing").splitlines()[-1]
-                notes.append(f"{name} could not be run: {last[:300]}")
-            elif left := list(dict.fromkeys(workload.name for _, workload in jobs[launches:])):
+                notes.append(f"{one} could not be run: {last[:300]}")
+            elif left := list(dict.fromkeys(step.workload.name for _, step in jobs[launches:])):
                 more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-                notes.append(f"{name} had no time for {', '.join(left[:3])}{more}")
-    return f"compute-sanitizer: {'; '.join(notes)}" if notes else ""
+                notes.append(f"{one} had no time for {', '.join(left[:3])}{more}")
+    return ("" if name in tools else f"{name}: ") + "; ".join(notes) if notes else ""
 
 
-def chosen_workloads(task: Task, workloads: Sequence[Workload]) -> list[Workload]:
-    """The task's own workloads that are not too large, and of the others some of all sizes and types."""
-    small = (one for one in workloads if task.bytes_of(one) <= MAX_WORKLOAD_BYTES)
-    different = {(one.name, types_key(one)): one for one in small}.values()
-    names = {one.name for one in task.workloads}
-    derived = sorted((one for one in different if one.name not in names), key=task.bytes_of)
-    step = max(1.0, len(derived) / MAX_DERIVED_WORKLOADS)
-    spread_out = [derived[round(at * step)] for at in range(min(MAX_DERIVED_WORKLOADS, len(derived)))]
-    return [one for one in different if one.name in names] + spread_out
+def _nvidia_tools(tool: str) -> dict[str, list[str]]:
+    options = [f"--error-exitcode={ERROR_EXIT_CODE}", "--print-limit=3", "--target-processes=all"]
+    return {name: [tool, f"--tool={name}", *options] for name in SANITIZER_TOOLS}
+
+
+def _oclgrind(tool: str, limits: DeviceLimits) -> list[str]:
+    # What its compiler makes of a source otherwise has instructions that it does not know.
+    options = ["--data-races", "--uninitialized", "--build-options", "-O0"]
+    sizes = {"max-errors": MAX_REPORTS, "max-wgsize": limits.max_threads_per_block}
+    sizes["local-mem-size"] = limits.shared_per_block or 32 << 10
+    return [tool, *options, *(word for name, size in sizes.items() for word in (f"--{name}", str(size)))]
+
+
+def chosen_steps(task: Task, steps: Sequence[Step]) -> list[Step]:
+    """The steps on the task's own workloads that are not too large, and of the others some of all kinds of contents,
+    types and sizes."""
+    small = [step for step in steps if task.bytes_of(step.workload) <= MAX_WORKLOAD_BYTES]
+    derived = [step for step in small if step.derived]
+    derived.sort(key=lambda step: (step.contents.name, types_key(step.workload), task.bytes_of(step.workload)))
+    stride = max(1.0, len(derived) / MAX_DERIVED_STEPS)
+    spread_out = [derived[round(at * stride)] for at in range(min(MAX_DERIVED_STEPS, len(derived)))]
+    return [step for step in small if not step.derived] + spread_out
 
 
 def _first_error(text: str) -> str:
@@ -178,7 +197,8 @@ def count_events(candidate: Candidate, task: Task, index: int, workload: Workloa
     # The clocks stay as they are: the harness owns them, and times are taken elsewhere.
     options = "--csv --page raw --print-units base --clock-control none --target-processes all --launch-count 1"
     command = [tool, *options.split(), "--kernel-name", candidate.template.entry, "--metrics", ",".join(METRICS)]
-    ((_, code, output, _),) = run_under({"ncu": command}, [(candidate, workload)], task, index, seed, PROFILER_SECONDS)
+    jobs = [(candidate, Step(workload, Contents(seed=seed)))]
+    ((_, code, output, _),) = run_under({"ncu": command}, jobs, task, index, PROFILER_SECONDS)
     return parse_counters(output) if code is not None else f"ncu did not end within {PROFILER_SECONDS:g} s"
 
 
@@ -195,52 +215,132 @@ def parse_counters(text: str) -> dict[str, float] | str:
     return values or f"ncu gave no counters: {errors[0][:200] if errors else 'it knows none of them on this device'}"
 
 
-def launch_once(candidate: Candidate, task: Task, workload: Workload, index: int, seed: int) -> None:
+def _arguments(task: Task, step: Step, place: Callable[[int, Any], Any]) -> Iterator[Any]:
+    """A launch's arguments. place: makes one of an array's bytes, and its contents, None where it is an output."""
+    (inputs,) = draw_variants(np, task, step.workload, step.contents, 1)
+    for argument in task.arguments:
+        kind = DTYPES[task.dtype_of(argument, step.workload)]
+        if argument.role == "scalar":
+            own = task.scalar_of(argument, step.workload)
+            yield kind.scalar(dict(step.contents.scalars).get(argument.name, own))
+        else:
+            size = math.prod(task.shape_of(argument, step.workload)) * kind.size
+            yield place(size, inputs.get(argument.name))
+
+
+def launch_on_cuda(task: Task, index: int, candidate: Candidate, step: Step) -> None:
     """One launch on the CUDA device `index`, with every array in an allocation of its own, of exactly its size."""
     import cupy
 
     from tunesmith.kernels.backends.cuda import callable_kernel
 
     cupy.cuda.Device(index).use()
-    (inputs,) = draw_variants(np, task, workload, Contents(seed=seed), 1)
-    arguments, held = list[Any](), []
-    for argument in task.arguments:
-        kind = DTYPES[task.dtype_of(argument, workload)]
-        if argument.role == "scalar":
-            arguments.append(kind.scalar(task.scalar_of(argument, workload)))
-            continue
+    held = []
+
+    def place(size: int, host: Any) -> np.uint64:
         # Directly from the driver: CuPy's pool would round the size up.
-        memory = cupy.cuda.Memory(math.prod(task.shape_of(argument, workload)) * kind.size)
-        held.append(memory)
-        if argument.name in inputs:
-            host = inputs[argument.name]
+        held.append(memory := cupy.cuda.Memory(size))
+        if host is not None:
             cupy.cuda.runtime.memcpy(memory.ptr, host.ctypes.data, host.nbytes, cupy.cuda.runtime.memcpyHostToDevice)
-        arguments.append(np.uint64(memory.ptr))
-    artifact = candidate.artifacts[code_key(task, candidate.template, workload)]
+        return np.uint64(memory.ptr)
+
+    arguments = tuple(_arguments(task, step, place))
+    artifact = candidate.artifacts[code_key(task, candidate.template, step.workload)]
     module = cupy.cuda.function.Module()
     module.load(artifact.code)
-    shape = geometry(candidate.template, candidate.config, workload)
+    shape = geometry(candidate.template, candidate.config, step.workload)
     kernel = callable_kernel(module, artifact)
     if shape.shared_bytes:
         cupy.cuda.driver.funcSetAttribute(
             kernel.ptr, cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shape.shared_bytes
         )
     stream = cupy.cuda.get_current_stream()
-    kernel(shape.grid, shape.block, tuple(arguments), shared_mem=shape.shared_bytes, stream=stream)
+    kernel(shape.grid, shape.block, arguments, shared_mem=shape.shared_bytes, stream=stream)
     cupy.cuda.runtime.deviceSynchronize()
+
+
+_REPORT = re.compile(r"\n(?=\S)")
+_KIND = re.compile(r" (?:address )?0x[0-9a-f]+")
+_PLACE = re.compile(r"(?:Global(\([\d,]+\)).*?)?At (line \d+)", re.DOTALL)
+_HARMLESS = ("Index (", "Uninitialized value written to local memory", f"Oclgrind: {MAX_REPORTS} errors generated")
+"""An index beyond a row may be within the array, and not everything in local memory is used: what comes of a wrong
+index, or of using such a value, has a report of its own. The last says that there are no more."""
+_WIDE = re.compile(r"[a-z](?:8|16)\b|##")
+"""What a source with vectors of 8 elements or more contains: whoever takes the twelfth of two vectors' elements reads
+what nobody wrote, in the eyes of Oclgrind 21.10."""
+
+
+def parse_reports(text: str) -> dict[str, str]:
+    """What Oclgrind has against a launch: each kind of fault once, and a clause on the first of it. Raises `ValueError`
+    where it gave up."""
+    found = dict[str, str]()
+    for report in filter(None, map(str.strip, _REPORT.split(text))):
+        kind = _KIND.sub("", report.splitlines()[0])
+        if kind.startswith("OCLGRIND FATAL ERROR"):
+            raise ValueError(" ".join(report.split())[:200])
+        # A loop around a compare-and-swap reads what it compares with as it likes.
+        if not kind.startswith(_HARMLESS) and not ("cmpxchg" in report and "= load" in report):
+            places = [f"work-item {item}, {line}" if item else line for item, line in _PLACE.findall(report)]
+            found.setdefault(kind, ": ".join(filter(None, (kind, " and ".join(places)))))
+    return found
+
+
+def _interpreter(task: Task, log: Path) -> Callable[[Candidate, Step], None]:
+    """A launch under Oclgrind, in a process in which it is the OpenCL driver. It ends the process with a fault of the
+    candidate that the plain kernel does not show too. log: the file that Oclgrind writes its reports into."""
+    os.environ["OCLGRIND_LOG"] = str(log)
+    import pyopencl
+
+    found = read_devices(pyopencl)
+    if isinstance(found, Unavailable):
+        raise SystemExit(found.reason)
+    limits = found.devices[0].limits
+    compiled, device = cache(open_compiler(limits).compile), open_device(limits)
+    reports = log.open(encoding="utf-8", errors="replace")
+
+    def place(size: int, host: Any) -> Any:
+        buffer = device.allocate(size)
+        if host is not None:
+            device.write(buffer, host.view(np.uint8))
+        return buffer
+
+    def faults(template: Template, config: Config, step: Step) -> dict[str, str]:
+        source = specialise(template, config, dict(code_key(task, template, step.workload)))
+        artifact, shape = compiled(source), geometry(template, config, step.workload)
+        if not isinstance(artifact, Artifact):
+            raise SystemExit(describe(artifact))
+        device.once(BoundLaunch(device.load(artifact), shape, tuple(_arguments(task, step, place))))
+        try:
+            said = parse_reports(reports.read())
+        except ValueError as error:
+            raise SystemExit(str(error)) from error
+        may_be_wide = _WIDE.search(without_comments(source.source)) is not None
+        return {kind: clause for kind, clause in said.items() if "ninitialized" not in kind or not may_be_wide}
+
+    def launch(candidate: Candidate, step: Step) -> None:
+        found = faults(candidate.template, candidate.config, step)
+        plain = faults(task.sources("opencl").baseline.template, {}, step) if found else {}
+        if new := [clause for kind, clause in found.items() if kind not in plain]:
+            print(f"========= on {step.name}: {new[0]}")
+            raise SystemExit(ERROR_EXIT_CODE)
+
+    return launch
 
 
 def main(done: str, path: str) -> None:
     """The process under a tool. path: file of the pickled jobs; done: file for the number of launches made."""
-    jobs, task, index, seed = pickle.loads(Path(path).read_bytes())
+    jobs, task, index = pickle.loads(Path(path).read_bytes())
+    is_opencl = any(candidate.template.backend == "opencl" for candidate, _ in jobs)
+    launch = _interpreter(task, Path(done).with_suffix(".log")) if is_opencl else partial(launch_on_cuda, task, index)
+    most = INTERPRETING_SECONDS if is_opencl else LAUNCHING_SECONDS
     begun = before = time.monotonic()
     launches, shortest, per_byte = 0, 0.0, 0.0
-    for candidate, workload in jobs:
+    for candidate, step in jobs:
         # The shortest launch so far is the fixed cost of one; the rest is in proportion to the bytes of the last.
-        moved = max(1.0, task.bytes_of(workload))
-        if before - begun + shortest + per_byte * moved > LAUNCHING_SECONDS:
+        moved = max(1.0, task.bytes_of(step.workload))
+        if before - begun + shortest + per_byte * moved > most:
             break
-        launch_once(candidate, task, workload, index, seed)
+        launch(candidate, step)
         seconds, before = time.monotonic() - before, time.monotonic()
         shortest = min(shortest or seconds, seconds)
         launches, per_byte = launches + 1, (seconds - shortest) / moved

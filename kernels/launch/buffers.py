@@ -258,7 +258,7 @@ class WorkloadData:
     @property
     def nan_is_defined(self) -> bool:
         """Whether a NaN of the reference is the result that a kernel must have."""
-        return self.contents.kind in DEFINED and not self.contents.scalars
+        return self.contents.kinds <= DEFINED and not self.contents.scalars
 
     def slack(self, index: int, *, lenient: bool) -> dict[str, Any]:
         """Errors that are accepted beside the tolerance for what set `index` holds, as flat float64 arrays by output
@@ -366,7 +366,7 @@ class WorkloadData:
             if place.argument.role != "out":
                 self.device.copy(self.view(place, index), self.device.view(image, place.offset, place.nbytes))
         self._held[index] = other
-        return len(self.variants) > 1 and self.contents.kind != "zeros"
+        return len(self.variants) > 1 and self.contents.kinds != {"zeros"}
 
     def arguments(self, index: int) -> tuple[Any, ...]:
         """The kernel's arguments, in order, on set `index`."""

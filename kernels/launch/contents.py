@@ -19,18 +19,14 @@ from tunesmith.kernels.spec.task import ORDERED, Fill, Special, Task, Workload
 
 RANDOM_BLOCK = (1 << 22) - 3
 """Elements drawn at random; larger arrays hold further copies, each turned by an offset of its own (`spread`)."""
-LARGE, HUGE, OUTLIER, SHIFT, NEGATIVE = 32.0, 200.0, 1000.0, 50.0, 4.0
-"""How many times the declared scale those kinds have."""
-TINY, SUBNORMAL, SMALL = 2.0**-12, 2.0**-15, 2.0**-60
-"""Scales; float16 is subnormal below 2**-14. Wider types get `SMALL`, whose square is still a normal float32."""
-EDGE_SHARE = 0.9
-"""Share of elements that hold one of the declared special values under "edges"."""
-MASK_SHARE, MASK_LENGTH = 0.4, 12
-"""Of "masked": share of the runs that hold -inf, and their mean length."""
+OUTLIERS, SPARSE, MASKED, EDGES = (2.0**-10, 2.0**-3), (2.0**-12, 2.0**-6), (0.1, 0.7), (0.3, 0.95)
+"""Least and largest share of elements that are outliers, infinite or NaN, masked, or one of the special values."""
+MASK_LENGTH = 12
+"""Mean length of a run of masked elements."""
+LONGEST_EXPONENTS = 40
+"""Binary exponents of "exponents" in a step that does not take the whole range of its type."""
 EXACT = 1 << 53
 """The largest magnitude of integers that no task has bounded: up to it float64, in which references work, has all."""
-OUTLIERS, SPARSE = 1 / 300, 1 / 2000
-"""Shares of elements that are outliers, and that hold an infinity or a NaN, at least one."""
 MAX_ROWS = 1 << 18
 """Rows of which each is changed or not; where there are more, neighbours share their lot."""
 
@@ -45,6 +41,7 @@ class _Floats:
         self.rng = rng
         self.precision: Any = np.float64 if DTYPES[dtype].size == 8 else np.float32
         self.mean, self.scale = self.precision(declared.mean), self.precision(declared.scale or 1.0)
+        self.smallest = DTYPES[dtype].finite[0]
 
     def normal(self) -> NDArray[Any]:
         return self.rng.standard_normal(self.count, dtype=self.precision)
@@ -67,17 +64,74 @@ class _Floats:
     def with_special(self, kind: str = "") -> NDArray[Any]:
         return _with(self.declared.special, self.as_declared(kind), self.rng)
 
-    def scattered(self, share: float, *values: Any) -> NDArray[Any]:
+    def between(self, low: float, high: float) -> float:
+        """A number whose logarithm is uniform: all magnitudes alike."""
+        return float(math.exp(self.rng.uniform(math.log(low), math.log(high))))
+
+    def few_bits(self) -> Any:
+        """A factor with which sums of equal terms stay exact for long: otherwise each term is rounded the same way, and
+        the error tells in which order a kernel sums."""
+        return self.precision(int(self.rng.integers(2, 9)) / 4 + self.variant)
+
+    def sign(self) -> float:
+        return float(self.rng.choice((-1.0, 1.0)))
+
+    def scattered(self, shares: tuple[float, float], *values: Any) -> NDArray[Any]:
         """As declared, but that a share of the elements, at least one, holds one of `values`."""
-        drawn, at = self.as_declared(), self.rng.integers(self.count, size=max(1, round(self.count * share)))
+        drawn, share = self.as_declared(), self.between(*shares)
+        at = self.rng.integers(self.count, size=max(1, round(self.count * share)))
         drawn[at] = self.rng.choice(values, size=at.size)
         return drawn
 
+    def in_rows(self, values: NDArray[Any], chosen: NDArray[np.intp], value: Any) -> NDArray[Any]:
+        """`values` with `value` in the columns `chosen` of every row, or, where it is two-dimensional, of each."""
+        rows = values[: self.count // self.row * self.row].reshape(-1, self.row)
+        np.put_along_axis(rows, np.broadcast_to(chosen, (len(rows), chosen.shape[-1])), value, axis=1)
+        return values
+
+    def columns(self) -> NDArray[Any]:
+        """Outliers in the first, the last and another column."""
+        chosen = np.array([0, self.row - 1, int(self.rng.integers(self.row))])
+        return self.in_rows(self.as_declared(), chosen, self.sign() * self.between(16, 4096) * self.scale)
+
+    def peak(self) -> NDArray[Any]:
+        """Equal elements but for one in each row, which is larger."""
+        level, rows = self.sign() * self.few_bits() * self.scale, max(1, self.count // self.row)
+        chosen = self.rng.integers(self.row, size=(rows, 1))
+        return self.in_rows(
+            self.constant(self.mean + level), chosen, self.mean + level + self.between(1, 200) * self.scale
+        )
+
+    def prefix(self) -> NDArray[Any]:
+        """A masked beginning of each row, of very large negative numbers."""
+        chosen = np.arange(int(self.rng.integers(1, self.row + 1)))
+        return self.in_rows(self.as_declared(), chosen, -min(1e30, 0.75 * DTYPES[self.dtype].finite[1]))
+
+    def exponents(self) -> NDArray[Any]:
+        """All magnitudes alike, over the whole range of the type or a part of it around the declared scale."""
+        low, high = (math.log2(end) for end in DTYPES[self.dtype].finite)
+        if self.rng.random() < 0.75:
+            middle, width = math.log2(self.scale), self.rng.uniform(4, LONGEST_EXPONENTS / 2)
+            low, high = max(low, middle - width), min(high, middle + width)
+        signs = self.rng.choice(np.array([-1, 1], self.precision), size=self.count)
+        return (signs * np.exp2(self.rng.uniform(low, high, self.count))).astype(self.precision)
+
+    def subnormal(self) -> NDArray[Any]:
+        """Beyond the normal numbers of the type."""
+        return (self.smallest * self.rng.uniform(-1, 1, self.count)).astype(self.precision)
+
+    def signed_zeros(self) -> NDArray[Any]:
+        """Zeros of either sign, and in half of the cases other elements between them."""
+        zeros = self.rng.choice(np.array([-0.0, 0.0], self.precision), size=self.count)
+        return (
+            zeros if self.rng.random() < 0.5 else np.where(self.rng.random(self.count) < 0.5, zeros, self.as_declared())
+        )
+
     def edges(self) -> NDArray[Any]:
-        """Each special value on an equal part of `EDGE_SHARE` of all elements: one is drawn over those before it, so
-        the k-th of n takes 1/k of what the first k share, as far as not every element is taken."""
+        """Each special value on an equal part of a share of the elements: one is drawn over those before it, so the
+        k-th of n takes 1/k of what the first k share, as far as not every element is taken."""
         special = self.declared.special
-        part = EDGE_SHARE / max(1, len(special))
+        part = self.between(*EDGES) / max(1, len(special))
         shares = [part / (1 - part * (len(special) - 1 - index)) for index in range(len(special))]
         often = (Special(value=one.value, fraction=share) for one, share in zip(special, shares, strict=True))
         return _with(tuple(often), self.as_declared(), self.rng)
@@ -87,7 +141,7 @@ class _Floats:
         lengths = self.rng.geometric(1 / MASK_LENGTH, size=2 * (self.count // MASK_LENGTH) + 16)
         while lengths.sum() < self.count:
             lengths = np.concatenate([lengths, lengths])
-        flags = np.repeat(self.rng.random(lengths.size) < MASK_SHARE, lengths)[: self.count]
+        flags = np.repeat(self.rng.random(lengths.size) < self.between(*MASKED), lengths)[: self.count]
         return np.where(flags, self.precision(-np.inf), self.as_declared())
 
 
@@ -95,51 +149,73 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
     "task": _Floats.with_special,
     "normal": lambda one: one.with_special("normal"),
     "uniform": lambda one: one.with_special("uniform"),
-    "large": lambda one: one.mean + LARGE * one.scale * one.normal(),
-    "huge": lambda one: one.mean + HUGE * one.scale * one.normal(),
-    "outliers": lambda one: one.scattered(OUTLIERS, -OUTLIER * one.scale, OUTLIER * one.scale),
+    "large": lambda one: one.mean + one.precision(one.between(4, 1000)) * one.scale * one.normal(),
+    "outliers": lambda one: one.scattered(OUTLIERS, *(sign * one.between(32, 4096) * one.scale for sign in (-1, 1))),
+    "columns": _Floats.columns,
     "heavy_tails": lambda one: np.clip(one.rng.standard_cauchy(one.count), -3e4, 3e4).astype(one.precision) * one.scale,
-    "shifted": lambda one: one.as_declared() + (-1) ** one.variant * SHIFT * one.scale,
-    "negative": lambda one: -NEGATIVE * one.scale * (np.abs(one.normal()) + one.precision(0.01)),
-    "tiny": lambda one: TINY * one.scale * one.normal(),
-    "subnormal": lambda one: one.precision(SUBNORMAL if one.dtype == "float16" else SMALL) * one.normal(),
-    "constant": lambda one: one.constant(one.declared.mean + one.declared.scale * (1 + one.variant / 2)),
+    "shifted": lambda one: one.as_declared() + one.precision(one.sign() * one.between(4, 400)) * one.scale,
+    "negative": lambda one: (
+        -one.precision(one.between(0.5, 16)) * one.scale * (np.abs(one.normal()) + one.precision(0.01))
+    ),
+    "tiny": lambda one: one.precision(one.between(max(2.0**-60, one.smallest), 2.0**-6)) * one.scale * one.normal(),
+    "subnormal": _Floats.subnormal,
+    "exponents": _Floats.exponents,
+    "constant": lambda one: one.constant(one.mean + one.few_bits() * one.scale),
     "zeros": lambda one: one.constant(0.0),
+    "signed_zeros": _Floats.signed_zeros,
     "ties": lambda one: one.mean + one.scale * one.rng.choice(np.array([-1, 0, 0.5, 1], one.precision), size=one.count),
+    "peak": _Floats.peak,
     "sorted": lambda one: _sorted(one.as_declared(), one.row, one.variant),
     "edges": _Floats.edges,
     "infinities": lambda one: one.scattered(SPARSE, -np.inf, np.inf),
     "masked": _Floats.masked,
+    "prefix": _Floats.prefix,
     "nans": lambda one: one.scattered(SPARSE, np.nan),
 }
-"""The kinds of contents, and how each is drawn for floats; in the order of docs/trust.md, which says what each is."""
-DEFINED = ("task", "edges", "nans")
+"""The kinds of contents, and how each is drawn for floats; docs/trust.md says what each is. Shares and magnitudes are
+drawn too."""
+PLAIN = ("task", "normal", "uniform")
+"""Those under which the other arrays of a step show what they are multiplied with."""
+DEFINED = frozenset((*PLAIN, "edges", "nans"))
 """Where a NaN of the reference counts as its result. Under other kinds a NaN comes of arithmetic that the task does not
 speak of, such as infinity less infinity, and an element that should be one may be anything."""
-HEAVY = ("outliers", "heavy_tails", "sorted")
+HEAVY = frozenset(("outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "prefix"))
 """Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel: another order
 of a sum has several times the largest error, and so do tensor cores, which cut off the bits that an FMA rounds."""
-COMPARABLE = tuple(kind for kind in KINDS if kind not in (*HEAVY, "ties"))
+COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant"}
 """Where the root mean square of the errors tells how precisely a kernel computes. With ties a sum rounds the same few
 terms the same way again and again, so that its error tells how the sum is ordered."""
-WHOLE = ("task", "uniform", "huge", "heavy_tails", "constant", "zeros", "sorted")
-"""Those that differ for integers. None of them is in `tunesmith.kernels.check.plan.ON_TUNED`, so that on a task's own
-workloads references and kernels meet the integers they were written for."""
+WHOLE = ("task", "uniform", "large", "heavy_tails", "constant", "zeros", "sorted")
+"""Those that differ for integers."""
 CHANGES = ("all", "rows", "few")
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A kind of contents, a seed, and values of scalars other than the task's.
+    """Kinds of contents, a seed, and values of scalars other than the task's.
 
-    Each set of buffers holds one of two variants. change: how the second differs from the first: everything is drawn
-    anew; half of the rows, and single elements of others; or few elements of a single array. Drawn if left out.
+    kind: of all arrays but those that `arrays` names with a kind of their own. Each set of buffers holds one of two
+    variants. change: how the second differs from the first: everything is drawn anew; half of the rows, and single
+    elements of others; or few elements of a single array. Drawn if left out.
     """
 
     kind: str = "task"
     seed: int = 0
     change: str | None = None
     scalars: tuple[tuple[str, float], ...] = ()
+    arrays: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset((self.kind, *(kind for _, kind in self.arrays)))
+
+    def kind_of(self, argument: str) -> str:
+        return dict(self.arrays).get(argument, self.kind)
+
+    @property
+    def name(self) -> str:
+        kinds = ", ".join([self.kind, *(f"{argument} {kind}" for argument, kind in self.arrays)])
+        return kinds + "".join(f", {name} = {value:g}" for name, value in self.scalars)
 
 
 def kinds_of(task: Task) -> tuple[str, ...]:
@@ -151,7 +227,7 @@ def kinds_of(task: Task) -> tuple[str, ...]:
         return WHOLE if arrays else ("task",)
     results = {dtype for argument in task.outputs for dtype in task.types.get(argument.dtype, (argument.dtype,))}
     left_out = set() if any(argument.fill.special for argument in arrays) else {"edges"}
-    left_out |= set() if all(DTYPES[dtype].is_float for dtype in results) else {"nans"}
+    left_out |= set() if all(DTYPES[dtype].is_float for dtype in results) and task.nan == "propagates" else {"nans"}
     return tuple(kind for kind in KINDS if kind not in left_out)
 
 
@@ -159,7 +235,7 @@ def draw_variants(xp: Any, task: Task, workload: Workload, contents: Contents, c
     """For each of `count` variants the arrays that a kernel reads, by name: flat arrays of `xp` of the type
     `DataType.array`. The second differs from the first as `contents.change` says."""
     # Names differ in their letters, so that workloads of one seed do not share contents.
-    key = [contents.seed, list(KINDS).index(contents.kind), *workload.name.encode()]
+    key = [contents.seed, *contents.name.encode(), *workload.name.encode()]
     arrays = [argument for argument in task.arguments if argument.role in ("in", "inout")]
     shapes = {argument.name: task.shape_of(argument, workload) for argument in arrays}
     fills = {argument.name: argument.fill.at(workload) for argument in arrays}
@@ -168,14 +244,16 @@ def draw_variants(xp: Any, task: Task, workload: Workload, contents: Contents, c
         rng, inputs = np.random.default_rng([*key, variant]), {}
         for argument in arrays:
             dtype, shape = task.dtype_of(argument, workload), shapes[argument.name]
-            block = draw(contents, fills[argument.name], shape, dtype, rng, variant)
+            block = draw(contents.kind_of(argument.name), fills[argument.name], shape, dtype, rng, variant)
             inputs[argument.name] = spread(xp, xp.asarray(block.view(DTYPES[dtype].array)), math.prod(shape), rng)
         drawn.append(inputs)
-    if count > 1 and contents.kind != "constant" and arrays:
+    if count > 1:
         rng = np.random.default_rng([*key, count])
         change = contents.change or CHANGES[int(rng.integers(len(CHANGES)))]
-        if change != "all":
-            _keep_part(xp, shapes, fills, drawn[0], drawn[1], change, rng)
+        # A part of an array of equal elements would be no such array.
+        names = [one.name for one in arrays if contents.kind_of(one.name) != "constant"]
+        if change != "all" and names:
+            _keep_part(xp, {name: shapes[name] for name in names}, fills, drawn[0], drawn[1], change, rng)
     return drawn
 
 
@@ -219,13 +297,13 @@ def _keep_part(
 
 
 def draw(
-    contents: Contents, declared: Fill, shape: tuple[int, ...], dtype: str, rng: np.random.Generator, variant: int = 0
+    kind: str, declared: Fill, shape: tuple[int, ...], dtype: str, rng: np.random.Generator, variant: int = 0
 ) -> NDArray[Any]:
     """The elements of an array of `shape` whose task declares `declared` (as of `Fill.at`), flat, in the storage type.
 
     Of a larger array, `RANDOM_BLOCK` elements, which are meant for `spread`, but for those that keep an order.
     """
-    kind, row, count = contents.kind, shape[-1] if shape else 1, math.prod(shape)
+    row, count = shape[-1] if shape else 1, math.prod(shape)
     count = count if declared.kind in ORDERED else min(count, RANDOM_BLOCK)
     if declared.kind in ("permutation", "offsets"):
         last = None if declared.kind == "permutation" else round(declared.mean + declared.scale)

@@ -102,6 +102,14 @@ class DataType:
         return int(bounds.min), int(bounds.max)
 
     @property
+    def finite(self) -> tuple[float, float]:
+        """The least normal and the largest finite number of a float's storage."""
+        import ml_dtypes
+
+        found = ml_dtypes.finfo(self.storage)
+        return float(found.smallest_normal), float(found.max)
+
+    @property
     def overflow(self) -> float:
         """Magnitude from which round-to-nearest leaves the finite values: the largest and half a unit in its last place
         (IEEE 754-2019, section 4.3.1). Infinite where results never leave the range."""

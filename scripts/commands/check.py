@@ -9,15 +9,16 @@ from typing import Annotated
 
 import typer
 
-from tunesmith.actors.judging.judge import SEED, CandidateVerdict, JudgeOptions, judge, rejected
+from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, compile_on_paper, judge, rejected
 from tunesmith.actors.judging.task_check import check_reference, check_task, meant_for
-from tunesmith.actors.process import preload
-from tunesmith.actors.workers import Deadlines
+from tunesmith.actors.process import Isolated, preload
+from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, Target, TaskArgument, echo
 from tunesmith.cli.view.tables import print_json
-from tunesmith.graph.setup import choose_device, limits_for, require_work
+from tunesmith.graph.setup import limits_for, require_work
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.probe import probe
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.verify import Passed, Skipped
@@ -25,7 +26,7 @@ from tunesmith.kernels.rewrite.signature import require_signature, require_signa
 from tunesmith.kernels.space import default_refused, device_names
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.taskfile import load_task, parse_config, read_source, template_of
-from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, described
+from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, Config, Template, described
 
 EXIT_REJECTED = 1
 
@@ -58,10 +59,13 @@ def check(
             min=0.1, help="Seconds for the steps on sizes that Tunesmith makes up (default: 20 on a GPU, 60 on a CPU)."
         ),
     ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Draws the same checks as the verdict that names it (default: drawn anew).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether a candidate is right, and if not why: exit code 0 accepted, 1 rejected. Without --source: whether the
-    task is right, as far as that can be seen without a device."""
+    """Say whether a candidate is right, and if not why: exit code 0 accepted, 1 rejected; with --target as far as that
+    can be seen without the device. Without --source: whether the task is right, as far as that can be seen."""
     loaded = load_task(task)
     if source is None:
         if template is not None or config is not None:
@@ -69,13 +73,9 @@ def check(
             raise TunesmithError(f"{option}: it goes with a candidate; name its source with --source, or leave it out.")
         _check_task(loaded, target, backend, reference_deadline, as_json=as_json)
         return
-    if target is not None:
-        raise TunesmithError(
-            "--target: a candidate is checked by running it on a device that is here; leave out --target, or leave out "
-            "--source to check the task itself without a device."
-        )
-    deadlines = Deadlines(compile_deadline, run_deadline, reference_deadline, check_time)
-    verdict = _judged(loaded, backend, source, template, config, deadlines)
+    options = JudgeOptions(deadlines=Deadlines(compile_deadline, run_deadline, reference_deadline, check_time))
+    options = options if seed is None else replace(options, seed=seed)
+    verdict = _judged(loaded, target, backend, source, template, config, options)
     if as_json:
         print_json(asdict(verdict))
     else:
@@ -85,31 +85,50 @@ def check(
 
 
 def _judged(
-    task: Task, backend: str, source: Path, template: Path | None, config: str | None, deadlines: Deadlines
+    task: Task,
+    target: str | None,
+    backend: str,
+    source: Path,
+    template: Path | None,
+    config: str | None,
+    options: JudgeOptions,
 ) -> CandidateVerdict:
-    device = choose_device(task, backend, probe())
+    limits, index = limits_for(task, target, backend)
     if (size := source.stat().st_size) > MAX_SOURCE_BYTES:
         detail = f"{source} has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted."
         return CandidateVerdict("rejected", "source_too_large", detail)
     # Before it becomes a template: a forbidden source is a rejection and not a mistake of the user's.
-    if (refused := refuse_text(read_source(source), device.limits.backend)) is not None:
+    if (refused := refuse_text(read_source(source), limits.backend)) is not None:
         return rejected(refused)
-    require_signatures(task, device.backend)
-    candidate = template_of(task, device.backend, source, template)
+    require_signatures(task, limits.backend)
+    candidate = template_of(task, limits.backend, source, template)
     point = parse_config(config, candidate)
-    preload(device.limits.backend)
-    check_reference(task, meant_for(task, device.limits), seed=0, deadline=deadlines.prepare)
-    options = JudgeOptions(SEED, deadlines)
-    if sys.stderr.isatty():
-        options = replace(options, listener=lambda step: echo(f"  {step}", err=True))
-    (verdict,) = judge(task, device.limits, device.index, [(candidate, point, None)], options)
-    if verdict.verdict == "rejected":
+    preload(limits.backend)
+    if target is not None:
+        verdict = _on_paper(task, limits, candidate, point, options.deadlines.compile)
+    else:
+        check_reference(task, meant_for(task, limits), seed=0, deadline=options.deadlines.prepare)
+        if sys.stderr.isatty():
+            options = replace(options, listener=lambda step: echo(f"  {step}", err=True))
+        (verdict,) = judge(task, limits, index, [(candidate, point, None)], options)
+    if verdict.verdict == "rejected" or target is not None:
         try:
-            require_signature(task, candidate, "What may explain it")
+            require_signature(task, candidate, "What may be wrong")
         except TaskError as error:
             # A kernel may take an array by another type and be right, so that this alone rejects none.
             return replace(verdict, notes=(*verdict.notes, str(error)))
     return verdict
+
+
+def _on_paper(task: Task, limits: DeviceLimits, template: Template, config: Config, seconds: float) -> CandidateVerdict:
+    """What can be had against a candidate without its device."""
+    workloads = meant_for(task, limits) or task.workloads
+    with Isolated("compile", CompileWorker, limits, 0) as compiler:
+        made = compile_on_paper([compiler], task, template, config, workloads, limits, seconds)
+    if not isinstance(made, Candidate):
+        return rejected(made)
+    detail = f"it was compiled for {limits.name} and not launched"
+    return CandidateVerdict("partial", detail=detail, artifacts={"candidate": made.digests})
 
 
 def _print(verdict: CandidateVerdict) -> None:
@@ -119,11 +138,12 @@ def _print(verdict: CandidateVerdict) -> None:
         checks = [step for step in verdict.steps if isinstance(step, Passed)]
         own = max((one.largest for step in checks if step.own for one in step.accuracy.values()), default=0.0)
         said = "accepted" if verdict.accepted else f"accepted in part, as {verdict.detail}"
-        echo(f"{said}: {len(checks)} checks passed, largest error {own:.2f} of the tolerance")
+        passed = f"{len(checks)} checks passed, largest error {own:.2f} of the tolerance"
+        echo(f"{said}: {passed if checks else 'no fault was seen'}")
     if skipped := [step for step in verdict.steps if isinstance(step, Skipped)]:
         echo(f"  skipped {len(skipped)} steps (--json lists them), such as {skipped[0].step}: {skipped[0].why}")
     if verdict.seconds:
-        echo(f"  checking took {verdict.seconds:.0f} s")
+        echo(f"  checking took {verdict.seconds:.0f} s (--seed {verdict.seed} draws the same checks)")
     for one in verdict.unexecuted:
         echo(f"  ran in no check: {one}")
     for note in verdict.notes:

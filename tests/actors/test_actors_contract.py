@@ -58,11 +58,11 @@ def task(
     )
 
 
-def verdict(made: Task, device: Any, check: float = CHECK, only: str | None = None) -> CandidateVerdict:
+def verdict(made: Task, device: Any, check: float = CHECK, only: str | None = None, seed: int = 1) -> CandidateVerdict:
     template = made.sources("opencl").templates[0]
     deadlines = Deadlines(check=check, prepare=30.0)
     question = (template, template.default_config, only)
-    options = JudgeOptions(deadlines=deadlines, roofline=Roofline())
+    options = JudgeOptions(seed, deadlines, roofline=Roofline())
     return judge(made, device.limits, device.index, [question], options)[0]
 
 
@@ -88,18 +88,18 @@ def test_scalars_that_the_reference_divides_by_zero_for_decide_nothing(
     found = verdict(task(reference, f"if (i < n) {plain}", f"if (i < n) {candidate}"), device, check=2.0)
     assert found.accepted, found.detail
     assert not any("t = 0" in step for step in passed(found))
-    assert any("t = 6.25" in step for step in passed(found))
+    assert any(", t = " in step for step in passed(found))
     assert any("the reference fails where t is 0," in note and "`values` of t" in note for note in found.notes)
 
 
 def test_a_rejection_on_a_made_up_scalar_or_size_names_what_to_write(device: Any) -> None:
     by_scalar, by_size = (
         verdict(task("x * t", PLAIN, f"if (i < n) out[i] = {wrong} ? 7 : x[i] * t;"), device)
-        for wrong in ("t == 0", "n == 33")
+        for wrong in ("t == 0", "(n > 100 && n < 200)")
     )
     assert by_scalar.reason == by_size.reason == "mismatch"
     assert "if no caller has t = 0" in by_scalar.detail and "list the `values` of t in the task" in by_scalar.detail
-    assert "n = 33: " in by_size.detail and "give the range of n in `requires`" in by_size.detail
+    assert "if no caller has n = 1" in by_size.detail and "give the range of n in `requires`" in by_size.detail
 
 
 @pytest.mark.slow
@@ -107,9 +107,9 @@ def test_a_rejection_on_a_made_up_scalar_or_size_names_what_to_write(device: Any
     ("reference", "plain", "step"),
     [
         # It chooses by `where` among results, some of which divide by zero.
-        ("np.where(x == 0, t, t / x)", "out[i] = x[i] == 0 ? t : t / x[i];", "zeros, t ="),
+        ("np.where(x == 0, t, t / x)", "out[i] = x[i] == 0 ? t : t / x[i];", "zeros"),
         # It overflows on the way to a finite result.
-        ("t / (1 + np.exp(-x))", "out[i] = t / (1 + exp(-x[i]));", ", huge"),
+        ("t / (1 + np.exp(-x))", "out[i] = t / (1 + exp(-x[i]));", ", large"),
     ],
 )
 def test_arithmetic_errors_that_reach_no_result_leave_nothing_out(
@@ -160,7 +160,7 @@ def test_a_plain_kernel_that_fails_on_made_up_sizes_ends_nothing(
     assert left_out and why in left_out[0].why
     if why == "SIGSEGV":
         assert any("the plain kernel fails where n is" in note and "`requires`" in note for note in found.notes)
-    assert any(step.startswith("256 (derived)") for step in passed(found))
+    assert any(step.startswith("256 (drawn)") or "(long)" in step for step in passed(found))
 
 
 def test_what_there_was_no_time_for_is_told(device: Any) -> None:
@@ -168,8 +168,8 @@ def test_what_there_was_no_time_for_is_told(device: Any) -> None:
     assert found.accepted and skipped(found, "time")
     [note] = [note for note in found.notes if "--check-time" in note]
     done, _, wanted, *_ = note.split()
-    assert 0 < int(done) < int(wanted) and int(done) == sum("(derived)" in step for step in passed(found))
-    assert {", task", ", large"} <= {step.removeprefix("own") for step in passed(found)}, "its own are not made up"
+    assert 0 < int(done) < int(wanted) and int(done) == sum(not step.startswith("own") for step in passed(found))
+    assert sum(step.startswith("own, ") for step in passed(found)) > 4, "its own are not made up"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_candidate_may_do_where_the_plain_kernel_writes_beyond_an_array(device
     found = verdict(task("x * t", PLAIN.removeprefix("if (i < n) ")), device)
     assert found.accepted, found.detail
     assert any("after out" in one.why for one in skipped(found, "plain kernel"))
-    assert any("64 (derived)" in step for step in passed(found))
+    assert any("64 (drawn)" in step or "96 (drawn)" in step for step in passed(found))
 
 
 def test_slow_references_are_called_once(device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,7 +173,7 @@ ANSWERS = (
     ((*MINE, "--json"), written("mine.cl", "int x;\0"), 1, '"forbidden_source"'),
     ((*MINE, "--json"), written("mine.cl", " " * 5_000_000), 1, '"source_too_large"'),
     *(((*CHECK, "--config", text), nothing, 2, "--config") for text in ('{{"X": 1}}', "[1]", "no json")),
-    ((*CHECK, "--target", "sm_90"), nothing, 2, "leave out --source to check the task itself"),
+    ((*CHECK, "--target", "sm_90"), nothing, 2, "has no cuda sources; it has opencl"),
     ((*CHECK, "--run-deadline", "1"), edited("baseline.cl", "if (i < n)", "while (n);"), 2, "exceeded its deadline of"),
     ((*BENCH, "--vs", "{task}/task.toml"), nothing, 2, "task.toml cannot be measured"),
     ((*BENCH, "--template", "{task}/task.toml"), nothing, 2, "task.toml is a task, not a template"),

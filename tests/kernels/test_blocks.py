@@ -193,7 +193,7 @@ def test_blocks_that_ran_leave_marks(n: int, never: set[int]) -> None:
 @pytest.mark.parametrize(
     ("config", "alone", "step"),
     [
-        ({}, False, "(derived)"),
+        ({}, False, "(drawn)"),
         # Threads hold rows of up to 16,384 elements; longer ones take loops of their own.
         ({"BLOCK_X": 256, "BLOCK_Y": 2, "VEC": 8, "ITEMS": 8}, True, "(long)"),
     ],

@@ -14,7 +14,7 @@ from compiling import compiled_candidate, write_task
 from tunesmith.kernels.backends import BoundLaunch, open_device
 from tunesmith.kernels.check.compare import measure_set
 from tunesmith.kernels.launch.buffers import WorkloadData
-from tunesmith.kernels.launch.contents import Contents, draw
+from tunesmith.kernels.launch.contents import draw
 from tunesmith.kernels.launch.reference import expected_results
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -112,8 +112,8 @@ def test_opencl_has_no_8_bit_floats(tmp_path: Path, name: str) -> None:
 
 def test_special_values_of_inputs_are_clamped_too() -> None:
     fill = Fill(special=(Special(value=math.inf, fraction=1.0),))
-    assert set(draw(Contents(), fill, (8,), "float8_e4m3", np.random.default_rng(0)).astype(float)) == {448.0}
-    assert set(draw(Contents(), fill, (8,), "float16", np.random.default_rng(0)).astype(float)) == {math.inf}
+    assert set(draw("task", fill, (8,), "float8_e4m3", np.random.default_rng(0)).astype(float)) == {448.0}
+    assert set(draw("task", fill, (8,), "float16", np.random.default_rng(0)).astype(float)) == {math.inf}
 
 
 def test_results_beyond_the_range_become_what_stores_make_of_them(tmp_path: Path) -> None:

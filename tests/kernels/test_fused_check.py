@@ -193,3 +193,12 @@ def test_infinities_may_make_nan_of_a_row_in_which_the_reference_has_one(opened:
         store(data, 0, "both", values)
         assert isinstance(measure_set(data, 0, lenient=True), dict) == accepted, got
         assert isinstance(measure_set(data, 0), WrongResult)
+
+
+@pytest.mark.parametrize(("tolerance", "right"), [(0.0, False), (1e-6, True)])
+def test_the_sign_of_a_zero_counts_where_the_tolerance_is_zero(opened: Any, tolerance: float, right: bool) -> None:
+    data = data_of(opened, "float32", Tolerance(rtol=tolerance, atol=tolerance), Contents("zeros", 1))
+    store_right(data, 0)
+    assert isinstance(both_ways(data, 0), dict)
+    store(data, 0, "out", -host(data.expected_of(0)["out"]))
+    assert isinstance(both_ways(data, 0), dict) == right

@@ -16,7 +16,7 @@ import pytest
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.launch.contents import Contents, draw
+from tunesmith.kernels.launch.contents import draw
 from tunesmith.kernels.launch.reference import expected_results, reference_results
 from tunesmith.kernels.rewrite.signature import require_signature
 from tunesmith.kernels.spec.task import Fill, Task, TaskError
@@ -311,7 +311,7 @@ def test_an_output_has_a_tolerance_of_its_own(folder: Path) -> None:
 
 def test_a_range_of_whole_numbers_has_both_ends() -> None:
     fill = Fill.model_validate({"low": 0, "high": 15})
-    drawn = draw(Contents(seed=1), fill, (4000,), "int32", np.random.default_rng(1))
+    drawn = draw("task", fill, (4000,), "int32", np.random.default_rng(1))
     assert set(drawn.tolist()) == set(range(16))
     assert fill.described == "uniform, 0 to 15"
     assert Fill.model_validate({"low": 0, "high": 123456789}).described == "uniform, 0 to 123456789"

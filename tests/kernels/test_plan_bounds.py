@@ -94,10 +94,11 @@ def require_bounds(task: Task, limits: DeviceLimits, source: str) -> int:
     task does not allow, or that costs more than it may."""
     own = [one for one in task.workloads if limits.kind in one.devices]
     steps = [one for one in plan(task, limits, 3, source=source) if one.derived]
-    steps += reaching_steps(task, limits, own[-1], [own[-1].types], 6, tried=True)
-    long = extents(task, own)
+    steps += reaching_steps(task, limits, own[-1], [own[-1].types], 6)
+    growing = extents(task, own)
     smallest = min(own, key=lambda one: array_bytes(task, one))
     most_elements = planning.MAX_ELEMENTS_PER_BYTE * planning.MAX_BYTES[limits.kind]
+    cheap = planning.MAX_BYTES[limits.kind]
     most_bytes = max(planning.MAX_BYTES[limits.kind], array_bytes(task, smallest))
     most_flops = max(planning.MAX_FLOPS[limits.kind], task.flops_of(smallest))
     near_bytes = planning.MAX_NEIGHBOUR_BYTES[limits.kind]
@@ -105,14 +106,15 @@ def require_bounds(task: Task, limits: DeviceLimits, source: str) -> int:
         workload = step.workload
         assert task.allows(workload), step.name
         near = workload.name.endswith("(near)")
-        assert array_bytes(task, workload) <= (near_bytes if near else most_bytes), step.name
+        long = planning.LONG_FACTOR if workload.name.endswith("(long)") else 1
+        assert array_bytes(task, workload) <= (near_bytes if near else max(long * cheap, most_bytes)), step.name
         assert near or task.flops_of(workload) <= most_flops, step.name
         for name, size in workload.sizes.items():
             usual = {one.sizes[name] for one in own}
             beside = {value for one in usual for value in (one, one // 2, one - 1, one + 1, 2 * one) if value >= 1}
             related = any(name in parse(text).names for text in task.requires)
-            assert name in long or related or size in beside, f"{step.name}: {name} is no extent"
-            assert 1 <= size <= max(most_elements, max(usual) + 3), step.name
+            assert name in growing or related or size in beside, f"{step.name}: {name} is no extent"
+            assert 1 <= size <= max(long * most_elements, max(usual) + 3), step.name
     return len(steps)
 
 

@@ -1,4 +1,4 @@
-"""Which launches compute-sanitizer sees; the candidates show on a GPU that it finds faults."""
+"""Which launches sanitizers see, and what Oclgrind says of kernels; what compute-sanitizer says needs a GPU."""
 
 from __future__ import annotations
 
@@ -7,40 +7,47 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.build.artifact import Candidate, types_key
-from tunesmith.kernels.check.plan import plan
+from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.check.plan import Step, plan
 from tunesmith.kernels.check.sanitizer import (
     ERROR_EXIT_CODE,
-    MAX_DERIVED_WORKLOADS,
+    MAX_DERIVED_STEPS,
     MAX_WORKLOAD_BYTES,
     SANITIZER_TOOLS,
-    chosen_workloads,
+    chosen_steps,
+    find_tool,
+    parse_reports,
     sanitize,
 )
+from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.taskfile import load_task
 
 
-def test_all_own_workloads_and_made_up_ones_of_all_sizes_and_types() -> None:
+def test_all_own_workloads_and_made_up_ones_of_all_kinds_and_types() -> None:
     task = load_task("softmax")
-    every = [step.workload for step in plan(task, resolve_target("h200"), seed=0)]
-    own = {one.name for one in every if one in task.workloads and task.bytes_of(one) <= MAX_WORKLOAD_BYTES}
-    chosen = chosen_workloads(task, every)
-    assert len({(one.name, types_key(one)) for one in chosen}) == len(chosen) == len(own) + MAX_DERIVED_WORKLOADS
-    assert own <= {one.name for one in chosen}
-    assert {types_key(one) for one in chosen} == {types_key(one) for one in every}
-    made_up = [task.bytes_of(one) for one in chosen if one.name not in own]
-    assert min(made_up) <= 100 and max(made_up) > 1e6
-    assert len(chosen_workloads(task, every[:10])) == len({one.name for one in every[:10]})
+    every = plan(task, resolve_target("h200"), seed=0)
+    own = [one for one in every if not one.derived and task.bytes_of(one.workload) <= MAX_WORKLOAD_BYTES]
+    chosen = chosen_steps(task, every)
+    assert len(chosen) == len(own) + MAX_DERIVED_STEPS and all(one in chosen for one in own)
+    made_up = [one for one in chosen if one.derived]
+    assert {types_key(one.workload) for one in made_up} == {types_key(one.workload) for one in every}
+    assert {one.contents.kind for one in made_up} == {one.contents.kind for one in every}
+    sizes = [task.bytes_of(one.workload) for one in made_up]
+    assert min(sizes) <= 1000 and max(sizes) > 1e6
+    assert len(chosen_steps(task, every[:10])) == 10
 
 
 LIMITS = resolve_target("h200")
 TASK = load_task("softmax")
-SUSPECTS = [(Candidate(TASK.sources("cuda").baseline.template, {}, {}), TASK.workloads[at : at + 1]) for at in (0, 1)]
+STEPS = [Step(workload, Contents("infinities")) for workload in TASK.workloads]
+SUSPECTS = [(Candidate(TASK.sources("cuda").baseline.template, {}, {}), STEPS[at : at + 1]) for at in (0, 1)]
+HIDDEN = {(): Artifact("cuda", "sm_90", "softmax", b"", "", unfollowed=("mbarriers", "bulk copies"))}
 
 
 def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -55,11 +62,11 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 def test_it_is_run_on_the_device_in_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With each tool, on the smallest workloads first."""
     pretend(tmp_path, monkeypatch, f'cp "$job" {tmp_path}/ran.${{1#--tool=}}; printf 3 > "$done"')
-    assert sanitize([(SUSPECTS[0][0], TASK.workloads[:3])], TASK, LIMITS, 3, 0) == [""]
+    assert sanitize([(SUSPECTS[0][0], STEPS[:3])], TASK, LIMITS, 3) == [""]
     ran = {path.suffix[1:]: path.read_bytes() for path in tmp_path.glob("ran.*")}
-    jobs, task, index, _ = pickle.loads(ran["memcheck"])
+    jobs, task, index = pickle.loads(ran["memcheck"])
     assert index == 3 and set(ran) == set(SANITIZER_TOOLS)
-    sizes = [task.bytes_of(workload) for _, workload in jobs]
+    sizes = [task.bytes_of(step.workload) for _, step in jobs]
     assert len(sizes) == 3 and sizes == sorted(sizes)
 
 
@@ -80,19 +87,31 @@ def test_the_result_of_each_tool_is_told(
     tool: str, script: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(tmp_path, monkeypatch, f"[ $1 = --tool={tool} ] && {script}")
-    (found,) = sanitize([(SUSPECTS[0][0], TASK.workloads[:3])], TASK, LIMITS, 0, 0)
+    (found,) = sanitize([(SUSPECTS[0][0], STEPS[:3])], TASK, LIMITS, 0)
     assert isinstance(found, WrongResult) == (script == FOUND)
     assert (found.detail if isinstance(found, WrongResult) else found).startswith(expected)
     assert script != LATE or str(found).count(",") == 1
 
 
+@pytest.mark.parametrize("tool", ["racecheck", "memcheck"])
+def test_a_race_between_threads_whose_barriers_the_tool_does_not_follow_decides_nothing(
+    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(tmp_path, monkeypatch, f'[ $1 = --tool={tool} ] && {FOUND}; printf 3 > "$done"')
+    monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
+    hides = Candidate(TASK.sources("cuda").baseline.template, {}, HIDDEN)
+    (found,) = sanitize([(hides, STEPS[:3])], TASK, LIMITS, 0)
+    assert isinstance(found, WrongResult) == (tool == "memcheck")
+    assert tool == "memcheck" or "as it does not follow bulk copies and mbarriers" in str(found)
+
+
 def test_where_something_is_found_each_goes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A job of two launches is that of both, and the smaller one is guilty.
-    name = SUSPECTS[0][1][0].name
+    name = SUSPECTS[0][1][0].workload.name
     script = f'grep -q "{name}" "$job" && echo "========= Oh" && exit {ERROR_EXIT_CODE}; printf 1 > "$done"'
     pretend(tmp_path, monkeypatch, script)
     monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
-    assert [one != "" for one in sanitize(SUSPECTS, TASK, LIMITS, 0, 0)] == [True, False]
+    assert [one != "" for one in sanitize(SUSPECTS, TASK, LIMITS, 0)] == [True, False]
 
 
 def test_once_a_tool_has_found_an_error_no_other_runs_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +119,7 @@ def test_once_a_tool_has_found_an_error_no_other_runs_any_more(tmp_path: Path, m
     all_began = f"until [ $(wc -l < {began}) = {len(SANITIZER_TOOLS)} ]; do sleep 0.01; done"
     script = f"echo $$ >> {began}; [ $1 = --tool=memcheck ] && {all_began} && exit {ERROR_EXIT_CODE}; exec sleep 600"
     pretend(tmp_path, monkeypatch, script)
-    (found,) = sanitize(SUSPECTS[:1], TASK, LIMITS, 0, 0)
+    (found,) = sanitize(SUSPECTS[:1], TASK, LIMITS, 0)
     assert isinstance(found, WrongResult) and found.detail.startswith("memcheck")
     for number in began.read_text().split():
         with pytest.raises(ProcessLookupError):
@@ -108,7 +127,85 @@ def test_once_a_tool_has_found_an_error_no_other_runs_any_more(tmp_path: Path, m
 
 
 def test_the_process_that_a_tool_watches_makes_its_launches_and_ends(tmp_path: Path) -> None:
-    (tmp_path / "job").write_bytes(pickle.dumps(([], TASK, 0, 0)))
+    (tmp_path / "job").write_bytes(pickle.dumps(([], TASK, 0)))
     program = [sys.executable, "-m", "tunesmith.kernels.check.sanitizer", str(tmp_path / "done"), str(tmp_path / "job")]
     subprocess.run(program, check=True)
     assert (tmp_path / "done").read_text() == "0"
+
+
+RACE = """
+Read-write data race at local memory address 0x1000000000004
+\tKernel: k
+\t
+\tFirst entity:  Global(1,0,0) Local(1,0,0) Group(0,0,0)
+\t  {first}
+\tAt line 69 (column 36) of candidate:
+\t  (source not available)
+\t
+\tSecond entity: Global(0,0,0) Local(0,0,0) Group(0,0,0)
+\t  %29 = load float, float addrspace(3)* %arrayidx25, align 4, !dbg !108
+\tAt line 68 (column 39) of candidate:
+\t  (source not available)
+\t
+"""
+STORE = "store float %add28, float addrspace(3)* %arrayidx27, align 4, !dbg !111"
+SWAP = "%c = call spir_func i32 @_Z14atomic_cmpxchgPU3AS3Vjjj(i32 addrspace(3)* noundef @k.total, i32 noundef %21)"
+INDEX = "\nIndex (8) exceeds static array size (4)\n\tKernel: k\n\tAt line 1 (column 11) of candidate:\n"
+FATAL = "\nOCLGRIND FATAL ERROR (./src/plugins/Uninitialized.cpp:1805)\nUnsupported instruction: freeze\n"
+
+
+def test_reports_are_clauses_with_lines_and_work_items() -> None:
+    kind = "Read-write data race at local memory"
+    clause = f"{kind}: work-item (1,0,0), line 69 and work-item (0,0,0), line 68"
+    assert parse_reports(INDEX + 2 * RACE.format(first=STORE)) == {kind: clause}
+    assert parse_reports(RACE.format(first=SWAP)) == parse_reports("") == {}
+    with pytest.raises(ValueError, match="FATAL ERROR"):
+        parse_reports(FATAL)
+
+
+ROW = """kernel void softmax(global const float* input, global float* out, int n, int d) {
+    local float sums[64];
+    const int me = get_local_id(0), row = get_group_id(0);
+    float sum = 0.0f;
+    for (int col = me; col < d; col += 64) sum += exp(input[row * d + col]);
+    sums[me] = sum;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (me == 0) for (int i = 1; i < 64; ++i) sums[0] += sums[i];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int col = me; col < d; col += 64) out[row * d + col] = exp(input[row * d + col]) / sums[0];
+}
+"""
+BARRIER = "    barrier(CLK_LOCAL_MEM_FENCE);\n"
+
+
+@pytest.mark.skipif(find_tool("oclgrind") is None, reason="oclgrind is not installed")
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("", "", ""),
+        (f"{BARRIER}    for", "    for", "Read-write data race at local memory: work-item"),
+        ("me == 0) for", "me == 0 && d < 0) for", ""),
+        ("    sums[me] = sum;", "    if (me % 2) sums[me] = sum;", "Uninitialized value written to global"),
+        # Here it errs.
+        ("    sums[me] = sum;", "    float16 all = sum; all.s3 = all.hi.s3; sums[me] = all.s3;", ""),
+        ("out[row * d + col]", "out[row * d + col + 1]", "Invalid write of size 4 at global memory"),
+        (BARRIER, "    if (me < 32) barrier(CLK_LOCAL_MEM_FENCE);\n", "divergence detected (barrier): work-item"),
+    ],
+)
+def test_oclgrind_names_races_and_what_nobody_wrote(device: Any, old: str, new: str, expected: str) -> None:
+    """What is only a wrong result is for other checks."""
+    template = TASK.sources("opencl").baseline.template
+    wrong = template.model_copy(update={"source": ROW.replace(old, new, 1)})
+    types = {**TASK.workloads[0].types, "T": "float32"}
+    small = TASK.workloads[0].model_copy(update={"sizes": {"n": 2, "d": 70}, "types": types})
+    steps = [Step(small, Contents("normal"), derived=True)]
+    (found,) = sanitize([(Candidate(wrong, {}, {}), steps)], TASK, device.limits, device.index)
+    assert isinstance(found, WrongResult) == bool(expected), found
+    assert not expected or expected in str(found)
+
+
+def test_a_verdict_says_where_oclgrind_is_missing(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    suspect = (Candidate(TASK.sources("opencl").baseline.template, {}, {}), STEPS[:1])
+    (found,) = sanitize([suspect], TASK, device.limits, device.index)
+    assert str(found).startswith("oclgrind was not run: it is not installed here")

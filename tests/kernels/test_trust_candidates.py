@@ -60,8 +60,10 @@ def test_candidates_are_of_all_classes_and_tasks(backend: str) -> None:
     assert {one.task for one in of_backend} >= {name for name in tasks if backend in load_task(name).backends}
 
 
-@pytest.mark.parametrize("fixture", parameters("opencl", {"pocl"}))
+@pytest.mark.parametrize("fixture", parameters("opencl", {"pocl", "sanitizer"}))
 def test_verdicts_with_opencl(fixture: Fixture, device: DeviceInfo) -> None:
+    if fixture.judge == "sanitizer" and find_tool("oclgrind") is None:
+        pytest.skip("oclgrind is not installed")
     # Nothing of these is about deadlines.
     deadlines = Deadlines(compile=60.0, run=60.0) if fixture.kind or "edited" in fixture.file else DEADLINES
     # Where the verdict comes early, a second process takes longer to start than it saves.

@@ -29,8 +29,9 @@ from tunesmith.kernels.build.machine_code import (
     hot_lines,
     instruction_mix,
     mark_blocks,
-    prints,
+    refuse_assembly,
     special_registers,
+    unfollowed,
     used_variables,
 )
 from tunesmith.kernels.build.python_source import FIXED, SPECIALISED
@@ -99,8 +100,8 @@ class TritonCompiler:
         if isinstance(made, CompileFailed | Rejected):
             return made
         assembly, metadata = made.asm.get("ptx", ""), made.metadata
-        if prints(assembly):
-            return Rejected("forbidden_source", "output", "the kernel prints: take the printing out.")
+        if (refused := refuse_assembly(assembly, metadata.name)) is not None:
+            return refused
         call = _call(made, source)
         if call.cluster > MAX_CLUSTER:
             why = f"a cluster of {call.cluster} blocks cannot be launched everywhere: take at most {MAX_CLUSTER}."
@@ -114,7 +115,8 @@ class TritonCompiler:
             resources = amd_resources(code, metadata.name)
         # The code's own static memory, and all of Triton's, which is dynamic.
         resources = replace(resources, shared=(resources.shared or 0) + metadata.shared)
-        return Artifact("triton", self.arch, metadata.name, code, source.digest, resources, variables, call)
+        name, digest = metadata.name, source.digest
+        return Artifact("triton", self.arch, name, code, digest, resources, variables, call, unfollowed(assembly))
 
     def profile(self, source: Specialised) -> Profile:
         """The PTX instructions of `source`, and the lines most of them come from; empty if it does not compile."""
