@@ -87,9 +87,9 @@ Question = tuple[Template, Config, str | None]
 
 @dataclass(frozen=True, slots=True)
 class JudgeOptions:
-    """seed: of all that is drawn; largest_bytes: of a workload that a step may have; roofline: the device's roofs, which
-    a launch is timed against, measured by the judgement if left out; lock: the device's, where the caller has one, which
-    is released at the end; listener: called with the step at hand; processes: that go through steps at once."""
+    """seed: of all that is drawn; largest_bytes: of a workload that a step may have; roofline: the device's roofs, for
+    the timed launch, measured by the judgement if left out; lock: the device's, where the caller has one, which is
+    released at the end; listener: called with the step at hand; processes: that go through steps at once."""
 
     seed: int = field(default_factory=lambda: secrets.randbits(32))
     deadlines: Deadlines = field(default_factory=Deadlines)

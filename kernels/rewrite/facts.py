@@ -38,15 +38,18 @@ ENDS = frozenset({"return", "break", "continue", "goto"})
 @dataclass(frozen=True, slots=True)
 class Access:
     """One place where the kernel touches an array. node: the whole `p[i]`, `*p` or the call; root: the array; index:
-    which element; atomic: by an atomic operation, whose name `by` is."""
+    which element; by: the function that touches it, empty for none."""
 
     node: Node
     root: Symbol
     index: Form
     read: bool
     written: bool
-    atomic: bool = False
     by: str = ""
+
+    @property
+    def atomic(self) -> bool:
+        return self.by.startswith("atom")
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,28 +431,23 @@ class Facts:
         return self._scan[0]
 
     @cached_property
-    def escaping(self) -> dict[Symbol, str]:
-        """The arrays with which the body does more than to read or write elements, each with what, as a clause."""
+    def escaping(self) -> set[Symbol]:
+        """The arrays with which the body does more than to read or write elements."""
         return self._scan[1]
 
     @cached_property
-    def _scan(self) -> tuple[tuple[Access, ...], dict[Symbol, str]]:
-        accesses: list[Access] = []
-        escaping: dict[Symbol, str] = {}
+    def _scan(self) -> tuple[tuple[Access, ...], set[Symbol]]:
+        accesses, escaping = list[Access](), set[Symbol]()
         for node in self.body.walk():
             symbol = node.symbol
             if node.what != "name" or symbol is None or not symbol.pointer or self.moved.get(symbol) is node.parent:
                 continue
             found = self.pointer(node)
-            if found is None:
-                for root in self._behind(symbol, frozenset()):
-                    escaping.setdefault(root, f"`{self.text(node.statement)[:60]}` reaches it by another name")
-                continue
-            used = self._used(node, *found)
+            used = found is not None and self._used(node, *found)
             if isinstance(used, Access):
                 accesses.append(used)
-            elif used:
-                escaping.setdefault(found[0], used)
+            elif not used:
+                escaping.update([found[0]] if found is not None else self._behind(symbol, frozenset()))
         return tuple(accesses), escaping
 
     def _behind(self, symbol: Symbol, seen: frozenset[Symbol]) -> Iterator[Symbol]:
@@ -464,8 +462,8 @@ class Facts:
                     if name.what == "name" and name.symbol is not None and name.symbol.pointer:
                         yield from self._behind(name.symbol, seen | {symbol})
 
-    def _used(self, node: Node, root: Symbol, index: Form) -> Access | str:
-        """The access through the pointer `node`; empty where it only makes another pointer, else where it goes."""
+    def _used(self, node: Node, root: Symbol, index: Form) -> Access | bool:
+        """The access through the pointer `node`; else whether all that comes of it is another pointer."""
         at = node
         for above, part in node.above():
             found = self.pointer(above)
@@ -474,23 +472,19 @@ class Facts:
                 return self._touched(above, root, index if place is None else place[1])
             if above.what == "call":
                 index = (self.pointer(at) or (root, index))[1]
-                if above.op in READING:
-                    return Access(above, root, index, True, False, by=above.op)
-                if above.op.startswith(("atomic", "atom_")) and len(above.kids) > 1 and above.kids[1] is part:
-                    return Access(above, root, index, True, True, True, above.op)
-                return f"`{self.text(above)[:60]}` gets it"
+                atomic = above.op.startswith(("atomic", "atom_")) and above.kids[1:2] == [part]
+                return (above.op in READING or atomic) and Access(above, root, index, True, atomic, above.op)
             if above.what == "variable" and above.symbol is not None:
                 followed = above.symbol.type.what == "pointer" and self.is_once(above.symbol)
-                return (
-                    "" if followed and self.pointer(above.kids[-1]) is not None else f"`{self.text(above)}` renames it"
-                )
+                return followed and self.pointer(above.kids[-1]) is not None
             if found is None or found[0] is not root:
                 # A number, elements of another type, or a comparison.
-                return f"`{self.text(above.statement)[:60]}` does more than to touch an element of it"
+                return False
             at, index = above, found[1]
-        return "it goes elsewhere"
+        return False
 
-    def _touched(self, node: Node, root: Symbol, index: Form) -> Access | str:
+    def _touched(self, node: Node, root: Symbol, index: Form) -> Access | bool:
+        """The access to an element, or a part of it; False where it gets another name or may change elsewhere."""
         at = node
         for above, part in node.above():
             if above.what == "member":
@@ -500,14 +494,11 @@ class Facts:
                 return Access(node, root, index, above.op != "=", True)
             if above.what == "count":
                 return Access(node, root, index, True, True)
-            if above.what == "variable" and above.type.reference:
-                return f"`{self.text(above)}` is another name of an element"
-            if above.what == "call" and any(one is at for one in self._given_away(above)):
-                return f"`{self.text(above)[:60]}` may change an element"
-            if above.what == "address":
-                if part is node or (above.parent is not None and above.parent.what == "call"):
-                    return self._used(above, root, index)
-                return f"`{self.text(above.statement)[:60]}` takes the address of a part of an element"
+            if above.what == "address" and (part is node or (above.parent or above).what == "call"):
+                return self._used(above, root, index)
+            given_away = above.what == "call" and any(one is at for one in self._given_away(above))
+            if given_away or above.what == "address" or (above.what == "variable" and above.type.reference):
+                return False
             break
         return Access(node, root, index, True, False)
 

@@ -6,6 +6,7 @@ number of a thread among all along x, a variable, or an operation that is no sum
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,6 +73,19 @@ class Form:
                 rest.remove(atom)
                 found[tuple(rest)] = found.get(tuple(rest), 0) + factor
         return Form.of(found)
+
+    def over(self, by: Form) -> Form | None:
+        """The exact quotient of two products; None where there is none."""
+        if by == ONE:
+            return self
+        if len(self.terms) != 1 or len(by.terms) != 1 or self.terms[0][1] % by.terms[0][1]:
+            return None
+        (atoms, factor), (others, divisor) = self.terms[0], by.terms[0]
+        left = Counter(atoms)
+        left.subtract(others)
+        return (
+            None if min(left.values(), default=0) < 0 else Form.of({tuple(sorted(left.elements())): factor // divisor})
+        )
 
     def without(self, *names: str) -> Form:
         """The terms in which none of the atoms is."""

@@ -72,8 +72,23 @@ class Carried:
                     return f"each thread has a part of {node.op}, and they do not put the parts together"
         return ""
 
-    def combined(self, symbol: Symbol) -> str:
-        """How two threads' parts of a state, `a` and `b`, become one, in C; empty where that is not known."""
+    def sums(self) -> dict[Symbol, str] | str:
+        """How two parts `a` and `b` of each state become one, in C, where several threads may share the rounds; else
+        why not, as a clause."""
+        made, (_, test, step, _) = dict[Symbol, str](), self.loop.kids
+        for symbol in self.states:
+            how, kind = self._combined(symbol), symbol.type
+            if not how or kind.what not in ("number", "float") or kind.size not in (4, 8) or kind.reference:
+                return f"a loop changes {symbol.name} in a way that depends on the order of its rounds"
+            made[symbol] = how
+        again = made.keys() | self.facts.declared_in(self.body) | self.facts.changed_in(self.body)
+        if self.facts.names_in(test) & again or self.facts.names_in(step) & again:
+            return "a loop changes its own length"
+        early = next((x for x in self.body.walk() if x.what == "name" and x.symbol in made and not self.fits(x)), None)
+        return f"a loop uses {early.op} before it is complete" if early is not None else made
+
+    def _combined(self, symbol: Symbol) -> str:
+        """How two parts of a state become one; empty where that is not known."""
         found = set[str]()
         for _, change in self.states[symbol]:
             value = change.kids[-1]

@@ -61,7 +61,7 @@ class Reading:
         self.reads, self.writes, self.atomics = set[str](), set[str](), set[str]()
         self.used, self.covers = set[str](), dict[str, str]()
         self.indices, self.tiles, self.products = set[str](), dict[str, None](), dict[tuple[str, str, str], None]()
-        self.loops = list[Loop]()
+        self.loops, self.sums = list[Loop](), dict[tuple[str, str], None]()
         self._functions, self._known = functions, known
         self.numbers = {name for body in kernel.body for name in _numbers(body, _NUMBERS, (ast.Is,))} & set(parameters)
         self.whole = {n for body in kernel.body for n in _numbers(body, _WHOLE, (ast.Is,))} & self.numbers
@@ -217,7 +217,10 @@ class Reading:
         if name == "static_assert" and self._depth == 0:
             self.asserts[ast.unparse(node.args[0])] = None
         if name in ("dot", "dot_scaled") and len(given) > 1:
-            return self._product(given[0], given[1], ieee="ieee" in ast.unparse(node) or "allow_tf32" in nodes)
+            found = self._product(given[0], given[1], ieee="ieee" in ast.unparse(node) or "allow_tf32" in nodes)
+            if found.tile and "out_dtype" not in nodes:
+                self.sums[found.tile[0], found.tile[1]] = None
+            return found
         if name in ("trans", "permute") and first.tile and len(first.tile) == 2:
             return replace(first, tile=first.tile[::-1])
         if name in ("range", "static_range"):

@@ -4,13 +4,13 @@ silence. No other file may change, and a mistake is one sentence on standard err
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_rows import alter
 from scale_task import HEAD, edit, write
 from simulated_pool import SCALE_ADD, ended_run
 
@@ -49,14 +49,6 @@ def in_bytes(file: str, data: bytes) -> Change:
     return lambda task, run: (task / file).write_bytes(data)
 
 
-def journal(change: Callable[[bytes], bytes]) -> Change:
-    return lambda task, run: (run / "journal.sqlite").write_bytes(change((run / "journal.sqlite").read_bytes()))
-
-
-def row_of_another_version(task: Path, run: Path) -> None:
-    alter(run, ("UPDATE events SET data = '{}' WHERE kind = 'evaluation'", ()))
-
-
 def full_folder(task: Path, run: Path) -> None:
     (task / "new").mkdir()
     (task / "new" / "thesis.tex").touch()
@@ -79,7 +71,6 @@ def finished(folder: Path) -> Path:
 IN_TASK = (
     ('"ceil_div(n, 64)"', '"10**18"', "must be a whole number from 1 to 2147483647"),
     ("atol = 1e-5", "atol = 1e300", "would accept zeros for out"),
-    ("[[workloads]]", "[[worklodas]]", "unknown key 'worklodas'; did you mean 'workloads'?"),
     ("n = 4096", "n = -16", "n = -16"),
     ('dtype = "float32"', 'dtype = "float31"', "float31"),
     ('"reference.py:', '"missing.py:', "missing.py"),
@@ -223,14 +214,11 @@ ANSWERS = (
     (("init", "{task}/baseline.cl", "--entry", "other"), nothing, 2, "baseline.cl: there is no kernel 'other'; choose"),
     (("init", "{task}/t1.json"), written("t1.json", '{"General": 1}'), 2, "the key KernelSpecification is missing"),
     # A run's files.
-    (REPORT, written("summary.json", '{"ratio": "x"}'), 2, "summary.json is damaged"),
     (("resume", "{run}"), written("summary.json", '{"ra'), 0, "the run had ended"),
-    (CSV, row_of_another_version, 2, "is damaged or of another version"),
-    (CSV, journal(lambda data: data[:6000]), 2, "restore the file from a copy"),
+    (CSV, lambda task, run: os.truncate(run / "journal.sqlite", 6000), 2, "restore the file from a copy"),
     (REPORT, lambda task, run: (run / "report.html").unlink(), 0, "report.html is gone; `tunesmith resume "),
     (("export", "{run}/best", *T4), nothing, 2, "did you mean "),
     (("export", "{run}", "--as", "torch"), lambda task, run: shutil.rmtree(run / "best"), 2, "best/ was removed"),
-    (("export", "{run}/nope", *T4), nothing, 2, "is not the folder of a run"),
     (("report", "{task}"), lambda task, run: (task / "journal.sqlite").touch(), 2, "tunesmith resume"),
     ((*CSV, "--markdown"), nothing, 2, "--csv and --markdown: they do not go together"),
     (("report", "{run}", "--force"), nothing, 2, "it goes with --csv"),
@@ -238,11 +226,7 @@ ANSWERS = (
     # Files that are named for output, and belong to others.
     (TUNE, full_folder, 2, "is not empty; name a new or an empty folder"),
     (("report", "{run}", "--csv", "{run}/journal.sqlite"), nothing, 2, "the folder of a run"),
-    (("report", "{run}", "--csv", "{task}/task.toml"), nothing, 2, "exists, and this command did not write it"),
-    (("exhaust", "{task}", "--out", "{task}/reference.py"), nothing, 2, "exists; name another file"),
     (("exhaust", "{task}", "--out", "/proc/x.json"), nothing, 2, "--out: /proc/x.json"),
-    (("export", "{run}", *T4, "--out", "{task}"), nothing, 2, "is not empty; name a new or an empty folder"),
-    (("export", "{run}", *T4, "--out", "{run}/best/t4"), nothing, 2, "the folder of a run"),
     (("ablate", "{task}", "--model", "any", "--out", "{task}"), nothing, 2, "is not empty; name a new"),
 )
 MEASURED = (

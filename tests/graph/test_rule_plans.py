@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from journal_rows import events, rows
 from model_runs import RAW, ModelPool, plans_of, run
-from simulated_pool import SimulatedPool, add_templates, add_workload, changed
+from simulated_pool import SCALE_ADD, SimulatedPool, add_templates, add_workload, changed
 
 from tunesmith.graph import resume
 from tunesmith.graph.journal.events import Evaluated, Noted, TemplateAdded
@@ -29,7 +29,6 @@ from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused,
 from tunesmith.kernels.spec.template import Parameter, config_key
 
 pytestmark = pytest.mark.usefixtures("simulation")
-TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
 REFUSED = Refused("elements are read one by one: no reason")
 VECTORS_REFUSED = Pass("vectors", lambda _: REFUSED, lambda *_: Change(), languages=("opencl",))
 EVERYTHING = ("16384", "5000", "777")
@@ -39,7 +38,7 @@ WRONG = WrongResult("mismatch", "out", "it is wrong on fresh contents")
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
     """scale_add, with one tuned workload."""
-    return Path(shutil.copytree(TASK, tmp_path / "task"))
+    return Path(shutil.copytree(SCALE_ADD.parent, tmp_path / "task"))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
-from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
+from tunesmith.kernels.spec.template import LaunchGeometry
 
 _WHY = "lanes do not share a row"
 _COMMUTING = frozenset(f"atomic{one}" for one in ("Add", "Sub", "Max", "Min", "And", "Or", "Xor"))
@@ -104,18 +104,9 @@ def _sums(facts: Facts, loop: Loop) -> dict[Symbol, str] | str:
         return "a loop does not count one by one"
     if any(one.what in ENDS - {"continue"} for one in body.walk()):
         return "a loop may end early"
-    carried = Carried(facts, node, facts.body)
-    sums = dict[Symbol, str]()
-    for symbol in carried.states:
-        how, kind = carried.combined(symbol), symbol.type
-        if not how or kind.what not in ("number", "float") or kind.size not in (4, 8) or symbol.type.reference:
-            return f"a loop changes {symbol.name} in a way that depends on the order of its rounds"
-        sums[symbol] = how
-    if facts.names_in(node.kids[1]) & (set(sums) | facts.declared_in(body)) or loop.variable in facts.changed_in(body):
-        return "a loop changes its own length"
-    for one in body.walk():
-        if one.what == "name" and one.symbol in sums and not carried.fits(one):
-            return f"a loop uses {one.op} before it is complete"
+    sums = Carried(facts, node, facts.body).sums()
+    if isinstance(sums, str):
+        return sums
     for root in dict.fromkeys(one.root for one in inside if one.written):
         own = [one for one in facts.inside(node) if one.root is root]
         index, changing = own[0].index, facts.declared_in(node) | facts.changed_in(node)
@@ -201,7 +192,8 @@ def _by_one_lane(accesses: list[Access], loops: list[Loop | None]) -> bool:
 
 def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
     name, lane, first, mask, at, once = map(subject.name, ("LANES", "lane", "first_lane", "mask", "row_at", "once"))
-    edits, code = list[Edit](), subject.facts.syntax.code
+    made, code = Change(kit=("lanes",)), subject.facts.syntax.code
+    edits = made.edits
     macros = {one: subject.name(f"LANE_{one}") for one in ["FIRST", "NEXT", "BEGIN", "JOIN", "ALONE", "MEET", "NUMBER"]}
     meeting = {one: f"{macros['MEET']} " for one in found.meets}
     for loop, sums in found.sums.items():
@@ -244,18 +236,16 @@ const unsigned int {mask} = (0xffffffffu >> (32 - {name})) << {first};
         grid=(f"ceil_div({subject.threads('x')} * max({name}, 1), {block})", subject.grid("y"), subject.grid("z")),
         block=(block, "1", "1"),
     )
-    numbers = {word: f"{macros['NUMBER']}({plan.builtin(word)})" for word in ("threadIdx.x", "blockDim.x")}
+    if cells:
+        made.instead = name, launch
+    else:
+        made.writes = {word: f"{macros['NUMBER']}({plan.builtin(word)})" for word in ("threadIdx.x", "blockDim.x")}
+    made.layers.append(Layer(f"{name} > 0", opens, "", *(("x", at) if cells else ())))
+    made.header.append(switched(f"{name} > 0", header))
     doc = "lanes of a warp that do the work of one thread and share its loops; 0: none"
-    return Change(
-        parameters=(Parameter(name=name, values=(0, 2, 4, 8, 16, 32), doc=doc),),
-        edits=tuple(edits),
-        layers=(Layer(f"{name} > 0", opens, "", *(("x", at) if cells else ())),),
-        header=switched(f"{name} > 0", header),
-        kit=("lanes",),
-        constraints=(Constraint(expression=f"{name} == 0 or {block} % {name} == 0", because="A row has one block."),),
-        instead=(name, launch) if cells else None,
-        writes={} if cells else numbers,
-    )
+    made.parameter(name, (0, 2, 4, 8, 16, 32), doc)
+    made.constraints[f"{name} == 0 or {block} % {name} == 0"] = "A row has one block."
+    return made
 
 
 ROW_LANES = Pass(

@@ -15,7 +15,7 @@ from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, reads_thread
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
+from tunesmith.kernels.spec.template import BackendName, LaunchGeometry, Parameter
 
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|__(?:global|local|constant|private))\b")
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/"}
@@ -39,35 +39,39 @@ class Layer:
     loops: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Change:
     """What a pass contributes. off: when it does nothing, as an expression, where more than its first parameter must
-    have its first value; header: lines before the source; kit: names of building blocks; block, grid: extents of the
-    launch, by axis; share: elements of a thread along an axis; threads: factors of a block's threads in C, the first 0
-    where the block is the task's; instead: a parameter that, where it is not 0, has a launch of its own; static_shared,
-    shared: bytes that it adds; fast_math: the parameter that asks for it; loads, stores: by array, the parameter that
-    says how it is read and written; writes: what a builtin, such as blockIdx.x, is from now on; extends: further values
-    of a parameter of another pass, where that applies."""
+    have its first value; header: lines before the source; kit: names of building blocks; constraints: because of what
+    each expression has to hold; block, grid: extents of the launch, by axis; share: elements of a thread along an axis;
+    threads: factors of a block's threads in C, the first 0 where the block is the task's; instead: a parameter that,
+    where it is not 0, has a launch of its own; static_shared, shared: bytes that it adds; fast_math: the parameter that
+    asks for it; loads, stores: by array, the parameter that says how it is read and written; writes: what a builtin,
+    such as blockIdx.x, is from now on; extends: further values of a parameter of another pass, where that applies."""
 
-    parameters: tuple[Parameter, ...] = ()
-    edits: tuple[Edit, ...] = ()
-    layers: tuple[Layer, ...] = ()
+    parameters: list[Parameter] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list)
+    layers: list[Layer] = field(default_factory=list)
     off: str = ""
-    header: str = ""
+    header: list[str] = field(default_factory=list)
     kit: tuple[str, ...] = ()
-    constraints: tuple[Constraint, ...] = ()
-    block: Mapping[str, str] = field(default_factory=dict)
-    grid: Mapping[str, str] = field(default_factory=dict)
-    share: Mapping[str, str] = field(default_factory=dict)
+    constraints: dict[str, str] = field(default_factory=dict)
+    block: dict[str, str] = field(default_factory=dict)
+    grid: dict[str, str] = field(default_factory=dict)
+    share: dict[str, str] = field(default_factory=dict)
     threads: tuple[str, ...] = ()
     instead: tuple[str, LaunchGeometry] | None = None
     static_shared: str = ""
     shared: str = ""
     fast_math: str = ""
-    loads: Mapping[str, str] = field(default_factory=dict)
-    stores: Mapping[str, str] = field(default_factory=dict)
-    writes: Mapping[str, str] = field(default_factory=dict)
-    extends: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    loads: dict[str, str] = field(default_factory=dict)
+    stores: dict[str, str] = field(default_factory=dict)
+    writes: dict[str, str] = field(default_factory=dict)
+    extends: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def parameter(self, name: str, values: tuple[int, ...], doc: str, *, launch_only: bool = False) -> None:
+        """Adds a parameter, whose first value leaves the kernel as it came."""
+        self.parameters.append(Parameter(name=name, values=values, doc=doc, launch_only=launch_only))
 
 
 @dataclass(frozen=True, slots=True)

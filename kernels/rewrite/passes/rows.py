@@ -17,10 +17,9 @@ from tunesmith.kernels.rewrite.edits import Edit, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, PlacedArray, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.passes.vectors import assignment, placed, value_of
+from tunesmith.kernels.rewrite.passes.vectors import WIDEST, assignment, placed, value_of
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import reads_thread
-from tunesmith.kernels.spec.template import Constraint, Parameter
 
 _KEPT = 64
 """Most elements that a thread keeps."""
@@ -160,7 +159,7 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
     wide, keep = subject.name("ROW_VEC"), subject.name("KEEP")
     count = wide if found.vectors else "1"
     on = " || ".join([f"{wide} > 1"] * found.vectors + [f"{keep} > 0"] * bool(keeping))
-    edits, sizes = list[Edit](), set[str]()
+    made, sizes = Change(kit=("rows",)), set[str]()
     for number, group in enumerate(found.groups):
         concerned = [one for one in group if found.vectors or one in keeping]
         units = f"{subject.name('units')}_{number}"
@@ -171,25 +170,19 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
             if kept is not None and row is keeping[0]:
                 size = f"{subject.name('kept')}[{keep} > 0 ? {keep} : 1]"
                 lines.append(f"tunesmith::Elements<{kept.element}, {count}> {size};")
-            edits.append(_rewritten(subject, plan, row, found, lines, units, count))
+            made.edits.append(_rewritten(subject, plan, row, found, lines, units, count))
             sizes |= {subject.dtype(root) for root in row.arrays}
-    parameters, limits = list[Parameter](), list[Constraint]()
     if found.vectors:
         doc = "neighbouring elements of a row that a thread reads and writes together"
-        parameters.append(Parameter(name=wide, values=(1, 2, 4, 8, 16), doc=doc))
-        because = "No access has more than 16 bytes."
-        limits += [
-            Constraint(expression=f"{wide} == 1 or {wide} * sizeof({one}) <= 16", because=because)
-            for one in sorted(sizes)
-        ]
+        made.parameter(wide, (1, 2, 4, 8, 16), doc)
+        made.constraints = {f"{wide} == 1 or {wide} * sizeof({one}) <= 16": WIDEST for one in sorted(sizes)}
     if kept is not None:
         doc = f"turns on a row whose elements of {kept.name} a thread keeps in registers; 0: none"
-        parameters.append(Parameter(name=keep, values=(0, 1, 2, 4, 8, 16), doc=doc))
+        made.parameter(keep, (0, 1, 2, 4, 8, 16), doc)
         if found.vectors:
-            because = "A thread has no registers for more elements."
-            limits.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
-    off = " and ".join(f"{one.name} == {one.values[0]}" for one in parameters)
-    return Change(parameters=tuple(parameters), edits=tuple(edits), off=off, kit=("rows",), constraints=tuple(limits))
+            made.constraints[f"{keep} * {wide} <= {_KEPT}"] = "A thread has no registers for more elements."
+    made.off = " and ".join(f"{one.name} == {one.values[0]}" for one in made.parameters)
+    return made
 
 
 def _begin(subject: Subject, plan: Plan, rows: list[_Row], units: str, count: str) -> list[str]:

@@ -25,7 +25,6 @@ from tunesmith.kernels.rewrite.forms import ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import key
 from tunesmith.kernels.rewrite.sharing import Fixed, reads_thread
-from tunesmith.kernels.spec.template import Parameter
 
 _MOST_ROUNDS = 64
 _EXTREMES = frozenset({"max", "min", "fmax", "fmin", "fmaxf", "fminf", "__hmax", "__hmin"})
@@ -307,7 +306,7 @@ def _used(subject: Subject, array: Symbol, trees: list[_Tree]) -> str:
 
 
 def _exchanged(subject: Subject, trees: list[_Tree], plan: Plan) -> Change:
-    name, edits = subject.name("SHUFFLES"), list[Edit]()
+    name, made = subject.name("SHUFFLES"), Change(kit=("shuffles",))
     for tree in trees:
         start, last = tree.statements[0].start, tree.statements[-1]
         code = subject.facts.syntax.code
@@ -315,9 +314,9 @@ def _exchanged(subject: Subject, trees: list[_Tree], plan: Plan) -> Change:
         element = tree.array.element
         join = f"[]({element} a, {element} b) {{ return {tree.how}; }}"
         call = f"tunesmith::combine<{subject.block('x')}>({tree.array.name}, {join});"
-        edits.append(Edit(start, end, (f"\n#if {name}\n{call}\n#else\n", Span(start, end), "\n#endif\n")))
-    parameter = Parameter(name=name, values=(False, True), doc="whether warps combine values by shuffles")
-    return Change(parameters=(parameter,), edits=tuple(edits), kit=("shuffles",))
+        made.edits.append(Edit(start, end, (f"\n#if {name}\n{call}\n#else\n", Span(start, end), "\n#endif\n")))
+    made.parameter(name, (False, True), "whether warps combine values by shuffles")
+    return made
 
 
 SHUFFLES = Pass("shuffles", _trees, _exchanged)

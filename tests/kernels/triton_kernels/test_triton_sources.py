@@ -11,7 +11,7 @@ from written import KERNEL, triton_task
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.build.python_source import SPECIALISED
 from tunesmith.kernels.build.source import code_key, specialise
-from tunesmith.kernels.rewrite.signature import require_signatures
+from tunesmith.kernels.reader.signature import require_signatures
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.task import TaskError
 
