@@ -316,7 +316,7 @@ class TestOwnBins:
         ("body", "length"),
         [
             (f"{ELEMENT} x[i] > 0 ? atomicAdd(&y[x[i]], 1) : 0;", "100"),
-            (f"{ELEMENT} {{ int old = atomicAdd(&y[x[i]], 1); if (old > 9) y[0] = 1; }}", "100"),
+            (f"{ELEMENT} {{ if (atomicAdd(&y[x[i]], 1)) return; }}", "100"),
             (f"{ELEMENT} atomicMax(&y[x[i]], 1);", "100"),
             (f"{ELEMENT} y[x[i]] += 1;", "100"),
             (f"{ELEMENT} tally(y, x[i]);", "100"),
