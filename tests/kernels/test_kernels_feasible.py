@@ -213,8 +213,6 @@ def test_every_binding_constraint_is_named() -> None:
         (OPENCL, 64, 1 << 20, Resources(None, 4), "shared_per_block"),
     ],
 )
-def test_known_launches(
-    limits: DeviceLimits, threads: int, shared: int, resources: Resources, reason: str | None
-) -> None:
+def test_launches(limits: DeviceLimits, threads: int, shared: int, resources: Resources, reason: str | None) -> None:
     rejected = compiler_rejection(limits, Geometry((1, 1, 1), (threads, 1, 1), shared), resources)
     assert (rejected.reason if rejected else None) == reason

@@ -90,10 +90,7 @@ def test_role_of_a_pointer(text: str, wanted: str) -> None:
             "int t = threadIdx.x, b = blockDim.x * blockIdx.x, col = b + t; float* q = p + n; q[col * n] = 1;",
             "(long)@x * n + (long)n",
         ),
-        (
-            "const int N = n * 4; const int row = blockIdx.x; p[(long long)row * N + 3] = 1;",
-            "3 + (long)4 * blockIdx.x * n",
-        ),
+        ("const int N = n * 4; const int r = blockIdx.x; p[(long long)r * N + 3] = 1;", "3 + (long)4 * blockIdx.x * n"),
         (
             "\n#define AT(r, c) ((r) * n + (c))\np[AT(blockIdx.y, threadIdx.x)] = 1;",
             "(long)blockIdx.y * n + (long)threadIdx.x",
