@@ -135,7 +135,7 @@ blocks = st.sampled_from(["X", "X * Y", "X // 4", "X // Y", "Y", "8", "X - 15", 
 conditions = st.sampled_from(["X * Y <= d", "n % X == 0", "X > Y or Y == 2", "Y in (1, 2)", "T == 'float16' or X < 99"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(blocks, min_size=1, max_size=3),
     st.lists(blocks, min_size=1, max_size=3),

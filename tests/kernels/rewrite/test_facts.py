@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rewrite_cases import LIBRARY_NAMES, OWN, RAW_NAMES, TURNS, plain_task
 
@@ -160,7 +160,6 @@ def test_what_may_depend_on_the_block_stays(text: str) -> None:
     assert isinstance(sharing(body(text, more)), Fixed)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="__global__ void k(float* p){}[];<>=+*if for return 0123\n#define", max_size=200))
 def test_any_text_is_read_or_refused_with_a_sentence(code: str) -> None:
     try:

@@ -150,5 +150,5 @@ FEW, MANY = (2, st.sampled_from([64, 37])), (15, st.integers(3, 90))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_drawn_kernel_is_the_same_at_every_point(kind: str, tried: tuple[int, st.SearchStrategy[int]]) -> None:
     examples, sizes = tried
-    options = settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    options = settings(max_examples=examples, database=None, suppress_health_check=list(HealthCheck))
     options(given(KINDS[kind], sizes, st.integers(0, 1000))(require_same))()
