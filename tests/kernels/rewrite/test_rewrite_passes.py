@@ -155,10 +155,7 @@ class TestOutputTiles:
                 CUBE,
             ),
             (f"{CELL} r = i / n, c = i % n; if (r < n) {{ {SUM} {ADD} {OUT} }}", FLAT),
-            (
-                f"{CELL} c = i % 24; if (i >= n * n - 5) return; {SUM} s += a[i / 24 + k] * b[k * n + c]; y[i] = s;",
-                FLAT,
-            ),
+            (f"{CELL} c = i % 24; if (i >= n * n-5) return; {SUM} s += a[i / 24 + k] * b[k * n + c]; y[i] = s;", FLAT),
             (
                 f"{CELL} q = i / (n * n), rest = i % (n * n), r = rest / n, c = rest % n; if (q >= 3) return; "
                 f"y[i] = 0; {LOOP} y[i] += a[q * n * n + r * n + k] * b[k * n + c];",
