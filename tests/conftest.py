@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 DATA = Path(__file__).resolve().parent / "data"
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -35,6 +36,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Tests start the program dozens of times, in several processes each: those that keep no bytecode compile it every time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+# On a busy machine any example may take longer than Hypothesis's 200 ms.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 
 # Importing and collecting make a million objects that stay: looking for garbage among them again and again takes longer

@@ -176,11 +176,10 @@ def verify(
         if not isinstance(launches, list):
             return launches
         artifact = candidate.artifacts[code_key(data.task, candidate.template, step.workload)]
-        kernel = launches[0].kernel
-        before = data.device.constants(kernel, artifact)
+        before = data.device.constants(launches[0].kernel, artifact)
         repeats = MANY_REPEATS if artifact.unfollowed else REPEATS
         found = _StepLaunches(launches, data, step, measured, repeats).verdict()
-        if data.device.constants(kernel, artifact) == before:
+        if data.device.constants(launches[0].kernel, artifact) == before:
             return found
         detail = "it writes to a variable in constant memory, by which one launch could tell the next something"
         return Rejected("device_state", "constant memory", f"on {step.name}: {detail}")

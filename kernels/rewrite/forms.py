@@ -116,8 +116,9 @@ class Form:
                     made = Form.of(kept)
         return made
 
-    def written(self, text: Callable[[str], str | None], wide: str) -> str | None:
-        """The form in C, each product in the type `wide`; None where `text` does not know how to write an atom."""
+    def written(self, text: Callable[[str], str | None], wide: str = "") -> str | None:
+        """The form in C, each product in the type `wide` where there is one; None where `text` does not know how to
+        write an atom."""
         parts = []
         for atoms, factor in self.terms or (((), 0),):
             words = [text(atom) for atom in atoms]
@@ -125,7 +126,7 @@ class Form:
                 return None
             number = [str(factor)] if factor != 1 or not atoms else []
             whole = " * ".join([*number, *(word or "" for word in words)])
-            parts.append(f"({wide}){whole}" if atoms else whole)
+            parts.append(f"({wide}){whole}" if atoms and wide else whole)
         return " + ".join(parts)
 
 

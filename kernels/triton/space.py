@@ -74,9 +74,9 @@ def constraints_of(
             whole = [f"{one} % 16 != 0" for one in sizes]
             small = " or ".join(dict.fromkeys(f"sizeof({dtypes[root]}) == 1" for root, _ in loop.operands))
             odd = f" or sizeof({dtypes[next(iter(loop.operands))[0]]}) == 2 and ({' or '.join(whole)})" if whole else ""
-            expression = (
-                f"compute_capability < 80 or {known['num_stages']} == 1 or {small}{odd} or {text} <= {SHARED_BYTES}"
-            )
+            once = " <= ".join(known.get(one, one) for one in loop.turns)
+            free = " or ".join([*([once] if once else []), small + odd])
+            expression = f"compute_capability < 80 or {known['num_stages']} == 1 or {free} or {text} <= {SHARED_BYTES}"
             found[expression] = Constraint(
                 expression=expression,
                 because="The tiles that a loop loads ahead, one for each stage, fit the shared memory of a block.",

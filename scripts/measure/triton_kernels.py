@@ -196,7 +196,7 @@ def exhausted(folder: Path, share: float) -> dict[str, Any]:
             run, started = Path(place) / "run", time.monotonic()
             path, points, failed = exhaust(str(folder), run.with_name("t.json"), backend="triton", workload=name)
             wall, table, count = round(time.monotonic() - started, 1), read_cache(path), max(4, int(share * points))
-            alone = task.model_copy(update={"workloads": (workload,)})
+            alone = task.model_copy(update={"workloads": (workload.model_copy(update={"held_out": False}),)})
             tune(alone, run_dir=run, evaluations=count, opponents="none", **SETTINGS)
             with Journal(run, create=False, reading=True) as journal:
                 seen = [one for one in RunLog(journal).evaluations() if one.failure is None]

@@ -63,19 +63,11 @@ ENTRIES = (
     ("statement", "values", "said"),
     [
         *(
-            (
-                "UPDATE events SET data = ? WHERE kind = ?",
-                (data, kind),
-                rf"Entry \d+ \({kind}\) .* is damaged or of another",
-            )
+            ("UPDATE events SET data = ? WHERE kind = ?", (data, kind), rf"Entry \d+ \({kind}\) .* is damaged")
             for kind, data in ENTRIES
         ),
         # JSON can name half a character, and no file that is written from it can hold it.
-        (
-            "UPDATE events SET data = replace(data, ?, ?)",
-            ('"scale_add"', r'"half \ud83d"'),
-            "its data is not valid JSON",
-        ),
+        ("UPDATE events SET data = replace(data, ?, ?)", ('"scale_add"', r'"half \ud83d"'), "is not valid JSON"),
         (OF_EVALUATIONS.format("'$.evaluation.template', 'x'"), (), "no entry with the template 'x'"),
     ],
 )

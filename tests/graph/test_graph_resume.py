@@ -86,9 +86,7 @@ def test_a_run_keeps_its_budget_and_measures_nothing_twice(tmp_path: Path, simul
             assert event.data["number"] in seen
 
 
-def test_the_same_seed_asks_the_same_and_another_seed_something_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every strategy the contract of searches holds it."""
     monkeypatch.setattr(SimulatedPool, "target_in_flight", 3)
     first, second = (run(tmp_path / name, strategy="default", seed=3, rounds=2) for name in "ab")

@@ -71,9 +71,7 @@ def test_what_a_run_finds_is_measured_first_by_the_next(store: ResultsStore, tmp
     assert second.summary.ratio <= first.summary.ratio + 1e-9
 
 
-def test_what_is_finished_again_keeps_its_date(
-    store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ends_again_keeps_its_date(store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path / "run")
     kept = store.entries()
     time.sleep(1.1)  # dates are in seconds
@@ -176,9 +174,7 @@ def asks(folder: Path) -> list[dict[str, Any]]:
     return [row.data["config"] for row in rows(folder, "asked")]
 
 
-def test_a_resumed_run_needs_the_source_no_more(
-    store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_runs_need_no_source(store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = run(tmp_path / "source", evaluations=12)
     chosen: dict[str, Any] = {"evaluations": 6, "prior": str(source.folder)}
     copy = store.path.read_bytes()

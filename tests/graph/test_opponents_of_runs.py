@@ -82,9 +82,7 @@ def test_where_only_the_verdict_ends_the_run_they_are_timed_after_it(
     assert all([one.name for one in row.opponents] == ["near"] for row in summary.tuned)
 
 
-def test_the_table_has_every_label_with_intervals(
-    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_has_labels_with_intervals(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = json.loads(json.dumps(run(tmp_path / "run", task, opponents="all").summary.to_json()))
     summary["tuned"][0]["opponents"][1] |= {"seconds": None, "ratio": None, "why": "it raises ModuleNotFoundError: no"}
     files = []

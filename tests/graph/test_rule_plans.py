@@ -103,9 +103,7 @@ def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most(
     assert asked[: len(branch.seeds)] == list(map(config_key, branch.seeds))
 
 
-def test_a_winner_far_from_its_floor_says_which_rule_does_not_apply(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_winner_far_from_its_floor_says_which_rule_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
     monkeypatch.setattr(SimulatedPool, "calibrate", lambda self: Roofline(((1 << 20, 1e15),), {}, 1e-7))
     monkeypatch.setattr(template, "RULES", (BLOCK_SIZE, VECTORS_REFUSED))
@@ -171,9 +169,7 @@ def test_a_search_of_one_workload_exhausts_nothing(wide: Path, folder: Path) -> 
         assert len(measured) >= 21, "all that compiles, on every workload"
 
 
-def test_a_wrong_template_leaves_the_budget_to_the_next(
-    task: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_template_leaves_budget_to_the_next(task: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_templates(task, "second")
 
     def change(name: str, found: Evaluation) -> Evaluation:

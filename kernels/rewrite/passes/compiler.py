@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from tunesmith.kernels.reader.syntax import Node, Symbol
+from tunesmith.kernels.reader.syntax import NOTHING, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, insert, switched, wrap
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.forms import Form
@@ -73,7 +73,7 @@ class _Search:
         self.variables = {
             node.symbol: node
             for node in facts.body.walk()
-            if node.what == "variable" and node.symbol is not None and not node.fixed and _is_wide(node)
+            if node.what == "variable" and not node.fixed and _is_wide(node)
             if facts.is_once(node.symbol) and node.parent is not None and node.parent.what == "declaration"
             if node.parent.parent is None or node.parent.parent.what != "for"
         }
@@ -116,7 +116,7 @@ class _Search:
         if node.what == "name" and node.symbol in self.variables:
             return [node]
         if node.what == "name":
-            return [] if node.symbol is not None and node.type.what == "number" and node.type.size <= 4 else None
+            return [] if node.symbol is not NOTHING and node.type.what == "number" and node.type.size <= 4 else None
         if node.what == "cast" and kids and node.type.what == "number" and node.type.size >= 4:
             inner = self.index(kids[-1])
             return inner if inner is None or not _is_wide(node) else [*inner, node]
@@ -161,7 +161,7 @@ def _is_wide(node: Node) -> bool:
 def _wide_type(facts: Facts, node: Node) -> tuple[int, int] | None:
     """Where a declaration or a cast says its type of 64 bits."""
     start = node.start if node.what == "cast" or node.parent is None else node.parent.start
-    stop = node.kids[-1].start if node.what == "cast" else node.symbol.place if node.symbol is not None else start
+    stop = node.kids[-1].start if node.what == "cast" else node.symbol.place
     for word in _WIDE_WORDS.finditer(facts.syntax.code, start, stop):
         if word[0] not in (b"const", b"constexpr"):
             return word.start(), word.end()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
+from tunesmith.kernels.reader.syntax import LAMBDA, LOOPS, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, switched, wrap
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
@@ -69,7 +69,7 @@ def _numbers(subject: Subject) -> list[Node] | str:
         "it calls a function that may do more than compute": set(facts.effects) - {one.node for one in facts.accesses},
         "it asks for the number of a thread in its warp": isinstance(work, Rows) and subject.by_warps,
         "a loop over the grid does not step by `+=`": any(one.op != "+=" for one in steps),
-        "a macro or a lambda computes its coordinates": any(x.fixed or subject.in_lambda(x) for x in places),
+        "a macro or a lambda computes its coordinates": any(x.fixed or x.inside(LAMBDA) for x in places),
     }
     return next((clause for clause, holds in why.items() if holds), numbers)
 
@@ -79,7 +79,7 @@ def _shared(subject: Subject) -> tuple[dict[Loop, dict[Symbol, str]], str]:
     neighbours, else the outermost; none where no loop touches any, and why not, as a clause."""
     facts, good, why = subject.facts, dict[Loop, dict[Symbol, str]](), ""
     for node in facts.body.walk():
-        if node.what == "for" and not subject.in_lambda(node):
+        if node.what == "for" and not node.inside(LAMBDA):
             loop = facts.loop(node)
             sums = "a loop does not count one by one" if loop is None else _sums(facts, loop)
             if loop is None or isinstance(sums, str):
@@ -121,13 +121,8 @@ def _sums(facts: Facts, loop: Loop) -> dict[Symbol, str] | str:
 
 def _is_added_to(accesses: list[Access]) -> bool:
     """Whether the accesses are atomic operations that do not ask for the order."""
-    used = [one for one in accesses if one.node.parent is None or one.node not in _parts(one.node.parent)]
-    return not used and len({one.by for one in accesses}) == 1 and accesses[0].by in _COMMUTING
-
-
-def _parts(node: Node) -> list[Node]:
-    """The statements of which one is made."""
-    return node.kids[{"block": 0, "if": 1, "for": 3, "while": 1}.get(node.what, len(node.kids)) :]
+    ordered = any(not one.node.alone for one in accesses) or len({one.by for one in accesses}) > 1
+    return not ordered and accesses[0].by in _COMMUTING
 
 
 def _is_free(facts: Facts, value: Form, variables: set[Symbol]) -> bool:
@@ -149,10 +144,9 @@ def _find_alone(facts: Facts, node: Node, found: _Lanes) -> str:
     if not node.fixed and facts.changed_in(node) <= set(facts.arrays) and not any(x.what in apart for x in node.walk()):
         found.alone.append(node)
         return ""
-    parts = _parts(node)
-    if not all(any(part.holds(one) for part in parts) for one in written):
+    if not all(any(part.holds(one) for part in node.parts) for one in written):
         return f"`{facts.text(node)[:60]}` writes in a way that other lanes need"
-    return next(filter(None, (_find_alone(facts, part, found) for part in parts)), "")
+    return next(filter(None, (_find_alone(facts, part, found) for part in node.parts)), "")
 
 
 def _find_meetings(facts: Facts, found: _Lanes) -> str:
@@ -183,7 +177,7 @@ def _by_one_lane(accesses: list[Access], loops: list[Loop | None]) -> bool:
             return False
         bound, rest = loop.bound, one.index.without(loop.atom)
         # Rounds of the loops around it have other elements, or the same ones of a row that is as long as the loop.
-        again = any(above.what in LOOPS for above, _ in loop.node.above())
+        again = loop.node.inside(LOOPS)
         if again and (loop.first != ZERO or not any(rest.times(atom) * bound == rest for atom in bound.atoms)):
             return False
         places.add((one.index.replaced(loop.atom, Form.atom("k")), loop.first, bound))

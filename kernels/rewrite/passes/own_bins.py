@@ -7,7 +7,7 @@ histogram computation on GPU", Machine Vision and Applications 24, 2013).
 
 from __future__ import annotations
 
-from tunesmith.kernels.reader.syntax import Symbol
+from tunesmith.kernels.reader.syntax import LEFT, Symbol
 from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
 
@@ -22,7 +22,7 @@ def _bins(subject: Subject) -> list[Symbol] | Refused:
     opencl = subject.backend == "opencl"
     if facts.shared:
         return Refused(f"{without}: it has {facts.shared[0].name}, which a block shares, already")
-    if opencl and any(subject.in_loop(one) or one.fixed for one in subject.returns):
+    if opencl and any(one.inside(LEFT) or one.fixed for one in subject.returns):
         return Refused(f"{without}: the kernel returns from inside a loop or a macro")
     found, why = list[Symbol](), "there is no array that threads do nothing to but add"
     for root in facts.arrays:
@@ -46,7 +46,7 @@ def _bins(subject: Subject) -> list[Symbol] | Refused:
 def _is_added_to(facts: Facts, root: Symbol, by_name: bool) -> bool:
     """Whether all that is done to an array are additions whose results nobody uses. by_name: by its own name."""
     own = facts.of(root)
-    if not all(one.by in _ADDING and one.node.statement is one.node and not one.node.fixed for one in own):
+    if not all(one.by in _ADDING and one.node.alone and not one.node.fixed for one in own):
         return False
     return not by_name or all(any(one.node.holds(name) for one in own) for name in facts.uses(root))
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from tunesmith.kernels.reader.syntax import Node, Symbol
+from tunesmith.kernels.reader.syntax import NOTHING, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Condition, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
@@ -85,15 +85,13 @@ class _Grid:
 
     def in_sizes(self, form: Form | None) -> str | None:
         """A form as the task says it; None where the task does not know it."""
-        sizes = {parameter: size for size, parameter in self.subject.sizes.items()}
-        parts = list[str]()
-        for atoms, factor in (form or ZERO).terms:
-            symbols = [self.subject.facts.atoms[atom].symbol for atom in atoms]
-            names = [sizes.get(one.name) if one is not None and not one.pointer else None for one in symbols]
-            if None in names:
-                return None
-            parts.append(" * ".join([str(factor), *(name or "" for name in names)]))
-        return " + ".join(parts) or None
+        sizes, atoms = {parameter: size for size, parameter in self.subject.sizes.items()}, self.subject.facts.atoms
+
+        def text(atom: str) -> str | None:
+            symbol = atoms[atom].symbol
+            return None if symbol.pointer else sizes.get(symbol.name)
+
+        return None if form is None else form.written(text)
 
 
 def _grid(subject: Subject) -> _Grid | Refused:
@@ -206,9 +204,9 @@ def _sum(subject: Subject) -> _Sum | Refused:
     changed, inner, results = facts.changed_in(loop.body), facts.declared_in(loop.body), list(own)
     needed = set[Symbol]()
     for name in loop.body.walk():
-        symbol = name.symbol if name.what == "name" and not any(one.holds(name) for one in replaced) else None
-        known = symbol is None or symbol.what == "function" or symbol in inner or symbol is loop.variable
-        if known or symbol is None or any(symbol is one.root for one in results):
+        symbol = name.symbol if name.what == "name" and not any(one.holds(name) for one in replaced) else NOTHING
+        known = symbol is NOTHING or symbol.what == "function" or symbol in inner or symbol is loop.variable
+        if known or any(symbol is one.root for one in results):
             continue
         made = next((one for one in before if symbol in facts.declared_in(one)), None)
         if symbol in changed and made is not None:
@@ -287,7 +285,7 @@ def _unit(subject: Subject, loop: Loop, operands: list[_Element], results: list[
     unit = _UNITS.get(next(iter(types)), 1) if len(types) == 1 and len(operands) == 2 and len(results) == 1 else 1
     facts, kind, sums = subject.facts, "float" if unit == 16 else "number", {one.root for one in results}
     elements = {one.root.type.element.spelling.removeprefix("const ") for one in operands if one.root.type.element}
-    values = {one.symbol: one.kids[-1] for made in ahead for one in made.kids if one.symbol is not None and one.kids}
+    values = {one.symbol: one.kids[-1] for made in ahead for one in made.kids if one.kids}
     pure = all(one.what == "declaration" for one in ahead)
 
     def inner(node: Node) -> Node:

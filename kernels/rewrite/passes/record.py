@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunesmith.kernels.reader.syntax import WORK_ITEM, Node, Symbol, builtin
+from tunesmith.kernels.reader.syntax import LAMBDA, LEFT, WORK_ITEM, Node, Symbol, builtin
 from tunesmith.kernels.rewrite.edits import Edit
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import Form
@@ -102,8 +102,8 @@ class PlacedArray:
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What a pass looks at. launch: as the task says it; work: how threads share it; name: gives a parameter or a
-    macro a name that the source and the task do not use; types: the task's type names; lengths: elements of arrays, as
-    the task says them, by parameter; sizes: the kernel's parameters that are sizes of the task, by these."""
+    macro a name that the source and the task do not use; lengths: elements of arrays, as the task says them, by
+    parameter; sizes: the kernel's parameters that are sizes of the task, by these."""
 
     facts: Facts
     launch: LaunchGeometry
@@ -111,7 +111,6 @@ class Subject:
     name: Callable[[str], str]
     task: Task
     backend: BackendName = "cuda"
-    types: frozenset[str] = frozenset()
     lengths: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
 
@@ -167,11 +166,11 @@ class Subject:
 
     def dtype(self, array: Symbol) -> str:
         """The data type of an array's elements, or the task's name for it; empty for a type that tasks do not know."""
-        element = array.element
-        found = element if element in self.types else C_TYPES.get(element, element)
-        if found not in self.types and found not in DTYPES and array.type.element is not None:
+        element, types = array.element, self.task.types.keys() | DTYPES.keys()
+        found = element if element in self.task.types else C_TYPES.get(element, element)
+        if found not in types and array.type.element is not None:
             found = C_TYPES.get(_QUALIFIERS.sub("", array.type.element.spelling).strip(), "")
-        return found if found in self.types or found in DTYPES else ""
+        return found if found in types else ""
 
     @property
     def axes(self) -> list[str]:
@@ -192,16 +191,16 @@ class Subject:
         if changed := [one.name for one in self.facts.parameters if one in self.facts.changed]:
             return f"the kernel changes its parameter {changed[0]}"
         nodes = [node for axis in self.work.axes for node in axis.nodes]
-        if any(node.fixed or self.in_lambda(node) for node in nodes):
+        if any(node.fixed or node.inside(LAMBDA) for node in nodes):
             return "a macro or a lambda computes its coordinates"
-        if self.backend == "opencl" and any(self.in_loop(one) or one.fixed for one in self.returns):
+        if self.backend == "opencl" and any(one.inside(LEFT) or one.fixed for one in self.returns):
             return "the kernel returns from inside a loop or a macro"
         return ""
 
     @property
     def returns(self) -> list[Node]:
         """Where the kernel ends a thread early."""
-        return [one for one in self.facts.body.walk() if one.what == "return" and not self.in_lambda(one)]
+        return [one for one in self.facts.body.walk() if one.what == "return" and not one.inside(LAMBDA)]
 
     @property
     def by_warps(self) -> bool:
@@ -211,14 +210,6 @@ class Subject:
         pairs = [one for one in facts.syntax.everything() if one.what == "binary" and one.op in asks]
         of = [one.kids[0] for one in pairs if facts.form(one.kids[1]).constant == asks[one.op]]
         return any(reads_thread(facts, one) or one.op == "blockDim.x" for one in of)
-
-    @staticmethod
-    def in_lambda(node: Node) -> bool:
-        return any(above.what == "lambda" for above, _ in node.above())
-
-    @staticmethod
-    def in_loop(node: Node) -> bool:
-        return any(above.what in ("for", "while", "do", "for each", "switch") for above, _ in node.above())
 
 
 class Plan:
@@ -290,10 +281,10 @@ class Plan:
                 if None in parts:
                     return None
                 if found.op == "[]":
-                    return f"{found.symbol.name}[{parts[0]}]" if found.symbol is not None else None
+                    return f"{found.symbol.name}[{parts[0]}]"
                 return f"(({parts[0]}) {found.op} ({parts[1]}))"
             symbol = found.symbol
-            return symbol.name if symbol is not None and facts.is_known(symbol, place) else None
+            return symbol.name if facts.is_known(symbol, place) else None
 
         return form.written(text, self.subject.wide)
 

@@ -8,11 +8,10 @@ vectors, then over what fills no vector, as the loop did before.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 from functools import partial
 
-from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
+from tunesmith.kernels.reader.syntax import LEFT, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import Form
@@ -86,7 +85,7 @@ def _goes_on(subject: Subject, loop: Loop) -> bool:
     if any(_varies(facts, one) for one in facts.names_in(body) - facts.declared_in(body) - {loop.variable}):
         return False
     ends = [one for one in body.walk() if one.what in ENDS and one.what != "continue"]
-    own = [one for one in ends if one.what in ("return", "goto") or not _in_inner(one, loop.node)]
+    own = [one for one in ends if one.what in ("return", "goto") or not one.inside(LEFT, loop.node)]
     meets = any(one in facts.barriers or (one.what == "call" and one.op.startswith("__shfl")) for one in body.walk())
     return not own and not meets
 
@@ -98,12 +97,6 @@ def _varies(facts: Facts, symbol: Symbol) -> bool:
     parts = [*facts.changed[symbol], *filter(None, [symbol.declared])]
     tests = [up.kids[0] for part in parts for up, down in part.above() if up.what == "if" and down is not up.kids[0]]
     return any(reads_thread(facts, one) for one in (*parts, *tests))
-
-
-def _in_inner(node: Node, loop: Node) -> bool:
-    """Whether `break` or `continue` is that of a loop inside `loop`."""
-    between = itertools.takewhile(lambda above: above is not loop, (above for above, _ in node.above()))
-    return any(above.what in LOOPS | {"switch"} for above in between)
 
 
 def _always(facts: Facts, loop: Loop, node: Node) -> bool:
@@ -215,7 +208,7 @@ def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: lis
         pointer = f"const_cast<{root.element}*>({root.name}) + {plan.written(array.rest, loop.node)}"
         held = subject.name("kept") if mine else "nullptr"
         arrays.append(f"tunesmith::Along<{root.element}, {count}, {flags}, {hints}>{{{pointer}, {held}}}")
-    goes_on = [one for one in loop.body.walk() if one.what == "continue" and not _in_inner(one, loop.node)]
+    goes_on = [one for one in loop.body.walk() if one.what == "continue" and not one.inside(LEFT, loop.node)]
     swaps += [replace(one, "return") for one in goes_on]
     # NVRTC 13.0 takes no lambda whose parameters are `auto` within a kernel.
     taken = "".join(f", {root.element}& {subject.name(f'{root.name}_here')}" for root in row.arrays)

@@ -128,14 +128,8 @@ def plain_task(name: str) -> Task:
 def kernel(body: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry, more: str = "") -> Task:
     """A task of a kernel `k` with `body`, over arrays and a size n."""
     const = {"in": "const ", "out": "", "inout": ""}
-    types = {
-        "float32": "float",
-        "int32": "int",
-        "int8": "signed char",
-        "float16": "__half",
-        "bfloat16": "__nv_bfloat16",
-    }
-    pointers = ", ".join(f"{const[role]}{types[dtype]}* {name}" for name, (role, dtype, _) in arrays.items())
+    kind = {"float32": "float", "int32": "int", "int8": "signed char", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+    pointers = ", ".join(f"{const[role]}{kind[dtype]}* {name}" for name, (role, dtype, _) in arrays.items())
     code = f'{more}\nextern "C" __global__ void k({pointers}, int n) {{ {body} }}'
     return task_of("k", code, arrays, launch, {"n": "int32"})
 
@@ -169,9 +163,7 @@ def require_refused(task: Task, names: set[str], why: str = "") -> None:
     assert not why or any(why in one for one in found.skipped), found.skipped
 
 
-def require_equal(
-    task: Task, configs: Sequence[Config], n: int = 203, stand_ins: Mapping[str, str] | None = None
-) -> None:
+def require_equal(task: Task, configs: list[Config], n: int = 203, stand_ins: Mapping[str, str] | None = None) -> None:
     """The template at each of `configs`, over its defaults, gives what the kernel gave."""
     workload = task.workloads[0].model_copy(update={"sizes": {"n": n}})
     require_right(task, configs, workload, contents(task, workload, 1), stand_ins)

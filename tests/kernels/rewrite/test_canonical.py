@@ -86,10 +86,7 @@ def test_the_number_of_a_block_that_works_together_stays() -> None:
             "for (int i = start; i < n - 1; i += stride) y[i] += 1;",
             {"ITEMS": 2, "BLOCK": 128},
         ),
-        (
-            "int c = TID; while (c < n) { y[c] += blockIdx.x == 0 ? x[c] : 0.0f; c += 64; }",
-            {"ROW_VEC": 4, "BLOCK": 128},
-        ),
+        ("int c = TID; while (c < n) { y[c] += blockIdx.x == 0 ? x[c] : 0; c += 64; }", {"ROW_VEC": 4, "BLOCK": 128}),
         ("int i = INDEX; LIMIT(i, n, (void)0) y[i] = x[i];", {"VEC": 4, "BLOCK": 128}),
     ],
 )

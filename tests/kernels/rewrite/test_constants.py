@@ -75,12 +75,10 @@ def test_shared_memory_and_launch_bounds_follow() -> None:
     sizes = {value: threads_and_bytes(template, {"TUNED_TILE": value}, task) for value in (8, 16, 32)}
     assert {value: threads for value, (threads, _) in sizes.items()} == {8: 64, 16: 256, 32: 1024}
     assert np.diff([found for _, found in sizes.values()]).tolist() == [4 * (16 * 17 - 8 * 9), 4 * (32 * 33 - 16 * 17)]
-    configs = [template.default_config | {"TUNED_TILE": 8, "MIN_BLOCKS": 8}, template.default_config]
-    assert "TUNED_TILE * TUNED_TILE, MIN_BLOCKS" in specialise(template, configs[0], {}).source
+    config = template.default_config | {"TUNED_TILE": 8, "MIN_BLOCKS": 8}
+    assert "TUNED_TILE * TUNED_TILE, MIN_BLOCKS" in specialise(template, config, {}).source
     space = feasible(template, task.workloads, H200)
-    assert (
-        space.reject(configs[0]) is None and space.reject(configs[0] | {"TUNED_TILE": 32, "MIN_BLOCKS": 4}) is not None
-    )
+    assert space.reject(config) is None and space.reject(config | {"TUNED_TILE": 32, "MIN_BLOCKS": 4}) is not None
 
 
 def test_tile_that_the_code_also_has_as_a_literal_stays() -> None:
@@ -102,11 +100,7 @@ def test_blocks_of_a_stencil_give_the_same() -> None:
 def test_macro_with_an_expression_follows_its_constant() -> None:
     task = kernel(TRANSPOSE, PLANE, SQUARE, "#define HALF 8\n#define TILE (2 * HALF)")
     assert values_of(task) == {"HALF": {4, 8, 16}}
-    taps = (
-        STENCIL.replace("RADIUS; ++k", "RADIUS; ++k")
-        .replace("-RADIUS; k <= RADIUS", "0; k < TAPS")
-        .replace("+ k]", "+ k - 4]")
-    )
+    taps = STENCIL.replace("-RADIUS; k <= RADIUS", "0; k < TAPS").replace("+ k]", "+ k - 4]")
     more = "#define BLOCK 64\n#define RADIUS 4\n#define TAPS (2 * RADIUS + 1)"
     assert values_of(kernel(taps, SERIES, LINE, more)) == {"BLOCK": {32, 64, 128, 256}}
 
@@ -118,12 +112,8 @@ def test_larger_tile_without_a_guard_needs_sizes_that_it_divides() -> None:
         y[blockIdx.x * TILE + t] = s[t ^ 1];"""
     launch = LaunchGeometry(grid=("n // 64",), block=("64",))
     task = kernel(body, SERIES, launch, "#define TILE 64")
-    task = task.model_copy(
-        update={
-            "requires": ("n % 64 == 0",),
-            "workloads": (task.workloads[0].model_copy(update={"sizes": {"n": 192}}),),
-        }
-    )
+    workload = task.workloads[0].model_copy(update={"sizes": {"n": 192}})
+    task = task.model_copy(update={"requires": ("n % 64 == 0",), "workloads": (workload,)})
     template = template_of(task)
     assert values_of(task)["TILE"] >= {32, 64, 128}
     space = feasible(template, task.workloads, H200)
@@ -132,12 +122,9 @@ def test_larger_tile_without_a_guard_needs_sizes_that_it_divides() -> None:
 
 
 def test_equal_constants_of_a_square_tile_are_one_parameter() -> None:
-    body = TRANSPOSE.replace("tile[TILE][TILE + 1]", "tile[ROWS][COLUMNS]").replace(
-        "blockIdx.x * TILE", "blockIdx.x * COLUMNS"
-    )
-    task = kernel(
-        body.replace("blockIdx.y * TILE", "blockIdx.y * ROWS"), PLANE, SQUARE, "constexpr int ROWS = 16, COLUMNS = 16;"
-    )
+    body = TRANSPOSE.replace("tile[TILE][TILE + 1]", "tile[ROWS][COLUMNS]")
+    body = body.replace("blockIdx.x * TILE", "blockIdx.x * COLUMNS").replace("blockIdx.y * TILE", "blockIdx.y * ROWS")
+    task = kernel(body, PLANE, SQUARE, "constexpr int ROWS = 16, COLUMNS = 16;")
     assert values_of(task) == {"ROWS": {8, 16, 32}}
 
 

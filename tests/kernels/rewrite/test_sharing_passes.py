@@ -23,9 +23,7 @@ class TestRowTeams:
             (("2", "n // 2"), "", [{"TEAM_ROWS": 8}, {"TEAM_BLOCKS": 4}]),
         ],
     )
-    def test_rows_of_any_axis_with_an_early_return(
-        self, grid: tuple[str, ...], early: str, configs: list[Config]
-    ) -> None:
+    def test_rows_of_any_axis_with_early_return(self, grid: tuple[str, ...], early: str, configs: list[Config]) -> None:
         row = "(int)blockIdx.x" if len(grid) == 1 else "(int)(blockIdx.y * 2 + blockIdx.x)"
         body = f"""const int who = {row}, lane = threadIdx.x, width = blockDim.x; {early}
             for (int c = lane; c < n; c = c + width) y[who * n + c] = x[who * n + c] * 2 + y[who * n + c];"""
@@ -110,10 +108,7 @@ class TestShuffles:
             ),
             # An element that is used later; elements that some threads keep from before.
             (f"{HALVES} if (me == 1) y[me] = cache[1];", "needs more than its first element"),
-            (
-                f"for (int r = 0; r < 2; ++r) {{ if (me > r) cache[me] = x[r]; __syncthreads(); {HALVES} }}",
-                "keeps what some",
-            ),
+            (f"for (int r = 0; r < 2; ++r) {{ if (me > r) cache[me] = x[r]; __syncthreads(); {HALVES} }}", "keeps"),
         ],
     )
     def test_what_is_no_whole_tree_stays(self, steps: str, why: str) -> None:

@@ -150,9 +150,7 @@ def test_kernel_tuner_takes_what_is_written_and_the_other_way_round(tmp_path: Pa
     write_t4(path, RESULTS)
     _, schema = output_file_schema("results")
     jsonschema.validate(json.loads(path.read_text()), schema)
-    timings = dict.fromkeys(
-        ("compile_time", "benchmark_time", "framework_time", "strategy_time", "verification_time"), 1.0
-    )
+    timings = {f"{one}_time": 1.0 for one in ("compile", "benchmark", "framework", "strategy", "verification")}
     theirs = [{"block_size_x": 32, "time": 0.5, "times": [0.5, 0.5], **timings}]
     store_output_file(str(tmp_path / "theirs.json"), theirs, {"block_size_x": [32, 64]})
     (record,) = read_t4(tmp_path / "theirs.json")

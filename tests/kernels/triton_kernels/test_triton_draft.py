@@ -380,3 +380,10 @@ def test_a_kernel_that_a_program_holds(tmp_path: Path, monkeypatch: pytest.Monke
     compiler = open_compiler(replace(as_triton(resolve_target("sm_90"))))
     key = dict(code_key(task, template(task), task.workloads[1]))
     assert isinstance(compiler.compile(specialise(template(task), template(task).default_config, key)), Artifact)
+
+
+def test_a_loop_of_constants_that_is_none_needs_no_buffers(tmp_path: Path) -> None:
+    fixed = PRODUCT.replace("M, N, K, stride_am", "M, N, K: tl.constexpr, stride_am")
+    for text, free in ((fixed, True), (PRODUCT, False)):
+        rule = template(drafted(tmp_path, text)).constraints[0].expression
+        assert ("K <= BK" in rule) == free
