@@ -131,12 +131,9 @@ class TestRolesAndShapes:
         code = KERNEL.replace("BODY", "x[i] - zero").replace("int n", "int n, int zero = -3")
         assert 'value = "-3" },  # FILL: the value of zero' in line(code, "zero")
 
-    @pytest.mark.parametrize("name", sorted(KERNELS))
-    def test_plain_kernels(self, name: str) -> None:
-        facts = read_kernel(KERNELS[name][0], None, "my.cu").facts
-        assert not facts.unknown and facts.roles
-        if name == "matmul":
-            assert facts.shapes == {"A": ("M", "K"), "B": ("K", "N"), "C": ("M", "N")}
+    def test_the_shapes_of_a_product_are_those_of_its_operands(self) -> None:
+        facts = read_kernel(KERNELS["matmul"][0], None, "my.cu").facts
+        assert facts.shapes == {"A": ("M", "K"), "B": ("K", "N"), "C": ("M", "N")}
 
 
 class TestLaunch:
