@@ -126,7 +126,7 @@ class TritonCompiler:
             resources = nvidia_resources(code, metadata.name)
         else:
             code, variables = made.asm["hsaco"], ()
-            resources = amd_resources(code, metadata.name)
+            resources = amd_resources(made.asm["amdgcn"])
         # The code's own static memory, and all of Triton's, which is dynamic.
         resources = replace(resources, shared=(resources.shared or 0) + metadata.shared)
         return Artifact("triton", self.arch, metadata.name, code, source.digest, resources, variables, call)
