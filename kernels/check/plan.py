@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.check.source_sizes import source_integers
 from tunesmith.kernels.launch.contents import CHANGES, PLAIN, Contents, kinds_of
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.expression import conjuncts, parse
 from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload
 
 MAX_STEPS, DRAWS_PER_STEP = 320, 2
@@ -36,10 +37,10 @@ MAX_POWER = 256
 """Sizes are drawn by the largest power of two up to this one that divides them: 96 and 200 are as likely as 128."""
 SIZE_KINDS = 1 + int(math.log2(MAX_POWER)) + 2
 """Those powers, sizes beside any power of two, and sizes beside the task's own."""
-TRIES, ATTEMPTS = 24, 4
+TRIES, ATTEMPTS = 24, 2
 """Drawn values of a size, and drawn sets of sizes, until one fits the task and the limits."""
-MAX_JUDGED = 30_000
-"""Sets of sizes that are judged for one plan, so that a task which allows hardly any takes seconds."""
+MAX_FAILED = 40
+"""Sets of sizes that may be drawn in vain, beyond twice the others: a task may allow hardly any."""
 MAX_TYPES = 8
 """Combinations of types: each is compiled."""
 MAX_BYTES = {"gpu": 6e6, "cpu": 4e5}
@@ -71,6 +72,7 @@ MAX_NEIGHBOUR_STEPS = 12
 """Further steps of such a candidate, on sizes beside the task's own shapes."""
 MAX_NEIGHBOUR_BYTES = {"gpu": 256e6, "cpu": 8e6}
 """Array bytes of such a shape."""
+Option = TypeVar("Option")
 REACHING_SEED, SECOND_SEED = 104_729, 7919
 SCALARS: tuple[Callable[[float, np.random.Generator], float], ...] = (
     lambda own, rng: -own,
@@ -204,16 +206,17 @@ def _contents(task: Task, rng: np.random.Generator, seed: int) -> Contents:
     combined with; else all arrays have one kind, or each its own."""
     kinds, arrays = kinds_of(task), [one.name for one in task.arguments if one.role in ("in", "inout")]
 
-    def any_of(names: Sequence[str]) -> str:
-        return names[int(rng.integers(len(names)))]
-
-    how, change, kind = rng.random(), CHANGES[int(rng.integers(len(CHANGES)))], any_of(kinds)
+    how, change, kind = rng.random(), _any_of(CHANGES, rng), _any_of(kinds, rng)
     plain = [one for one in PLAIN if one in kinds]
     if len(arrays) < 2 or how < 0.25:
         return Contents(kind, seed, change)
-    single = any_of(arrays)
-    of_each = {name: kind if name == single else any_of(plain) if how < 0.75 else any_of(kinds) for name in arrays}
+    single = _any_of(arrays, rng)
+    of_each = {name: kind if name == single else _any_of(plain if how < 0.75 else kinds, rng) for name in arrays}
     return Contents("task", seed, change, arrays=tuple(one for one in of_each.items() if one[1] != "task"))
+
+
+def _any_of(options: Sequence[Option], rng: np.random.Generator) -> Option:
+    return options[int(rng.integers(len(options)))]
 
 
 def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> list[Step]:
@@ -234,7 +237,7 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
         contents = _contents(task, rng, shapes.seed)
         # Each scalar is its own in half of the steps, and where a NaN among the inputs must reach the results.
         changed = 0.0 if "nans" in contents.kinds else 0.5
-        chosen = {name: int(rng.choice(of)) if rng.random() < changed else 0 for name, of in levels.items()}
+        chosen = {name: _any_of(of, rng) if rng.random() < changed else 0 for name, of in levels.items()}
         contents = replace(contents, scalars=_scalars(task, workload, chosen, shapes.seed))
         variants = [contents]
         most_results = _number(lambda: max(math.prod(task.shape_of(one, workload)) for one in task.outputs))
@@ -307,7 +310,9 @@ class Shapes:
         self.extents = extents(task, self.own)
         self._known: dict[tuple[object, ...], tuple[list[str], float, float]] = {}
         self._longest: dict[tuple[object, ...], int] = {}
-        names = {text: parse(text).names & set(like.sizes) for text in (*task.requires, *task.conditions)}
+        self._failed = self._found = 0
+        self._required = [part for text in (*task.requires, *task.conditions) for part in conjuncts(text)]
+        names = {text: parse(text).names & set(like.sizes) for text in self._required}
         self._names = {**names, "": set(like.sizes)}
         smallest = min(self.own, key=lambda one: array_bytes(task, one))
         operations = _number(lambda: task.flops_of(smallest))
@@ -330,7 +335,7 @@ class Shapes:
     ) -> dict[str, int] | None:
         """Drawn sizes that the task allows, within the limits of a usual step if possible; None where none was found.
         fixed: sizes that are given. longest: a size that is as long as `roomy` times the limits allow, or nearly so."""
-        if len(self._known) > MAX_JUDGED:
+        if self._failed > MAX_FAILED + 2 * self._found:
             return None
         usual = (self.cheap[0] * roomy, self.cheap[1]) if longest else self.cheap
         if not longest and rng.random() < MOST_SHARE and self.most[0] <= LONG_FACTOR * self.cheap[0]:
@@ -341,7 +346,9 @@ class Shapes:
                 most = self._longest_within(limit, longest, types)
                 start[longest] = max(1, int(most * rng.uniform(0.5, 1)))
             if (sizes := self._drawn_within(limit, rng, types, start)) is not None:
+                self._found += 1
                 return sizes
+        self._failed += 1
         return None
 
     def _drawn_within(
@@ -382,16 +389,16 @@ class Shapes:
         if name not in self.extents:
             # Of a radius, the length of a filter or a number of steps work may grow where arrays do not.
             beside = [like, like, like, *(one for one in (like // 2, like - 1, like + 1, 2 * like) if one >= 1)]
-            return int(rng.choice(beside))
+            return _any_of(beside, rng)
         if tied:
             own, times = [one.sizes[name] for one in self.own], int(rng.integers(1, 9))
             ratios = [like * size // self.like.sizes[other] for other, size in sizes.items()]
             others = [one for size in sizes.values() for one in (size, size * times, size // times)]
             halved = [like >> by for by in range(int(math.log2(like)) + 1)]
-            return max(1, int(rng.choice([*own, *ratios, *others, *halved])))
+            return max(1, _any_of([*own, *ratios, *others, *halved], rng))
         if kind == SIZE_KINDS - 1:
             own = [one.sizes[name] for one in self.own]
-            size = int(rng.choice(own)) + int(rng.integers(-3, 4))
+            size = _any_of(own, rng) + int(rng.integers(-3, 4))
         elif kind == SIZE_KINDS - 2:
             size = (1 << int(rng.integers(most.bit_length()))) + int(rng.integers(-1, 2))
         else:
@@ -444,7 +451,7 @@ class Shapes:
         task, key = self.task, (*(sizes[name] for name in self.like.sizes), *types.values())
         if key not in self._known:
             made = _resized(self.like, sizes, types, "")
-            broken = [text for text in (*task.requires, *task.conditions) if not _allows(task, made, text)]
+            broken = [text for text in self._required if not _allows(task, made, text)]
             moved, done = array_bytes(task, made, without=-1.0), _number(lambda: task.flops_of(made), -1.0)
             if min(moved, done) < 0:
                 broken.append("")

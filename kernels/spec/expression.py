@@ -305,3 +305,10 @@ def parse(text: str) -> Expression:
             reason += "; write `==` to compare, and `and`, `or`, `not`"
         raise _error(stripped, (getattr(error, "offset", None) or 1) - 1, reason) from error
     return Expression(stripped, tree)
+
+
+def conjuncts(text: str) -> list[str]:
+    """The parts of a condition that must all hold."""
+    tree = ast.parse(text, mode="eval").body
+    parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
+    return [ast.unparse(part) for part in parts]
