@@ -55,6 +55,8 @@ LAUNCHING_SECONDS, INTERPRETING_SECONDS = 10.0, 3.0
 MAX_DERIVED_STEPS = 64
 """Steps on made-up workloads that each candidate is launched in; those on the task's own are not counted."""
 MAX_WORKLOAD_BYTES = 1e9
+MAX_GROUPS = 8
+"""Groups of a launch that Oclgrind interprets; of more, two."""
 MAX_REPORTS = 20_000
 """Of Oclgrind, those that are left out (`parse_reports`) among them."""
 METRICS = {
@@ -309,6 +311,8 @@ def _interpreter(task: Task, log: Path) -> Callable[[Candidate, Step], None]:
         artifact, shape = compiled(source), geometry(template, config, step.workload)
         if not isinstance(artifact, Artifact):
             raise SystemExit(describe(artifact))
+        # Groups differ little, but for the first and the last, and Oclgrind can do with these two.
+        os.environ["OCLGRIND_QUICK"] = str(int(math.prod(shape.grid) > MAX_GROUPS))
         device.once(BoundLaunch(device.load(artifact), shape, tuple(_arguments(task, step, place))))
         try:
             said = parse_reports(reports.read())
