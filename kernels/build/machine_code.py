@@ -16,6 +16,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from tunesmith.kernels.build.artifact import Artifact
@@ -452,6 +453,12 @@ def global_variables(code: bytes) -> tuple[str, ...]:
     if not found and any(one.name in GLOBAL_SECTIONS and one.size for one in sections):
         found.add("(unnamed)")
     return tuple(sorted(found))
+
+
+@lru_cache(maxsize=64)
+def constant_variables(code: bytes) -> tuple[str, ...]:
+    """Names of the variables of a cubin in constant memory. Raises `ValueError` as `read_elf`."""
+    return tuple(one.name for one in read_elf(code)[1] if one.section == ".nv.constant3" and not one.names_section)
 
 
 def _text(code: bytes, at: int) -> str:

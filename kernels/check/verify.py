@@ -175,8 +175,14 @@ def verify(
         launches = data.bind(candidate, loaded)
         if not isinstance(launches, list):
             return launches
-        hides = candidate.artifacts[code_key(data.task, candidate.template, step.workload)].unfollowed
-        return _StepLaunches(launches, data, step, measured, MANY_REPEATS if hides else REPEATS).verdict()
+        artifact = candidate.artifacts[code_key(data.task, candidate.template, step.workload)]
+        before = data.device.constants(launches[0].kernel, artifact)
+        repeats = MANY_REPEATS if artifact.unfollowed else REPEATS
+        found = _StepLaunches(launches, data, step, measured, repeats).verdict()
+        if data.device.constants(launches[0].kernel, artifact) == before:
+            return found
+        detail = "it writes to a variable in constant memory, by which one launch could tell the next something"
+        return Rejected("device_state", "constant memory", f"on {step.name}: {detail}")
     except DeviceError as error:
         return LaunchFailed(str(error), sticky=error.sticky)
 

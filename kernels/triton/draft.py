@@ -7,6 +7,7 @@ value in `FIXED`, or a heuristic, where the launch rounds a size up to a power o
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from tunesmith.kernels.reader.facts import Parameter as Argument
 from tunesmith.kernels.reader.slice import Slice as Part
 from tunesmith.kernels.reader.syntax import Kind
 from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.task import KernelOpponent
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, LaunchGeometry, Parameter, Template
 from tunesmith.kernels.triton.launch import Launch, find_launch
 from tunesmith.kernels.triton.reading import Reading
@@ -35,7 +37,7 @@ BLOCK = "32 * num_warps"
 class TritonKernel:
     """A kernel of a file. read: as any kernel is read; parameters, grid: of its template; fixed: constants of its own
     that no parameter sets; first: of the baseline, with options; known: constants and sizes as text; rows: sizes that
-    bound arrays."""
+    bound arrays; configs: the author's list."""
 
     read: ReadKernel
     slice: Slice
@@ -46,6 +48,7 @@ class TritonKernel:
     grid: tuple[str, ...]
     fixed: dict[str, Any]
     first: dict[str, Any]
+    configs: list[dict[str, Any]]
 
     @property
     def template(self) -> Template:
@@ -57,6 +60,19 @@ class TritonKernel:
             parameters=tuple(self.parameters),
             constraints=tuple(self.constraints()),
             launch=LaunchGeometry(grid=self.grid, block=(BLOCK,)),
+        )
+
+    @property
+    def opponents(self) -> tuple[KernelOpponent, ...]:
+        """The choice of `triton.autotune` among the author's list, if there is a choice."""
+        if len(self.configs) < 2:
+            return ()
+        names = dict.fromkeys(name for one in self.configs for name in one)
+        values = {name: tuple(dict.fromkeys(one[name] for one in self.configs if name in one)) for name in names}
+        parameters = tuple(Parameter(name=name, values=listed) for name, listed in values.items())
+        template = self.template.model_copy(update={"parameters": parameters, "constraints": ()})
+        return (
+            KernelOpponent(name="triton.autotune", label="production", template=template, configs=tuple(self.configs)),
         )
 
     def constraints(self) -> list[Constraint]:
@@ -73,7 +89,20 @@ def draft_triton(path: Path, entry: str | None) -> Draft:
     kernel = read_triton(find_kernel(Module(path), entry))
     files = {"kernel.py": kernel.slice.text(kernel.fixed)}
     files["template.toml"] = template_text(kernel.parameters, kernel.constraints(), kernel.grid, BLOCK)
-    return written(kernel.read, f"{path}:{kernel.read.name}", "template.toml", files)
+    lines = ['templates = ["template.toml"]']
+    for one in kernel.opponents:
+        lines += [
+            "# The choice of triton.autotune among the list of the file, beside the winner; needs PyTorch.",
+            "[[backends.triton.opponents]]",
+            f'name = "{one.name}"',
+            f'label = "{one.label}"',
+            'source_file = "kernel.py"',
+            f'launch = {{ grid = {json.dumps(one.template.launch.grid)}, block = ["{BLOCK}"] }}',
+            "configs = [",
+            *(f"    {{ {', '.join(f'{name} = {json.dumps(v)}' for name, v in at.items())} }}," for at in one.configs),
+            "]",
+        ]
+    return written(kernel.read, f"{path}:{kernel.read.name}", lines, files)
 
 
 def read_triton(
@@ -228,8 +257,9 @@ class _Reader:
         read = ReadKernel(self.source.name, "triton", part, facts)
         constants = {name: str(value) for name, value in first.items() if isinstance(value, int)}
         rows = [one for one in facts.sizes if one in extents and one not in launch.sizes]
+        own = [{**chosen, **{name: one[name] for name in one if name in tuned}} for one in self.configs]
         return TritonKernel(
-            read, sliced, parameters, reading, {**constants, **known}, rows, template_grid, fixed, first
+            read, sliced, parameters, reading, {**constants, **known}, rows, template_grid, fixed, first, own
         )
 
     def _nodes(self) -> list[ast.AST]:

@@ -36,11 +36,13 @@ class Value:
 @dataclass(slots=True)
 class Loop:
     """A loop with products. operands: arrays and shapes of tiles that each turn loads for them; rows: of the products;
-    own: it says its stages itself, or its products are none of tensor cores."""
+    own: it says its stages itself, or its products are none of tensor cores; turns: the constants `a, b` of a loop over
+    `cdiv(a, b)`, which is none where that is one."""
 
     operands: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
     rows: dict[str, None] = field(default_factory=dict)
     own: bool = False
+    turns: tuple[str, ...] = ()
 
 
 Dims = dict[str, str | None]
@@ -61,11 +63,14 @@ class Reading:
         self.reads, self.writes, self.atomics = set[str](), set[str](), set[str]()
         self.used, self.covers = set[str](), dict[str, str]()
         self.indices, self.tiles, self.products = set[str](), dict[str, None](), dict[tuple[str, str, str], None]()
-        self.loops = list[Loop]()
+        self.loops, self.sums = list[Loop](), dict[tuple[str, str], None]()
         self._functions, self._known = functions, known
         self.numbers = {name for body in kernel.body for name in _numbers(body, _NUMBERS, (ast.Is,))} & set(parameters)
         self.whole = {n for body in kernel.body for n in _numbers(body, _WHOLE, (ast.Is,))} & self.numbers
         self.counted = {n for body in kernel.body for n in _numbers(body, _WHOLE, _EQUAL)} & self.numbers
+        self._constants = {
+            one.arg for one in ast.walk(kernel.args) if isinstance(one, ast.arg) and "constexpr" in ast.unparse(one)
+        }
         self._parameters, self._accesses = (
             set(parameters),
             list[tuple[str, ast.expr, ast.expr | None, dict[str, ast.expr]]](),
@@ -115,7 +120,14 @@ class Reading:
                     self._value(one.iter, env)
                     self._bind(one.target, one.iter, Value(), env)
                     own = "num_stages" in ast.unparse(one.iter)
-                    self._loop(Loop(own=own), one.body, env, returned)
+                    last = one.iter.args[-1] if isinstance(one.iter, ast.Call) and one.iter.args else None
+                    turns = (
+                        tuple(map(ast.unparse, last.args))
+                        if isinstance(last, ast.Call) and called_name(last) == "cdiv" and self._depth == 0
+                        else ()
+                    )
+                    turns = turns if set(turns) <= self._constants else ()
+                    self._loop(Loop(own=own, turns=turns), one.body, env, returned)
                 case ast.While():
                     self._value(one.test, env)
                     self._loop(Loop(), one.body, env, returned)
@@ -217,7 +229,10 @@ class Reading:
         if name == "static_assert" and self._depth == 0:
             self.asserts[ast.unparse(node.args[0])] = None
         if name in ("dot", "dot_scaled") and len(given) > 1:
-            return self._product(given[0], given[1], ieee="ieee" in ast.unparse(node) or "allow_tf32" in nodes)
+            found = self._product(given[0], given[1], ieee="ieee" in ast.unparse(node) or "allow_tf32" in nodes)
+            if found.tile and "out_dtype" not in nodes:
+                self.sums[found.tile[0], found.tile[1]] = None
+            return found
         if name in ("trans", "permute") and first.tile and len(first.tile) == 2:
             return replace(first, tile=first.tile[::-1])
         if name in ("range", "static_range"):

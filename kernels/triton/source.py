@@ -324,7 +324,15 @@ class Kernel:
         tuner = self.tuner
         given = {word.arg: word.value for word in tuner.keywords} if tuner else {}
         node = given.get(what) or (tuner.args[position] if tuner and len(tuner.args) > position else None)
-        return [] if node is None else self.module.evaluate(node)
+        if tuner is None or node is None:
+            return []
+        # What a module binds below the kernel, such as the configurations of a benchmark, the tuner does not see.
+        earlier = Module(self.module.path, self.module.text)
+        earlier.tree.body = [one for one in earlier.tree.body if one.lineno < tuner.lineno]
+        try:
+            return earlier.evaluate(node)
+        finally:
+            self.module.doubts += earlier.doubts
 
 
 def kernels_of(module: Module) -> list[Kernel]:

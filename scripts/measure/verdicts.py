@@ -62,14 +62,14 @@ def judged(fixture: Any, device: DeviceInfo, deadlines: Deadlines, commit: str, 
             verdict = judging.verdict_of(fixture, device.limits, device.index, deadlines, processes=processes)
             checks = [step for step in verdict.steps if hasattr(step, "accuracy")]
             line |= {"verdict": verdict.verdict, "reason": verdict.reason, "detail": verdict.detail[:400]}
-            line |= {"checks": len(checks), "as_expected": fixture.agrees(verdict)}
+            line |= {"checks": len(checks), "seed": verdict.seed, "as_expected": fixture.agrees(verdict)}
         except Exception as error:  # noqa: BLE001 - one candidate must not end the count of all
             line |= {"verdict": "error", "reason": "", "detail": f"{type(error).__name__}: {error}"[:400]}
     line |= {"commit": commit, "seconds": round(time.monotonic() - started, 2), "printed": printed[0]}
     return line | {"as_expected": line.get("as_expected", False) and not printed[0]}
 
 
-def _begin_worker(folder: str) -> None:
+def begin_worker(folder: str) -> None:
     """A folder for a worker's temporary files, and for the locks by which processes take turns on a device."""
     tempfile.tempdir = os.environ["TMPDIR"] = os.environ[FOLDER_VARIABLE] = tempfile.mkdtemp(dir=folder)
 
@@ -131,7 +131,7 @@ def main() -> int:
     spawn = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory(prefix="verdicts-", ignore_cleanup_errors=True) as folder,
-        ProcessPoolExecutor(options.workers, spawn, _begin_worker, (folder,)) as workers,
+        ProcessPoolExecutor(options.workers, spawn, begin_worker, (folder,)) as workers,
     ):
         verdicts = [workers.submit(judged, one, device, deadlines, commit, processes) for one in waiting]
         for number, verdict in enumerate(as_completed(verdicts), 1):

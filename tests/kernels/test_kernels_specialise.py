@@ -128,13 +128,10 @@ def test_what_decides_the_machine_code_decides_the_digest() -> None:
     base = template("cuda", "x", max_registers="16 * VEC", fast_math="FLAG")
     made = specialise(base, CONFIG, {"T": "float32"})
     assert (made.max_registers, made.fast_math) == (128, True)
-    others = [
-        specialise(base, {**CONFIG, "MODE": "slow"}, {"T": "float32"}),
-        specialise(base, CONFIG, {"T": "float16"}),
-    ]
+    rest = [specialise(base, {**CONFIG, "MODE": "slow"}, {"T": "float32"}), specialise(base, CONFIG, {"T": "float16"})]
     for change in ({"source": "y"}, {"entry": "k2"}, {"max_registers": "64"}, {"fast_math": "False"}):
-        others.append(specialise(base.model_copy(update=change), CONFIG, {"T": "float32"}))
-    assert len({made.digest, *(other.digest for other in others)}) == 7
+        rest.append(specialise(base.model_copy(update=change), CONFIG, {"T": "float32"}))
+    assert len({made.digest, *(other.digest for other in rest)}) == 7
     assert specialise(base, dict(reversed(CONFIG.items())), {"T": "float32"}).digest == made.digest
     assert specialise(base.model_copy(update={"max_registers": "0"}), CONFIG, {}).max_registers is None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulation import OPTIONS, build, shim
+from emulation import emulated
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
@@ -30,30 +30,14 @@ def kernel(body: str, arrays: dict[str, Any], headers: tuple[str, ...]) -> Templ
     return Template.model_validate({**fields, "parameters": [{"name": "VEC", "values": [4]}]})
 
 
-def run(body: str, headers: tuple[str, ...], folder: Path, threads: tuple[int, int] = (32, 1), **arrays: Any) -> None:
+def run(body: str, headers: tuple[str, ...], threads: tuple[int, int] = (32, 1), **arrays: Any) -> None:
     """Compiles the kernel for compute capability 9.0, and runs a block of it on the CPU, on `arrays` in place."""
     pytest.importorskip("cuda.bindings")
     made = specialise(kernel(body, arrays, headers), {"VEC": 4}, {"T": "float16"})
     compiled = open_compiler(resolve_target("sm_90")).compile(made)
     assert isinstance(compiled, Artifact), compiled
-    declared, names = re.findall(r"void k\((.*)\)", made.source)[0], ", ".join(arrays)
-    x, y = threads
-    started = f"shim::run({{1, 1, 1}}, {{{x}, {y}, 1}}, [=] {{ k({names}); }});"
-    text = re.sub(r"#include <cuda\w+\.h>", "", made.source) + f'extern "C" void start({declared}) {{ {started} }}\n'
-    (folder / "k.cpp").write_text(text)
-    header, library = shim("g++")
-    linked = [
-        "-shared",
-        "-nodefaultlibs",
-        "-o",
-        str(folder / "k.so"),
-        str(folder / "k.cpp"),
-        str(library),
-        "-lm",
-        "-lc",
-    ]
-    build(["g++", *OPTIONS, "-include", str(header), *linked, "-lgcc"])
-    ctypes.CDLL(str(folder / "k.so")).start(*(one.ctypes.data_as(ctypes.c_void_p) for one in arrays.values()))
+    started = emulated(made.source, "k")
+    started(1, 1, 1, *threads, 1, *(one.ctypes.data_as(ctypes.c_void_p) for one in arrays.values()))
 
 
 @pytest.mark.parametrize("name", kit())
@@ -106,10 +90,10 @@ ROWS = """
 """
 
 
-def test_rows_of_held_vectors_and_of_others(tmp_path: Path) -> None:
+def test_rows_of_held_vectors_and_of_others() -> None:
     x = np.arange(1000, dtype=np.float16).reshape(5, 200)
     y, seen = np.zeros_like(x), np.zeros((5, 200), np.int32)
-    run(ROWS, ("rows",), tmp_path, (16, 2), x=x, y=y, seen=seen)
+    run(ROWS, ("rows",), (16, 2), x=x, y=y, seen=seen)
     assert (y[:, :128] == 2 * x[:, :128]).all() and (y[:, 128:] == x[:, 128:]).all()
     assert (seen[:, 128:] == 1).all() and not seen[:, :128].any()
 
@@ -129,10 +113,10 @@ BODY = """
 """
 
 
-def test_one_body_serves_vectors_and_elements(tmp_path: Path) -> None:
+def test_one_body_serves_vectors_and_elements() -> None:
     x = np.arange(1, 1201, dtype=np.float32)
     y, z, w = np.zeros_like(x), np.zeros_like(x), np.full_like(x, 3)
-    run(BODY, ("views",), tmp_path, x=x, y=y, z=z, w=w)
+    run(BODY, ("views",), x=x, y=y, z=z, w=w)
     assert (y[:333] == 3 * x[:333]).all() and not y[333:].any() and (z == 3 * x).all()
     assert (w[3:203] == 3 * x[3:203] + x[1:201]).all() and (w[:3] == 3).all() and (w[203:400] == 3).all()
     assert (w[400:800] == x[:400]).all()
@@ -155,10 +139,10 @@ REDUCTIONS = """
 """
 
 
-def test_reductions_of_rows_and_lanes(tmp_path: Path) -> None:
+def test_reductions_of_rows_and_lanes() -> None:
     x = np.random.default_rng(1).uniform(0, 20, (2, 64)).astype(np.float32)
     y = np.zeros((5, 2, 64), np.float32)
-    run(REDUCTIONS, ("reduce",), tmp_path, (64, 2), x=x, y=y)
+    run(REDUCTIONS, ("reduce",), (64, 2), x=x, y=y)
     powers = np.exp(x - x.max(1, keepdims=True))
     assert np.allclose(y[0], x.sum(1, keepdims=True)) and (y[1] == np.floor(x).max(1, keepdims=True)).all()
     assert np.allclose(y[2], powers / powers.sum(1, keepdims=True), rtol=1e-5)
@@ -183,10 +167,10 @@ TILES = """
 """
 
 
-def test_tiles_in_their_order_and_in_shared_memory(tmp_path: Path) -> None:
+def test_tiles_in_their_order_and_in_shared_memory() -> None:
     places, tiles, out = (np.zeros(n, np.int32) for n in (128, 12, 64))
     c = np.zeros((2, 5), np.float16)
-    run(TILES, ("tiles",), tmp_path, places=places, tiles=tiles, out=out, c=c)
+    run(TILES, ("tiles",), places=places, tiles=tiles, out=out, c=c)
     # Each chunk has its place; the eight rows of a column lie in different banks.
     assert sorted(places[:64]) == sorted(places[64:]) == list(range(64))
     assert all(len(set(places[column:64:8] % 8)) == 8 for column in range(8))

@@ -457,7 +457,7 @@ class TestTask:
         text = draft(f"{table}\n{SAXPY.replace('+ y[i]', '+ table[0]')}", None, "my.cu").files["task.toml"]
         assert ("# FILL: the values of table" in text) is asked_for
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(st.text(alphabet="__global__ void k(float* p){}[];<>=+*if for return 0123\n#define", max_size=120))
     def test_any_text_is_read_or_refused_with_a_sentence(self, code: str) -> None:
         try:

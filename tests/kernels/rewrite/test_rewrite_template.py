@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from emulation import contents
@@ -79,10 +77,10 @@ class TestEveryKernel:
 @pytest.mark.parametrize(
     "name", [one if one in ("early", "softmax") else pytest.param(one, marks=pytest.mark.slow) for one in EMULATED]
 )
-def test_every_point_computes_what_the_baseline_does(name: str, tmp_path: Path) -> None:
+def test_every_point_computes_what_the_baseline_does(name: str) -> None:
     task = plain_task(name)
     workload = small(task)
-    require_right(task, points(template_of(task), workload, 3), workload, contents(task, workload, seed=3), tmp_path)
+    require_right(task, points(template_of(task), workload, 3), workload, contents(task, workload, seed=3))
 
 
 class TestWithRules:
@@ -130,14 +128,14 @@ class TestWithRules:
             ("#define EACH(k) for (int k = 0; k < 3; ++k)", "EACH(k) y[i] += x[k];", True),
         ],
     )
-    def test_macros_are_seen_through(self, macros: str, body: str, free: bool, tmp_path: Path) -> None:
+    def test_macros_are_seen_through(self, macros: str, body: str, free: bool) -> None:
         head = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n)"
         arrays = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
         task = kernel(f"{head} {{ {body} }}", arrays, LINE, macros)
         known = template_of(task).default_config
         assert ("BLOCK" in known) is free
         wanted: list[Config] = [{"BLOCK": 128}, {"ITEMS": 2}, {"VEC": 4}]
-        require_equal(task, [one for one in wanted if one.keys() <= known.keys()] or [{}], tmp_path, n=70)
+        require_equal(task, [one for one in wanted if one.keys() <= known.keys()] or [{}], n=70)
 
     @pytest.mark.parametrize(("extents", "free"), [(("1", "1"), True), (("2", "1"), False)])
     def test_the_rank_of_a_thread_counts_along_x_alone(self, extents: tuple[str, str], free: bool) -> None:
