@@ -8,6 +8,7 @@ task's baseline are compiled ahead of the steps that need them, and the order of
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import secrets
@@ -18,7 +19,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Literal
 
 from tunesmith.actors.judging.steps import (
@@ -157,22 +157,16 @@ def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = ()) -> Candid
 
 
 def _dealt(compilers: Sequence[Isolated], method: str, seconds: float, sources: Sequence[Specialised]) -> Iterator[Any]:
-    """The answers of compilers to `sources`, in their order; each process has one at a time."""
-    idle, threads = SimpleQueue[Isolated](), ThreadPoolExecutor(len(compilers), "compiler")
-    for compiler in compilers:
-        idle.put(compiler)
-
-    def answer(source: Specialised) -> Any:
-        compiler = idle.get()
-        try:
-            return compiler.call(method, seconds, source)
-        finally:
-            idle.put(compiler)
-
+    """The answers of compilers to `sources`, in their order, dealt out in turn: a list that comes again with another
+    method finds each source where it was, and what its process has kept of it."""
+    threads = [ThreadPoolExecutor(1, "compiler") for _ in compilers]
+    hands = list(zip(itertools.cycle(zip(threads, compilers, strict=True)), sources, strict=False))
+    answers = [thread.submit(compiler.call, method, seconds, source) for (thread, compiler), source in hands]
     try:
-        yield from threads.map(answer, sources)
+        yield from (answer.result() for answer in answers)
     finally:
-        threads.shutdown(cancel_futures=True)
+        for thread in threads:
+            thread.shutdown(cancel_futures=True)
 
 
 def compile_all(

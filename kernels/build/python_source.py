@@ -68,19 +68,34 @@ def _integer(value: int, asked: bool | None) -> str:
     return f"{kind}={value}"
 
 
+def kernel_of(source: str, entry: str) -> ast.FunctionDef | None:
+    """The kernel of a source; None where it is not there, or the text is not Python, of which the compiler speaks."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return next((one for one in reversed(body) if isinstance(one, ast.FunctionDef) and one.name == entry), None)
+
+
+def fixed_in(tree: ast.Module) -> dict[str, ast.expr]:
+    """The values of `FIXED`, as expressions."""
+    for one in tree.body:
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == FIXED and isinstance(one.value, ast.Dict):
+            pairs = zip(one.value.keys, one.value.values, strict=True)
+            return {str(key.value): value for key, value in pairs if isinstance(key, ast.Constant)}
+    return {}
+
+
 @functools.lru_cache(maxsize=256)
 def asked_values(source: str, entry: str) -> Mapping[str, bool]:
     """The arguments of a kernel whose values decide its machine code: constants, and those that heuristics read. False
     where only the power of two that covers a value counts."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        # The compiler's own sentence is better.
+    kernel = kernel_of(source, entry)
+    if kernel is None:
         return {}
-    kernels = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == entry]
-    given = [one for kernel in kernels[-1:] for one in (*kernel.args.args, *kernel.args.kwonlyargs)]
+    given = [*kernel.args.args, *kernel.args.kwonlyargs]
     found = {one.arg: True for one in given if one.annotation and "constexpr" in ast.unparse(one.annotation)}
-    for decorator in (one for kernel in kernels[-1:] for one in kernel.decorator_list):
+    for decorator in kernel.decorator_list:
         if "heuristics" not in ast.unparse(decorator):
             continue
         table = decorator.args[0] if isinstance(decorator, ast.Call) and decorator.args else None
@@ -111,21 +126,16 @@ def taken_arguments(source: str, entry: str, config: Mapping[str, Any]) -> list[
     except (SyntaxError, ValueError) as error:
         at = f" (line {line})" if (line := getattr(error, "lineno", None)) else ""
         return f"it is not valid Python{at}: {getattr(error, 'msg', error)}"
-    kernels = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == entry]
-    if not kernels:
+    kernel = kernel_of(source, entry)
+    if kernel is None:
         known = ", ".join(one.name for one in tree.body if isinstance(one, ast.FunctionDef))
         return f"there is no kernel '{entry}', which `entry` names; the source has {known or 'none'}"
-    bound = {*config, *TRITON_OPTIONS}
-    tables = [one.value for one in tree.body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == FIXED]
-    tables += [
-        one.args[0]
-        for one in kernels[-1].decorator_list
-        if isinstance(one, ast.Call) and ast.unparse(one.func).endswith("heuristics") and one.args
-    ]
-    for table in tables:
-        for key in table.keys if isinstance(table, ast.Dict) else ():
-            bound |= {str(key.value)} if isinstance(key, ast.Constant) else set()
-    given = kernels[-1].args
+    bound = {*config, *TRITON_OPTIONS, *fixed_in(tree)}
+    for one in kernel.decorator_list:
+        table = one.args[0] if isinstance(one, ast.Call) and one.args else None
+        if isinstance(table, ast.Dict) and "heuristics" in ast.unparse(one):
+            bound |= {str(key.value) for key in table.keys if isinstance(key, ast.Constant)}
+    given = kernel.args
     return [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs) if one.arg not in bound]
 
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, Parameter
+from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, Parameter, Template
 from tunesmith.kernels.triton.reading import Loop, Reading
 
 SHARED_BYTES = (
@@ -108,20 +108,15 @@ def _buffers(loop: Loop, known: Mapping[str, str], dtypes: Mapping[str, str]) ->
     return f"({stages} if {by_warpgroups} else {stages} - 1) * ({' + '.join(tiles)})"
 
 
-def template_text(
-    parameters: Sequence[Parameter], constraints: Sequence[Constraint], grid: Sequence[str], block: str
-) -> str:
+def template_text(template: Template) -> str:
     """template.toml."""
     lines = ['name = "triton"', 'source_file = "kernel.py"', "parameters = ["]
-    for one in parameters:
-        values, start = json.dumps(list(one.values)), json.dumps(one.start)
+    for one in template.parameters:
+        values, start = json.dumps(one.values), json.dumps(one.start)
         lines.append(f'    {{ name = "{one.name}", values = {values}, default = {start} }},')
-    lines += ["]", "", "[launch]", f"grid = {json.dumps(list(grid))}", f'block = ["{block}"]']
-    for rule in constraints:
-        lines += [
-            "",
-            "[[constraints]]",
-            f"expression = {json.dumps(rule.expression)}",
-            f"because = {json.dumps(rule.because)}",
-        ]
+    launch = template.launch
+    lines += ["]", "", "[launch]", f"grid = {json.dumps(launch.grid)}", f"block = {json.dumps(launch.block)}"]
+    for rule in template.constraints:
+        lines += ["", "[[constraints]]", f"expression = {json.dumps(rule.expression)}"]
+        lines.append(f"because = {json.dumps(rule.because)}")
     return "\n".join([*lines, ""])

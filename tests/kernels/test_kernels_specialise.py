@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tunesmith.kernels.backends import BoundLaunch, Compiler, open_compiler, open_device
+from tunesmith.kernels.backends import BoundLaunch, Compiler, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import literal, specialise
 from tunesmith.kernels.outcome import CompileFailed
@@ -104,12 +104,11 @@ def test_every_type_compiles(compiler: tuple[str, Compiler]) -> None:
     assert isinstance(answer, Artifact), answer
 
 
-def test_the_device_sees_the_values(device: Any) -> None:
+def test_the_device_sees_the_values(device: Any, opened: Any) -> None:
     compiler = ("opencl", open_compiler(device.limits, device.index))
     modes = "#define fast 7\n"
     answer = compile_text(compiler, modes + HEADS["opencl"] + BODY, {"T": "int32"})
     assert isinstance(answer, Artifact), answer
-    opened = open_device(device.limits, device.index)
     buffer = opened.allocate(512)
     opened.launch(BoundLaunch(opened.load(answer), Geometry((1, 1, 1), (1, 1, 1)), (buffer,)))
     opened.synchronize()

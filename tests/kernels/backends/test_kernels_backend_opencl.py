@@ -31,11 +31,6 @@ def compiler(device: Any) -> Compiler:
     return open_compiler(device.limits, device.index)
 
 
-@pytest.fixture(scope="module")
-def opened(device: Any) -> Device:
-    return open_device(device.limits, device.index)
-
-
 class TestOpenclCompiler(CompilerContract):
     pass
 

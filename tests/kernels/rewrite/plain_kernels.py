@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tunesmith.kernels.reader.draft import draft
+from tunesmith.kernels.reader.draft import Draft, draft
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import read_task
 
@@ -213,11 +213,15 @@ SHAPES = {
 
 
 @functools.cache
+def draft_of(name: str) -> Draft:
+    return draft(KERNELS[name][0], None, "my.cu")
+
+
+@functools.cache
 def drafted(name: str) -> tuple[Task, list[str]]:
     """The drafted task with its questions answered, and the questions."""
-    code, sizes = KERNELS[name]
-    left, folder = list[str](), Path(tempfile.mkdtemp())
-    for file, text in draft(code, None, "my.cu").files.items():
+    sizes, left, folder = KERNELS[name][1], list[str](), Path(tempfile.mkdtemp())
+    for file, text in draft_of(name).files.items():
         left += re.findall(r"# FILL: (.*)", text)
         text = re.sub(r" +# FILL:.*", "", text)
         if file == "task.toml":

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from rewrite_cases import H200, kernel, opencl_kernel, require_equal, require_refused, rewritten, template_of
+from rewrite_cases import H200, LINE, kernel, opencl_kernel, require_equal, require_refused, rewritten, template_of
 
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import starts
@@ -18,7 +18,6 @@ from tunesmith.kernels.spec.template import Config, LaunchGeometry, Template
 PLANE = {"x": ("in", "float32", "n * n"), "y": ("out", "float32", "n * n")}
 SERIES = {"x": ("in", "float32", "n"), "y": ("out", "float32", "n")}
 SQUARE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 16)"), block=("16", "16"))
-LINE = LaunchGeometry(grid=("ceil_div(n, 64)",), block=("64",))
 TRANSPOSE = """__shared__ float tile[TILE][TILE + 1];
     const int tx = threadIdx.x, ty = threadIdx.y, bx = blockIdx.x * TILE, by = blockIdx.y * TILE;
     if (bx + tx < n && by + ty < n) tile[ty][tx] = x[(by + ty) * n + bx + tx];

@@ -9,7 +9,6 @@ import pytest
 from emulation import contents
 from rewrite_cases import H200, require_refused, require_right, task_of, template_of
 
-from tunesmith.kernels.backends import Compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import starts
@@ -113,10 +112,10 @@ def require_tiles(task: Task, points: tuple[Config, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_tile_compiles(name: str, compiler: Compiler) -> None:
+def test_every_tile_compiles(name: str, nvrtc: Any) -> None:
     template = template_of(KERNELS[name])
     for point in POINTS:
-        made = compiler.compile(specialise(template, template.default_config | point, {}))
+        made = nvrtc.compile(specialise(template, template.default_config | point, {}))
         assert isinstance(made, Artifact), (point, made)
 
 

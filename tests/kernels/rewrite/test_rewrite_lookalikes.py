@@ -137,13 +137,12 @@ def test_what_is_declared_outside_of_the_kernel_is_seen(body: str, more: str, wh
         (f"float s = 0; {TURNS} s += {FROM}; if (threadIdx.x == 0) y[blockIdx.x] = s;", "s"),
     ],
 )
-@pytest.mark.parametrize("config", [{"BLOCK": 128}, {"ROW_VEC": 2}], ids=["BLOCK", "ROW_VEC"])
-def test_what_a_thread_carries_along_a_row_keeps_its_rounds(body: str, of: str, config: Config) -> None:
+def test_what_a_thread_carries_along_a_row_keeps_its_rounds(body: str, of: str) -> None:
     more = """struct Counter { int k = 0; __device__ int next() { return ++k; } };
         __device__ int next(int& c) { return ++c; } __device__ int after(int* c) { return ++*c; }"""
     task = kernel(body, XY, ROWS, more)
-    assert not {"BLOCK", "ROW_VEC", "TEAM_BLOCKS"} & template_of(task).default_config.keys()
-    require_left(body, config, f" {of}", XY, ROWS, more)
+    require_refused(task, {"BLOCK", "ROW_VEC", "TEAM_BLOCKS"}, f" {of}")
+    require_equal(task, [{}], n=70)
 
 
 @pytest.mark.parametrize(
@@ -188,21 +187,19 @@ def test_reductions_do_not_ask_who_has_which_part(body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "config"),
+    "body",
     [
-        (f"int m = n; {{0}} {TO} = 2 * {FROM}; shrink(m); {{0}} {TO} = {FROM} + 1;", {"ROW_VEC": 2}),
-        (f"int m = n; {{0}} {TO} = 2 * {FROM}; shrink(m); {{0}} {TO} = {FROM} + 1;", {"KEEP": 2}),
-        (
-            f"__shared__ int m; if (threadIdx.x == 0) m = n / 2; __syncthreads(); {{0}} {TO} = 2 * {FROM}; "
-            f"__syncthreads(); if (threadIdx.x == 0) m = n; __syncthreads(); {{0}} {TO} += {FROM};",
-            {"ROW_VEC": 2, "KEEP": 2},
-        ),
+        f"int m = n; {{0}} {TO} = 2 * {FROM}; shrink(m); {{0}} {TO} = {FROM} + 1;",
+        f"__shared__ int m; if (threadIdx.x == 0) m = n / 2; __syncthreads(); {{0}} {TO} = 2 * {FROM}; "
+        f"__syncthreads(); if (threadIdx.x == 0) m = n; __syncthreads(); {{0}} {TO} += {FROM};",
     ],
 )
-def test_a_bound_that_changes_is_none_of_a_row(body: str, config: Config) -> None:
+def test_a_bound_that_changes_is_none_of_a_row(body: str) -> None:
     body = body.replace("{0}", TURNS.replace("< n", "< m"))
     more = "__device__ void shrink(int& v) { v /= 2; }"
-    require_left(body, config, "rows are read one by one", XY, ROWS, more)
+    task = kernel(body, XY, ROWS, more)
+    require_refused(task, {"ROW_VEC", "KEEP"}, "rows are read one by one")
+    require_equal(task, [{}], n=70)
 
 
 def test_a_bound_in_memory_that_the_kernel_writes_is_none_of_a_row() -> None:

@@ -9,10 +9,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from plain_kernels import KERNELS, drafted
+from plain_kernels import KERNELS, draft_of, drafted
 from rewrite_cases import LINE, OWN, RAW, kernel
 
-from tunesmith.kernels.reader.draft import draft
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import LIBRARY, read_task
@@ -66,8 +65,8 @@ def everything() -> dict[str, object]:
         for backend in task.backends:
             template, skipped = (found := rewrite(task, backend)).template, found.skipped
             made[f"{name} {backend}"] = [skipped, template and [template.id, template.model_dump(mode="json")]]
-    for name, (code, _) in KERNELS.items():
-        made[f"draft of {name}"] = repr(draft(code, None, "my.cu"))
+    for name in KERNELS:
+        made[f"draft of {name}"] = repr(draft_of(name))
     return made
 
 

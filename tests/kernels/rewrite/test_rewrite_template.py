@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from emulation import contents
@@ -19,7 +21,6 @@ from rewrite_cases import (
     template_of,
 )
 
-from tunesmith.kernels.backends import Compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.source import specialise
@@ -58,18 +59,18 @@ class TestEveryKernel:
             assert geometry(template, template.default_config, workload) == geometry(plain, {}, workload)
             assert feasible(template, [workload], H200).reject(template.default_config) is None
 
-    def test_its_points_compile_and_its_default_to_the_same_code(self, name: str, compiler: Compiler) -> None:
+    def test_its_points_compile_and_its_default_to_the_same_code(self, name: str, nvrtc: Any) -> None:
         task = plain_task(name)
         template, workload, plain = template_of(task), task.workloads[0], task.sources("cuda").baseline.template
         registers = []
         for config in points(template, workload, 2):
             source = specialise(template, config, workload.types)
             assert refuse(source) is None
-            artifact = compiler.compile(source)
+            artifact = nvrtc.compile(source)
             assert isinstance(artifact, Artifact), (config, artifact)
             assert compiler_rejection(H200, geometry(template, config, workload), artifact.resources) is None, config
             registers.append(artifact.resources.registers)
-        came = compiler.compile(specialise(plain, plain.default_config, workload.types))
+        came = nvrtc.compile(specialise(plain, plain.default_config, workload.types))
         assert isinstance(came, Artifact)
         assert registers[0] == came.resources.registers, "the default is the first point"
 

@@ -12,9 +12,6 @@ PLANE = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
 SQUARE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
 
 
-ROWS = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
-
-
 class TestRowTeams:
     @pytest.mark.parametrize(
         ("grid", "early", "configs"),
@@ -27,11 +24,11 @@ class TestRowTeams:
         row = "(int)blockIdx.x" if len(grid) == 1 else "(int)(blockIdx.y * 2 + blockIdx.x)"
         body = f"""const int who = {row}, lane = threadIdx.x, width = blockDim.x; {early}
             for (int c = lane; c < n; c = c + width) y[who * n + c] = x[who * n + c] * 2 + y[who * n + c];"""
-        require_equal(kernel(body, ROWS, LaunchGeometry(grid=grid, block=("64",))), configs, n=74)
+        require_equal(kernel(body, PLANE, LaunchGeometry(grid=grid, block=("64",))), configs, n=74)
 
     def test_rows_that_the_kernel_cannot_count_are_whole_teams(self) -> None:
         body = "for (int c = threadIdx.x; c < n; c += blockDim.x) y[blockIdx.x * 9 + c % 9] = x[c];"
-        template = template_of(kernel(body, ROWS, LaunchGeometry(grid=("n ** 2",), block=("64",))))
+        template = template_of(kernel(body, PLANE, LaunchGeometry(grid=("n ** 2",), block=("64",))))
         assert any("(n ** 2) % TEAM_ROWS == 0" in one.expression for one in template.constraints)
 
     @pytest.mark.parametrize(
@@ -45,11 +42,10 @@ class TestRowTeams:
     def test_rows_whose_threads_need_one_another_stay(self, body: str, why: str) -> None:
         code = body.format("for (int c = threadIdx.x; c < n; c += blockDim.x)")
         require_refused(
-            kernel(code, ROWS, LaunchGeometry(grid=("n", "2"), block=("64",))), {"TEAM_ROWS", "TEAM_BLOCKS"}, why
+            kernel(code, PLANE, LaunchGeometry(grid=("n", "2"), block=("64",))), {"TEAM_ROWS", "TEAM_BLOCKS"}, why
         )
 
 
-SUMS = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
 BLOCKS = LaunchGeometry(grid=("ceil_div(n, 128)",), block=("128",))
 OWN = """__shared__ float cache[128]; const unsigned int me = threadIdx.x, at = blockIdx.x * blockDim.x + me;
     cache[me] = at < n ? x[at] : 0.0f; __syncthreads();"""
@@ -78,7 +74,7 @@ class TestShuffles:
         ],
     )
     def test_trees_of_any_shape_become_exchanges(self, steps: str) -> None:
-        task = kernel(f"{OWN} {steps} {FIRST}", SUMS, BLOCKS, LAST_WARP)
+        task = kernel(f"{OWN} {steps} {FIRST}", SERIES, BLOCKS, LAST_WARP)
         require_equal(task, [{"SHUFFLES": True}], n=1000)
 
     def test_barriers_of_cooperative_groups_and_a_last_warp_without_any(self) -> None:
@@ -89,7 +85,7 @@ class TestShuffles:
                 volatile float* of = cache; of[me] += of[me + 32]; of[me] += of[me + 16]; of[me] += of[me + 8];
                 of[me] += of[me + 4]; of[me] += of[me + 2]; of[me] += of[me + 1]; }} {FIRST}"""
         more = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;"
-        source = template_of(kernel(body, SUMS, BLOCKS, more)).source
+        source = template_of(kernel(body, SERIES, BLOCKS, more)).source
         assert "tunesmith::combine<128>(cache, [](float a, float b) { return a + b; });" in source
 
     @pytest.mark.parametrize(
@@ -112,7 +108,7 @@ class TestShuffles:
         ],
     )
     def test_what_is_no_whole_tree_stays(self, steps: str, why: str) -> None:
-        require_refused(kernel(f"{OWN} {steps} {FIRST}", SUMS, BLOCKS), {"SHUFFLES"}, why)
+        require_refused(kernel(f"{OWN} {steps} {FIRST}", SERIES, BLOCKS), {"SHUFFLES"}, why)
 
 
 COUNTS = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100"), "z": ("inout", "float32", "n")}
