@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 import math
 import os
 import pickle
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -33,11 +35,11 @@ from tunesmith.hw.drivers.opencl import read_devices
 from tunesmith.hw.errors import Unavailable
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
-from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.guard import without_comments
 from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.check.plan import Step
-from tunesmith.kernels.launch.contents import Contents, draw_variants
+from tunesmith.kernels.launch.contents import PLAIN, Contents, draw_variants
 from tunesmith.kernels.outcome import WrongResult, describe
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, Workload, geometry
@@ -50,11 +52,15 @@ ERROR_EXIT_CODE = 86
 """Exit code of a process under a sanitizer that found an error."""
 SANITIZER_SECONDS, PROFILER_SECONDS = 60.0, 120.0
 """Timeouts of a tool, its launches included."""
-LAUNCHING_SECONDS, INTERPRETING_SECONDS = 10.0, 3.0
-"""Time for all launches of a tool's process, which begins none that would end later: large workloads take minutes."""
+LAUNCHING_SECONDS, INTERPRETING_SECONDS = 10.0, 5.0
+"""Time for all launches of a tool's process, which begins none that would end later: large workloads take minutes. Of
+an interpreter it is processor time."""
 MAX_DERIVED_STEPS = 64
 """Steps on made-up workloads that each candidate is launched in; those on the task's own are not counted."""
 MAX_WORKLOAD_BYTES = 1e9
+MAX_GROUPS = 8
+"""Groups of a launch that Oclgrind interprets; of more, two."""
+MAX_INTERPRETER_BYTES = 4 << 30
 MAX_REPORTS = 20_000
 """Of Oclgrind, those that are left out (`parse_reports`) among them."""
 METRICS = {
@@ -119,8 +125,8 @@ def _end(group: int) -> None:
 
 
 def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int) -> list[Sanitized]:
-    """Runs one launch of each candidate in its steps, in those on the smallest workloads first, as time allows, under
-    each tool; with CUDA on the device `index`, which no other process may use."""
+    """Runs one launch of each candidate in some of its steps (`chosen_steps`), as time allows, under each tool; with
+    CUDA on the device `index`, which no other process may use."""
     # Starting a tool takes seconds, launching a kernel milliseconds: all go together, and where an error is found, each
     # goes alone, to tell which has it.
     together = _sanitize_together(suspects, task, limits, index)
@@ -137,8 +143,8 @@ def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLi
         where = "it comes with the CUDA toolkit" if name == "compute-sanitizer" else "on Debian: apt install oclgrind"
         return f"{name} was not run: it is not installed here ({where})"
     tools = _nvidia_tools(tool) if name == "compute-sanitizer" else {name: _oclgrind(tool, limits)}
-    jobs = [(candidate, step) for candidate, steps in suspects for step in chosen_steps(task, steps)]
-    jobs.sort(key=lambda job: task.bytes_of(job[1].workload))
+    each = [[(candidate, step) for step in chosen_steps(task, steps)] for candidate, steps in suspects]
+    jobs = [job for turn in itertools.zip_longest(*each) for job in turn if job is not None]
     hidden = [{name for one in found.artifacts.values() for name in one.unfollowed} for found, _ in suspects]
     notes = []
     with contextlib.closing(run_under(tools, jobs, task, index, SANITIZER_SECONDS)) as runs:
@@ -176,14 +182,17 @@ def _oclgrind(tool: str, limits: DeviceLimits) -> list[str]:
 
 
 def chosen_steps(task: Task, steps: Sequence[Step]) -> list[Step]:
-    """The steps on the task's own workloads that are not too large, and of the others some of all kinds of contents,
-    types and sizes."""
-    small = [step for step in steps if task.bytes_of(step.workload) <= MAX_WORKLOAD_BYTES]
-    derived = [step for step in small if step.derived]
-    derived.sort(key=lambda step: (step.contents.name, types_key(step.workload), task.bytes_of(step.workload)))
-    stride = max(1.0, len(derived) / MAX_DERIVED_STEPS)
-    spread_out = [derived[round(at * stride)] for at in range(min(MAX_DERIVED_STEPS, len(derived)))]
-    return [step for step in small if not step.derived] + spread_out
+    """Some of the steps on made-up workloads, of all kinds of contents and of all sizes, beginning with the smallest of
+    each kind; and then those on the task's own workloads that are not too large, the smallest first."""
+    by_size = sorted(steps, key=lambda step: task.bytes_of(step.workload))
+    kinds, own = dict[str, list[Step]](), list[Step]()
+    for step in by_size:
+        if task.bytes_of(step.workload) <= MAX_WORKLOAD_BYTES:
+            rarest = min(step.contents.kinds - {*PLAIN}, default="plain")
+            (kinds.setdefault(rarest, []) if step.derived else own).append(step)
+    most = max(1, MAX_DERIVED_STEPS // max(1, len(kinds)))
+    chosen = [of_kind[:: -(-len(of_kind) // most)] for of_kind in kinds.values()]
+    return [step for turn in itertools.zip_longest(*chosen) for step in turn if step is not None] + own
 
 
 def _first_error(text: str) -> str:
@@ -288,9 +297,17 @@ def parse_reports(text: str) -> dict[str, str]:
     return found
 
 
+def _interpreted(template: Template, config: Config, workload: Workload) -> float:
+    """The share of a launch that Oclgrind interprets: groups differ little, but for the first and the last."""
+    groups = math.prod(geometry(template, config, workload).grid)
+    return 2 / groups if groups > MAX_GROUPS else 1.0
+
+
 def _interpreter(task: Task, log: Path) -> Callable[[Candidate, Step], None]:
     """A launch under Oclgrind, in a process in which it is the OpenCL driver. It ends the process with a fault of the
     candidate that the plain kernel does not show too. log: the file that Oclgrind writes its reports into."""
+    # It keeps each access until the next barrier.
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_INTERPRETER_BYTES, MAX_INTERPRETER_BYTES))
     os.environ["OCLGRIND_LOG"] = str(log)
     import pyopencl
 
@@ -312,6 +329,7 @@ def _interpreter(task: Task, log: Path) -> Callable[[Candidate, Step], None]:
         artifact, shape = compiled(source), geometry(template, config, step.workload)
         if not isinstance(artifact, Artifact):
             raise SystemExit(describe(artifact))
+        os.environ["OCLGRIND_QUICK"] = str(int(_interpreted(template, config, step.workload) < 1))
         device.once(BoundLaunch(device.load(artifact), shape, tuple(_arguments(task, step, place))))
         try:
             said = parse_reports(reports.read())
@@ -335,16 +353,18 @@ def main(done: str, path: str) -> None:
     jobs, task, index = pickle.loads(Path(path).read_bytes())
     is_opencl = any(candidate.template.backend == "opencl" for candidate, _ in jobs)
     launch = _interpreter(task, Path(done).with_suffix(".log")) if is_opencl else partial(launch_on_cuda, task, index)
-    most = INTERPRETING_SECONDS if is_opencl else LAUNCHING_SECONDS
-    begun = before = time.monotonic()
+    # An interpreter's launches are work of processors, which others may share.
+    clock, most = (time.process_time, INTERPRETING_SECONDS) if is_opencl else (time.monotonic, LAUNCHING_SECONDS)
+    begun = before = clock()
     launches, shortest, per_byte = 0, 0.0, 0.0
     for candidate, step in jobs:
         # The shortest launch so far is the fixed cost of one; the rest is in proportion to the bytes of the last.
-        moved = max(1.0, task.bytes_of(step.workload))
+        share = _interpreted(candidate.template, candidate.config, step.workload) if is_opencl else 1.0
+        moved = max(1.0, share * task.bytes_of(step.workload))
         if before - begun + shortest + per_byte * moved > most:
             break
         launch(candidate, step)
-        seconds, before = time.monotonic() - before, time.monotonic()
+        seconds, before = clock() - before, clock()
         shortest = min(shortest or seconds, seconds)
         launches, per_byte = launches + 1, (seconds - shortest) / moved
     Path(done).write_text(str(launches), "ascii")

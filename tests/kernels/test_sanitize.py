@@ -24,7 +24,7 @@ from tunesmith.kernels.check.sanitizer import (
     parse_reports,
     sanitize,
 )
-from tunesmith.kernels.launch.contents import Contents
+from tunesmith.kernels.launch.contents import PLAIN, Contents
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.taskfile import load_task
 
@@ -34,10 +34,11 @@ def test_all_own_workloads_and_made_up_ones_of_all_kinds_and_types() -> None:
     every = plan(task, resolve_target("h200"), seed=0)
     own = [one for one in every if not one.derived and task.bytes_of(one.workload) <= MAX_WORKLOAD_BYTES]
     chosen = chosen_steps(task, every)
-    assert len(chosen) == len(own) + MAX_DERIVED_STEPS and all(one in chosen for one in own)
+    assert chosen[-len(own) :] == sorted(own, key=lambda one: task.bytes_of(one.workload))
+    assert len(own) + MAX_DERIVED_STEPS / 2 < len(chosen) <= len(own) + MAX_DERIVED_STEPS
     made_up = [one for one in chosen if one.derived]
     assert {types_key(one.workload) for one in made_up} == {types_key(one.workload) for one in every}
-    assert {one.contents.kind for one in made_up} == {one.contents.kind for one in every}
+    assert {one.contents.kind for one in made_up} >= {one.contents.kind for one in every} - {*PLAIN}
     sizes = [task.bytes_of(one.workload) for one in made_up]
     assert min(sizes) <= 1000 and max(sizes) > 1e6
     assert len(chosen_steps(task, every[:10])) == 10
