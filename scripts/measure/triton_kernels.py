@@ -27,6 +27,7 @@ from tunesmith.actors.process import Isolated
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph import tune
+from tunesmith.graph.journal.events import Evaluated, Event
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.setup import limits_for
@@ -133,7 +134,12 @@ def tuned(folder: Path, evaluations: int, repeats: int) -> dict[str, Any]:
         summary = tune(task, run_dir=run, evaluations=evaluations, **SETTINGS).summary.to_json()
         wall = round(time.monotonic() - started, 1)
         with Journal(run, create=False, reading=True) as journal:
-            compared = RunLog(journal).comparisons("round-1")
+            compared, entries = RunLog(journal).comparisons("round-1"), list(journal.entries(Event))
+    listed = [config for one in task.sources("triton").opponents for config in one.configs]
+    since = {one.event.kind: round(one.at - entries[0].at, 1) for one in entries}
+    for one in entries:
+        if isinstance(one.event, Evaluated) and one.event.evaluation.config in listed:
+            since["the author's list"] = round(one.at - entries[0].at, 1)
     for name, event in compared.items():
         timed = [(one.comparison.ratio, at) for at, one in enumerate(event.entries) if one.comparison is not None]
         if not timed:
@@ -145,12 +151,18 @@ def tuned(folder: Path, evaluations: int, repeats: int) -> dict[str, Any]:
             row[met.name] = {"choice": met.choice, "first_seconds": met.first_seconds, "why": met.why}
             row[met.name] |= {"ours_over_it": over, "over_baseline": _figures(met.comparison)}
         sizes.append(row)
-    if any(one.configs for one in task.sources("triton").opponents):
+    if listed:
         command = [sys.executable, __file__, "--choose", "--tasks", str(folder), "--repeats", str(repeats)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=CHOICE_SECONDS)
         choices = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else done.stderr[-400:]
     kept = ("sentence", "ended_by", "seconds", "evaluations", "examined", "notes")
-    return {"wall": wall, "sizes": sizes, "choices": choices, **{name: summary[name] for name in kept}}
+    return {
+        "wall": wall,
+        "seconds_to_the_last": since,
+        "sizes": sizes,
+        "choices": choices,
+        **{name: summary[name] for name in kept},
+    }
 
 
 def _figures(found: Comparison | None) -> dict[str, float] | None:
