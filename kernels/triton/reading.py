@@ -224,9 +224,10 @@ class Reading:
             self.asserts[ast.unparse(node.args[0])] = None
         if name in ("dot", "dot_scaled") and len(given) > 1:
             found = self._product(given[0], given[1], ieee="ieee" in ast.unparse(node) or "allow_tf32" in nodes)
-            if found.tile and "out_dtype" not in nodes:
-                self.sums[found.tile[0], found.tile[1]] = None
-            return found
+            sums = found.tile or (given[2] if len(given) > 2 else named.get("acc", Value())).tile or ()
+            if len(sums) == 2 and "out_dtype" not in nodes:
+                self.sums[sums[0], sums[1]] = None
+            return replace(found, tile=sums or None)
         if name in ("trans", "permute") and first.tile and len(first.tile) == 2:
             return replace(first, tile=first.tile[::-1])
         if name in ("range", "static_range"):
@@ -270,6 +271,10 @@ class Reading:
     def _product(self, a: Value, b: Value, *, ieee: bool) -> Value:
         if not a.tile or not b.tile or len(a.tile) != 2 or len(b.tile) != 2:
             return Value()
+        if b.tile[0] != a.tile[1] == b.tile[1]:
+            # Of two ways in which it is loaded, it was read in the other one.
+            b = replace(b, tile=b.tile[::-1])
+        assert b.tile is not None
         self.products[a.tile[0], b.tile[1], a.tile[1]] = None
         if self._inside:
             loop = self._inside[-1]

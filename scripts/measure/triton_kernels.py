@@ -2,7 +2,7 @@
 
     python scripts/measure/triton_kernels.py --tasks DIR --out OUT --compile sm_90,gfx942   # needs no GPU
     python scripts/measure/triton_kernels.py --tasks DIR --out OUT [--evaluations 60] [--device I --of N]
-    python scripts/measure/triton_kernels.py --tasks DIR --out OUT --exhaust [--share 0.05]
+    python scripts/measure/triton_kernels.py --tasks DIR --out OUT --exhaust
 
 DIR has a folder for each task, as `tunesmith init FILE.py:KERNEL` drafts them. Several GPUs share the tasks: one call
 with --device, --of and an OUT of its own for each. A call goes on where the file OUT ends, and begins no task once
@@ -27,6 +27,7 @@ from tunesmith.actors.process import Isolated
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph import tune
+from tunesmith.graph.journal.events import Evaluated, Event
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.setup import limits_for
@@ -53,8 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--points", type=int, default=20, help="random points to compile for each target")
     parser.add_argument("--evaluations", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=5, help="choices of the autotuner for each size")
-    parser.add_argument("--exhaust", action="store_true", help="measure whole spaces, and a search of a share of each")
-    parser.add_argument("--share", type=float, default=0.05, help="of a space that the search may measure")
+    parser.add_argument("--exhaust", action="store_true", help="measure whole spaces, and a search of 5 % of each")
     parser.add_argument("--seconds", type=float, default=math.inf, help="after which no task is begun")
     parser.add_argument("--device", type=int, default=0, help="the number of this GPU, and of the tasks it takes")
     parser.add_argument("--of", type=int, default=1, help="how many GPUs share the tasks")
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.compile:
                 row = compiled(load_task(str(folder)), target, options.points)
             elif options.exhaust:
-                row = exhausted(folder, options.share)
+                row = exhausted(folder)
             else:
                 row = tuned(folder, options.evaluations, options.repeats)
         except TunesmithError as error:
@@ -133,7 +133,12 @@ def tuned(folder: Path, evaluations: int, repeats: int) -> dict[str, Any]:
         summary = tune(task, run_dir=run, evaluations=evaluations, **SETTINGS).summary.to_json()
         wall = round(time.monotonic() - started, 1)
         with Journal(run, create=False, reading=True) as journal:
-            compared = RunLog(journal).comparisons("round-1")
+            compared, entries = RunLog(journal).comparisons("round-1"), list(journal.entries(Event))
+    listed = [config for one in task.sources("triton").opponents for config in one.configs]
+    since = {one.event.kind: round(one.at - entries[0].at, 1) for one in entries}
+    for one in entries:
+        if isinstance(one.event, Evaluated) and one.event.evaluation.config in listed:
+            since["the author's list"] = round(one.at - entries[0].at, 1)
     for name, event in compared.items():
         timed = [(one.comparison.ratio, at) for at, one in enumerate(event.entries) if one.comparison is not None]
         if not timed:
@@ -145,12 +150,12 @@ def tuned(folder: Path, evaluations: int, repeats: int) -> dict[str, Any]:
             row[met.name] = {"choice": met.choice, "first_seconds": met.first_seconds, "why": met.why}
             row[met.name] |= {"ours_over_it": over, "over_baseline": _figures(met.comparison)}
         sizes.append(row)
-    if any(one.configs for one in task.sources("triton").opponents):
+    if listed:
         command = [sys.executable, __file__, "--choose", "--tasks", str(folder), "--repeats", str(repeats)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=CHOICE_SECONDS)
         choices = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else done.stderr[-400:]
-    kept = ("sentence", "ended_by", "seconds", "evaluations", "examined", "notes")
-    return {"wall": wall, "sizes": sizes, "choices": choices, **{name: summary[name] for name in kept}}
+    kept = {name: summary[name] for name in ("sentence", "ended_by", "evaluations", "examined", "notes")}
+    return {"wall": wall, "seconds_to_the_last": since, "sizes": sizes, "choices": choices, **kept}
 
 
 def _figures(found: Comparison | None) -> dict[str, float] | None:
@@ -168,12 +173,12 @@ def choices(task: Task, repeats: int) -> list[dict[str, Any]]:
     for workload in task.workloads:
         given: dict[str, Any] = {}
         for one in task.arguments:
-            if one.role == "scalar":
+            if one.role != "scalar":
+                kind = getattr(torch, task.dtype_of(one, workload))
+                empty = torch.zeros(task.shape_of(one, workload), device="cuda", dtype=kind)
+                given[one.name] = empty.uniform_() if empty.is_floating_point() else empty
+            else:
                 given[one.name] = task.scalar_of(one, workload)
-                continue
-            kind = getattr(torch, task.dtype_of(one, workload))
-            empty = torch.zeros(task.shape_of(one, workload), device="cuda", dtype=kind)
-            given[one.name] = empty.uniform_() if empty.is_floating_point() else empty
         for opponent in task.sources("triton").opponents:
             called, row = Autotuned(opponent, workload), dict[str, Any](workload=workload.name, choices=[], seconds=[])
             for _ in range(repeats):
@@ -187,15 +192,15 @@ def choices(task: Task, repeats: int) -> list[dict[str, Any]]:
     return found
 
 
-def exhausted(folder: Path, share: float) -> dict[str, Any]:
-    """On each size, the time of the configuration that a search of a share of the space found over the least of all."""
+def exhausted(folder: Path) -> dict[str, Any]:
+    """On each size, the time of the configuration that a search of 5 % of the space found over the least of all."""
     task, found = load_task(str(folder)), list[dict[str, Any]]()
     for workload in task.workloads:
         name = workload.name
         with tempfile.TemporaryDirectory(prefix="tunesmith-measure-") as place:
             run, started = Path(place) / "run", time.monotonic()
             path, points, failed = exhaust(str(folder), run.with_name("t.json"), backend="triton", workload=name)
-            wall, table, count = round(time.monotonic() - started, 1), read_cache(path), max(4, int(share * points))
+            wall, table, count = round(time.monotonic() - started, 1), read_cache(path), max(4, points // 20)
             alone = task.model_copy(update={"workloads": (workload.model_copy(update={"held_out": False}),)})
             tune(alone, run_dir=run, evaluations=count, opponents="none", **SETTINGS)
             with Journal(run, create=False, reading=True) as journal:

@@ -17,7 +17,7 @@ from tunesmith.cli.measure import library
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.measure.timing import compare
-from tunesmith.kernels.spec.task import FunctionOpponent, Task
+from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, Task
 from tunesmith.kernels.spec.taskfile import load_task
 
 pytestmark = pytest.mark.usefixtures("simulation")
@@ -97,3 +97,17 @@ def test_the_table_has_labels_with_intervals(task: Task, tmp_path: Path, capsys:
     assert row[3:8] == ["20.00", "-", "-", "10.00 (0.50x, 0.50 - 0.50)", "-"]
     assert row[8].endswith(")") and "x, " in row[9]
     assert "- Not timed: another, far (compiled): it raises ModuleNotFoundError: no" in lines[-2]
+
+
+def test_the_list_among_which_triton_chooses_is_measured_first(task: Task, tmp_path: Path) -> None:
+    sources = task.sources("opencl")
+    template = sources.templates[0]
+    listed = [
+        {**template.default_config, one.name: value} for one in template.parameters for value in (one.values[-1],)
+    ]
+    opponent = KernelOpponent(name="list", label="production", template=template, configs=tuple(listed))
+    beside = sources.model_copy(update={"opponents": (opponent,)})
+    run(task.model_copy(update={"backends": {"opencl": beside}, "opponents": ()}), tmp_path / "run", rounds=1)
+    asked = [row.data["config"] for row in rows(tmp_path / "run", "asked")]
+    wanted = [one for one in (template.default_config, *listed) if one in asked]
+    assert len(wanted) > 1 and asked[: len(wanted)] == list(map(dict, wanted))

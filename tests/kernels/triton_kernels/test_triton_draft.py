@@ -387,3 +387,22 @@ def test_a_loop_of_constants_that_is_none_needs_no_buffers(tmp_path: Path) -> No
     for text, free in ((fixed, True), (PRODUCT, False)):
         rule = template(drafted(tmp_path, text)).constraints[0].expression
         assert ("K <= BK" in rule) == free
+
+
+def test_the_sums_of_a_second_product_fit_the_registers_too(tmp_path: Path) -> None:
+    text = """
+@triton.jit
+def kernel(a, b, c, K, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr):
+    rows, inner, wide = tl.arange(0, R), tl.arange(0, C), tl.arange(0, D)
+    total = tl.zeros((R, D), dtype=tl.float32)
+    x = tl.load(a + rows[:, None] * D + wide[None, :])
+    for at in range(0, K, C):
+        y = tl.load(b + (at + inner)[:, None] * D + wide[None, :])
+        if BACK is not None:
+            z = y
+        else:
+            z = tl.trans(y)
+        total = tl.dot(tl.exp2(tl.dot(x, tl.trans(y))).to(tl.float16), z, total)
+    tl.store(c + rows[:, None] * D + wide[None, :], total)
+"""
+    assert set(read(tmp_path, text).reading.sums) == {("R", "C"), ("R", "D")}
