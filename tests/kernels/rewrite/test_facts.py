@@ -28,7 +28,7 @@ def body(text: str, more: str = "") -> Facts:
 def indices(found: Facts) -> set[str]:
     """The distinct indices of accesses, in C."""
     accesses = found.accesses
-    names = {atom: one.symbol.name for atom, one in found.atoms.items() if one.symbol is not None}
+    names = {atom: one.symbol.name for atom, one in found.atoms.items() if one.symbol.name}
     return {one.index.written(lambda atom: names.get(atom, atom), "long") or "" for one in accesses}
 
 
