@@ -90,9 +90,7 @@ def test_a_file_for_nvcc_becomes_a_task_that_is_right(here: Any, tmp_path: Path)
     pytest.importorskip("cuda.bindings")
     head = "\ufeff#include <cstdint>\n#include <vector>\ntemplate <typename T>\n"
     kernel = SOURCE.replace("int n", "int n, int64_t b = 3").replace("float*", "T*").replace("y[i];", "b;")
-    tail = (
-        "template __global__ void saxpy<float>(float, const float*, float*, int, int64_t);\nint main() { return 0; }\n"
-    )
+    tail = "template __global__ void saxpy<float>(float, const float*, float*, int, int64_t);\nint main() {}\n"
     (tmp_path / "saxpy.cu").write_text(head + kernel + tail, encoding="utf-8")
     assert here("init", "saxpy.cu", cwd=tmp_path).returncode == 0
     source = (tmp_path / "saxpy" / "baseline.cu").read_text()

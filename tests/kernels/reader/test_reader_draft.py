@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -39,13 +40,18 @@ PLANE = """__global__ void k(const float* x, float* y, int w, int h) {
 """
 
 
-def baseline(code: str, entry: str | None = "k", **more: object) -> str:
-    return draft(code, entry, "my.cu", **more).files["baseline.cu"]  # type: ignore[arg-type]
+@functools.cache
+def files(code: str, entry: str | None) -> dict[str, str]:
+    return draft(code, entry, "my.cu").files
+
+
+def baseline(code: str, entry: str = "k") -> str:
+    return files(code, entry)["baseline.cu"]
 
 
 def line(code: str, name: str, entry: str | None = None) -> str:
     """The line of a draft that says what `name` is."""
-    task = draft(code, entry, "my.cu").files["task.toml"]
+    task = files(code, entry)["task.toml"]
     return next(line for line in task.splitlines() if f'name = "{name}"' in line or line.startswith(f"{name} = "))
 
 
@@ -175,11 +181,9 @@ class TestLaunch:
 
     @pytest.mark.parametrize(("shared", "block"), [("partial[32]", 256), ("all[128]", 128)])
     def test_a_block_that_shared_memory_has_room_for(self, shared: str, block: int) -> None:
-        index = "threadIdx.x / 32" if "32" in shared else "threadIdx.x"
-        code = KERNEL.replace("BODY", "x[i]").replace(
-            "    if", f"    __shared__ float {shared};\n    s[{index}] = 1;\n    if"
-        )
-        assert f"block = [{block}]" in line(code.replace("s[", f"{shared.split('[')[0]}[", 1), "launch")
+        name, index = shared.split("[")[0], "threadIdx.x / 32" if "32" in shared else "threadIdx.x"
+        code = PLAIN.replace("    if", f"    __shared__ float {shared};\n    {name}[{index}] = 1;\n    if")
+        assert f"block = [{block}]" in line(code, "launch")
 
     def test_dynamic_shared_memory_is_counted(self) -> None:
         code = PLAIN.replace("    if", "    extern __shared__ float s[];\n    s[threadIdx.x] = 1;\n    if")
@@ -202,9 +206,8 @@ class TestSlice:
         ],
     )
     def test_what_the_kernel_does_not_use_is_gone(self, host: str, nvrtc: Any) -> None:
-        assert baseline(f"{host}\n{PLAIN}").strip() == 'extern "C" ' + PLAIN.strip() and compiles(
-            nvrtc, host + "\n" + PLAIN
-        )
+        assert baseline(f"{host}\n{PLAIN}").strip() == 'extern "C" ' + PLAIN.strip()
+        assert compiles(nvrtc, f"{host}\n{PLAIN}")
 
     def test_what_it_uses_stays_in_order(self, nvrtc: Any) -> None:
         code = """#include <cooperative_groups.h>
@@ -305,8 +308,8 @@ class TestPrimitives:
     """
 
     def test_a_kernel_with_primitives_of_a_block_is_read_and_compiles(self, nvrtc: Any) -> None:
-        assert 'role = "in", dtype = "float32", shape = ["rows", "n"]' in line(self.CODE, "x")
-        assert 'role = "out", dtype = "float32", shape = ["rows"]' in line(self.CODE, "y")
+        assert 'role = "in", dtype = "float32", shape = ["rows", "n"]' in line(self.CODE, "x", "k")
+        assert 'role = "out", dtype = "float32", shape = ["rows"]' in line(self.CODE, "y", "k")
         assert compiles(nvrtc, self.CODE)
 
     def test_passes_take_them_for_barriers(self) -> None:
@@ -356,10 +359,8 @@ class TestTemplates:
 
     def test_a_template_becomes_a_kernel_over_a_type_of_the_task(self, tmp_path: Path, nvrtc: Any) -> None:
         code = "template <typename T> __device__ T twice(T x) { return x + x; }\ntemplate <typename T>\n"
-        code += (
-            "__global__ void k(const T* x, T* y, T a, int n) {\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
-        )
-        task = read_task(written(code + "    if (i < n) y[i] = twice(x[i]) * a;\n}", tmp_path))
+        code += KERNEL.replace("const float* x, float* y", "const T* x, T* y, T a").replace("BODY", "twice(x[i]) * a")
+        task = read_task(written(code, tmp_path))
         assert {one.name: one.dtype for one in task.arguments} == {"x": "T_", "y": "T_", "a": "T_", "n": "int32"}
         for dtype in ("float32", "float16"):
             made = nvrtc.compile(specialise(task.sources("cuda").baseline.template, {}, {"T_": dtype}))
