@@ -146,6 +146,7 @@ class CompileWorker:
 
     def start(self) -> CompilerReady:
         """The first compilation is the slow one, and is made here."""
+        getattr(self._compiler, "warm_up", lambda: None)()
         version = self._compiler.version
         if BACKENDS[self._limits.backend].makes_cubins:
             for package in COMPILER_PACKAGES:

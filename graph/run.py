@@ -55,7 +55,7 @@ from tunesmith.graph.setup import (
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import Backend
 from tunesmith.hw.probe import DeviceInfo
-from tunesmith.kernels.rewrite.signature import require_signatures
+from tunesmith.kernels.reader.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search import STRATEGIES
 from tunesmith.kernels.spec.task import Task

@@ -24,7 +24,7 @@ from tunesmith.kernels.reader.draft import ReadKernel
 from tunesmith.kernels.reader.examples import read_signature, required, task_from
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.task import FunctionOpponent, Task
+from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, Task
 from tunesmith.kernels.spec.taskfile import sentence
 from tunesmith.kernels.spec.template import BACKENDS
 from tunesmith.kernels.triton.function import plain_function, read_function, typed
@@ -200,6 +200,8 @@ def tune_kernel(
     try:
         task = task_from(signature, signature.slice.text, text, on_host, tolerance=tolerance, fills=fills, **own)
         task = task.model_copy(update={"opponents": _opponents(signature, opponents, framework)})
+        if triton is not None:
+            task = _with_choices(task, triton.opponents)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         options = {"Tolerance": ["tolerance"], "Argument": ["fills"], "FunctionOpponent": ["opponents"]}
@@ -208,6 +210,14 @@ def tune_kernel(
     settings.setdefault("backend", signature.backend)
     result = tune(task, run_dir=run_dir, listener=listener, **settings)
     return TunedKernel(result, task, signature)
+
+
+def _with_choices(task: Task, opponents: Sequence[KernelOpponent]) -> Task:
+    """A task with Triton kernels beside it, which are launched as its template is."""
+    sources = task.sources("triton")
+    launch = {"launch": sources.templates[0].launch}
+    made = tuple(one.model_copy(update={"template": one.template.model_copy(update=launch)}) for one in opponents)
+    return task.model_copy(update={"backends": {"triton": sources.model_copy(update={"opponents": made})}})
 
 
 def _opponents(signature: ReadKernel, opponents: Any, framework: Framework) -> tuple[FunctionOpponent, ...]:

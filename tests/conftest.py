@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 DATA = Path(__file__).resolve().parent / "data"
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -34,6 +36,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Tests start the program dozens of times, in several processes each: those that keep no bytecode compile it every time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+# On a busy machine any example may take longer than Hypothesis's 200 ms.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 
 # Importing and collecting make a million objects that stay: looking for garbage among them again and again takes longer
@@ -158,6 +165,19 @@ def finished_run(device: Any, command: Any, tmp_path_factory: pytest.TempPathFac
     few = ("--evaluations", 3, "--rounds", 1, "--finalists", 1)
     done = command("tune", task, *few, "--seed", 7, "--run-dir", folder, "--json")
     return FinishedRun(folder, done.stdout, done.stderr, done.returncode)
+
+
+@pytest.fixture(scope="session")
+def ended_once(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from simulated_pool import ended_run
+
+    return ended_run(tmp_path_factory.mktemp("ended") / "run").folder
+
+
+@pytest.fixture
+def ended(ended_once: Path, tmp_path: Path) -> Path:
+    """A run on a simulated device that ended after three evaluations, in one round."""
+    return shutil.copytree(ended_once, tmp_path / "run")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks for groups in its own

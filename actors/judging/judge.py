@@ -8,6 +8,7 @@ task's baseline are compiled ahead of the steps that need them, and the order of
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import secrets
@@ -18,7 +19,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Literal
 
 from tunesmith.actors.judging.steps import (
@@ -76,6 +76,9 @@ MAX_EXCLUDED_SHARE = 0.5
 MAX_EXCLUDED_TRIALS = 32
 """Excluded steps in which the plain kernel is tried, where a template excludes most."""
 QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
+MAX_CLASSES = 64
+"""Combinations of types and classes of arguments, each machine code of its own, that a verdict compiles beside
+those of the task's workloads. A Triton kernel whose sizes are constants has one for each size."""
 MAX_COMPILERS = 8
 """Processes that compile a candidate's classes of sizes."""
 OUT_OF_MEMORY = "catastrophic error: out of memory"
@@ -87,9 +90,9 @@ Question = tuple[Template, Config, str | None]
 
 @dataclass(frozen=True, slots=True)
 class JudgeOptions:
-    """seed: of all that is drawn; largest_bytes: of a workload that a step may have; roofline: the device's roofs, which
-    a launch is timed against, measured by the judgement if left out; lock: the device's, where the caller has one, which
-    is released at the end; listener: called with the step at hand; processes: that go through steps at once."""
+    """seed: of all that is drawn; largest_bytes: of a workload that a step may have; roofline: the device's roofs, for
+    the timed launch, measured by the judgement if left out; lock: the device's, where the caller has one, which is
+    released at the end; listener: called with the step at hand; processes: that go through steps at once."""
 
     seed: int = field(default_factory=lambda: secrets.randbits(32))
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -154,22 +157,16 @@ def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = ()) -> Candid
 
 
 def _dealt(compilers: Sequence[Isolated], method: str, seconds: float, sources: Sequence[Specialised]) -> Iterator[Any]:
-    """The answers of compilers to `sources`, in their order; each process has one at a time."""
-    idle, threads = SimpleQueue[Isolated](), ThreadPoolExecutor(len(compilers), "compiler")
-    for compiler in compilers:
-        idle.put(compiler)
-
-    def answer(source: Specialised) -> Any:
-        compiler = idle.get()
-        try:
-            return compiler.call(method, seconds, source)
-        finally:
-            idle.put(compiler)
-
+    """The answers of compilers to `sources`, in their order, dealt out in turn: a list that comes again with another
+    method finds each source where it was, and what its process has kept of it."""
+    threads = [ThreadPoolExecutor(1, "compiler") for _ in compilers]
+    hands = list(zip(itertools.cycle(zip(threads, compilers, strict=True)), sources, strict=False))
+    answers = [thread.submit(compiler.call, method, seconds, source) for (thread, compiler), source in hands]
     try:
-        yield from threads.map(answer, sources)
+        yield from (answer.result() for answer in answers)
     finally:
-        threads.shutdown(cancel_futures=True)
+        for thread in threads:
+            thread.shutdown(cancel_futures=True)
 
 
 def compile_all(
@@ -223,9 +220,10 @@ def judge(
     with contextlib.ExitStack() as stack:
         options = options or JudgeOptions()
         judgement = _Judgement(task, limits, index, questions, options, stack)
-        for only, steps, building in [judgement.plan(*question) for question in questions]:
+        for only, steps, building, note in [judgement.plan(*question) for question in questions]:
             started = time.monotonic()
             verdict, suspect = judgement.judge(building, steps, only)
+            verdict = replace(verdict, notes=(*verdict.notes, *note))
             if suspect is not None:
                 suspects[len(verdicts)] = suspect
             verdicts.append(replace(verdict, seconds=round(time.monotonic() - started, 1), seed=options.seed))
@@ -244,6 +242,18 @@ def _source_with_parameters(template: Template, config: Config) -> str:
     macros = [f"#define {name} {literal(value)}" for name, value in whole.items()]
     compared = [f"x == {name};" for name in whole]
     return "\n".join([*macros, template.source, *compared, *(f"{text};" for text in (*launch.grid, *launch.block))])
+
+
+def of_few_classes(task: Task, template: Template, steps: Sequence[Step]) -> list[Step]:
+    """The steps, in their order, without those on made-up sizes that need machine code beyond `MAX_CLASSES`."""
+    known = {code_key(task, template, step.workload) for step in steps if not step.derived}
+    most, kept = len(known) + MAX_CLASSES, list[Step]()
+    for step in steps:
+        key = code_key(task, template, step.workload)
+        if key in known or len(known) < most:
+            known.add(key)
+            kept.append(step)
+    return kept
 
 
 def _account(made_up: Collection[Step], results: Sequence[Passed | Skipped], seconds: float) -> tuple[str, ...]:
@@ -309,8 +319,9 @@ class _Judgement:
 
     def plan(
         self, template: Template, config: Config, only: str | None
-    ) -> tuple[str | None, list[Step], Future[BuiltKernels | Outcome]]:
-        """The workload and the steps, at least one, of a question, and its kernels, once they are compiled."""
+    ) -> tuple[str | None, list[Step], Future[BuiltKernels | Outcome], tuple[str, ...]]:
+        """The workload and the steps, at least one, of a question, its kernels, once they are compiled, and a clause on
+        steps that were left out, if there are any."""
         options, source = self._options, _source_with_parameters(template, config)
         unusable = {(name, level) for name, level, _ in self._unusable}
         steps = plan(self._task, self._limits, options.seed, options.largest_bytes, only, source, unusable)
@@ -319,8 +330,10 @@ class _Judgement:
             raise TunesmithError(
                 f"The task {self._task.name} has no workload for a {kind}: add one whose `devices` lists it."
             )
-        workloads = [step.workload for step in steps]
-        return only, steps, self._queue.submit(self._build, template, config, workloads)
+        kept = of_few_classes(self._task, template, steps)
+        left, note = len(steps) - len(kept), f"as each of their sizes is machine code of its own, beyond {MAX_CLASSES}"
+        building = self._queue.submit(self._build, template, config, [step.workload for step in kept])
+        return only, kept, building, (f"{left} steps on made-up sizes were left out, {note}",) if left else ()
 
     def judge(
         self, building: Future[BuiltKernels | Outcome], steps: Sequence[Step], only: str | None
@@ -375,7 +388,7 @@ class _Judgement:
     def _go_through(self, steps: Sequence[Step], only: str | None, findings: Findings) -> None:
         """The planned steps, then steps on sizes that enter blocks which none of them entered, then those for which no
         time was left before."""
-        _, _, coverage = findings.kernels
+        candidate, baseline, coverage = findings.kernels
         findings.reserve = REACHING_SHARE * findings.seconds if isinstance(coverage, Coverage) else 0.0
         self._run(steps, findings)
         findings.reserve = 0.0
@@ -383,6 +396,9 @@ class _Judgement:
             like = self._task.workload(only) if only is not None else steps[-1].workload
             types, seed = coverage.unreached(), self._options.seed
             further = reaching_steps(self._task, self._limits, like, types, seed)
+            # A class of sizes that occurs in no planned step is not compiled.
+            further = [step for step in further if self._key(candidate, step) in candidate.artifacts]
+            further = [step for step in further if self._key(baseline, step) in baseline.artifacts]
             while further and coverage.unreached() and not findings.is_spent:
                 self._run(further[:REACHING_BATCH], findings)
                 further = further[REACHING_BATCH:] if findings.first_wrong is None and findings.counting else []
@@ -391,6 +407,9 @@ class _Judgement:
         if findings.first_wrong is None and again and not findings.is_spent:
             findings.results = {at: one for at, one in findings.results.items() if findings.steps[at].name not in late}
             self._run(again, findings)
+
+    def _key(self, kernel: Candidate, step: Step) -> CodeKey:
+        return code_key(self._task, kernel.template, step.workload)
 
     def _run(self, steps: Sequence[Step], findings: Findings) -> None:
         """`run_steps` with contents that are prepared beside it."""

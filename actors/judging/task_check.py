@@ -25,7 +25,7 @@ from tunesmith.kernels.check.plan import small_workload
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.launch.reference import as_expected, host_inputs, reference_results, where_of
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
-from tunesmith.kernels.rewrite.signature import require_signatures
+from tunesmith.kernels.reader.signature import require_signatures
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.template import BACKENDS

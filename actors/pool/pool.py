@@ -53,7 +53,7 @@ from tunesmith.kernels.outcome import (
     Resources,
     TimedOut,
 )
-from tunesmith.kernels.spec.task import AnyOpponent, FunctionOpponent
+from tunesmith.kernels.spec.task import AnyOpponent, KernelOpponent, Opponent
 
 T = TypeVar("T")
 MAX_WORKER_LOSSES = 2
@@ -66,6 +66,9 @@ SPARE_COMPILATIONS = 0.25
 """Further compilations, as a share of the workers, for the time that this process is busy."""
 NEWEST_WEIGHT = 0.1
 """Weight of the newest duration in the running averages."""
+USUAL_COMPILE_RATIO, MIN_COMPILE_SECONDS = 10.0, 20.0
+"""A compilation may take so many times as long as usual, and at least so many seconds: compilers take minutes over what
+spills registers by the thousand, and a search would wait for them at its end."""
 MAX_EXAMINATION_SECONDS = 1800.0
 """Deadline of one verdict, which has deadlines of its own inside."""
 FUNCTION_SECONDS = 120.0
@@ -322,9 +325,9 @@ class Pool:
         if not isinstance(base, Candidate):
             return WorkloadComparison(workload, tuple(base for _ in candidates))
         rivals: list[Rival] = [
-            one
-            if isinstance(one, FunctionOpponent)
-            else KernelRival(one.name, one.label, *self.compile(EvaluationRequest(0, one.template, {}, (workload,))))
+            KernelRival(one.name, one.label, *self.compile(EvaluationRequest(0, one.template, {}, (workload,))))
+            if isinstance(one, KernelOpponent) and not one.configs
+            else one
             for one in opponents
         ]
         deadlines, lanes = self.workers.deadlines, self.workers.lanes
@@ -335,7 +338,7 @@ class Pool:
             self._call(lane, "run", 2 * deadlines.prepare, "prepare", [workload])
             beside = request.opponents
             deadline = (deadlines.run + budget_seconds) * (1 + len(request.candidates) + len(beside))
-            deadline += FUNCTION_SECONDS * sum(isinstance(one, FunctionOpponent) for one in beside)
+            deadline += FUNCTION_SECONDS * sum(isinstance(one, Opponent) for one in beside)
             answer = self._call(self.ready_worker(lanes, seed), "run", deadline, "compare", request)
             if isinstance(answer, WorkloadComparison):
                 return answer
@@ -438,8 +441,13 @@ class Pool:
                 self._on_compiled(compilation, found, 0.0)
             else:
                 compilation.jobs[0].cached = False
-                worker.begin(compilation, self.workers.deadlines.compile, "compile_packed", pack(compilation.source))
+                worker.begin(compilation, self._compile_seconds, "compile_packed", pack(compilation.source))
                 return
+
+    @property
+    def _compile_seconds(self) -> float:
+        usual = USUAL_COMPILE_RATIO * self._averages.get("compile", math.inf)
+        return min(max(MIN_COMPILE_SECONDS, usual), self.workers.deadlines.compile)
 
     def _start_visit(self, lane: ActorHandle) -> None:
         if lane.seed != self.workers.seed:
@@ -516,6 +524,9 @@ class Pool:
                     self.in_flight -= 1
                 else:
                     self._visit_queue.append(job)
+        for worker in self.workers.compilers:
+            if worker.calls and isinstance(worker.calls[0].job, Compilation):
+                worker.limit_first(self._compile_seconds)
 
     def _on_visited(self, lane: ActorHandle, call: ActorCall, result: Any, seconds: float) -> None:
         """result: see `Lane.visit_packed`."""

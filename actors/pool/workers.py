@@ -14,7 +14,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -274,6 +274,13 @@ class ActorHandle:
         if self.calls:
             self._begin_first()
         return call, seconds
+
+    def limit_first(self, seconds: float) -> None:
+        """The call at hand may take no longer than `seconds`."""
+        first = self.calls[0]
+        if seconds < first.seconds:
+            self.deadline -= first.seconds - seconds
+            self.calls[0] = replace(first, seconds=seconds)
 
     def replace_actor(self) -> list[ActorCall]:
         """Ends the actor, if any, and starts another. Gives the calls it had."""

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import AnyOutcome, Energy, Objective
-from tunesmith.kernels.spec.template import Config, config_key
+from tunesmith.kernels.spec.template import Config, assignments, config_key
 
 ENERGY_MARGIN = 0.03
 """Share by which energies must differ for one to be less: windows are accurate to about one or two per cent."""
@@ -111,7 +111,8 @@ class Dispatched(BestHere):
 class OpponentRow(ResultRecord):
     """The library call that a kernel replaces, on one workload. seconds: of its call; ratio, low, high: of the general
     configuration's time over its, with the 99 % interval, below 1 where that is faster; None where one of the two was
-    not timed. why: it was not timed. over_baseline: it against the baseline."""
+    not timed. why: it was not timed. over_baseline: it against the baseline. first_seconds: of a function's first call;
+    choice: what Triton's autotuner chose in it."""
 
     name: str
     label: str
@@ -121,6 +122,15 @@ class OpponentRow(ResultRecord):
     high: float | None = None
     why: str = ""
     over_baseline: Figures | None = None
+    first_seconds: float | None = None
+    choice: Config | None = None
+
+    @property
+    def remark(self) -> str:
+        """Why it was not timed, or what it chose, for people; empty where there is nothing to say."""
+        if self.choice is None:
+            return self.why
+        return f"chose {assignments(self.choice)} in {self.first_seconds or 0:.1f} s"
 
 
 class WorkloadRow(ResultRecord):

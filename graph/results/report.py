@@ -192,7 +192,8 @@ def _kernels(row: WorkloadRow) -> Iterator[tuple[str, str, Figures]]:
         yield "best", "best for this shape", row.best
     for one in row.opponents:
         if one.over_baseline is not None:
-            yield "opponent", f"{one.name} ({one.label})", one.over_baseline
+            about = f"{one.label}; {one.remark}" if one.remark else one.label
+            yield "opponent", f"{one.name} ({about})", one.over_baseline
 
 
 def speedup_bars(summary: Summary) -> tuple[ChartAxis, list[dict[str, Any]]] | None:

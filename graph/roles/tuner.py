@@ -157,7 +157,8 @@ class _Round:
         return search
 
     def _seeds(self, template: Template, space: Space) -> list[Config]:
-        """The feasible configurations to try first; the journal keeps the infeasible ones, with the reason."""
+        """The feasible configurations to try first, among them the author's list; the journal keeps the infeasible ones
+        that a role gave, with the reason."""
         log = self.context.log
         given = log.seeds(self.stage, template.id)
         refused = tuple(
@@ -169,7 +170,9 @@ class _Round:
             event = SeedsRefused(template=template.id, refused=refused)
             self.context.once(SeedsRefused, self.stage, lambda: event, template=template.id)
         earlier = log.last(EarlierResults) or EarlierResults()
-        seeds = [*given, *(one.config for one in earlier.suggestions), template.default_config]
+        opponents = self.context.task.sources(template.backend).opponents
+        listed = [config for one in opponents for config in one.configs][: self.total // 2]
+        seeds = [*given, *(one.config for one in earlier.suggestions), template.default_config, *listed]
         return [config for config in seeds if space.index(config) is not None]
 
     def run(self) -> Searched:

@@ -262,11 +262,9 @@ def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...
     for one in compared.opponents:
         over = None if one.comparison is None else Figures.of(one.comparison)
         against = dict(zip(keys, one.against, strict=False)).get(winner) if winner else None
-        ratio = {} if against is None else {name: getattr(against, name) for name in ("ratio", "low", "high")}
-        seconds = None if over is None else over.seconds
-        rows.append(
-            OpponentRow(name=one.name, label=one.label, why=one.why, seconds=seconds, over_baseline=over, **ratio)
-        )
+        found = {name: getattr(one, name) for name in ("name", "label", "why", "first_seconds", "choice")}
+        found |= {} if against is None else {name: getattr(against, name) for name in ("ratio", "low", "high")}
+        rows.append(OpponentRow(seconds=None if over is None else over.seconds, over_baseline=over, **found))
     return tuple(rows)
 
 

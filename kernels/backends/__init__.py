@@ -146,6 +146,11 @@ class Device(Protocol):
     def load(self, artifact: Artifact) -> Any:
         """The kernel of an artifact, ready to be launched; it ends with its last use."""
 
+    def constants(self, kernel: Any, artifact: Artifact) -> bytes:
+        """The contents of the variables in constant memory that a kernel, loaded from `artifact`, has and that a host
+        can find by their names; a kernel that launders their addresses can write them."""
+        return b""
+
     def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
         """The kernel of a `MarkedArtifact`, and the buffer of its marks, a 32-bit word for each block."""
         raise DeviceError(f"{self.backend} has no marked machine code")

@@ -32,7 +32,7 @@ from tunesmith.kernels.backends import (
 from tunesmith.kernels.backends.nvrtc import assemble
 from tunesmith.kernels.backends.triton.launch import TritonFunction
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.machine_code import MARKS
+from tunesmith.kernels.build.machine_code import MARKS, constant_variables
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Geometry
 
@@ -320,6 +320,16 @@ class CudaDevice(Device):
             module = self.cupy.cuda.function.Module()
             module.load(artifact.code)
             return callable_kernel(module, artifact)
+
+    def constants(self, kernel: Any, artifact: Artifact) -> bytes:
+        found = []
+        for name in constant_variables(artifact.code):
+            module = _driven(bindings.cuFuncGetModule(kernel.ptr))
+            status, start, nbytes = bindings.cuModuleGetGlobal(module, name.encode())
+            if not status.value:
+                found.append(np.empty(nbytes, np.uint8))
+                _driven(bindings.cuMemcpyDtoH(found[-1].ctypes.data, start, nbytes))
+        return b"".join(one.tobytes() for one in found)
 
     def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
         with self.guarded():

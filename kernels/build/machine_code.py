@@ -16,6 +16,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from tunesmith.kernels.build.artifact import Artifact
@@ -270,8 +271,6 @@ def _marked(body: str, files: set[int], blocks: list[set[int]]) -> Iterator[str]
 
 _STORE = re.compile(r"\bcp\.(?:reduce\.)?async\.bulk\.\S*global\.shared")
 _COMMIT, _WAIT = "cp.async.bulk.commit_group", "cp.async.bulk.wait_group"
-_END = -1
-"""Stands for the end of a kernel among the numbers of its statements."""
 
 
 def outlasting_store(ptx: str, entry: str) -> bool:
@@ -301,15 +300,15 @@ def outlasting_store(ptx: str, entry: str) -> bool:
         if _STORE.search(one) is None or _WAIT in one:
             continue
         behind = _reached_from(forward, [number])
-        committed = _reached_from(forward, [at for at in behind - {_END} if _COMMIT in statements[at]])
-        if _END in behind and not any(_WAIT in statements[at] for at in committed - {_END}):
+        committed = _reached_from(forward, [at for at in behind if _COMMIT in statements[at]])
+        if len(statements) - 1 in behind and not any(_WAIT in statements[at] for at in committed):
             return True
     return False
 
 
 def _flow(body: str) -> tuple[list[str], list[list[int]]]:
-    """The statements of a function's body, and for each the numbers of those that may come next, `_END` for none. A
-    label holds inside of the braces around it, as assembly that was inlined twice has its own twice."""
+    """The statements of a function's body, the last of them empty for its end, and for each the numbers of those that
+    may come next. Labels hold inside of the braces around them, as assembly that was inlined twice has its own."""
     statements, places, scopes = list[str](), list[tuple[int, ...]](), [0]
     labels, tables, label = dict[tuple[int, str], int](), dict[str, list[str]](), ""
     for token in _tokens(body):
@@ -325,34 +324,32 @@ def _flow(body: str) -> tuple[list[str], list[list[int]]]:
             case "statement" if not text.startswith("."):
                 statements.append(text)
                 places.append(tuple(scopes))
-    following = []
+    following, end = [], len(statements)
     for number, (text, place) in enumerate(zip(statements, places, strict=True)):
-        after = number + 1 if number + 1 < len(statements) else _END
         guarded = _GUARDED.match(text)
         ends = _ENDS.match(text, guarded.end() if guarded else 0)
         words = [name for word in _WORD.findall(text) for name in tables.get(word, [word])] if ends else []
         found = [next((labels[one, word] for one in reversed(place) if (one, word) in labels), None) for word in words]
-        next_ones = [after] if ends is None or guarded else []
-        next_ones += [at if at < len(statements) else _END for at in found if at is not None]
-        following.append(next_ones + ([_END] if ends and ends.group() in ("ret", "exit") else []))
-    return statements, following
+        after = [number + 1] if ends is None or guarded else []
+        after += [end] if ends and ends.group() in ("ret", "exit") else []
+        following.append(after + [at for at in found if at is not None])
+    return [*statements, ""], [*following, []]
 
 
 def _without_loops(following: Sequence[Sequence[int]]) -> list[list[int]]:
     """`following` without the steps that lead back to where a way from the first statement already is."""
-    forward, waiting, on_way, seen = [list[int]() for _ in following], [(0, 0)], {0}, {0}
-    while waiting:
-        number, taken = waiting.pop()
-        if number == _END or taken == len(following[number]):
+    forward, way, on_way, seen = [list[int]() for _ in following], [(0, iter(following[0]))], {0}, {0}
+    while way:
+        number, left = way[-1]
+        if (after := next(left, None)) is None:
+            way.pop()
             on_way.discard(number)
-            continue
-        waiting.append((number, taken + 1))
-        if (after := following[number][taken]) not in on_way or after == _END:
+        elif after not in on_way:
             forward[number].append(after)
-            if after not in seen and after != _END:
+            if after not in seen:
                 seen.add(after)
                 on_way.add(after)
-                waiting.append((after, 0))
+                way.append((after, iter(following[after])))
     return forward
 
 
@@ -361,7 +358,7 @@ def _reached_from(following: Sequence[Sequence[int]], starts: Sequence[int]) -> 
     while waiting:
         after = [one for one in following[waiting.pop()] if one not in found]
         found.update(after)
-        waiting += (one for one in after if one != _END)
+        waiting += after
     return found
 
 
@@ -456,6 +453,12 @@ def global_variables(code: bytes) -> tuple[str, ...]:
     if not found and any(one.name in GLOBAL_SECTIONS and one.size for one in sections):
         found.add("(unnamed)")
     return tuple(sorted(found))
+
+
+@lru_cache(maxsize=64)
+def constant_variables(code: bytes) -> tuple[str, ...]:
+    """Names of the variables of a cubin in constant memory. Raises `ValueError` as `read_elf`."""
+    return tuple(one.name for one in read_elf(code)[1] if one.section == ".nv.constant3" and not one.names_section)
 
 
 def _text(code: bytes, at: int) -> str:

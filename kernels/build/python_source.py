@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tunesmith.kernels.outcome import Rejected
@@ -39,42 +40,75 @@ _BUILT_IN = frozenset(_FUNCTIONS.split())
 """Python's own functions of that kind, where the source does not give the name to something else."""
 
 
-def argument_classes(task: Task, workload: Workload, *, exact: Collection[str]) -> dict[str, str]:
+def argument_classes(task: Task, workload: Workload, *, asked: Mapping[str, bool]) -> dict[str, str]:
     """Of each argument, what Triton compiles a kernel for, by "argument NAME": the type of an array or a number, with
-    `:16` for a whole number that 16 divides and `:1` for one (Triton specialises on both), or with `=` and the value
-    itself for those in `exact`. Raises `TaskError` as `Task.scalar_of` does."""
+    `:16` for a whole number that 16 divides and `:1` for one (Triton specialises on both), or with `=` and a value for
+    those in `asked`: their own or, where only the power of two that covers it counts, the largest such value of its
+    class. Raises `TaskError` as `Task.scalar_of` does."""
     found = {}
     for argument in task.arguments:
         kind = DTYPES[task.dtype_of(argument, workload)]
         text = f"*{kind.c_names['triton']}"
         if argument.role == "scalar":
             value = task.scalar_of(argument, workload)
-            whole = "u1" if kind.name == "bool" else _integer(int(value), exact=argument.name in exact)
+            whole = "u1" if kind.name == "bool" else _integer(int(value), asked.get(argument.name))
             text = "fp32" if kind.is_float else whole
         found[ARGUMENT + argument.name] = text
     return found
 
 
-def _integer(value: int, *, exact: bool) -> str:
-    """The class of a whole number, whose type Triton chooses by its value."""
+def _integer(value: int, asked: bool | None) -> str:
+    """The class of a whole number, whose type Triton chooses by its value. asked: as of `asked_values`."""
     kind = "i32" if -(2**31) <= value < 2**31 else "i64" if value < 2**63 else "u64"
-    if exact:
-        return f"{kind}={value}"
-    return f"{kind}:1" if value == 1 else f"{kind}:16" if value % 16 == 0 else kind
+    if asked is None:
+        return f"{kind}:1" if value == 1 else f"{kind}:16" if value % 16 == 0 else kind
+    power = 1 << (value - 1).bit_length()
+    if not asked and 1 < value <= 2**30:
+        value = power if value % 16 == 0 or power < 16 else power - 1
+    return f"{kind}={value}"
+
+
+def kernel_of(source: str, entry: str) -> ast.FunctionDef | None:
+    """The kernel of a source; None where it is not there, or the text is not Python, of which the compiler speaks."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return next((one for one in reversed(body) if isinstance(one, ast.FunctionDef) and one.name == entry), None)
+
+
+def fixed_in(tree: ast.Module) -> dict[str, ast.expr]:
+    """The values of `FIXED`, as expressions."""
+    for one in tree.body:
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == FIXED and isinstance(one.value, ast.Dict):
+            pairs = zip(one.value.keys, one.value.values, strict=True)
+            return {str(key.value): value for key, value in pairs if isinstance(key, ast.Constant)}
+    return {}
 
 
 @functools.lru_cache(maxsize=256)
-def asks_for_values(source: str, entry: str) -> Collection[str]:
-    """The arguments of a kernel whose values decide its machine code: constants, or all where heuristics compute."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        # The compiler's own sentence is better.
-        return ()
-    kernels = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == entry]
-    given = [one for kernel in kernels[-1:] for one in (*kernel.args.args, *kernel.args.kwonlyargs)]
-    every = "heuristics" in source
-    return {one.arg for one in given if every or (one.annotation and "constexpr" in ast.unparse(one.annotation))}
+def asked_values(source: str, entry: str) -> Mapping[str, bool]:
+    """The arguments of a kernel whose values decide its machine code: constants, and those that heuristics read. False
+    where only the power of two that covers a value counts."""
+    kernel = kernel_of(source, entry)
+    if kernel is None:
+        return {}
+    given = [*kernel.args.args, *kernel.args.kwonlyargs]
+    found = {one.arg: True for one in given if one.annotation and "constexpr" in ast.unparse(one.annotation)}
+    for decorator in kernel.decorator_list:
+        if "heuristics" not in ast.unparse(decorator):
+            continue
+        table = decorator.args[0] if isinstance(decorator, ast.Call) and decorator.args else None
+        for one in table.values if isinstance(table, ast.Dict) else [decorator]:
+            text, name = ast.unparse(one), one.args.args[0].arg if isinstance(one, ast.Lambda) and one.args.args else ""
+            read = re.findall(rf"\b{name}\['(\w+)'\]", text) if name else []
+            if re.fullmatch(rf"lambda {name}: (?:\w+\.)*next_power_of_2\({name}\['\w+'\]\)", text):
+                found.setdefault(read[0], False)
+            elif name and len(read) + 1 == len(re.findall(rf"\b{name}\b", text)):
+                found |= dict.fromkeys(read, True)
+            else:
+                found |= {at.arg: True for at in given}
+    return found
 
 
 def python_text(source: str, entry: str, config: Config, decided: Mapping[str, str]) -> str:
@@ -92,21 +126,16 @@ def taken_arguments(source: str, entry: str, config: Mapping[str, Any]) -> list[
     except (SyntaxError, ValueError) as error:
         at = f" (line {line})" if (line := getattr(error, "lineno", None)) else ""
         return f"it is not valid Python{at}: {getattr(error, 'msg', error)}"
-    kernels = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == entry]
-    if not kernels:
+    kernel = kernel_of(source, entry)
+    if kernel is None:
         known = ", ".join(one.name for one in tree.body if isinstance(one, ast.FunctionDef))
         return f"there is no kernel '{entry}', which `entry` names; the source has {known or 'none'}"
-    bound = {*config, *TRITON_OPTIONS}
-    tables = [one.value for one in tree.body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == FIXED]
-    tables += [
-        one.args[0]
-        for one in kernels[-1].decorator_list
-        if isinstance(one, ast.Call) and ast.unparse(one.func).endswith("heuristics") and one.args
-    ]
-    for table in tables:
-        for key in table.keys if isinstance(table, ast.Dict) else ():
-            bound |= {str(key.value)} if isinstance(key, ast.Constant) else set()
-    given = kernels[-1].args
+    bound = {*config, *TRITON_OPTIONS, *fixed_in(tree)}
+    for one in kernel.decorator_list:
+        table = one.args[0] if isinstance(one, ast.Call) and one.args else None
+        if isinstance(table, ast.Dict) and "heuristics" in ast.unparse(one):
+            bound |= {str(key.value) for key in table.keys if isinstance(key, ast.Constant)}
+    given = kernel.args
     return [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs) if one.arg not in bound]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunesmith.kernels.build.python_source import argument_classes, asks_for_values, python_text
+from tunesmith.kernels.build.python_source import ARGUMENT, argument_classes, asked_values, python_text
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Task, Workload
@@ -49,6 +49,11 @@ class Specialised:
 CodeKey = tuple[tuple[str, str], ...]
 
 
+def types_of(key: CodeKey) -> CodeKey:
+    """The types of a key, without the classes of arguments."""
+    return tuple(pair for pair in key if not pair[0].startswith(ARGUMENT))
+
+
 def code_key(task: Task, template: Template, workload: Workload) -> CodeKey:
     """What of a workload decides the machine code of a template: its types, and the classes of arguments for which a
     compiler specialises kernels. Raises `TaskError` as `Task.scalar_of` does."""
@@ -56,8 +61,8 @@ def code_key(task: Task, template: Template, workload: Workload) -> CodeKey:
     if not BACKENDS[template.backend].python:
         return types
     # In the order of the task's arguments, in which a launch passes them.
-    exact = asks_for_values(template.source, template.entry)
-    return types + tuple(argument_classes(task, workload, exact=exact).items())
+    asked = asked_values(template.source, template.entry)
+    return types + tuple(argument_classes(task, workload, asked=asked).items())
 
 
 @functools.cache

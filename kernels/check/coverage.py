@@ -13,7 +13,7 @@ import numpy as np
 
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.machine_code import MarkedArtifact
-from tunesmith.kernels.build.source import CodeKey, code_key
+from tunesmith.kernels.build.source import CodeKey, code_key, types_of
 from tunesmith.kernels.launch.buffers import WorkloadData
 
 MAX_LINES_SHOWN = 12
@@ -70,31 +70,41 @@ class Coverage:
 
     def unreached(self) -> list[dict[str, str]]:
         """The combinations of types for which some line has not run, nor is one of the plain kernel's that did not."""
-        return [dict(key) for key in self.marked if self._lines(key)[0]]
+        return [dict(types) for types in self._by_types() if self._lines(types)[0]]
 
     def unexecuted(self) -> tuple[Unexecuted, ...]:
         """The blocks that no launch entered, for each combination of types with some."""
         found = []
-        for key, one in self.marked.items():
-            if count := len(one.blocks) - len(self._ran.get(key, ())):
-                types = ", ".join(f"{name}={dtype}" for name, dtype in key)
-                found.append(Unexecuted(types, count, len(one.blocks), *self._lines(key)))
+        for types, keys in self._by_types().items():
+            blocks = sum(len(self.marked[key].blocks) for key in keys)
+            if count := blocks - sum(len(self._ran.get(key, ())) for key in keys):
+                named = ", ".join(f"{name}={dtype}" for name, dtype in types)
+                found.append(Unexecuted(named, count, blocks, *self._lines(types)))
         return tuple(found)
 
-    def _lines(self, key: CodeKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _by_types(self) -> dict[CodeKey, list[CodeKey]]:
+        """The keys by their types: a line that ran for another class of arguments ran."""
+        found = dict[CodeKey, list[CodeKey]]()
+        for key in self.marked:
+            found.setdefault(types_of(key), []).append(key)
+        return found
+
+    def _lines(self, types: CodeKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The lines of which no block has run: the candidate's own, and those that the plain kernel has too."""
-        missing = self._missing(key)
-        texts = set(self.plain._missing(key).values()) if self.plain is not None and key in self.plain.marked else set()
+        missing = self._missing(types)
+        texts = set(self.plain._missing(types).values()) if self.plain is not None else set()
         shared = {line for line, text in missing.items() if text in texts and any(map(str.isalnum, text))}
         return tuple(sorted(set(missing) - shared)), tuple(sorted(shared))
 
-    def _missing(self, key: CodeKey) -> dict[int, str]:
+    def _missing(self, types: CodeKey) -> dict[int, str]:
         """The lines that only blocks come from which have not run, and their text without blanks."""
-        blocks, ran = self.marked[key].blocks, self._ran.get(key, set())
-        seen = {line for number, block in enumerate(blocks) if number in ran for line in block}
-        lines = {line for number, block in enumerate(blocks) if number not in ran for line in block} - seen
+        seen, lines = set[int](), set[int]()
+        for key in self._by_types().get(types, ()):
+            ran = self._ran.get(key, set())
+            for number, block in enumerate(self.marked[key].blocks):
+                (seen if number in ran else lines).update(block)
         source = self.candidate.template.source.splitlines()
-        return {line: "".join(source[line - 1].split()) if line <= len(source) else "" for line in lines}
+        return {line: "".join(source[line - 1].split()) if line <= len(source) else "" for line in lines - seen}
 
 
 def launch_marked(twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[object, object]]) -> frozenset[int]:

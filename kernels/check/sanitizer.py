@@ -161,7 +161,10 @@ def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLi
 
 def _nvidia_tools(tool: str) -> dict[str, list[str]]:
     options = [f"--error-exitcode={ERROR_EXIT_CODE}", "--print-limit=3", "--target-processes=all"]
-    return {name: [tool, f"--tool={name}", *options] for name in SANITIZER_TOOLS}
+    tools = {name: [tool, f"--tool={name}", *options] for name in SANITIZER_TOOLS}
+    # Libraries ask the driver for functions that it may not have, which is no fault of a kernel.
+    tools["memcheck"].append("--report-api-errors=no")
+    return tools
 
 
 def _oclgrind(tool: str, limits: DeviceLimits) -> list[str]:

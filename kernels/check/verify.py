@@ -45,7 +45,7 @@ HEAVY_FACTOR = 8.0
 """The same for the largest error on contents of which a few elements have it (`HEAVY`)."""
 LONG_FACTOR = 16.0
 """The same on sizes beyond the task's own, as far as they are longer: sums on tensor cores, which cut bits off, lose in
-proportion to their length, and sums of FMAs to its root, by which any kernel may err more there."""
+proportion to their length, and sums of FMAs to its root, by twice which any kernel may err more there."""
 MAX_PLAIN_ERROR = 32.0
 """Largest error of the plain kernel on what was made up, in tolerances, after what roundings explain: beyond it the
 kernel has overflown or cancelled, and what another computes instead says nothing."""
@@ -175,8 +175,14 @@ def verify(
         launches = data.bind(candidate, loaded)
         if not isinstance(launches, list):
             return launches
-        hides = candidate.artifacts[code_key(data.task, candidate.template, step.workload)].unfollowed
-        return _StepLaunches(launches, data, step, measured, MANY_REPEATS if hides else REPEATS).verdict()
+        artifact = candidate.artifacts[code_key(data.task, candidate.template, step.workload)]
+        before = data.device.constants(launches[0].kernel, artifact)
+        repeats = MANY_REPEATS if artifact.unfollowed else REPEATS
+        found = _StepLaunches(launches, data, step, measured, repeats).verdict()
+        if data.device.constants(launches[0].kernel, artifact) == before:
+            return found
+        detail = "it writes to a variable in constant memory, by which one launch could tell the next something"
+        return Rejected("device_state", "constant memory", f"on {step.name}: {detail}")
     except DeviceError as error:
         return LaunchFailed(str(error), sticky=error.sticky)
 
@@ -370,7 +376,7 @@ def allowed_errors(step: Step, standard: Standard, grown: float) -> list[dict[st
     def allowed(error: float) -> float:
         if step.own and error <= 1:
             return 1.0
-        return max(math.sqrt(grown), factor * error, min(grown, LONG_FACTOR * error))
+        return max(min(grown, 2 * math.sqrt(grown)), factor * error, min(grown, LONG_FACTOR * error))
 
     return [{name: allowed(one.largest) for name, one in of_variant.items()} for of_variant in standard]
 

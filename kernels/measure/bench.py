@@ -28,7 +28,14 @@ from tunesmith.kernels.check.compare import measure_set, warm_up
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.rotation import Rotation, window_for
 from tunesmith.kernels.measure.energy import BATCH_SECONDS, measure_energy
-from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Rival, forget_compiled, prepare_opponent
+from tunesmith.kernels.measure.opponents import (
+    Encounter,
+    KernelRival,
+    Prepared,
+    Rival,
+    forget_compiled,
+    prepare_opponent,
+)
 from tunesmith.kernels.measure.roofs import measure_roofline
 from tunesmith.kernels.measure.timing import (
     Comparison,
@@ -41,7 +48,7 @@ from tunesmith.kernels.measure.timing import (
     sample_until,
 )
 from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measured, Outcome, WrongResult, describe
-from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
+from tunesmith.kernels.spec.task import Opponent, Task, Workload
 
 MEMORY_SHARE = 0.7
 """Share of the free device memory that workloads may take."""
@@ -211,9 +218,9 @@ class Bench:
         rivals = sorted(request.opponents, key=lambda one: not isinstance(one, KernelRival))
         kernels: dict[int, Checked] = {}
         failed: dict[int, Outcome] = {}
-        functions: dict[int, Callable[[], Rotation] | str] = {}
+        functions: dict[int, Prepared | str] = {}
         for at, made in enumerate((*own, *rivals)):
-            if isinstance(made, FunctionOpponent):
+            if isinstance(made, Opponent):
                 functions[at] = prepare_opponent(made, data, seconds)
                 continue
             kernel = made.made if isinstance(made, KernelRival) else made
@@ -224,7 +231,8 @@ class Bench:
                     failed[at] = outcome
             if 0 in failed:
                 return failed[0]
-        loaders = {at: load for at, load in functions.items() if not isinstance(load, str)}
+        prepared = {at: one for at, one in functions.items() if isinstance(one, Prepared)}
+        loaders = {at: one.load for at, one in prepared.items()}
         timed = self._interleave(kernels, loaders, data, request)
         # Nobody asks for the energy of opponents.
         energies = {
@@ -245,7 +253,9 @@ class Bench:
             if isinstance(why, str):
                 return Encounter(rival.name, rival.label, why=why)
             against = (compare(timed[other], timed[at]) if other in timed else None for other in range(1, len(own)))
-            return Encounter(rival.name, rival.label, compare(timed[at], timed[0]), tuple(against))
+            met = Encounter(rival.name, rival.label, compare(timed[at], timed[0]), tuple(against))
+            one = prepared.get(at)
+            return met if one is None else replace(met, first_seconds=one.first_seconds, choice=one.choice)
 
         return WorkloadComparison(
             request.workload,

@@ -1,7 +1,8 @@
 """Opponents: library functions in Python, and kernels, timed on the same buffers as the candidates.
 
 With CUDA, calls of functions are captured as graphs, so that the time is the device's, without Python's. Their
-framework allocates their memory. Opponents that are kernels are checked and launched as candidates are.
+framework allocates their memory. Opponents that are kernels are checked and launched as candidates are; a Triton kernel
+with a list of configurations is called as a function is, and Triton's autotuner chooses.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,8 +28,8 @@ from tunesmith.kernels.launch.rotation import Rotation, window_for
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import Outcome, versus
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import FunctionOpponent
-from tunesmith.kernels.spec.template import BACKENDS
+from tunesmith.kernels.spec.task import AnyOpponent, FunctionOpponent
+from tunesmith.kernels.spec.template import BACKENDS, Config
 
 WARM_UP_CALLS = 3
 """Calls before the first that is timed, in which a library compiles, chooses an algorithm or allocates."""
@@ -39,13 +41,26 @@ OPPONENT_TOLERANCE_FACTOR = 4.0
 @dataclass(frozen=True, slots=True)
 class Encounter:
     """An opponent on one workload. comparison: its time over the baseline's; against: the time of each candidate over
-    its, None for a candidate that was not timed; why: the reason for which it was not timed itself, as a clause."""
+    its, None for a candidate that was not timed; why: the reason for which it was not timed itself, as a clause.
+    first_seconds: of the first call of a function, in which a library compiles and chooses; choice: the configuration
+    that Triton's autotuner chose in it."""
 
     name: str
     label: str
     comparison: Comparison | None = None
     against: tuple[Comparison | None, ...] = ()
     why: str = ""
+    first_seconds: float | None = None
+    choice: Config | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An opponent that can be timed. load: makes a sampler of its launches on the places that the arrays have then."""
+
+    load: Callable[[], Rotation]
+    first_seconds: float
+    choice: Config | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +72,8 @@ class KernelRival:
     made: Candidate | Outcome
 
 
-Rival = KernelRival | FunctionOpponent
-"""An opponent of a comparison."""
+Rival = KernelRival | AnyOpponent
+"""An opponent of a comparison: a kernel that is compiled, or what is called, a kernel below `triton.autotune` too."""
 
 
 def forget_compiled() -> None:
@@ -67,19 +82,19 @@ def forget_compiled() -> None:
         torch.compiler.reset()
 
 
-def prepare_opponent(
-    opponent: FunctionOpponent, data: WorkloadData, sample_seconds: float
-) -> Callable[[], Rotation] | str:
-    """A sampler of the opponent's launches on the places that the arrays of `data` have at each call, or why it cannot
-    be timed, as a clause. sample_seconds: how long a sample should last."""
+def prepare_opponent(opponent: AnyOpponent, data: WorkloadData, sample_seconds: float) -> Prepared | str:
+    """The opponent on `data`, or why it cannot be timed, as a clause. sample_seconds: how long a sample should last."""
     device, traits = data.device, BACKENDS[data.device.limits.backend]
-    known = traits.frameworks
-    if opponent.framework not in known or (device.limits.kind == "gpu" and traits.on_host):
-        return f"functions of {opponent.framework} do not run on this device; functions of {', '.join(known)} do"
+    known, framework = traits.frameworks, _framework(opponent)
+    if framework not in known or (device.limits.kind == "gpu" and traits.on_host):
+        return f"functions of {framework} do not run on this device; functions of {', '.join(known)} do"
     try:
         calls = _Calls(opponent, data)
         data.restore()
-        for _ in range(WARM_UP_CALLS):
+        started = time.monotonic()
+        calls.once(0)
+        first_seconds = time.monotonic() - started
+        for _ in range(1, WARM_UP_CALLS):
             calls.once(0)
         # What is changed in place is judged after one call.
         data.restore()
@@ -95,7 +110,15 @@ def prepare_opponent(
     except Exception as error:  # noqa: BLE001 - it is the user's code, or a library's: whatever it raises is the answer
         return f"it raises {type(error).__name__}: {error}"
     window = window_for(seconds, data.sets, sample_seconds, rounds=device.has_graph_overhead)
-    return lambda: Rotation(device, [calls.launch(index) for index in range(data.sets)], window)
+    return Prepared(
+        lambda: Rotation(device, [calls.launch(index) for index in range(data.sets)], window),
+        first_seconds,
+        getattr(calls.function, "choice", None),
+    )
+
+
+def _framework(opponent: AnyOpponent) -> str:
+    return opponent.framework if isinstance(opponent, FunctionOpponent) else "torch"
 
 
 def _function_of(opponent: FunctionOpponent) -> Any:
@@ -112,12 +135,17 @@ def _function_of(opponent: FunctionOpponent) -> Any:
 class _Calls:
     """Calls of an opponent on the sets of `data`."""
 
-    def __init__(self, opponent: FunctionOpponent, data: WorkloadData) -> None:
-        self._device, self._opponent, self._data = data.device, opponent, data
-        self._function = _function_of(opponent)
+    def __init__(self, opponent: AnyOpponent, data: WorkloadData) -> None:
+        self._device, self._framework, self._data = data.device, _framework(opponent), data
         # One that takes every output writes where the kernels do, so that it does the same work in the same memory.
-        named = inspect.signature(self._function).parameters
-        self._takes_outputs = all(one.name in named for one in data.task.arguments if one.role == "out")
+        if isinstance(opponent, FunctionOpponent):
+            self.function = _function_of(opponent)
+            named = inspect.signature(self.function).parameters
+            self._takes_outputs = all(one.name in named for one in data.task.arguments if one.role == "out")
+        else:
+            from tunesmith.kernels.backends.triton.autotune import Autotuned
+
+            self.function, self._takes_outputs = Autotuned(opponent, data.workload), True
         # A graph goes on writing where it wrote when it was captured: that memory belongs to these calls alone.
         self._pool: Any = None
 
@@ -154,12 +182,12 @@ class _Calls:
         on_host = BACKENDS[self._device.limits.backend].on_host
         with ExitStack() as stack:
             stack.enter_context(self._device.foreign_code())
-            if self._opponent.framework == "cupy":
+            if self._framework == "cupy":
                 import cupy
 
                 self._pool = self._pool or cupy.cuda.MemoryPool()
                 stack.enter_context(cupy.cuda.using_allocator(self._pool.malloc))
-            elif self._opponent.framework == "torch":
+            elif self._framework == "torch":
                 import torch
 
                 if not on_host:
@@ -168,7 +196,7 @@ class _Calls:
                     stack.enter_context(torch.cuda.use_mem_pool(self._pool))
                     stack.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)))
                 stack.enter_context(torch.no_grad())
-            return self._function(**given)
+            return self.function(**given)
 
     def _given(self, index: int) -> dict[str, Any]:
         """What the opponent is called with: arrays in their storage types, and scalars."""
@@ -184,9 +212,9 @@ class _Calls:
     def _array(self, dtype: str, buffer: Any) -> Any:
         raw, kind, on_host = self._device.array(buffer, dtype), DTYPES[dtype], self._device.backend == "opencl"
         foreign = kind.array != kind.storage
-        if self._opponent.framework == "cupy" and foreign:
+        if self._framework == "cupy" and foreign:
             raise TypeError(f"CuPy has no {dtype}")
-        if self._opponent.framework != "torch":
+        if self._framework != "torch":
             return raw.view(kind.storage) if on_host else raw
         import torch
 

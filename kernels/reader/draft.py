@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
-from tunesmith.kernels.reader.arguments import refused
 from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
 from tunesmith.kernels.reader.parse import SourceError, Unit
+from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS
@@ -154,8 +154,9 @@ def draft(
     return written(read_kernel(code, entry, place, folders, defines), place)
 
 
-def written(read: ReadKernel, place: str, template: str = "", more: Mapping[str, str] | None = None) -> Draft:
-    """The draft of a kernel that was read. template: the file of a template, among `more` files, by name."""
+def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Mapping[str, str] | None = None) -> Draft:
+    """The draft of a kernel that was read. sources: lines of task.toml on the backend's sources beside the baseline,
+    which are among `more` files, by name."""
     facts, file = read.facts, f"baseline{BACKENDS[read.backend].suffix}"
     parameters = read.parameters
     names = {one.name: _python_name(one.name) for one in parameters}
@@ -186,7 +187,7 @@ def written(read: ReadKernel, place: str, template: str = "", more: Mapping[str,
         f'source_file = "{file}"{_unset(read)}',
         'label = "plain"',
         *_launch(facts),
-        *([f"[backends.{read.backend}]", f'templates = ["{template}"]'] if template else []),
+        *([f"[backends.{read.backend}]", *sources] if sources else []),
         "",
         "# The sizes that you use the kernel with; more [[workloads]] as you like. With `held_out = true` one is only",
         "# checked and compared.",

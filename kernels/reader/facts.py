@@ -345,12 +345,11 @@ class _Search:
         """The number of blocks, and of threads in all of them, along an axis, that write any array; in a loop over the
         grid, those that touch the array that fewest touch."""
         found, least = [], ("grid", "xyz"[at]) in run.used
-        arrays = [one for one in run.arrays.values() if one.threads is not None]
+        arrays = [one for one in run.arrays.values() if np.any(one.threads)]
         for array in arrays if least else [one for one in arrays if one.written] or arrays:
-            if array.threads.any():
-                of_blocks = np.broadcast_to(run.in_grid[at], run.count)[array.threads]
-                of_threads = np.broadcast_to(run.in_grid[at] * block + run.thread[at], run.count)[array.threads]
-                found.append((int(of_blocks.max()) + 1, int(of_threads.max()) + 1))
+            of_blocks = np.broadcast_to(run.in_grid[at], run.count)[array.threads]
+            of_threads = np.broadcast_to(run.in_grid[at] * block + run.thread[at], run.count)[array.threads]
+            found.append((int(of_blocks.max()) + 1, int(of_threads.max()) + 1))
         return (min if least else max)(found, default=(1, 1), key=lambda one: one[1])
 
     def _extent(

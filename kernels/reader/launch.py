@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tunesmith.kernels.reader.parse import Entry, Unit, body, constant, kind, walk
-from tunesmith.kernels.reader.syntax import Lowering, Node, Symbol
+from tunesmith.kernels.reader.syntax import NOTHING, Lowering, Node, Symbol
 from tunesmith.kernels.spec.expression import FUNCTIONS as TASK_FUNCTIONS
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 
@@ -99,11 +99,11 @@ class _Host:
         self._taken = {one.name for one in taken}
         for parameter, argument in zip(taken, given, strict=False):
             inner = _unwrapped(argument)
-            if inner.what == "name" and inner.symbol is not None and parameter.type.what == "number":
+            if inner.what == "name" and inner.symbol is not NOTHING and parameter.type.what == "number":
                 self._own.setdefault(inner.symbol, parameter.name)
         inside = body(function)
         for node in lowering.node(inside).walk() if inside is not None else ():
-            if node.what == "variable" and node.symbol is not None:
+            if node.what == "variable":
                 self._set.setdefault(node.symbol, []).extend(node.kids)
             elif node.what in ("assign", "count"):
                 self._assigned(node)
@@ -112,9 +112,9 @@ class _Host:
         target = _unwrapped(node.kids[0])
         value = node.kids[-1] if node.op == "=" else node
         inner = _unwrapped(target.kids[0]) if target.what == "member" and target.kids else target
-        if inner is not target and inner.symbol is not None:
+        if inner is not target and inner.symbol is not NOTHING:
             self._axes.setdefault((inner.symbol, target.op), []).append(value)
-        elif target.what == "name" and target.symbol is not None:
+        elif target.what == "name" and target.symbol is not NOTHING:
             self._set.setdefault(target.symbol, []).append(value)
 
     def dims(self, node: Node, depth: int = 0) -> Dims:
@@ -122,7 +122,7 @@ class _Host:
         node = _unwrapped(node)
         if not node.type.spelling.endswith("dim3") or depth > MAX_DEPTH:
             return (self.text(node),)
-        if node.what == "name" and node.symbol is not None:
+        if node.what == "name" and node.symbol is not NOTHING:
             made = self._set.get(node.symbol) or self._outside(node)
             extents = [*(self.dims(made[0], depth + 1) if len(made) == 1 else ["1"]), "1", "1"][:3]
             for at, axis in enumerate("xyz"):
@@ -152,7 +152,7 @@ class _Host:
             return None
         if node.value is not None:
             return repr(node.value) if isinstance(node.value, float) else str(int(node.value))
-        if node.what == "name" and node.symbol is not None:
+        if node.what == "name" and node.symbol is not NOTHING:
             return self._named(node, node.symbol, depth, names)
         if node.what == "member" and node.kids and node.op in ("x", "y", "z"):
             extents = self.dims(node.kids[0], depth + 1)
@@ -227,7 +227,7 @@ class _Host:
             base = numerator[1:-1] if numerator.startswith("(") and numerator.count("(") == 1 else numerator
             quotient = f"ceil_div({base}, {divisor})" if name == "ceil" else f"{numerator} // {divisor}"
             return quotient if base else f"{name}({parts[0]})"
-        if symbol is None or symbol.definition is None:
+        if symbol.definition is None:
             return None
         statements = self._lowering.body(symbol).kids
         if len(statements) != 1 or statements[0].what != "return" or not statements[0].kids:

@@ -31,7 +31,18 @@ from tunesmith.kernels.reader.spans import (
     number,
     of_kind,
 )
-from tunesmith.kernels.reader.syntax import LONG, LOOPS, Kind, Lowering, Node, Symbol, bytes_of, step_of
+from tunesmith.kernels.reader.syntax import (
+    LONG,
+    LOOPS,
+    NOTHING,
+    READING,
+    Kind,
+    Lowering,
+    Node,
+    Symbol,
+    bytes_of,
+    step_of,
+)
 
 MAX_WORK = 60_000_000
 """Expressions and statements of a run, each times the threads and what it costs without any."""
@@ -42,7 +53,6 @@ MAX_ELEMENTS = 1 << 22
 MAX_DEPTH = 24
 _VOID = Kind("void", 0, "void")
 _COMPARISONS = ("<", ">", "<=", ">=", "==", "!=")
-_READS = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu"})
 _NOTHING = ("sync", "barrier", "fence", "printf", "pipeline_commit", "pipeline_wait", "prefetch", "nanosleep", "assume")
 
 
@@ -69,7 +79,7 @@ class Array:
     lost: str = ""
     assigned: Any = field(default_factory=lambda: np.zeros(0, bool))
     strides: set[frozenset[str]] = field(default_factory=set)
-    threads: Any = None
+    threads: Any = False
     collides: bool = False
 
     def covered(self, count: int) -> bool:
@@ -89,11 +99,6 @@ class Fields:
     """A structure's members that are known."""
 
     members: dict[str, Any]
-
-
-@dataclass(slots=True)
-class Closure:
-    node: Node
 
 
 @dataclass(slots=True)
@@ -246,7 +251,6 @@ class Run:
 
     def _declare(self, node: Node) -> None:
         symbol, type_ = node.symbol, node.type
-        assert symbol is not None
         if symbol.shared:
             self.shared.setdefault(symbol, Array(step_of(type_)))
             self.contents.setdefault(symbol, Span(np.inf, -np.inf))
@@ -400,7 +404,7 @@ class Run:
         return found if isinstance(found, Span) else ANY
 
     def value(self, node: Node, wanted: Kind | None = None) -> Any:
-        """A `Span`, a `Pointer`, `Fields` or a `Closure`. wanted: the type of a list without one."""
+        """A `Span`, a `Pointer`, `Fields` or, of a lambda, its node. wanted: the type of a list without one."""
         self._step()
         into = node.converted
         if into is None:
@@ -451,8 +455,8 @@ class Run:
             return place
         return Pointer({place: number(0)} if place is not None else {})
 
-    def _lambda(self, node: Node) -> Closure:
-        return Closure(node)
+    def _lambda(self, node: Node) -> Node:
+        return node
 
     def _count(self, node: Node) -> Any:
         inner = node.kids[0]
@@ -557,7 +561,7 @@ class Run:
 
     def _place(self, node: Node) -> Any:
         what, symbol = node.what, node.symbol
-        if what == "name" and symbol is not None:
+        if what == "name":
             if symbol in self.alias:
                 return self.alias[symbol]
             if node.type.what == "array" or symbol in self.contents:
@@ -579,7 +583,7 @@ class Run:
             if isinstance(base, tuple):
                 return (*base, node.op)
             if isinstance(base, Pointer):
-                offset = max(node.cursor.referenced.get_field_offsetof() // 8, 0) if symbol is not None else 0
+                offset = max(node.cursor.referenced.get_field_offsetof() // 8, 0) if symbol is not NOTHING else 0
                 variable = _variable(base)
                 return (*variable, node.op) if variable else self._moved(base, "+", number(offset), _VOID)
             return None
@@ -607,7 +611,7 @@ class Run:
         declared = node.cursor.referenced
         if symbol.what == "function":
             return Fields({})
-        if kind(declared) == "VAR_DECL" and declared.type.is_const_qualified():
+        if declared is not None and kind(declared) == "VAR_DECL" and declared.type.is_const_qualified():
             made = self.lowering.node(declared)
             if made.kids and made.type.what in ("number", "float"):
                 return fitted(self.number(made.kids[0]), made.type)
@@ -730,8 +734,6 @@ class Run:
             return
         array.negative |= first < 0
         array.reach = max(array.reach, int(-(-last // (array.element * array.lanes))) * array.lanes)
-        if array.threads is None:
-            array.threads = np.zeros(self.count, bool)
         array.threads = array.threads | here
         if len(array.assigned) < array.reach:
             array.assigned = np.concatenate([array.assigned, np.zeros(array.reach - len(array.assigned), bool)])
@@ -751,26 +753,30 @@ class Run:
             return of_kind(kind_)
         return Pointer({}) if kind_.what in ("pointer", "array") else Fields({})
 
+    def _reached(self, value: Any) -> list[Array]:
+        """The kernel's arrays to which a value points."""
+        roots, arrays = value.targets if isinstance(value, Pointer) else (), self.arrays | self.local
+        return [arrays[root] for root in roots if root in arrays]
+
     def _lose(self, node: Node, why: str) -> None:
         """Whatever the part of the source does to arrays is not known."""
         line = node.cursor.location.line
         for one in node.walk():
             value = self.env.get((one.symbol,)) if one.what == "name" else None
-            for root in value.targets if isinstance(value, Pointer) else ():
-                if (array := self.arrays.get(root) or self.local.get(root)) is not None:
-                    array.lost = f"{why} in line {line}"
+            for array in self._reached(value):
+                array.lost = f"{why} in line {line}"
 
     # Calls.
 
     def _call(self, node: Node) -> Any:
         callee, given, symbol = node.kids[0], node.kids[1:], node.symbol
-        if symbol is None:
+        if symbol is NOTHING:
             return self._strange(node, [self.value(one) for one in given])
         if node.op == "operator()" and given:
             made = self.value(given[0])
-            if isinstance(made, Closure):
-                parameters = [one.symbol for one in made.node.kids if one.what == "parameter" and one.symbol]
-                return self.call(parameters, made.node.kids[-1], given[1:], node.type)
+            if isinstance(made, Node):
+                parameters = [one.symbol for one in made.kids if one.what == "parameter" and one.symbol]
+                return self.call(parameters, made.kids[-1], given[1:], node.type)
         if symbol.definition is None:
             return self._known(node, given)
         this = None
@@ -796,7 +802,7 @@ class Run:
         short = name.removeprefix("native_").removeprefix("half_")
         values = [self.value(one) for one in given]
         numbers = [one if isinstance(one, Span) else ANY for one in values]
-        for at in node.symbol.references if node.symbol is not None else ():
+        for at in node.symbol.references:
             self.store(given[at], ANY)
         pointers = [one for one in values if isinstance(one, Pointer)]
         if any(part in name for part in _NOTHING) and "memcpy" not in name:
@@ -832,7 +838,7 @@ class Run:
                 if isinstance(one, Pointer):
                     self._lose(node, f"`{name}`")
             return self._unknown(node.type)
-        if name in _READS and isinstance(first, Pointer):
+        if name in READING and isinstance(first, Pointer):
             return self.access(first, node.type, reads=True)
         if name.startswith("__st") and isinstance(first, Pointer):
             return self.access(first, elements[0], writes=True, value=values[1])
@@ -857,10 +863,10 @@ class Run:
     def _strange(self, node: Node, values: Sequence[Any]) -> Any:
         """A function whose body is not there may do anything with what it is given a pointer to."""
         for one in values:
+            for array in self._reached(one):
+                array.lost = f"`{node.op}` in line {node.cursor.location.line}"
             for root in one.targets if isinstance(one, Pointer) else ():
-                if (array := self.arrays.get(root) or self.local.get(root)) is not None:
-                    array.lost = f"`{node.op}` in line {node.cursor.location.line}"
-                elif isinstance(root, tuple):
+                if isinstance(root, tuple):
                     self._set(root, ANY)
                 elif root in self.contents:
                     self.contents[root] = ANY
@@ -895,7 +901,7 @@ def _merged(mask: Any, one: Any, other: Any) -> Any:
     return one
 
 
-def _assigned(node: Node) -> Iterator[Symbol | None]:
+def _assigned(node: Node) -> Iterator[Symbol]:
     """The variables that a part of the source may change."""
     for one in node.walk():
         changes = one.what in ("assign", "count", "address")

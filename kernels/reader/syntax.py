@@ -8,6 +8,7 @@ a conversion that nobody wrote is a mark of the expression that it converts; nam
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,10 @@ WORK_ITEM |= {"get_num_groups": "gridDim", "get_global_id": "@", "get_global_siz
 _ITEMS = {word: function for function, word in WORK_ITEM.items()}
 _AXES: dict[Any, str] = {0: "x", 1: "y", 2: "z"}
 LOOPS = frozenset({"for", "while", "do", "for each"})
+READING = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu"})
+"""Functions that read what a pointer points to."""
+LEFT, LAMBDA = LOOPS | {"switch"}, frozenset({"lambda"})
+"""What `break` or `continue` is of, and what `return` is."""
 STATEMENTS = LOOPS | {"block", "declaration", "if", "switch", "return", "break", "nothing", "continue", "goto", "label"}
 _TEXT = re.compile(rb"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 
@@ -150,6 +155,10 @@ class Symbol:
         return self.type.what in ("pointer", "array")
 
 
+NOTHING = Symbol("", "other", Kind("void", 0, "void"), "", -1)
+"""What an expression means that names nothing."""
+
+
 @dataclass(eq=False, slots=True)
 class Node:
     """A statement or an expression. what: its kind in one word; start, end: bytes of the source; op: an operator, or
@@ -164,7 +173,7 @@ class Node:
     type: Kind
     kids: list[Node] = field(default_factory=list, repr=False)
     op: str = ""
-    symbol: Symbol | None = None
+    symbol: Symbol = NOTHING
     value: int | float | None = None
     converted: Kind | None = None
     fixed: bool = False
@@ -196,6 +205,21 @@ class Node:
         while at.parent is not None:
             yield at.parent, at
             at = at.parent
+
+    def inside(self, whats: frozenset[str], within: Node | None = None) -> bool:
+        """Whether it stands in a node of some kinds; within: in one that is a part of this node."""
+        inner = itertools.takewhile(lambda above: above is not within, (above for above, _ in self.above()))
+        return any(above.what in whats for above in inner)
+
+    @property
+    def parts(self) -> list[Node]:
+        """The statements of which a statement is made."""
+        return self.kids[{"block": 0, "if": 1, "for": 3, "while": 1}.get(self.what, len(self.kids)) :]
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is a statement, so that nobody uses its value."""
+        return self.parent is not None and any(one is self for one in self.parent.parts)
 
     def holds(self, node: Node) -> bool:
         return node is self or any(above is self for above, _ in node.above())
@@ -311,7 +335,7 @@ class Lowering:
         made.kids = [self.node(one) for one in kids]
         inner = made.kids[0] if made.kids else None
         if what == "MEMBER_REF_EXPR" and inner is not None and inner.op in BUILTINS and _outside(inner):
-            made.what, made.op, made.kids, made.symbol = "builtin", f"{inner.op}.{made.op}", [], None
+            made.what, made.op, made.kids, made.symbol = "builtin", f"{inner.op}.{made.op}", [], NOTHING
         return made
 
     def _converted(self, cursor: Any, inner: Any) -> Node:
@@ -332,7 +356,7 @@ class Lowering:
         if target is not None:
             made.symbol = self.symbol(target)
         if made.op in _ASSIGNING and len(given) == 2:
-            made.what, made.op, made.symbol = "assign", made.op.removeprefix("operator"), None
+            made.what, made.op, made.symbol = "assign", made.op.removeprefix("operator"), NOTHING
             made.kids = [self.node(one) for one in given]
             return made
         places = {(one.extent.start.offset, one.extent.end.offset) for one in given}
@@ -381,7 +405,7 @@ class Syntax:
         waiting = [self.body]
         while waiting:
             for node in self._linked(waiting.pop()).walk():
-                inside = None if node.symbol is None else node.symbol.definition
+                inside = node.symbol.definition
                 if inside is not None and inside.extent.start.offset - self._shift not in bodies:
                     waiting.append(lowering.node(inside))
                     bodies[waiting[-1].start] = waiting[-1]
@@ -452,7 +476,7 @@ def builtin(name: str, language: str) -> str:
 
 def _outside(name: Node) -> bool:
     """Whether a name stands for a variable outside of functions."""
-    return name.what == "name" and name.symbol is not None and name.symbol.what == "global"
+    return name.what == "name" and name.symbol.what == "global"
 
 
 def _what(name: str) -> str:

@@ -1,5 +1,5 @@
-"""From a plain CUDA kernel to a task and a template, by rules and without a model.
+"""From a plain kernel to a template, by rules and without a model.
 
-Owns reading a source (`source`), the draft of a task (`draft`), and what `passes` make of it (`template`). It never
-runs anything: whether a rewritten kernel is right is for `tunesmith.kernels.check`.
+Owns the facts of a source, and what `passes` make of them (`template`). It never runs anything: whether a rewritten
+kernel is right is for `tunesmith.kernels.check`.
 """

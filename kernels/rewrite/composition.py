@@ -64,17 +64,18 @@ def compose(
         return Rewritten(None, skipped, refused=refused)
     changes = {name: plan.changes[name] for name in found}
     all_changes, code = list(changes.values()), subject.facts.syntax.code
-    constraints = [one for change in all_changes for one in change.constraints]
-    constraints += [
-        Constraint(expression=f"{_off(changes[one.name])} or {_off(changes[other])}", because=because)
+    pairs = [pair for change in all_changes for pair in change.constraints.items()]
+    pairs += [
+        (f"{_off(changes[one.name])} or {_off(changes[other])}", because)
         for one, _ in found.values()
         for other, because in one.excludes.items()
         if other in changes
     ]
     launch, exact = _launch(subject, plan, all_changes)
+    constraints = [Constraint(expression=one, because=because) for one, because in (*pairs, *exact.items())]
     edits = [edit for change in all_changes for edit in change.edits] + _body(subject, plan)
     blocks = kit(subject.backend, list(dict.fromkeys(name for change in all_changes for name in change.kit)))
-    headers = [*(change.header for change in all_changes), *blocks, _coordinates(subject, plan)]
+    headers = [*(line for change in all_changes for line in change.header), *blocks, _coordinates(subject, plan)]
     said = [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if exact else []
     static = [one.static_shared for one in all_changes if one.static_shared]
     template = Template(
@@ -83,7 +84,7 @@ def compose(
         source="\n".join([*(one for one in headers if one), rendered(code, Span(0, len(code)), edits)]),
         entry=plain.entry,
         parameters=_parameters(all_changes),
-        constraints=(*constraints, *exact),
+        constraints=tuple(constraints),
         launch=launch,
         static_shared_bytes=" + ".join([plain.static_shared_bytes, *static]),
         max_registers=plain.max_registers,
@@ -163,14 +164,14 @@ def _coordinates(subject: Subject, plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _launch(subject: Subject, plan: Plan, changes: list[Change]) -> tuple[LaunchGeometry, list[Constraint]]:
-    """The launch, and the conditions under which it computes what the plain one does."""
+def _launch(subject: Subject, plan: Plan, changes: list[Change]) -> tuple[LaunchGeometry, dict[str, str]]:
+    """The launch, and the conditions under which it computes what the plain one does, each with the reason."""
     plain, shares, grids = subject.launch, dict[str, str](), dict[str, str]()
     for change in changes:
         grids |= change.grid
         for axis, share in change.share.items():
             shares[axis] = f"{shares[axis]} * {share}" if shares.get(axis, "1") != "1" else share
-    grid, block, constraints = list[str](), list[str](), list[Constraint]()
+    grid, block, exact = list[str](), list[str](), dict[str, str]()
     for axis in AXES:
         block.append(plan.blocks.get(axis, subject.block(axis)))
         if axis not in shares:
@@ -179,12 +180,12 @@ def _launch(subject: Subject, plan: Plan, changes: list[Change]) -> tuple[Launch
         total, share = subject.threads(axis), f"({block[-1]}) * {shares[axis]}"
         grid.append(f"ceil_div({total}, {share})")
         if any(one.name == axis and not one.guarded and not one.strided for one in subject.work.axes):
-            constraints.append(Constraint(expression=f"({total}) % ({share}) == 0", because=NO_GUARD))
+            exact[f"({total}) % ({share}) == 0"] = NO_GUARD
     for name, launch in (change.instead for change in changes if change.instead is not None):
         grid = [f"({launch.grid[at]}) if {name} > 0 else ({old})" for at, old in enumerate(grid)]
         block = [f"({launch.block[at]}) if {name} > 0 else ({old})" for at, old in enumerate(block)]
     shared = " + ".join([plain.shared_bytes, *(change.shared for change in changes if change.shared)])
-    return LaunchGeometry(grid=tuple(grid), block=tuple(block), shared_bytes=shared), constraints
+    return LaunchGeometry(grid=tuple(grid), block=tuple(block), shared_bytes=shared), exact
 
 
 @cache

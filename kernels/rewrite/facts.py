@@ -14,11 +14,10 @@ from functools import cached_property
 from typing import Literal
 
 from tunesmith.kernels.reader.parse import constant
-from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol, Syntax
+from tunesmith.kernels.reader.syntax import LAMBDA, LEFT, LOOPS, NOTHING, READING, Node, Symbol, Syntax
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 
 AXES = "xyz"
-READING = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu"})
 _SWAPPING = frozenset({"swap", "exchange"})
 _BARRIERS = re.compile(r"__syncthreads\w*|__syncwarp|__barrier_sync\w*|(?:work_group_)?barrier|sync|arrive_and_wait")
 _WARP_WIDE = re.compile(r"__(?:shfl|ballot|any|all|match|reduce|activemask)\w*|sub_group_\w+|shfl\w*|ballot")
@@ -33,20 +32,25 @@ _ATTRIBUTES = re.compile(
 _PRODUCT = re.compile(r"(?:__)?u?mul24|mad24")
 _CHANGING = re.compile(r"operator(?:[-+*/%&|^]|<<|>>)?=|operator(?:\+\+|--)")
 ENDS = frozenset({"return", "break", "continue", "goto"})
+_REACHES = {"threadIdx": 2, "blockIdx": 1, "blockDim": 0, "gridDim": 0}
+_TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
     """One place where the kernel touches an array. node: the whole `p[i]`, `*p` or the call; root: the array; index:
-    which element; atomic: by an atomic operation, whose name `by` is."""
+    which element; by: the function that touches it, empty for none."""
 
     node: Node
     root: Symbol
     index: Form
     read: bool
     written: bool
-    atomic: bool = False
     by: str = ""
+
+    @property
+    def atomic(self) -> bool:
+        return self.by.startswith("atom")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ class Atom:
     it was read from an array."""
 
     reach: int
-    symbol: Symbol | None = None
+    symbol: Symbol = NOTHING
     op: str = ""
     parts: tuple[Form, ...] = ()
     memory: bool = False
@@ -120,7 +124,8 @@ class Facts:
         self.syntax, self.body, self.text = syntax, syntax.body, syntax.text
         self.parameters = syntax.parameters
         self.arrays = [one for one in self.parameters if one.pointer]
-        self.atoms: dict[str, Atom] = {}
+        self.atoms = {f"{word}.{axis}": Atom(reach) for word, reach in _REACHES.items() for axis in AXES}
+        self.atoms |= {f"@{axis}": Atom(2) for axis in AXES}
         self._forms: dict[Node, Form] = {}
         self._functions = {one.start: one for one in syntax.functions}
 
@@ -143,24 +148,16 @@ class Facts:
         """The names of the variables that `within` changes, or gives away so that they may change, each with the
         assignment, the call or the like that does it. What pointers point to is for `accesses`."""
         for node in within.walk():
-            targets: list[Node] = []
-            if node.what in ("assign", "count", "address"):
-                targets = [node.kids[0]]
-            elif node.what == "asm":
-                targets = node.kids
-            elif node.what == "variable" and node.type.reference and node.kids:
-                targets = [node.kids[0]]
-            elif node.what == "construct":
-                changed = any(one.symbol is not None and _CHANGING.fullmatch(one.symbol.name) for one in node.kids)
-                targets = node.kids[:1] if changed else []
-            elif node.what == "call":
-                targets = self._given_away(node)
-            for target in targets:
-                yield from ((one, node) for one in self.roots(target) if one.symbol is not None)
+            first = node.what in ("assign", "count", "address") or (node.what == "variable" and node.type.reference)
+            if node.what == "construct":
+                first = any(_CHANGING.fullmatch(one.symbol.name) for one in node.kids)
+            targets = self._given_away(node) if node.what == "call" else node.kids if node.what == "asm" else []
+            for target in node.kids[:1] if first else targets:
+                yield from ((one, node) for one in self.roots(target) if one.symbol is not NOTHING)
 
     def _given_away(self, call: Node) -> list[Node]:
         """The arguments of a call that it may change."""
-        given, taken = call.kids[1:], call.symbol.references if call.symbol is not None else frozenset[int]()
+        given, taken = call.kids[1:], call.symbol.references
         if call.op in _SWAPPING:
             taken = frozenset({0, 1})
         found = [one for at, one in enumerate(given) if at in taken]
@@ -168,7 +165,7 @@ class Facts:
             found += given[:1]
         if call.op == "operator()" and call.kids[0].what == "name" and given:
             # A lambda or a function object, which comes as the first argument.
-            made = None if given[0].symbol is None else given[0].symbol.declared
+            made = given[0].symbol.declared
             inside = [] if made is None else [one for one in made.walk() if one.what == "lambda"]
             found += given[:1] if not inside or self._reaches_out(inside[0]) else []
             found += [one for at, one in enumerate(given[1:]) if at in taken]
@@ -186,18 +183,17 @@ class Facts:
         """The variables that the kernel's body changes, each with the places."""
         found: dict[Symbol, list[Node]] = {}
         for name, by in self.changes(self.body):
-            if name.symbol is not None:
-                found.setdefault(name.symbol, []).append(by)
+            found.setdefault(name.symbol, []).append(by)
         return found
 
     def changed_in(self, within: Node) -> set[Symbol]:
-        return {name.symbol for name, _ in self.changes(within) if name.symbol is not None}
+        return {name.symbol for name, _ in self.changes(within)}
 
     def declared_in(self, within: Node) -> set[Symbol]:
-        return {one.symbol for one in within.walk() if one.what in ("variable", "parameter") and one.symbol is not None}
+        return {one.symbol for one in within.walk() if one.what in ("variable", "parameter")}
 
     def names_in(self, within: Node) -> set[Symbol]:
-        return {one.symbol for one in within.walk() if one.what == "name" and one.symbol is not None}
+        return {one.symbol for one in within.walk() if one.what == "name"} - {NOTHING}
 
     def uses(self, symbol: Symbol, within: Node | None = None) -> list[Node]:
         """The names in a part of the kernel's body, or in all of it, that mean `symbol`."""
@@ -209,8 +205,6 @@ class Facts:
         """What an expression is, in whole numbers."""
         if node not in self._forms:
             self._forms[node] = self._undivided(self._form(node).joined())
-            for axis in AXES:
-                self.atoms.setdefault(f"@{axis}", Atom(2))
         return self._forms[node]
 
     def _undivided(self, form: Form) -> Form:
@@ -232,12 +226,8 @@ class Facts:
         if node.value is not None and isinstance(node.value, int):
             return Form.number(node.value)
         if what == "builtin":
-            reach = 2 if node.op.startswith(("threadIdx", "@")) else 1 if node.op.startswith("blockIdx") else 0
-            if node.op.startswith("gridSize"):
-                parts = [self._known(f"{one}.{node.op[-1]}", Atom(0)) for one in ("gridDim", "blockDim")]
-                return parts[0] * parts[1]
-            return self._known(node.op, Atom(reach))
-        if what == "name" and node.symbol is not None:
+            return grid_size(node.op[-1]) if node.op.startswith("gridSize") else Form.atom(node.op)
+        if what == "name":
             return self._value(node, node.symbol)
         if what == "binary" and len(node.kids) == 2 and node.type.what != "pointer":
             left, right = self.form(node.kids[0]), self.form(node.kids[1])
@@ -257,7 +247,7 @@ class Facts:
             root, index = found
             if root.what == "parameter" and root.type.const and not root.volatile:
                 return self._operation("[]", index, symbol=root)
-        if what == "call" and node.symbol is not None and node.symbol.definition is None:
+        if what == "call" and node.symbol is not NOTHING and node.symbol.definition is None:
             given = node.kids[1:]
             if _PRODUCT.fullmatch(node.op):
                 return sum(map(self.form, given[2:]), self.form(given[0]) * self.form(given[1]))
@@ -265,12 +255,12 @@ class Facts:
                 return self._operation(node.op, *map(self.form, given))
         return self._once(node)
 
-    def _operation(self, op: str, *parts: Form, symbol: Symbol | None = None) -> Form:
+    def _operation(self, op: str, *parts: Form, symbol: Symbol = NOTHING) -> Form:
         inner = self.atoms.get(next(iter(parts[0].atoms))) if op == "/" and len(parts[0].atoms) == 1 else None
         if inner is not None and inner.op == "/" and parts[0] == Form.atom(next(iter(parts[0].atoms))):
             # (a / b) / c is a / (b * c).
             return self._operation("/", inner.parts[0], inner.parts[1] * parts[1])
-        name = f"({op} {'' if symbol is None else _atom(symbol)} {', '.join(repr(one.terms) for one in parts)})"
+        name = f"({op} {'' if symbol is NOTHING else _atom(symbol)} {', '.join(repr(one.terms) for one in parts)})"
         memory = op == "[]" or any(self.atoms[one].memory for part in parts for one in part.atoms)
         reach = 2 if op == "[]" else max((self.reach(one) for one in parts), default=0)
         return self._known(name, Atom(reach, symbol, op, parts, memory))
@@ -359,11 +349,7 @@ class Facts:
 
     def reach(self, form: Form) -> int:
         """How far a value is the same: 0 for all threads, 1 for those of a block, 2 for the thread itself."""
-        words = {"blockIdx": 1, "blockDim": 0, "gridDim": 0}
-        return max(
-            (self.atoms[one].reach if one in self.atoms else words.get(one.split(".")[0], 2) for one in form.atoms),
-            default=0,
-        )
+        return max((self.atoms[one].reach if one in self.atoms else 2 for one in form.atoms), default=0)
 
     # Memory.
 
@@ -384,7 +370,7 @@ class Facts:
     def pointer(self, node: Node) -> tuple[Symbol, Form] | None:
         """The array into which an expression points, and how many elements behind its begin; None where that is not
         known."""
-        if node.what == "name" and node.symbol is not None:
+        if node.what == "name":
             symbol = node.symbol
             if symbol.volatile:
                 return None
@@ -428,28 +414,23 @@ class Facts:
         return self._scan[0]
 
     @cached_property
-    def escaping(self) -> dict[Symbol, str]:
-        """The arrays with which the body does more than to read or write elements, each with what, as a clause."""
+    def escaping(self) -> set[Symbol]:
+        """The arrays with which the body does more than to read or write elements."""
         return self._scan[1]
 
     @cached_property
-    def _scan(self) -> tuple[tuple[Access, ...], dict[Symbol, str]]:
-        accesses: list[Access] = []
-        escaping: dict[Symbol, str] = {}
+    def _scan(self) -> tuple[tuple[Access, ...], set[Symbol]]:
+        accesses, escaping = list[Access](), set[Symbol]()
         for node in self.body.walk():
             symbol = node.symbol
-            if node.what != "name" or symbol is None or not symbol.pointer or self.moved.get(symbol) is node.parent:
+            if node.what != "name" or not symbol.pointer or self.moved.get(symbol) is node.parent:
                 continue
             found = self.pointer(node)
-            if found is None:
-                for root in self._behind(symbol, frozenset()):
-                    escaping.setdefault(root, f"`{self.text(node.statement)[:60]}` reaches it by another name")
-                continue
-            used = self._used(node, *found)
+            used = found is not None and self._used(node, *found)
             if isinstance(used, Access):
                 accesses.append(used)
-            elif used:
-                escaping.setdefault(found[0], used)
+            elif not used:
+                escaping.update([found[0]] if found is not None else self._behind(symbol, frozenset()))
         return tuple(accesses), escaping
 
     def _behind(self, symbol: Symbol, seen: frozenset[Symbol]) -> Iterator[Symbol]:
@@ -461,11 +442,11 @@ class Facts:
             values += [] if symbol.declared is None else symbol.declared.kids
             for one in values:
                 for name in one.walk():
-                    if name.what == "name" and name.symbol is not None and name.symbol.pointer:
+                    if name.what == "name" and name.symbol.pointer:
                         yield from self._behind(name.symbol, seen | {symbol})
 
-    def _used(self, node: Node, root: Symbol, index: Form) -> Access | str:
-        """The access through the pointer `node`; empty where it only makes another pointer, else where it goes."""
+    def _used(self, node: Node, root: Symbol, index: Form) -> Access | bool:
+        """The access through the pointer `node`; else whether all that comes of it is another pointer."""
         at = node
         for above, part in node.above():
             found = self.pointer(above)
@@ -474,23 +455,19 @@ class Facts:
                 return self._touched(above, root, index if place is None else place[1])
             if above.what == "call":
                 index = (self.pointer(at) or (root, index))[1]
-                if above.op in READING:
-                    return Access(above, root, index, True, False, by=above.op)
-                if above.op.startswith(("atomic", "atom_")) and len(above.kids) > 1 and above.kids[1] is part:
-                    return Access(above, root, index, True, True, True, above.op)
-                return f"`{self.text(above)[:60]}` gets it"
-            if above.what == "variable" and above.symbol is not None:
+                atomic = above.op.startswith(("atomic", "atom_")) and above.kids[1:2] == [part]
+                return (above.op in READING or atomic) and Access(above, root, index, True, atomic, above.op)
+            if above.what == "variable":
                 followed = above.symbol.type.what == "pointer" and self.is_once(above.symbol)
-                return (
-                    "" if followed and self.pointer(above.kids[-1]) is not None else f"`{self.text(above)}` renames it"
-                )
+                return followed and self.pointer(above.kids[-1]) is not None
             if found is None or found[0] is not root:
                 # A number, elements of another type, or a comparison.
-                return f"`{self.text(above.statement)[:60]}` does more than to touch an element of it"
+                return False
             at, index = above, found[1]
-        return "it goes elsewhere"
+        return False
 
-    def _touched(self, node: Node, root: Symbol, index: Form) -> Access | str:
+    def _touched(self, node: Node, root: Symbol, index: Form) -> Access | bool:
+        """The access to an element, or a part of it; False where it gets another name or may change elsewhere."""
         at = node
         for above, part in node.above():
             if above.what == "member":
@@ -500,14 +477,11 @@ class Facts:
                 return Access(node, root, index, above.op != "=", True)
             if above.what == "count":
                 return Access(node, root, index, True, True)
-            if above.what == "variable" and above.type.reference:
-                return f"`{self.text(above)}` is another name of an element"
-            if above.what == "call" and any(one is at for one in self._given_away(above)):
-                return f"`{self.text(above)[:60]}` may change an element"
-            if above.what == "address":
-                if part is node or (above.parent is not None and above.parent.what == "call"):
-                    return self._used(above, root, index)
-                return f"`{self.text(above.statement)[:60]}` takes the address of a part of an element"
+            if above.what == "address" and (part is node or (above.parent or above).what == "call"):
+                return self._used(above, root, index)
+            given_away = above.what == "call" and any(one is at for one in self._given_away(above))
+            if given_away or above.what == "address" or (above.what == "variable" and above.type.reference):
+                return False
             break
         return Access(node, root, index, True, False)
 
@@ -621,7 +595,7 @@ class Facts:
         if node.what in ("index", "deref") and within:
             return any(_is_memory(name) for name in node.kids[0].walk())
         if node.what in ("assign", "count"):
-            return any(one.symbol is not None and one.symbol.what == "global" for one in self.roots(node.kids[0]))
+            return any(one.symbol.what == "global" for one in self.roots(node.kids[0]))
         if node.what != "call":
             return False
         inside = self.function(node)
@@ -633,7 +607,7 @@ class Facts:
 
     def function(self, call: Node) -> Node | None:
         """The body of a function of the source."""
-        if call.symbol is None or call.symbol.definition is None:
+        if call.symbol.definition is None:
             return None
         return self._functions.get(call.symbol.definition.extent.start.offset - self.syntax._shift)
 
@@ -653,30 +627,22 @@ class Facts:
     def loop(self, node: Node) -> Loop | None:
         if node.what != "for":
             return None
-        start, test, update = node.kids[:3]
+        (start, test, update), variable = node.kids[:3], NOTHING
         if start.what == "declaration" and len(start.kids) == 1:
             start = start.kids[0]
             variable = start.symbol
-        else:
-            variable = start.kids[0].symbol if start.what == "assign" and start.op == "=" else None
-            if variable is None or node not in self.homes.get(variable, []):
-                return None
-        if variable is None or not start.kids or start.type.what != "number" or test.what != "binary":
+        elif start.what == "assign" and start.op == "=" and node in self.homes.get(start.kids[0].symbol, []):
+            variable = start.kids[0].symbol
+        if variable is NOTHING or not start.kids or start.type.what != "number" or test.what != "binary":
             return None
-        left, right = test.kids
-        sign = test.op
+        (left, right), sign = test.kids, test.op
         if _is(right, variable):
-            left, right, sign = right, left, {"<": ">", ">": "<", "<=": ">=", ">=": "<="}.get(sign, sign)
-        if not _is(left, variable) or sign not in ("<", "<=", "!="):
+            left, right, sign = right, left, _TURNED.get(sign, sign)
+        counts = update.what in ("count", "assign") and update.op in ("++", "+=", "=") and _is(update.kids[0], variable)
+        if not counts or not _is(left, variable) or sign not in ("<", "<=", "!="):
             return None
-        if update.what == "count" and update.op == "++" and _is(update.kids[0], variable):
-            step = ONE
-        elif update.what == "assign" and update.op == "+=" and _is(update.kids[0], variable):
-            step = self.form(update.kids[1])
-        elif update.what == "assign" and update.op == "=" and _is(update.kids[0], variable):
-            step = self.form(update.kids[1]) - Form.atom(_atom_of(variable, node))
-        else:
-            return None
+        step = ONE if update.op == "++" else self.form(update.kids[1])
+        step -= Form.atom(_atom_of(variable, node)) if update.op == "=" else ZERO
         first, bound = self.form(start.kids[-1]), self.form(right) + (ONE if sign == "<=" else ZERO)
         kind: Literal["counting", "block", "grid", "other"] = "counting" if step == ONE else "other"
         axis = ""
@@ -701,11 +667,9 @@ class Facts:
     @cached_property
     def shared(self) -> list[Symbol]:
         """The variables in the memory of a block that the kernel uses, and its parameters there."""
-        found = dict.fromkeys(
-            one.symbol for one in self.syntax.everything() if one.symbol is not None and one.symbol.shared
-        )
+        found = dict.fromkeys(one.symbol for one in self.syntax.everything() if one.symbol.shared)
         local = [one for one in self.parameters if re.search(r"\b(?:__)?local\b", one.written)]
-        return [*local, *(one for one in found if one is not None)]
+        return [*local, *found]
 
     @property
     def together(self) -> bool:
@@ -742,7 +706,7 @@ class Facts:
             elif one.what == "call" and one.op == "sync":
                 if "grid_group" in self.text(one) + one.kids[-1].type.spelling:
                     odd("cooperative groups", one, "all blocks wait for each other")
-            elif one.what == "name" and one.symbol is not None and one.symbol.shared and one.symbol.what == "global":
+            elif one.what == "name" and one.symbol.shared and one.symbol.what == "global":
                 odd("shared memory", one, f"its shared memory `{one.symbol.name}` is declared outside of it")
         for line, message in self.syntax.problems:
             found.setdefault("syntax", f"line {line}: clang does not understand the kernel ({message})")
@@ -769,11 +733,7 @@ def _is(node: Node, symbol: Symbol) -> bool:
 
 def _is_memory(name: Node) -> bool:
     symbol = name.symbol
-    return (
-        symbol is not None
-        and symbol.pointer
-        and (symbol.type.what == "pointer" or symbol.what == "global" or symbol.shared)
-    )
+    return symbol.pointer and (symbol.type.what == "pointer" or symbol.what == "global" or symbol.shared)
 
 
 def _always_ends(node: Node) -> bool:
@@ -783,12 +743,5 @@ def _always_ends(node: Node) -> bool:
 
 def may_end(node: Node, within: Node) -> bool:
     """Whether a statement may end the thread, or the round of the loop around `within`, from inside itself."""
-    inside = [one for one in node.walk() if one.what in ENDS]
-    for one in inside:
-        if one.what in ("return", "goto"):
-            lambdas = (above for above, _ in one.above())
-            if not any(above.what == "lambda" and node.holds(above) for above in lambdas):
-                return True
-        elif not any(above.what in (LOOPS | {"switch"}) and node.holds(above) for above, _ in one.above()):
-            return True
-    return False
+    ends = [(one, LAMBDA if one.what in ("return", "goto") else LEFT) for one in node.walk() if one.what in ENDS]
+    return any(not one.inside(of, node.parent) for one, of in ends)

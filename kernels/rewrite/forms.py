@@ -6,6 +6,7 @@ number of a thread among all along x, a variable, or an operation that is no sum
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -73,6 +74,19 @@ class Form:
                 found[tuple(rest)] = found.get(tuple(rest), 0) + factor
         return Form.of(found)
 
+    def over(self, by: Form) -> Form | None:
+        """The exact quotient of two products; None where there is none."""
+        if by == ONE:
+            return self
+        if len(self.terms) != 1 or len(by.terms) != 1 or self.terms[0][1] % by.terms[0][1]:
+            return None
+        (atoms, factor), (others, divisor) = self.terms[0], by.terms[0]
+        left = Counter(atoms)
+        left.subtract(others)
+        return (
+            None if min(left.values(), default=0) < 0 else Form.of({tuple(sorted(left.elements())): factor // divisor})
+        )
+
     def without(self, *names: str) -> Form:
         """The terms in which none of the atoms is."""
         return Form(tuple((atoms, factor) for atoms, factor in self.terms if not set(names) & set(atoms)))
@@ -102,8 +116,9 @@ class Form:
                     made = Form.of(kept)
         return made
 
-    def written(self, text: Callable[[str], str | None], wide: str) -> str | None:
-        """The form in C, each product in the type `wide`; None where `text` does not know how to write an atom."""
+    def written(self, text: Callable[[str], str | None], wide: str = "") -> str | None:
+        """The form in C, each product in the type `wide` where there is one; None where `text` does not know how to
+        write an atom."""
         parts = []
         for atoms, factor in self.terms or (((), 0),):
             words = [text(atom) for atom in atoms]
@@ -111,7 +126,7 @@ class Form:
                 return None
             number = [str(factor)] if factor != 1 or not atoms else []
             whole = " * ".join([*number, *(word or "" for word in words)])
-            parts.append(f"({wide}){whole}" if atoms else whole)
+            parts.append(f"({wide}){whole}" if atoms and wide else whole)
         return " + ".join(parts)
 
 

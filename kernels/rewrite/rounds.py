@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
+from tunesmith.kernels.reader.syntax import LAMBDA, LOOPS, NOTHING, Node, Symbol
 from tunesmith.kernels.rewrite.facts import ENDS, Facts
 
 _ASSIGNED = {"+=": "+", "-=": "+", "*=": "*", "/=": "*", "|=": "|", "&=": "&", "^=": "^"}
@@ -21,7 +21,7 @@ Key = tuple[object, ...]
 
 def key(node: Node) -> Key:
     """What an expression says, whatever its spelling."""
-    if node.what == "name" and node.symbol is not None:
+    if node.what == "name" and node.symbol is not NOTHING:
         return ("name", node.symbol.name, node.symbol.place)
     return (node.what, node.op, node.value, *map(key, node.kids))
 
@@ -36,15 +36,15 @@ class Carried:
         found: dict[Symbol, list[tuple[Node, Node]]] = {}
         for name, by in facts.changes(self.body):
             symbol = name.symbol
-            outer = symbol is not None and not symbol.shared and not (symbol.what == "global" and symbol.pointer)
-            if symbol is None or symbol in own or facts.counts_anew(symbol) or not outer:
+            outer = not symbol.shared and not (symbol.what == "global" and symbol.pointer)
+            if symbol in own or facts.counts_anew(symbol) or not outer:
                 continue
             found.setdefault(symbol, []).append((name, by))
         self.states = {symbol: those for symbol, those in found.items() if not self._made_anew(symbol)}
         self.extremes = {symbol for symbol, those in self.states.items() if all(self._picks(*one) for one in those)}
         self.weights = set[Symbol]()
         for node in self.body.walk():
-            if node.what == "variable" and node.kids and node.symbol is not None:
+            if node.what == "variable" and node.kids:
                 names = facts.names_in(node.kids[-1])
                 if _calls(node.kids[-1], _EXPONENTIAL) and names & (self.extremes | self.weights):
                     self.weights.add(node.symbol)
@@ -72,8 +72,23 @@ class Carried:
                     return f"each thread has a part of {node.op}, and they do not put the parts together"
         return ""
 
-    def combined(self, symbol: Symbol) -> str:
-        """How two threads' parts of a state, `a` and `b`, become one, in C; empty where that is not known."""
+    def sums(self) -> dict[Symbol, str] | str:
+        """How two parts `a` and `b` of each state become one, in C, where several threads may share the rounds; else
+        why not, as a clause."""
+        made, (_, test, step, _) = dict[Symbol, str](), self.loop.kids
+        for symbol in self.states:
+            how, kind = self._combined(symbol), symbol.type
+            if not how or kind.what not in ("number", "float") or kind.size not in (4, 8) or kind.reference:
+                return f"a loop changes {symbol.name} in a way that depends on the order of its rounds"
+            made[symbol] = how
+        again = made.keys() | self.facts.declared_in(self.body) | self.facts.changed_in(self.body)
+        if self.facts.names_in(test) & again or self.facts.names_in(step) & again:
+            return "a loop changes its own length"
+        early = next((x for x in self.body.walk() if x.what == "name" and x.symbol in made and not self.fits(x)), None)
+        return f"a loop uses {early.op} before it is complete" if early is not None else made
+
+    def _combined(self, symbol: Symbol) -> str:
+        """How two parts of a state become one; empty where that is not known."""
         found = set[str]()
         for _, change in self.states[symbol]:
             value = change.kids[-1]
@@ -104,11 +119,8 @@ class Carried:
         uses = self.facts.uses(symbol, self.within)
         inside = [one for one in uses if self.body.start <= one.start < self.body.end]
         after = [one for one in uses if one.start >= self.loop.end]
-        for above, _ in self.loop.above():
-            if above is self.within:
-                break
-            if above.what in LOOPS or above.what == "lambda":
-                return False
+        if self.loop.inside(LOOPS | LAMBDA, self.within):
+            return False
         first = self._overwrites(inside[0]) if inside else None
         always = first is not None and (first is self.body or first.parent is self.body)
         return always and (not after or self._overwrites(after[0]) is not None)
@@ -180,7 +192,7 @@ class Carried:
         if value.what == "choice":
             chosen = {key(one) for one in value.kids[1:]}
             return mine in chosen and _compared(value.kids[0]) == chosen
-        made = value.symbol.declared if value.what == "name" and value.symbol is not None else None
+        made = value.symbol.declared if value.what == "name" else None
         if made is not None and made.kids and self.body.holds(made) and self._is_extreme(made.kids[-1]):
             return node.symbol in self.facts.names_in(made.kids[-1])
         test = self._test(change)
@@ -198,7 +210,6 @@ class Carried:
     def fits(self, node: Node) -> bool:
         """Whether a use of a state, or of a value computed from an extreme, is part of a change that `kind` knows."""
         exponential, symbol = False, node.symbol
-        assert symbol is not None
         for above, part in node.above():
             if above is self.loop:
                 return False

@@ -111,7 +111,7 @@ def _coordinates(facts: Facts, use: Node, seen: frozenset[Symbol], strided: set[
             return [at]
         if form is not None and any(form == grid_size(axis) for axis in strided):
             return []
-        if at.what == "variable" and at.symbol is not None:
+        if at.what == "variable":
             if at.symbol in seen or not facts.is_once(at.symbol):
                 return None
             found = [_coordinates(facts, one, seen | {at.symbol}, strided) for one in facts.uses(at.symbol)]
@@ -124,7 +124,7 @@ def _coordinates(facts: Facts, use: Node, seen: frozenset[Symbol], strided: set[
 def _only_starts(facts: Facts, node: Node) -> bool:
     """Whether a coordinate is nothing but the first value of loops over the grid, and a mark of its first thread."""
     for above, part in node.above():
-        if above.what == "variable" and above.symbol is not None:
+        if above.what == "variable":
             loop = above.parent.parent if above.parent is not None else None
             if loop is not None and (found := facts.loop(loop)) is not None:
                 return found.kind == "grid" and above.parent is loop.kids[0]
@@ -211,7 +211,7 @@ def meanings(facts: Facts, node: Node) -> Iterator[Node]:
         if above.what == "cast":
             at = above
             continue
-        if above.what == "variable" and above.symbol is not None and facts.is_once(above.symbol):
+        if above.what == "variable" and facts.is_once(above.symbol):
             for one in facts.syntax.everything():
                 if one.what == "name" and one.symbol is above.symbol:
                     yield from meanings(facts, one)

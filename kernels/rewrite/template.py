@@ -137,7 +137,7 @@ def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
             if argument.role == "scalar" and argument.value in task.size_names and parameter not in facts.changed:
                 sizes[argument.value] = parameter.name
             lengths[parameter.name] = " * ".join(one if one.isalnum() else f"({one})" for one in argument.shape)
-    made = Subject(facts, plain.launch, work, name, task, backend, frozenset(task.types), lengths, sizes)
+    made = Subject(facts, plain.launch, work, name, task, backend, lengths, sizes)
     if isinstance(work, Rows) and (made.block("y"), made.block("z")) != ("1", "1"):
         work = Fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
     if facts.syntax.ranks and any(one != "1" for one in (*plain.launch.grid[1:], *plain.launch.block[1:])):

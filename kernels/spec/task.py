@@ -176,9 +176,11 @@ class Opponent(Strict):
 
 
 class KernelOpponent(Opponent):
-    """A kernel with the task's signature, compiled, checked and launched as the baseline is."""
+    """A kernel with the task's signature, compiled, checked and launched as the baseline is. configs: of a kernel in
+    Triton, which is then called as people call it: `triton.autotune` chooses among them at the first call."""
 
     template: Template
+    configs: tuple[Config, ...] = ()
 
 
 class FunctionOpponent(Opponent):

@@ -168,8 +168,12 @@ def _kernel(given: object, path: Path, place: str, **template: str) -> object:
     """The table of a baseline or an opponent as the schema has it: the keys of its template under `template`."""
     if not isinstance(given, dict):
         return given
-    own = {key: given[key] for key in ("name", "label", "on_request") if key in given}
+    own = {key: given[key] for key in ("name", "label", "on_request", "configs") if key in given}
     rest = {key: value for key, value in given.items() if key not in own}
+    configs = _tables(own.get("configs"))
+    if names := dict.fromkeys(name for one in configs for name in one):
+        values = {name: list(dict.fromkeys(one[name] for one in configs if name in one)) for name in names}
+        rest.setdefault("parameters", [{"name": name, "values": listed} for name, listed in values.items()])
     return {**own, "template": {**template, **_with_source(rest, path, place)}}
 
 

@@ -93,6 +93,8 @@ def _task_mistakes(task: Task) -> Iterator[str]:
     for workload in task.workloads:
         yield from _value_mistakes(task, workload)
     for backend, sources in task.backends.items():
+        if any(one.configs for one in sources.opponents) and not BACKENDS[backend].python:
+            yield f"key backends.{backend}.opponents: `configs` is for Triton, whose autotuner chooses; leave it out"
         launched = {f"key backends.{backend}.baseline": sources.baseline.template}
         launched |= {f"{backend} opponent {one.name}": one.template for one in sources.opponents}
         for place, template in (

@@ -7,6 +7,8 @@ value in `FIXED`, or a heuristic, where the launch rounds a size up to a power o
 from __future__ import annotations
 
 import ast
+import contextlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from tunesmith.kernels.reader.facts import Parameter as Argument
 from tunesmith.kernels.reader.slice import Slice as Part
 from tunesmith.kernels.reader.syntax import Kind
 from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.task import KernelOpponent
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, LaunchGeometry, Parameter, Template
 from tunesmith.kernels.triton.launch import Launch, find_launch
 from tunesmith.kernels.triton.reading import Reading
@@ -35,7 +38,7 @@ BLOCK = "32 * num_warps"
 class TritonKernel:
     """A kernel of a file. read: as any kernel is read; parameters, grid: of its template; fixed: constants of its own
     that no parameter sets; first: of the baseline, with options; known: constants and sizes as text; rows: sizes that
-    bound arrays."""
+    bound arrays; configs: the author's list."""
 
     read: ReadKernel
     slice: Slice
@@ -46,6 +49,7 @@ class TritonKernel:
     grid: tuple[str, ...]
     fixed: dict[str, Any]
     first: dict[str, Any]
+    configs: list[dict[str, Any]]
 
     @property
     def template(self) -> Template:
@@ -59,6 +63,17 @@ class TritonKernel:
             launch=LaunchGeometry(grid=self.grid, block=(BLOCK,)),
         )
 
+    @property
+    def opponents(self) -> tuple[KernelOpponent, ...]:
+        """The choice of `triton.autotune` among the author's list, if there is a choice."""
+        if len(self.configs) < 2:
+            return ()
+        values = _values_of(self.configs, [name for one in self.configs for name in one])
+        parameters = tuple(Parameter(name=name, values=tuple(listed)) for name, listed in values.items())
+        template = self.template.model_copy(update={"parameters": parameters, "constraints": ()})
+        configs = tuple(self.configs)
+        return (KernelOpponent(name="triton.autotune", label="production", template=template, configs=configs),)
+
     def constraints(self) -> list[Constraint]:
         """What the arrays' types, the tiles and the kernel's own assertions demand."""
         dtypes = {one.name: one.dtype for one in self.read.facts.parameters}
@@ -71,9 +86,22 @@ class TritonKernel:
 def draft_triton(path: Path, entry: str | None) -> Draft:
     """The draft of a task for the kernel `entry` of a Python file, or the only one. Raises `SourceError`."""
     kernel = read_triton(find_kernel(Module(path), entry))
-    files = {"kernel.py": kernel.slice.text(kernel.fixed)}
-    files["template.toml"] = template_text(kernel.parameters, kernel.constraints(), kernel.grid, BLOCK)
-    return written(kernel.read, f"{path}:{kernel.read.name}", "template.toml", files)
+    template = kernel.template
+    files = {"kernel.py": template.source, "template.toml": template_text(template)}
+    lines = ['templates = ["template.toml"]']
+    for one in kernel.opponents:
+        lines += [
+            "# The choice of triton.autotune among the list of the file, beside the winner; needs PyTorch.",
+            "[[backends.triton.opponents]]",
+            f'name = "{one.name}"',
+            f'label = "{one.label}"',
+            'source_file = "kernel.py"',
+            f'launch = {{ grid = {json.dumps(one.template.launch.grid)}, block = ["{BLOCK}"] }}',
+            "configs = [",
+            *(f"    {{ {', '.join(f'{name} = {json.dumps(v)}' for name, v in at.items())} }}," for at in one.configs),
+            "]",
+        ]
+    return written(kernel.read, f"{path}:{kernel.read.name}", lines, files)
 
 
 def read_triton(
@@ -132,17 +160,14 @@ class _Reader:
         return _UNKNOWN
 
     def _listed(self) -> tuple[list[dict[str, Any]], list[str]]:
+        configs, key = list[dict[str, Any]](), list[str]()
         try:
             configs = [one.values for one in self.source.listed("configs", 0) if isinstance(one, Config)]
         except Unknown as error:
-            configs = []
-            self.facts.ask(
-                "source", f"the list of configurations cannot be evaluated ({error}): give the values in template.toml"
-            )
-        try:
+            why = f"the list of configurations cannot be evaluated ({error}): give the values in template.toml"
+            self.facts.ask("source", why)
+        with contextlib.suppress(Unknown):
             key = [str(one) for one in self.source.listed("key", 1)]
-        except Unknown:
-            key = []
         return configs, key
 
     def _holds(self, test: ast.expr) -> bool | None:
@@ -164,24 +189,15 @@ class _Reader:
         facts, reading, launch = self.facts, self.reading, self.launch
         constexprs = self.source.constexprs
         tuned = [name for one in self.configs for name in one if name in self.names or name in TRITON_OPTIONS]
-        strides = [
-            one
-            for one in self.names
-            if one not in constexprs or one not in self.constants
-            if launch.stride(one) or ("stride" in one and one in reading.numbers)
-        ]
+        told = [one for one in self.names if one in constexprs and one in self.constants]
+        strided = {one for one in self.names if launch.stride(one) or ("stride" in one and one in reading.numbers)}
+        strides = [one for one in self.names if one in strided and one not in told]
         extents = {name for dims in self.dims.values() for one in dims.values() if one for name in parse_names(one)}
         counted = {one for one in reading.counted | extents if one in reading.numbers}
-        for name in self.names:
+        for name in (one for one in self.names if one not in (*strides, *self.heuristics, *tuned)):
             plain = name not in constexprs and name not in reading.pointers and name not in self.absent
-            if (
-                name in strides
-                or name in self.heuristics
-                or name in tuned
-                or not (plain or self._size_constant(name, extents))
-            ):
-                continue
-            if not plain or name in counted or (name in self.reading.numbers and self.launch.shaped(name)):
+            is_size = name in counted or (name in reading.numbers and launch.shaped(name))
+            if is_size if plain else self._size_constant(name, extents):
                 facts.sizes.append(name)
                 launch.name(name)
         for name in constexprs:
@@ -190,15 +206,10 @@ class _Reader:
         defaults = {name: self._first(name) for name in facts.sizes}
         values, fixed = self._constants(tuned, strides, defaults, scope)
         grid, why = launch.dimensions() if self.grid is None else (self.grid, "")
-        options = {
-            one: [v] for one in TRITON_OPTIONS if one in launch.given and (v := self._at(one, defaults)) is not None
-        }
-        lists = {
-            name: list(dict.fromkeys(one[name] for one in self.configs if name in one)) for name in dict.fromkeys(tuned)
-        }
-        parameters = parameters_of(
-            reading, {**lists, **values}, options, loops=any(isinstance(one, ast.For) for one in self._nodes())
-        )
+        options = {one: [v] for one in TRITON_OPTIONS if (v := self._at(one, defaults)) is not None}
+        lists = _values_of(self.configs, tuned) | values
+        loops = any(isinstance(one, ast.For) for one in self._nodes())
+        parameters = parameters_of(reading, lists, options, loops=loops)
         parameters = [one for one in parameters if one.name not in self.heuristics]
         facts.sizes += launch.sizes
         defaults |= {name: self._first(name) for name in launch.sizes}
@@ -214,23 +225,19 @@ class _Reader:
             grid = ("1",)
             facts.ask("launch", f"the grid: {why}")
             facts.unknown = "the grid"
-        template_grid = tuple(_replaced(one, text) for one in grid)
-        facts.grid = tuple(
-            _replaced(one, {**text, **{name: str(value) for name, value in chosen.items()}}) for one in grid
-        )
+        grid = tuple(_replaced(one, text) for one in grid)
+        facts.grid = tuple(_replaced(one, {name: str(value) for name, value in chosen.items()}) for one in grid)
         facts.block = (str(32 * int(first.get("num_warps", 4))),)
-        self._arrays(strides, [_replaced(one, text) for one in grid], {*facts.sizes})
+        self._arrays(strides, grid, {*facts.sizes})
         self._arguments(fixed, chosen, strides, defaults)
         self._doubts(fixed)
         sliced = Slice()
         sliced.kernel(self.source, self.heuristics)
-        part = Part(sliced.text(first), (), ())
-        read = ReadKernel(self.source.name, "triton", part, facts)
+        read = ReadKernel(self.source.name, "triton", Part(sliced.text(first), (), ()), facts)
         constants = {name: str(value) for name, value in first.items() if isinstance(value, int)}
         rows = [one for one in facts.sizes if one in extents and one not in launch.sizes]
-        return TritonKernel(
-            read, sliced, parameters, reading, {**constants, **known}, rows, template_grid, fixed, first
-        )
+        own = [{**chosen, **{name: one[name] for name in one if name in tuned}} for one in self.configs]
+        return TritonKernel(read, sliced, parameters, reading, constants | known, rows, grid, fixed, first, own)
 
     def _nodes(self) -> list[ast.AST]:
         return [node for one in self.slice.functions.values() for node in ast.walk(one)]
@@ -294,7 +301,7 @@ class _Reader:
         parts = [part for test in tests for part in (test.values if isinstance(test, ast.BoolOp) else [test])]
         return any(ast.unparse(part) in (name, f"not {name}") for part in parts)
 
-    def _arrays(self, strides: list[str], grid: list[str], sizes: set[str]) -> None:
+    def _arrays(self, strides: list[str], grid: Sequence[str], sizes: set[str]) -> None:
         """Roles and shapes of arrays, and the values of strides."""
         facts = self.facts
         for array, dims in self.dims.items():
@@ -370,6 +377,11 @@ class _Unknown:
 
 
 _UNKNOWN: Any = _Unknown()
+
+
+def _values_of(configs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, list[Any]]:
+    """The values that each name has in a list of configurations."""
+    return {name: list(dict.fromkeys(one[name] for one in configs if name in one)) for name in dict.fromkeys(names)}
 
 
 def parse_names(text: str) -> set[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunesmith.kernels.build.python_source import FIXED
+from tunesmith.kernels.build.python_source import fixed_in, kernel_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Config, Template
@@ -62,17 +62,13 @@ def _author_config(template: Template, own: Template) -> Config:
 
 def kernel_body(source: str, entry: str) -> str:
     """The kernel's arguments and statements, without decorators, comments and layout; empty where it is not there."""
-    found = [one for one in ast.parse(source).body if isinstance(one, ast.FunctionDef) and one.name == entry]
-    return "".join(map(ast.dump, (found[-1].args, *found[-1].body))) if found else ""
+    kernel = kernel_of(source, entry)
+    return "".join(map(ast.dump, (kernel.args, *kernel.body))) if kernel else ""
 
 
 def fixed_values(source: str) -> dict[str, Any]:
     """The numbers, texts, flags and Nones of a source's `FIXED`."""
-    for one in ast.parse(source).body:
-        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == FIXED and isinstance(one.value, ast.Dict):
-            pairs = zip(one.value.keys, one.value.values, strict=True)
-            return {str(ast.literal_eval(key)): it.value for key, it in pairs if key and isinstance(it, ast.Constant)}
-    return {}
+    return {name: one.value for name, one in fixed_in(ast.parse(source)).items() if isinstance(one, ast.Constant)}
 
 
 def config_line(config: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from tunesmith.kernels.triton.source import called_name
 
 _SAME = ("multiple_of", "max_contiguous", "max_constancy", "broadcast_to", "assume", "to", "cast", "advance", "load")
 _MADE = ("make_block_ptr", "make_tensor_descriptor")
+_PLACES = (("shape", 1), ("strides", 2))
 _NUMBERS = (ast.Mult, ast.FloorDiv, ast.Mod, ast.Div)
 _WHOLE, _EQUAL = (ast.FloorDiv, ast.Mod), (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)
 MAX_DEPTH = 8
@@ -36,11 +37,13 @@ class Value:
 @dataclass(slots=True)
 class Loop:
     """A loop with products. operands: arrays and shapes of tiles that each turn loads for them; rows: of the products;
-    own: it says its stages itself, or its products are none of tensor cores."""
+    own: it says its stages itself, or its products are none of tensor cores; turns: the constants `a, b` of a loop over
+    `cdiv(a, b)`, which is none where that is one."""
 
     operands: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
     rows: dict[str, None] = field(default_factory=dict)
     own: bool = False
+    turns: tuple[str, ...] = ()
 
 
 Dims = dict[str, str | None]
@@ -61,15 +64,15 @@ class Reading:
         self.reads, self.writes, self.atomics = set[str](), set[str](), set[str]()
         self.used, self.covers = set[str](), dict[str, str]()
         self.indices, self.tiles, self.products = set[str](), dict[str, None](), dict[tuple[str, str, str], None]()
-        self.loops = list[Loop]()
+        self.loops, self.sums = list[Loop](), dict[tuple[str, str], None]()
         self._functions, self._known = functions, known
-        self.numbers = {name for body in kernel.body for name in _numbers(body, _NUMBERS, (ast.Is,))} & set(parameters)
-        self.whole = {n for body in kernel.body for n in _numbers(body, _WHOLE, (ast.Is,))} & self.numbers
-        self.counted = {n for body in kernel.body for n in _numbers(body, _WHOLE, _EQUAL)} & self.numbers
-        self._parameters, self._accesses = (
-            set(parameters),
-            list[tuple[str, ast.expr, ast.expr | None, dict[str, ast.expr]]](),
-        )
+        self.numbers = _numbers(kernel.body, _NUMBERS, (ast.Is,)) & set(parameters)
+        self.whole = _numbers(kernel.body, _WHOLE, (ast.Is,)) & self.numbers
+        self.counted = _numbers(kernel.body, _WHOLE, _EQUAL) & self.numbers
+        given = [one for one in ast.walk(kernel.args) if isinstance(one, ast.arg)]
+        self._constants = {one.arg for one in given if "constexpr" in ast.unparse(one)}
+        self._parameters = set(parameters)
+        self._accesses = list[tuple[str, ast.expr, ast.expr | None, dict[str, ast.expr]]]()
         self._definitions, self._inside = dict[str, ast.expr](), list[Loop]()
         self._made, self._passed = dict[str, Dims](), dict[str, ast.expr]()
         self.asserts = dict[str, None]()
@@ -115,7 +118,10 @@ class Reading:
                     self._value(one.iter, env)
                     self._bind(one.target, one.iter, Value(), env)
                     own = "num_stages" in ast.unparse(one.iter)
-                    self._loop(Loop(own=own), one.body, env, returned)
+                    last = one.iter.args[-1] if isinstance(one.iter, ast.Call) and one.iter.args else one.iter
+                    turns = tuple(map(ast.unparse, last.args)) if isinstance(last, ast.Call) else ()
+                    known = called_name(last) == "cdiv" and self._depth == 0 and set(turns) <= self._constants
+                    self._loop(Loop(own=own, turns=turns if known else ()), one.body, env, returned)
                 case ast.While():
                     self._value(one.test, env)
                     self._loop(Loop(), one.body, env, returned)
@@ -217,7 +223,10 @@ class Reading:
         if name == "static_assert" and self._depth == 0:
             self.asserts[ast.unparse(node.args[0])] = None
         if name in ("dot", "dot_scaled") and len(given) > 1:
-            return self._product(given[0], given[1], ieee="ieee" in ast.unparse(node) or "allow_tf32" in nodes)
+            found = self._product(given[0], given[1], ieee="ieee" in ast.unparse(node) or "allow_tf32" in nodes)
+            if found.tile and "out_dtype" not in nodes:
+                self.sums[found.tile[0], found.tile[1]] = None
+            return found
         if name in ("trans", "permute") and first.tile and len(first.tile) == 2:
             return replace(first, tile=first.tile[::-1])
         if name in ("range", "static_range"):
@@ -251,13 +260,12 @@ class Reading:
             self._accesses.append((pointer.roots[0], node, mask, dict(self._definitions)))
 
     def _block(self, base: Value, shape: ast.expr | None, strides: ast.expr | None) -> None:
-        shape, strides = (
-            self._passed.get(one.id, one) if isinstance(one, ast.Name) else one for one in (shape, strides)
-        )
-        if base.roots and isinstance(shape, ast.Tuple | ast.List) and isinstance(strides, ast.Tuple | ast.List):
-            dims = self._made.setdefault(base.roots[0], {})
-            for extent, stride in zip(shape.elts, strides.elts, strict=False):
-                dims.setdefault(ast.unparse(stride), self._head(extent, self._definitions))
+        passed = [self._passed.get(one.id, one) if isinstance(one, ast.Name) else one for one in (shape, strides)]
+        match passed:
+            case [ast.Tuple(elts=extents) | ast.List(elts=extents), ast.Tuple(elts=steps) | ast.List(elts=steps)]:
+                dims = self._made.setdefault(base.roots[0], {}) if base.roots else {}
+                for extent, step in zip(extents, steps, strict=False):
+                    dims.setdefault(ast.unparse(step), self._head(extent, self._definitions))
 
     def _product(self, a: Value, b: Value, *, ieee: bool) -> Value:
         if not a.tile or not b.tile or len(a.tile) != 2 or len(b.tile) != 2:
@@ -286,15 +294,17 @@ class Reading:
     ) -> list[tuple[ast.expr, str]]:
         """Indices with their strides in a sum that begins at a pointer."""
         node = _stripped(node)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            return [*self._terms(node.left, definitions, seen), *self._terms(node.right, definitions, seen)]
-        if isinstance(node, ast.Name) and node.id in definitions and node.id not in seen:
-            inner = definitions[node.id]
-            summed = isinstance(_stripped(inner), ast.BinOp) and "arange" not in ast.unparse(inner)
-            if summed or node.id in self._parameters or isinstance(_stripped(inner), ast.Name):
-                return self._terms(inner, definitions, seen | {node.id})
-        if isinstance(node, ast.Name) and node.id in self._parameters:
-            return []
+        match node:
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return [*self._terms(left, definitions, seen), *self._terms(right, definitions, seen)]
+            case ast.Name(id=name):
+                inner = definitions.get(name) if name not in seen else None
+                plain = _stripped(inner)
+                summed = isinstance(plain, ast.BinOp) and "arange" not in ast.unparse(plain)
+                if inner is not None and (summed or name in self._parameters or isinstance(plain, ast.Name)):
+                    return self._terms(inner, definitions, seen | {name})
+                if name in self._parameters:
+                    return []
         factors = _factors(node)
         strides = [one for one in factors if _names(one) <= self._parameters]
         if strides and len(factors) == len(strides) + 1:
@@ -321,15 +331,11 @@ class Reading:
             # A block of its own for each program: as far as the grid reaches.
             nodes = [definitions.get(one.id, one) if isinstance(one, ast.Name) else one for one in ast.walk(node)]
             node = next((one for one in map(_stripped, nodes) if called_name(one) == "program_id"), node)
-        if isinstance(node, ast.Call):
-            match called_name(node):
-                case "program_id":
-                    axis = node.args[0] if node.args else node.keywords[0].value
-                    return f"@{ast.unparse(axis)}"
-                case "range" | "static_range":
-                    return self._head(node.args[min(1, len(node.args) - 1)], definitions)
-                case "arange":
-                    return self._head(node.args[1], definitions)
+        match node:
+            case ast.Call(args=[at]) | ast.Call(keywords=[ast.keyword(value=at)]) if called_name(node) == "program_id":
+                return f"@{ast.unparse(at)}"
+            case ast.Call(args=[end]) | ast.Call(args=[_, end, *_]) if called_name(node).endswith("range"):
+                return self._head(end, definitions)
         return None
 
     def _head(self, node: ast.expr, definitions: Mapping[str, ast.expr]) -> str | None:
@@ -339,24 +345,18 @@ class Reading:
                 node = node.left
             if isinstance(node, ast.Name) and node.id not in self._parameters and node.id in definitions:
                 node = definitions[node.id]
-        names = _names(node)
-        plain = all(
-            isinstance(one, ast.BinOp | ast.Name | ast.Constant | ast.operator | ast.expr_context)
-            for one in ast.walk(node)
-        )
+        names, kinds = _names(node), ast.BinOp | ast.Name | ast.Constant | ast.operator | ast.expr_context
+        plain = all(isinstance(one, kinds) for one in ast.walk(node))
         return ast.unparse(node) if plain and names and names <= self._parameters else None
 
 
-_PLACES = (("shape", 1), ("strides", 2))
-
-
 def _numbers(
-    statement: ast.stmt, operators: tuple[type[ast.operator], ...], but: tuple[type[ast.cmpop], ...]
+    body: list[ast.stmt], operators: tuple[type[ast.operator], ...], but: tuple[type[ast.cmpop], ...]
 ) -> set[str]:
-    """Names that a statement has as operands of `operators`, compares with no fraction and not by `but`, or counts
+    """Names that statements have as operands of `operators`, compare with no fraction and not by `but`, or count
     with."""
     found = set[str]()
-    for node in ast.walk(statement):
+    for node in ast.walk(ast.Module(body, [])):
         parts: Sequence[ast.AST] = ()
         if isinstance(node, ast.BinOp) and isinstance(node.op, operators):
             parts = (node.left, node.right)
@@ -385,9 +385,9 @@ def _stripped(node: Any) -> Any:
     while True:
         if isinstance(node, ast.Subscript):
             node = node.value
-        elif isinstance(node, ast.Call) and called_name(node) == "to" and isinstance(node.func, ast.Attribute):
+        elif called_name(node) == "to" and isinstance(node.func, ast.Attribute):
             node = node.func.value
-        elif isinstance(node, ast.Call) and called_name(node) in ("multiple_of", "max_contiguous") and node.args:
+        elif called_name(node) in ("multiple_of", "max_contiguous") and node.args:
             node = node.args[0]
         else:
             return node

@@ -74,32 +74,23 @@ class Config:
         return {**self.kwargs, **options, **({"maxnreg": self.maxnreg} if self.maxnreg else {})}
 
 
-def next_power_of_2(number: int) -> int:
-    return 1 << max(int(number) - 1, 0).bit_length()
-
-
 def _unchanged(*given: Any, **named: Any) -> Any:
     """A decorator, or what makes one."""
     return given[0] if len(given) == 1 and not named and callable(given[0]) else lambda function: function
 
 
-def _cdiv(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-_LANGUAGE = Named("triton.language", constexpr=lambda value: value, cdiv=_cdiv, next_power_of_2=next_power_of_2)
+_SIZES = {"cdiv": lambda a, b: -(-a // b), "next_power_of_2": lambda number: 1 << max(int(number) - 1, 0).bit_length()}
+_LANGUAGE = Named("triton.language", constexpr=lambda value: value, **_SIZES)
 _TARGET = SimpleNamespace(backend="cuda", arch=90, warp_size=32)
+_ACTIVE = Named("active", get_current_target=lambda: _TARGET)
 _TRITON = Named(
     "triton",
     __version__="3.9.0",
     Config=Config,
-    cdiv=_cdiv,
-    next_power_of_2=next_power_of_2,
-    jit=_unchanged,
-    autotune=_unchanged,
-    heuristics=_unchanged,
     language=_LANGUAGE,
-    runtime=Named("triton.runtime", driver=Named("driver", active=Named("active", get_current_target=lambda: _TARGET))),
+    runtime=Named("triton.runtime", driver=Named("driver", active=_ACTIVE)),
+    **dict.fromkeys(("jit", "autotune", "heuristics"), _unchanged),
+    **_SIZES,
 )
 _TORCH = Named(
     "torch",
@@ -233,9 +224,7 @@ class Module:
 
     def lines(self, node: ast.stmt) -> str:
         """A statement as its author wrote it, without decorators."""
-        first = node.lineno - 1
-        text = "\n".join(self.text.splitlines()[first : node.end_lineno])
-        return textwrap.dedent(text)
+        return textwrap.dedent("\n".join(self.text.splitlines()[node.lineno - 1 : node.end_lineno]))
 
 
 class _Lazy:
@@ -324,7 +313,15 @@ class Kernel:
         tuner = self.tuner
         given = {word.arg: word.value for word in tuner.keywords} if tuner else {}
         node = given.get(what) or (tuner.args[position] if tuner and len(tuner.args) > position else None)
-        return [] if node is None else self.module.evaluate(node)
+        if tuner is None or node is None:
+            return []
+        # What a module binds below the kernel, such as the configurations of a benchmark, the tuner does not see.
+        earlier = Module(self.module.path, self.module.text)
+        earlier.tree.body = [one for one in earlier.tree.body if one.lineno < tuner.lineno]
+        try:
+            return earlier.evaluate(node)
+        finally:
+            self.module.doubts += earlier.doubts
 
 
 def kernels_of(module: Module) -> list[Kernel]:
@@ -473,9 +470,7 @@ def _free_names(node: ast.FunctionDef, heuristics: Mapping[str, str], jit: str) 
     local |= {one.id for one in ast.walk(body) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
     used = [one for one in names_in(body) if one not in local]
     used += [name for part in (node.args, *([node.returns] if node.returns else [])) for name in names_in(part)]
-    for text in (*heuristics.values(), jit):
-        tree = ast.parse(text, mode="eval")
-        used += [
-            name for name in names_in(tree) if name not in {a.arg for a in ast.walk(tree) if isinstance(a, ast.arg)}
-        ]
+    for tree in (ast.parse(text, mode="eval") for text in (*heuristics.values(), jit)):
+        given = {one.arg for one in ast.walk(tree) if isinstance(one, ast.arg)}
+        used += [name for name in names_in(tree) if name not in given]
     return list(dict.fromkeys(used))

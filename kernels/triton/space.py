@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, Parameter
+from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, Parameter, Template
 from tunesmith.kernels.triton.reading import Loop, Reading
 
 SHARED_BYTES = (
@@ -22,6 +22,10 @@ SHARED_BYTES = (
 """Of a block by opt-in (CUDA C++ Programming Guide, technical specifications), 227 KiB where it is not known better."""
 LEAST_TILE = 16
 """Rows, columns and depth of a product by `tl.dot`, at least."""
+SUMS_PER_WARP = "(32768 if compute_capability == 0 else 8192)"
+"""Registers of a warp: 32 threads with 256, of which one is none of theirs; AMD's 64 lanes with 512 at most. Beyond,
+the sums of a product go to memory and back, and a compilation takes minutes. Compute capabilities 10.x and 11.x keep
+them elsewhere (tensor memory)."""
 
 
 def is_power(value: Any) -> bool:
@@ -70,12 +74,21 @@ def constraints_of(
             whole = [f"{one} % 16 != 0" for one in sizes]
             small = " or ".join(dict.fromkeys(f"sizeof({dtypes[root]}) == 1" for root, _ in loop.operands))
             odd = f" or sizeof({dtypes[next(iter(loop.operands))[0]]}) == 2 and ({' or '.join(whole)})" if whole else ""
-            expression = (
-                f"compute_capability < 80 or {known['num_stages']} == 1 or {small}{odd} or {text} <= {SHARED_BYTES}"
-            )
+            once = " <= ".join(known.get(one, one) for one in loop.turns)
+            free = " or ".join([*([once] if once else []), small + odd])
+            expression = f"compute_capability < 80 or {known['num_stages']} == 1 or {free} or {text} <= {SHARED_BYTES}"
             found[expression] = Constraint(
                 expression=expression,
                 because="The tiles that a loop loads ahead, one for each stage, fit the shared memory of a block.",
+            )
+    warps = known.get("num_warps", "4")
+    for tile in reading.sums:
+        if all(name in known or name.isdigit() for name in tile):
+            rows, columns = (known.get(name, name) for name in tile)
+            kept = f"{rows} * {columns} < {SUMS_PER_WARP} * {warps}"
+            found[kept] = Constraint(
+                expression=f"100 <= compute_capability < 120 or {kept}",
+                because="The sums of a product fit the registers of its threads.",
             )
     return list(found.values())
 
@@ -95,20 +108,15 @@ def _buffers(loop: Loop, known: Mapping[str, str], dtypes: Mapping[str, str]) ->
     return f"({stages} if {by_warpgroups} else {stages} - 1) * ({' + '.join(tiles)})"
 
 
-def template_text(
-    parameters: Sequence[Parameter], constraints: Sequence[Constraint], grid: Sequence[str], block: str
-) -> str:
+def template_text(template: Template) -> str:
     """template.toml."""
     lines = ['name = "triton"', 'source_file = "kernel.py"', "parameters = ["]
-    for one in parameters:
-        values, start = json.dumps(list(one.values)), json.dumps(one.start)
+    for one in template.parameters:
+        values, start = json.dumps(one.values), json.dumps(one.start)
         lines.append(f'    {{ name = "{one.name}", values = {values}, default = {start} }},')
-    lines += ["]", "", "[launch]", f"grid = {json.dumps(list(grid))}", f'block = ["{block}"]']
-    for rule in constraints:
-        lines += [
-            "",
-            "[[constraints]]",
-            f"expression = {json.dumps(rule.expression)}",
-            f"because = {json.dumps(rule.because)}",
-        ]
+    launch = template.launch
+    lines += ["]", "", "[launch]", f"grid = {json.dumps(launch.grid)}", f"block = {json.dumps(launch.block)}"]
+    for rule in template.constraints:
+        lines += ["", "[[constraints]]", f"expression = {json.dumps(rule.expression)}"]
+        lines.append(f"because = {json.dumps(rule.because)}")
     return "\n".join([*lines, ""])

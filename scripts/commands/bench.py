@@ -27,9 +27,9 @@ from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadCompariso
 from tunesmith.kernels.measure.opponents import KernelRival, Rival
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import AnyOutcome, describe
-from tunesmith.kernels.rewrite.signature import require_signatures
+from tunesmith.kernels.reader.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, Task, Workload
+from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, Opponent, Task, Workload
 from tunesmith.kernels.spec.taskfile import load_task, parse_config, template_of
 from tunesmith.kernels.spec.template import Config, Template, described
 
@@ -124,7 +124,9 @@ def _measure(
             kernels.append(kernel)
         candidate, baseline = kernels
         rivals = [
-            KernelRival(one.name, one.label, compiled(one.template, {})) if isinstance(one, KernelOpponent) else one
+            KernelRival(one.name, one.label, compiled(one.template, {}))
+            if isinstance(one, KernelOpponent) and not one.configs
+            else one
             for one in opponents
         ]
         probes = compiler.call("probes", DEADLINE)
@@ -173,7 +175,7 @@ def _row(
     """The comparison on one workload, without `floor_seconds`, for which all times must be known."""
     row: dict[str, Any] = {"workload": workload.name, "sizes": workload.sizes, "types": workload.types}
     request = ComparisonRequest(baseline, [candidate], workload.name, ROUNDS, SECONDS, floor or 0.0, 0.0, rivals)
-    deadline = DEADLINE * (1 + sum(isinstance(rival, FunctionOpponent) for rival in rivals))
+    deadline = DEADLINE * (1 + sum(isinstance(rival, Opponent) for rival in rivals))
     result = examiner.call("compare", deadline, request)
     if isinstance(result, WorkloadComparison):
         if result.opponents:

@@ -22,7 +22,7 @@ from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.verify import Passed, Skipped
-from tunesmith.kernels.rewrite.signature import require_signature, require_signatures
+from tunesmith.kernels.reader.signature import require_signature, require_signatures
 from tunesmith.kernels.space import default_refused, device_names
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.taskfile import load_task, parse_config, read_source, template_of

@@ -151,15 +151,15 @@ def _print_tables(summary: Summary) -> None:
             f"{title}: microseconds per launch, baseline: {summary.baseline_label}",
         )
     print_rows(
-        ("workload", "opponent", "label", "time", "speed-up", "99 %", "not timed, as"),
+        ("workload", "opponent", "label", "time", "speed-up", "99 %", "remark"),
         (
-            (row.workload, one.name, one.label, us(one.seconds), *_speedup(one), one.why)
+            (row.workload, one.name, one.label, us(one.seconds), *_speedup(one), one.remark)
             for row in summary.rows
             for one in row.opponents
         ),
         "Opponents: microseconds per call, and how much faster the general configuration is",
         left=3,
-        prose=("not timed, as",),
+        prose=("remark",),
     )
     energies = []
     for row in summary.front:

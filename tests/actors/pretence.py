@@ -36,10 +36,12 @@ def pretending(
     dies: bool = False,
     bandwidths: tuple[float, ...] = (4e12, 4e12, 4e12),
     hang_at: int = 0,
+    endless: str = "",
     names: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """A lane and a compiler, as arguments of `WorkerSet`. dies: the compiler, of every source; hang_at: the visit,
-    counted by a lane's process, that takes a minute; bandwidths, names: of GPUs, by number."""
+    counted by a lane's process, that takes a minute; endless: the digest of the source that takes a minute to compile;
+    bandwidths, names: of GPUs, by number."""
 
     class Compiler:
         def __init__(self, limits: Any, index: int) -> None:
@@ -49,7 +51,7 @@ def pretending(
             return CompilerReady("pretence 1", None)
 
         def compile(self, source: Any) -> Any:
-            time.sleep(compile_seconds)
+            time.sleep(60 if source.digest == endless else compile_seconds)
             if dies:
                 os.kill(os.getpid(), signal.SIGKILL)
             return Artifact("cuda", self.limits.arch, source.entry, self.code, source.digest, Resources(20, 0, 0, 0))

@@ -10,13 +10,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from pretence import TEMPLATE, WORKLOAD, all_measured, drain, make_pool, run
+from pretence import TASK, TEMPLATE, WORKLOAD, all_measured, drain, make_pool, requests, run
 
 from tunesmith.actors.workers import Deadlines
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import ArtifactCache, EvaluationRequest
+from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.outcome import Crashed, Evaluation, TimedOut
 
 
@@ -136,8 +137,7 @@ def test_who_waits_for_a_lost_compilation_is_compiled(ray_cluster: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pretence", "outcome", "compilations"),
-    [({"compile_seconds": 60.0}, TimedOut, 1), ({"dies": True}, Crashed, 2)],
+    ("pretence", "outcome", "compilations"), [({"compile_seconds": 60.0}, TimedOut, 1), ({"dies": True}, Crashed, 2)]
 )
 def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it(
     ray_cluster: Any, pretence: dict[str, Any], outcome: type, compilations: int
@@ -153,3 +153,16 @@ def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it
         found |= dict(enumerate(pool.evaluate([late]), len(first)))
     assert len(found) == 4 and all(isinstance(one.outcomes[WORKLOAD[0]], outcome) for one in found.values())
     assert made.call_count == compilations
+
+
+def test_a_search_does_not_wait_for_what_takes_far_longer_to_compile_than_usual(
+    ray_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunesmith.actors.pool.pool.MIN_COMPILE_SECONDS", 1.0)
+    # It begins before anything is known of what is usual.
+    one = requests(1)[0]
+    source = specialise(TEMPLATE, one.config, dict(code_key(TASK, TEMPLATE, TASK.workload(WORKLOAD[0]))))
+    with make_pool(compilers=2, endless=source.digest) as pool:
+        first, *others = run(pool, 8)
+    assert isinstance(late := first.outcomes[WORKLOAD[0]], TimedOut) and late.phase == "compile" and late.limit < 20
+    assert all_measured(others)

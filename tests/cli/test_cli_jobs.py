@@ -142,9 +142,7 @@ def test_the_cluster_file_of_the_documentation_is_valid() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_joins_the_cluster_of_ray_address_and_leaves_it_running(
-    tmp_path: Path, device: Any, ray_cluster: Any
-) -> None:
+def test_a_run_joins_the_cluster_of_ray_address_and_leaves_it_up(tmp_path: Path, device: Any, ray_cluster: Any) -> None:
     address = ray_cluster.get_runtime_context().gcs_address
     script = str(REPOSITORY / "scripts" / "tune.py")
     run = [sys.executable, script, TASK, "--run-dir", str(tmp_path / "r"), *OPTIONS]

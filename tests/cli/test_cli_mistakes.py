@@ -153,9 +153,7 @@ def test_a_full_standard_output_is_a_sentence(environment: dict[str, str]) -> No
     assert (done.returncode, done.stderr) == (2, said)
 
 
-def test_what_nobody_expected_is_a_sentence_and_a_file(
-    here: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_unexpected_is_a_sentence_and_a_file(here: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken() -> None:
         raise RuntimeError("std::bad_cast")
 

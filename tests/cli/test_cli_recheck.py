@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scale_task import write
@@ -35,8 +36,7 @@ def test_what_moved_is_told_by_intervals() -> None:
     assert failed["now"] is None and "no such feature" in failed["moved"]
 
 
-@pytest.mark.xdist_group("ray")
-def test_a_stored_choice_is_timed_again(tmp_path: Path) -> None:
+def test_a_stored_choice_is_timed_again(tmp_path: Path, ray_cluster: Any) -> None:
     (tmp_path / "task").mkdir()
     write(tmp_path / "task")
     task, device = load_task(str(tmp_path / "task")), probe().device("opencl")

@@ -4,13 +4,13 @@ silence. No other file may change, and a mistake is one sentence on standard err
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_rows import alter
 from scale_task import HEAD, edit, write
 from simulated_pool import SCALE_ADD, ended_run
 
@@ -22,6 +22,7 @@ MINE = ("check", "{task}", "--source", "{task}/mine.cl")
 TUNE = ("tune", "{task}", "--run-dir", "{task}/new", "--evaluations", "4", "--rounds", "1")
 BENCH = ("bench", "{task}", "--reference-deadline", "2")
 SPACE = ("space", "{task}")
+INIT = ("init", "{task}/k.cu", "--out", "{task}/new")
 REPORT = ("report", "{run}")
 RESUME = ("resume", "{run}", "--more", "1")
 CSV = ("report", "{run}", "--csv", "{task}/table.csv")
@@ -49,14 +50,6 @@ def in_bytes(file: str, data: bytes) -> Change:
     return lambda task, run: (task / file).write_bytes(data)
 
 
-def journal(change: Callable[[bytes], bytes]) -> Change:
-    return lambda task, run: (run / "journal.sqlite").write_bytes(change((run / "journal.sqlite").read_bytes()))
-
-
-def row_of_another_version(task: Path, run: Path) -> None:
-    alter(run, ("UPDATE events SET data = '{}' WHERE kind = 'evaluation'", ()))
-
-
 def full_folder(task: Path, run: Path) -> None:
     (task / "new").mkdir()
     (task / "new" / "thesis.tex").touch()
@@ -79,7 +72,6 @@ def finished(folder: Path) -> Path:
 IN_TASK = (
     ('"ceil_div(n, 64)"', '"10**18"', "must be a whole number from 1 to 2147483647"),
     ("atol = 1e-5", "atol = 1e300", "would accept zeros for out"),
-    ("[[workloads]]", "[[worklodas]]", "unknown key 'worklodas'; did you mean 'workloads'?"),
     ("n = 4096", "n = -16", "n = -16"),
     ('dtype = "float32"', 'dtype = "float31"', "float31"),
     ('"reference.py:', '"missing.py:', "missing.py"),
@@ -94,11 +86,7 @@ IN_TEMPLATE = (
     (CONSTRAINT, "GROUP < 64 && ITEMS < 4", "and `and`, `or`, `not`"),
     (CONSTRAINT, "GRUOP <= 256", "did you mean 'GROUP'?"),
     (ITEMS, f'{ITEMS}, {{ name = "SPARE", values = [1, 2] }}', "neither the source nor the launch uses it"),
-    (
-        ITEMS,
-        '{ name = "ITEMS", values = [[1, 4], 16] }',
-        "key parameters[ITEMS].values[1]: give a number, true, false or text",
-    ),
+    (ITEMS, '{ name = "ITEMS", values = [[1, 4], 16] }', "key parameters[ITEMS].values[1]: give a number"),
     (ITEMS, '{ name = "ITEMS", values = [1, 4], default = 3 }', "ITEMS"),
     ("[launch]", 'max_registers = "32"\n\n[launch]', "key max_registers: it is for CUDA"),
     ("[launch]", "static_shared_bytes = -4\n[launch]", "static shared memory is -4"),
@@ -144,18 +132,8 @@ ANSWERS = (
     (SPACE, edited("template.toml", ITEMS, '{ name = "ITEMS", values = [1, 99999999999999999999999] }'), 0, "2 of 4"),
     (SPACE, edited("template.toml", "[la", "fast_math = true\n[la"), 0, "4 of 4"),
     (SPACE, edited("task.toml", 'source_file = "baseline.cl"', 'source_file = ["baseline.cl"]'), 0, "4 of 4"),
-    (
-        SPACE,
-        edited("template.toml", GRID, "n / (GROUP * ITEMS)"),
-        0,
-        "On the held-out workload 1001: none of them is feasible, such as GROUP=16, ITEMS=1: grid.x is 62.5625",
-    ),
-    (
-        SPACE,
-        edited("task.toml", 'templates = ["template.toml"]', ""),
-        0,
-        "there is no loop to unroll whose length the compiler does not know",
-    ),
+    (SPACE, edited("template.toml", GRID, "n / (GROUP * ITEMS)"), 0, "On the held-out workload 1001: none of them is"),
+    (SPACE, edited("task.toml", 'templates = ["template.toml"]', ""), 0, "there is no loop to unroll whose length"),
     (SPACE, edited("baseline.cl", "factor * x[i]", "factor * z[i]"), 2, "baseline:1:"),
     *((CHECK, written(f, ""), 2, f"{f} is empty") for f in ("template.cl", "baseline.cl", "reference.py", "task.toml")),
     (CHECK, edited("template.toml", 'block = ["GROUP"]', 'block = ["GROUP"]\nshared_bytes = "64"'), 2, "the last"),
@@ -199,38 +177,20 @@ ANSWERS = (
     (("tune", "{task}/baseline.cl"), nothing, 2, "is not a task: give the task"),
     (("tune", "{task}", "--settings", "{task}/own.toml"), written("own.toml", "evaluation = 3\n"), 2, "'evaluations'?"),
     (("prompts", "gemm", "--role", "x"), nothing, 2, "Invalid value for '--role'"),
-    (
-        ("init", "{task}/reference.py"),
-        nothing,
-        2,
-        "reference.py: there is no kernel, that is no function decorated with @triton.jit",
-    ),
-    (
-        ("init", "{task}/k.cu", "--out", "{task}/new"),
-        in_bytes("k.cu", "__global__".encode("utf-16")),
-        2,
-        "k.cu is not UTF-8 text: save it as",
-    ),
+    (("init", "{task}/reference.py"), nothing, 2, "there is no kernel, that is no function decorated with @triton.jit"),
+    (INIT, in_bytes("k.cu", "__global__".encode("utf-16")), 2, "k.cu is not UTF-8 text: save it as"),
     # Old comments are Latin-1.
-    (("init", "{task}/k.cu", "--out", "{task}/new"), in_bytes("k.cu", b"// caf\xe9"), 2, "there is no kernel"),
+    (INIT, in_bytes("k.cu", b"// caf\xe9"), 2, "there is no kernel"),
     (("init", "{task}/t1.json"), written("t1.json", "[1]"), 2, "a value has another type than the format"),
-    (
-        ("init", "{task}/k.cu", "--out", "{task}"),
-        written("k.cu", PLAIN_CUDA),
-        2,
-        "is not empty; name a new or an empty",
-    ),
+    ((*INIT[:3], "{task}"), written("k.cu", PLAIN_CUDA), 2, "is not empty; name a new or an empty"),
     (("init", "{task}/baseline.cl", "--entry", "other"), nothing, 2, "baseline.cl: there is no kernel 'other'; choose"),
     (("init", "{task}/t1.json"), written("t1.json", '{"General": 1}'), 2, "the key KernelSpecification is missing"),
     # A run's files.
-    (REPORT, written("summary.json", '{"ratio": "x"}'), 2, "summary.json is damaged"),
     (("resume", "{run}"), written("summary.json", '{"ra'), 0, "the run had ended"),
-    (CSV, row_of_another_version, 2, "is damaged or of another version"),
-    (CSV, journal(lambda data: data[:6000]), 2, "restore the file from a copy"),
+    (CSV, lambda task, run: os.truncate(run / "journal.sqlite", 6000), 2, "restore the file from a copy"),
     (REPORT, lambda task, run: (run / "report.html").unlink(), 0, "report.html is gone; `tunesmith resume "),
     (("export", "{run}/best", *T4), nothing, 2, "did you mean "),
     (("export", "{run}", "--as", "torch"), lambda task, run: shutil.rmtree(run / "best"), 2, "best/ was removed"),
-    (("export", "{run}/nope", *T4), nothing, 2, "is not the folder of a run"),
     (("report", "{task}"), lambda task, run: (task / "journal.sqlite").touch(), 2, "tunesmith resume"),
     ((*CSV, "--markdown"), nothing, 2, "--csv and --markdown: they do not go together"),
     (("report", "{run}", "--force"), nothing, 2, "it goes with --csv"),
@@ -238,11 +198,7 @@ ANSWERS = (
     # Files that are named for output, and belong to others.
     (TUNE, full_folder, 2, "is not empty; name a new or an empty folder"),
     (("report", "{run}", "--csv", "{run}/journal.sqlite"), nothing, 2, "the folder of a run"),
-    (("report", "{run}", "--csv", "{task}/task.toml"), nothing, 2, "exists, and this command did not write it"),
-    (("exhaust", "{task}", "--out", "{task}/reference.py"), nothing, 2, "exists; name another file"),
     (("exhaust", "{task}", "--out", "/proc/x.json"), nothing, 2, "--out: /proc/x.json"),
-    (("export", "{run}", *T4, "--out", "{task}"), nothing, 2, "is not empty; name a new or an empty folder"),
-    (("export", "{run}", *T4, "--out", "{run}/best/t4"), nothing, 2, "the folder of a run"),
     (("ablate", "{task}", "--model", "any", "--out", "{task}"), nothing, 2, "is not empty; name a new"),
 )
 MEASURED = (

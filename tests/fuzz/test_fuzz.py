@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from journal_rows import alter
 from mutations import EXPRESSIONS, VALUES, json_texts, toml_texts
-from simulated_pool import SCALE_ADD, ended_run, simulate_device
+from simulated_pool import SCALE_ADD, simulate_device
 
 from tunesmith.graph.settings import make_settings, read_settings
 from tunesmith.hw.errors import TunesmithError
@@ -170,11 +170,10 @@ def test_tables(tmp_path: Path, said: Callable[..., int]) -> None:
     fuzz(20, json_texts(table), check)
 
 
-@pytest.fixture
-def ended(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    ended_run(tmp_path / "run")
-    simulate_device(monkeypatch)  # for runs that go on
-    return tmp_path / "run"
+@pytest.fixture(autouse=True)
+def simulation(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For runs that go on."""
+    simulate_device(monkeypatch)
 
 
 def test_summaries(ended: Path, said: Callable[..., int]) -> None:

@@ -10,6 +10,7 @@ from simulated_pool import simulate_device
 
 
 @pytest.fixture
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> list[dict[str, Any]]:
-    """Every run is on a simulated device; gives the list of measured configurations."""
-    return simulate_device(monkeypatch, ModelPool)
+def simulation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: Any) -> list[dict[str, Any]]:
+    """Every run is on a simulated device, that of the module's POOL if it has one; gives the list of measured
+    configurations."""
+    return simulate_device(monkeypatch, getattr(request.module, "POOL", ModelPool))

@@ -131,12 +131,16 @@ def simulate_device(monkeypatch: pytest.MonkeyPatch, pool: type[SimulatedPool] =
     return SimulatedPool.measured
 
 
+def tuned(folder: Path, task: Any = SCALE_ADD, **settings: Any) -> RunResult:
+    return tune(task, run_dir=folder, **{"backend": "opencl", "strategy": "random"} | settings)
+
+
 def ended_run(folder: Path, task: Path = SCALE_ADD, **settings: Any) -> RunResult:
     """A run on a simulated device that has ended."""
-    few = {"backend": "opencl", "strategy": "random", "evaluations": 3, "rounds": 1, "seed": 1, "wisdom": False}
+    few = {"evaluations": 3, "rounds": 1, "seed": 1, "wisdom": False}
     with pytest.MonkeyPatch.context() as patch:
         simulate_device(patch)
-        return tune(task, run_dir=folder, **few | settings)
+        return tuned(folder, task, **few | settings)
 
 
 def add_templates(task: Path, *names: str) -> None:

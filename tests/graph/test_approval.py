@@ -133,9 +133,7 @@ def test_killed_around_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert len(rows(folder, "approved")) == 1 and len(keys(folder)) == len(set(keys(folder))) == 12
 
 
-def test_a_terminal_may_quit_and_takes_edits_until_they_make_a_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_may_quit_or_edit_until_there_is_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers, values, shown = ["q", "what?", "e", "y", "e", "y"], [{"evaluations": 0}, {"evaluations": 2}], list[str]()
     monkeypatch.setattr(click, "prompt", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(click, "echo", lambda text, **_: shown.append(text))

@@ -8,15 +8,14 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from journal_rows import alter
-from simulated_pool import simulate_device
 
-from tunesmith.graph import resume, tune
+from tunesmith.graph import resume
 from tunesmith.graph.history import read_prior
 from tunesmith.graph.journal.events import Asked, Event
 from tunesmith.graph.journal.log import RunLog
@@ -26,25 +25,7 @@ from tunesmith.graph.results.summary import Summary, read_summary, summary_schem
 from tunesmith.graph.study.compare import compare_runs
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-TASK = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def once(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run that has ended."""
-    folder = tmp_path_factory.mktemp("once") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        simulate_device(patch)
-        tune(TASK, run_dir=folder, backend="opencl", strategy="random", evaluations=3, rounds=1, seed=1)
-        yield folder
-
-
-@pytest.fixture
-def ended(once: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(once, tmp_path / "run")
-
-
-SETTINGS_LOST = '{"settings": 3, "task": {}, "device": {}, "origin": {}}'
+pytestmark = pytest.mark.usefixtures("simulation")
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", "", "never JSON", "\udc80", "fast"])
@@ -70,22 +51,32 @@ def test_a_summary_of_another_version_is_not_called_damaged(ended: Path) -> None
         read_summary(ended)
 
 
+OF_EVALUATIONS = "UPDATE events SET data = json_set(data, {}) WHERE kind = 'evaluation'"
+ENTRIES = (
+    *(("evaluation", "{}"), ("baseline", "[]"), ("plan", "never JSON"), ("evaluation", '"text"')),
+    ("run", '{"settings": 3, "task": {}, "device": {}, "origin": {}}'),
+)
+"""Kinds, and data that entries of them do not have."""
+
+
 @pytest.mark.parametrize(
-    ("kind", "data"),
+    ("statement", "values", "said"),
     [
-        ("evaluation", "{}"),
-        ("baseline", "[]"),
-        ("plan", "never JSON"),
-        ("evaluation", '"text"'),
-        ("run", SETTINGS_LOST),
+        *(
+            ("UPDATE events SET data = ? WHERE kind = ?", (data, kind), rf"Entry \d+ \({kind}\) .* is damaged")
+            for kind, data in ENTRIES
+        ),
+        # JSON can name half a character, and no file that is written from it can hold it.
+        ("UPDATE events SET data = replace(data, ?, ?)", ('"scale_add"', r'"half \ud83d"'), "is not valid JSON"),
+        (OF_EVALUATIONS.format("'$.evaluation.template', 'x'"), (), "no entry with the template 'x'"),
     ],
 )
-def test_a_damaged_entry_is_named(ended: Path, kind: str, data: str) -> None:
-    alter(ended, ("UPDATE events SET data = ? WHERE kind = ?", (data, kind)))
-    with pytest.raises(JournalError, match=rf"Entry \d+ \({kind}\) .* is damaged or of another version"):
-        resume(ended, more=2)
-    if kind != "plan":
-        with pytest.raises(JournalError, match="is damaged"):
+def test_a_damaged_entry_is_named(ended: Path, statement: str, values: tuple[str, ...], said: str) -> None:
+    alter(ended, (statement, values))
+    with pytest.raises(JournalError, match=said):
+        resume(ended, more=2, as_recorded=True)
+    if values and "plan" not in values:
+        with pytest.raises(JournalError, match=said):
             write_csv(ended, ended / "table.csv")
 
 
@@ -93,6 +84,40 @@ def test_an_entry_of_an_unknown_kind_is_named(ended: Path) -> None:
     alter(ended, ("INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (9, 0, 0, 'new', '', '{}')", ()))
     with Journal(ended, create=False) as journal, pytest.raises(JournalError, match="there is no kind 'new'"):
         list(journal.entries(Event))
+
+
+def test_a_verdict_with_rows_of_a_configuration_that_it_does_not_name(ended: Path) -> None:
+    alter(ended, ("UPDATE events SET data = json_set(data, '$.verdict.general', NULL) WHERE kind = 'verdict'", ()))
+    assert not resume(ended).valid
+
+
+def test_a_journal_whose_texts_are_bytes(ended: Path, tmp_path: Path) -> None:
+    """SQLite's message quotes the bytes that it cannot read; the sentence is one line all the same."""
+    whole = (ended / "journal.sqlite").read_bytes()
+    at = whole.index(b"CREATE TABLE events")
+    for name in ("journal.sqlite-wal", "journal.sqlite-shm"):
+        (ended / name).unlink(missing_ok=True)
+    for there in (b"CREATE\n\nTA\xff", b"\xff\xfe\x80", b"CREATE TABLE \n(\n"):
+        (ended / "journal.sqlite").write_bytes(whole[:at] + there + whole[at + len(there) :])
+        with pytest.raises(JournalError, match="cannot be used as a journal") as caught:
+            Journal(ended, create=False)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("column", ["session", "elapsed"])
+def test_a_journal_whose_numbers_are_none(ended: Path, column: str) -> None:
+    without = "UPDATE sqlite_schema SET sql = replace(sql, 'NOT NULL', '') WHERE name = 'events'"
+    alter(ended, ("PRAGMA writable_schema = 1", ()), (without, ()))
+    with closing(sqlite3.connect(ended / "journal.sqlite", isolation_level=None)) as connection:
+        connection.execute(f"UPDATE events SET {column} = NULL")
+    with pytest.raises(JournalError, match="no session or no time"):
+        Journal(ended, create=False)
+
+
+def test_a_path_of_bytes_that_are_no_text(here: Any, tmp_path: Path, ended: Path) -> None:
+    """What cannot be encoded is shown by its numbers."""
+    done = here("report", shutil.copytree(ended, tmp_path / os.fsdecode(b"run-\xff")))
+    assert done.returncode == 0 and "run-\\udcff" in done.stdout, done.stderr
 
 
 def test_the_log_keeps_up_with_the_journal(tmp_path: Path) -> None:

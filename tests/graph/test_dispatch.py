@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import numpy as np
 import pytest
 import simulated_pool
 from journal_rows import events
-from simulated_pool import SimulatedPool
+from simulated_pool import SCALE_ADD, SimulatedPool, tuned
 
 from tunesmith.actors.judging.judge import CandidateVerdict
 from tunesmith.cli.view.tables import print_summary
-from tunesmith.graph import resume, tune
+from tunesmith.graph import resume
 from tunesmith.graph.dispatch import BASELINE, DispatchRule, Seen, draw_shapes, fit_rule, for_types, row_sizes
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.records import Figures
@@ -26,8 +27,7 @@ from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.taskfile import load_task
 
 pytestmark = pytest.mark.usefixtures("simulation")
-TASK = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
-SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}
+run = partial(tuned, evaluations=8, rounds=1, strategy="default")
 Times = Callable[[Workload], dict[int, float]]
 
 
@@ -186,7 +186,7 @@ def test_every_combination_of_types_gets_its_share_of_the_drawn_shapes() -> None
 
 def test_winners_are_measured_on_drawn_shapes_and_the_rule_is_tried_on_half_of_them(tmp_path: Path) -> None:
     """Also for a run that has ended, without a further search; more shapes keep the measured ones."""
-    before = tune(TASK, run_dir=tmp_path / "run", **SETTINGS).summary
+    before = run(tmp_path / "run").summary
     assert before.dispatching is not None and before.dispatching.tested == 0
     SimulatedPool.measured.clear()
     resume(tmp_path / "run", dispatch_shapes=4)
@@ -222,7 +222,7 @@ def test_what_was_measured_before_an_interruption_is_not_measured_again(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(SimulatedPool, "compare", interrupted)
-        tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=4, **SETTINGS)
+        run(tmp_path / "run", dispatch_shapes=4)
     result = resume(tmp_path / "run")
     names = [event.workload.name for event in events(tmp_path / "run", ShapeCompared)]
     assert names[:3] == asked and len(names) == len(set(names)) == 6
@@ -243,7 +243,7 @@ def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
         return compared(self, baseline, candidates, workload, **keywords)
 
     monkeypatch.setattr(SimulatedPool, "compare", wrong)
-    summary = tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=2, **SETTINGS).summary
+    summary = run(tmp_path / "run", dispatch_shapes=2).summary
     found = summary.dispatching
     if baseline_fails:
         assert not found.excluded and found.tested == 0
@@ -258,7 +258,7 @@ def test_a_rule_that_loses_to_the_general_configuration_on_unseen_shapes_is_not_
 ) -> None:
     """What was fitted says that small shapes are better left to the baseline, which the other half does not bear out;
     of one type the general configuration is nowhere shown to be faster."""
-    task = load_task(TASK)
+    task = load_task(SCALE_ADD)
     types = {"T": ("float32", "float16")}
     own = [one.model_copy(update={"types": {"T": "float32"}}) for one in task.workloads]
     half = own[0].model_copy(update={"name": "half", "types": {"T": "float16"}})
@@ -277,7 +277,7 @@ def test_a_rule_that_loses_to_the_general_configuration_on_unseen_shapes_is_not_
         return seconds(config, "") if workload in unseen or sizes[workload].sizes["n"] > 9000 else 30e-6
 
     monkeypatch.setattr(simulated_pool, "seconds", small_is_slow)
-    result = tune(task, run_dir=tmp_path / "run", dispatch_shapes=24, **SETTINGS)
+    result = run(tmp_path / "run", task, dispatch_shapes=24)
     found = result.summary.dispatching
     assert found is not None and any(line.startswith("if n <= ") for line in found.lost)
     by_rule, general = found.policies[:2]
@@ -294,7 +294,7 @@ def test_what_a_rule_may_use_is_examined_on_everything(tmp_path: Path, monkeypat
     """A configuration that is best on one workload and wrong elsewhere: it may serve that workload, and no other."""
     seconds, examine = simulated_pool.seconds, SimulatedPool.examine
     special = {"GROUP": 64, "ITEMS": 4, "UNROLL": 1}
-    task = load_task(TASK)
+    task = load_task(SCALE_ADD)
     first, held_out = task.workloads
     task = task.model_copy(
         update={"workloads": (first, first.model_copy(update={"name": "8192", "sizes": {"n": 8192}}), held_out)}
@@ -316,8 +316,7 @@ def test_what_a_rule_may_use_is_examined_on_everything(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(simulated_pool, "seconds", faster_there)
     monkeypatch.setattr(SimulatedPool, "examine", wrong_elsewhere)
-    settings = {**SETTINGS, "evaluations": 100, "strategy": "exhaustive"}
-    tune(task, run_dir=tmp_path / "run", **settings)
+    run(tmp_path / "run", task, evaluations=100, strategy="exhaustive")
     assert (special, None) not in asked
     result = resume(tmp_path / "run", dispatch_shapes=4)
     assert asked.count((special, own)) == asked.count((special, None)) == 1

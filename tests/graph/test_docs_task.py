@@ -55,15 +55,8 @@ def test_the_first_task_wins(first: Task, device: Any, ray_cluster: Any, tmp_pat
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     folder = tmp_path_factory.mktemp("scale")
-    names = (
-        "task.toml",
-        "reference.py",
-        "baseline.cu",
-        "template.cu",
-        "baseline.cl",
-        "template.cl",
-        "template.cuda.toml",
-    )
+    sources = [f"{name}.{end}" for end in ("cu", "cl") for name in ("baseline", "template")]
+    names = ["task.toml", "reference.py", *sources, "template.cuda.toml"]
     for name, text in zip(names, blocks("tasks.md")[len(FIRST) :], strict=True):
         (folder / name).write_text(text)
     template = (folder / "template.cuda.toml").read_text()

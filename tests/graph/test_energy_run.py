@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from journal_rows import events
-from simulated_pool import SimulatedPool, changed, seconds, simulate_device
+from simulated_pool import SCALE_ADD, SimulatedPool, changed, seconds, tuned
 
 from tunesmith.cli.view.tables import print_summary
-from tunesmith.graph import tune
 from tunesmith.graph.context import COUNTER_SECONDS, Context
 from tunesmith.graph.journal.events import Compared, Evaluated
 from tunesmith.graph.journal.log import quantities_of
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.setup import require_energy
 from tunesmith.hw.errors import TunesmithError
@@ -30,7 +29,8 @@ from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import Energy, Evaluation
 from tunesmith.kernels.spec.taskfile import load_task
 
-TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
+pytestmark = pytest.mark.usefixtures("simulation", "energy_known")
+run = partial(tuned, evaluations=60, rounds=1, strategy="exhaustive")
 
 
 def joules(config: dict[str, Any], workload: str) -> float:
@@ -53,15 +53,12 @@ class EnergyPool(SimulatedPool):
         return replace(found, energies=energies)
 
 
-@pytest.fixture(autouse=True)
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    simulate_device(monkeypatch, EnergyPool)
+POOL = EnergyPool
+
+
+@pytest.fixture
+def energy_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunesmith.graph.run.require_energy", lambda device, settings: None)
-
-
-def run(folder: Path, **settings: Any) -> RunResult:
-    chosen: dict[str, Any] = {"backend": "opencl", "evaluations": 60, "rounds": 1, "strategy": "exhaustive"}
-    return tune(TASK, run_dir=folder, **(chosen | settings))
 
 
 @pytest.mark.parametrize(("objective", "items"), [("time", 16), ("energy", 1), ("edp", 4)])
@@ -155,8 +152,10 @@ def test_a_time_limit_leaves_room_for_the_energies_of_finalists(tmp_path: Path, 
     left = {}
     with Journal(tmp_path / "run", create=True) as journal:
         for objective in ("time", "energy"):
-            settings = make_settings(task=TASK, objective=objective, time_limit=1000, finalists=9, energy_window=2.0)
-            context = Context(load_task(TASK), device, (device.limits,), settings, journal, EnergyPool)
+            settings = make_settings(
+                task=str(SCALE_ADD), objective=objective, time_limit=1000, finalists=9, energy_window=2.0
+            )
+            context = Context(load_task(SCALE_ADD), device, (device.limits,), settings, journal, EnergyPool)
             left[objective] = context.search_seconds_left()
     # Ten kernels on each of two workloads.
     assert left["time"] - left["energy"] == pytest.approx(20 * (2.0 + COUNTER_SECONDS), abs=0.5)

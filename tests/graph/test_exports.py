@@ -84,9 +84,7 @@ def test_the_runtime_chooses_what_tunesmith_would_launch(package: Package, shape
     for shape, expected in shapes:
         assert kernels.choose(("float16",), tuple(shape.sizes.values())) == expected
     assert {folder for _, (folder, *_) in shapes} == {"baseline", "general"}, "the smallest shape keeps the baseline"
-    with pytest.raises(
-        ValueError, match="silu_and_mul: there is no kernel for T = int8; there are kernels for T = float16"
-    ):
+    with pytest.raises(ValueError, match="silu_and_mul: there is no kernel for T = int8; there are kernels for"):
         kernels.choose(("int8",), (16, 4096))
 
 
@@ -114,9 +112,7 @@ def test_a_kernel_whose_launch_names_a_data_type_is_exported(package: Package, t
     assert Kernels(folder / "best").choose(("float16",), (32, 5120)).folder == "baseline"
 
 
-def test_the_machine_code_is_loaded_if_it_is_whole_and_compiled_for_another_gpu(
-    package: Package, tmp_path: Path
-) -> None:
+def test_the_machine_code_is_loaded_if_whole_and_compiled_for_another_gpu(package: Package, tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings", reason="NVRTC and CUDA's headers come with the extra nvrtc")
     shutil.copytree(package.best, tmp_path / "best")
     kernels, types = Kernels(tmp_path / "best"), ("float16",)
@@ -283,8 +279,6 @@ def test_an_export_says_where_the_kernels_come_from(package: Package, tmp_path: 
 def test_mistakes_are_told_in_a_sentence(package: Package, tmp_path: Path) -> None:
     with pytest.raises(TunesmithError, match="is not empty; name a new"):
         export_run(package.folder, "torch", package.folder.parent)
-    with pytest.raises(TunesmithError, match="is not the folder of a run"):
-        export_run(tmp_path, "torch")
     shutil.copyfile(package.folder / "journal.sqlite", tmp_path / "journal.sqlite")
     with pytest.raises(TunesmithError, match="has no winners to export"):
         export_run(tmp_path, "torch")

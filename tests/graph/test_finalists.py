@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_pool import SimulatedPool
+from simulated_pool import SCALE_ADD, SimulatedPool, tuned
 
 from tunesmith.cli.view.tables import print_summary
-from tunesmith.graph import tune
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.log import seconds_of
 from tunesmith.graph.journal.records import BestHere, Figures, Verdict, Winner, WorkloadRow
@@ -24,21 +24,16 @@ from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.spec.template import config_key
 
 pytestmark = pytest.mark.usefixtures("simulation")
-TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
+tune_whole = partial(tuned, strategy="exhaustive", evaluations=100, rounds=1)
 
 
 def run(tmp_path: Path, constraint: str) -> RunResult:
     """The whole space of scale_add, with one constraint more. Tuned is n = 16384, held out n = 5000."""
     folder = tmp_path / "task"
-    shutil.copytree(TASK, folder)
+    shutil.copytree(SCALE_ADD.parent, folder)
     with (folder / "template.toml").open("a") as file:
         file.write(f'\n[[constraints]]\nexpression = "{constraint}"\nbecause = "A test says so."\n')
-    return tune_whole(folder, tmp_path / "run", seed=3)
-
-
-def tune_whole(task: Path, folder: Path, **settings: Any) -> RunResult:
-    chosen = {"backend": "opencl", "strategy": "exhaustive", "evaluations": 100, "rounds": 1} | settings
-    return tune(task, run_dir=folder, **chosen)
+    return tune_whole(tmp_path / "run", folder, seed=3)
 
 
 def test_the_general_configuration_is_one_that_a_held_out_workload_admits(tmp_path: Path) -> None:
@@ -73,7 +68,7 @@ def test_a_winner_with_lines_that_never_ran_is_marked_or_out(
     winner = {"GROUP": 16, "ITEMS": 16, "UNROLL": 1}
     SimulatedPool.partial.append(winner)
     monkeypatch.setattr(SimulatedPool, "lines", lines)
-    result = tune_whole(TASK, tmp_path / "run", allow_unexecuted=allowed)
+    result = tune_whole(tmp_path / "run", allow_unexecuted=allowed)
     print_summary(result.summary, result.folder)
     blocks = f"T=float32: 1 of 9 blocks, {'line 12' if lines else 'in lines that also ran'}"
     if allowed or not lines:
@@ -160,7 +155,7 @@ def test_a_floor_that_a_busy_machine_raised_ends_nothing(
 ) -> None:
     """The best point of scale_add is at the floor of the first bandwidth, and far from that of the others."""
     monkeypatch.setattr(SimulatedPool, "calibrate", lambda self: Roofline(((1 << 20, bandwidth),), {}, 1e-7))
-    result = tune_whole(TASK, tmp_path / "run", rounds=2, seed=3)
+    result = tune_whole(tmp_path / "run", rounds=2, seed=3)
     (share,) = [row["share_of_floor"] for row in result.summary["tuned"]]
     assert result.summary["ended_by"] == ended_by, share
     if bandwidth < 1e10:

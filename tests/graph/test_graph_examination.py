@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from journal_rows import rows
-from simulated_pool import SimulatedPool, seconds
+from simulated_pool import SimulatedPool, seconds, tuned
 
-from tunesmith.graph import resume, tune
+from tunesmith.graph import resume
 from tunesmith.graph.context import Context
 from tunesmith.graph.roles.verdict import MAX_VARIATIONS, common_defect, has, variations
-from tunesmith.graph.run import RunResult
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Parameter
 
 pytestmark = pytest.mark.usefixtures("simulation")
-TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
-
-
-def run(folder: Path, **settings: Any) -> RunResult:
-    return tune(TASK, run_dir=folder, **({"backend": "opencl", "strategy": "random", "evaluations": 8} | settings))
-
-
+run = partial(tuned, evaluations=8)
 SPACE = [
     {"GROUP": group, "ITEMS": items, "UNROLL": unroll}
     for group in (4, 16, 64)

@@ -1,4 +1,4 @@
-"""The contract of a journal, and what SQLite's file has to survive."""
+"""The contract of a journal, what SQLite's file has to survive, and where a run came from."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tunesmith.graph.journal.events import Asked, Compared, Evaluated, Event, Ex
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import FinalistResult
 from tunesmith.graph.journal.store import FORMAT, Journal, JournalError
+from tunesmith.graph.run import origin_of
 from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.outcome import Evaluation
 
@@ -159,3 +160,28 @@ def test_what_is_compared_later_takes_nothing_from_what_was_known_before(store: 
     assert log.slower_than_baseline("t") == []
     store.append(compared(first=1.1), "round-2")
     assert log.slower_than_baseline("t") == ["w"] and log.slower_than_baseline("u") == []
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True)
+
+
+def test_the_command_and_the_tasks_commit_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/usr/bin/tunesmith", "tune", "a task/task.toml", "--seed", "7"])
+    task = tmp_path / "a task" / "task.toml"
+    task.parent.mkdir()
+    task.write_text("")
+    assert origin_of(str(task)).commit == "", "no repository"
+    git(tmp_path, "init")
+    assert origin_of(str(task)).commit == "", "the repository does not have the task"
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "a task")
+    found = origin_of(str(task))
+    assert found.command == "tunesmith tune 'a task/task.toml' --seed 7"
+    assert origin_of(str(task.parent)).commit == found.commit, "a task may be given as its folder"
+    assert len(found.commit) == 12 and found.host and found.python.startswith("3.")
+    task.write_text("# edited")
+    assert origin_of(str(task)).commit == f"{found.commit}-dirty"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert origin_of(str(task)).commit == "", "no git"

@@ -1,43 +1,43 @@
 """Interrupted anywhere, a run goes on to the same end: nothing lost, nothing measured twice, no budget exceeded; and a
 run that is given more goes on where it ended. The device is simulated, so that a run can be ended after every entry of
-its journal."""
+its journal. With a model no call is paid twice."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import sqlite3
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_rows import Killed, end_after, rows
-from simulated_pool import SimulatedPool, simulate_device
+from journal_rows import Killed, Row, end_after, rows
+from model_runs import ModelPool, go_on, keys
+from model_runs import run as model_run
+from scripted_models import SOURCE, branch, explain, plan, template
+from simulated_pool import SCALE_ADD, SimulatedPool, tuned
 
-from tunesmith.graph import resume, tune
+from tunesmith.graph import resume
 from tunesmith.graph.journal.events import Event, RunStarted
 from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.results.report import render_markdown
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import new_run_dir
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Evaluation, WrongResult
-from tunesmith.kernels.search import STRATEGIES
 from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import config_key
 
 pytestmark = pytest.mark.usefixtures("simulation")
-TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
-
-
-def run(folder: Path, **settings: Any) -> RunResult:
-    chosen = {"task": TASK, "backend": "opencl", "strategy": "random", "evaluations": 8} | settings
-    return tune(run_dir=folder, **chosen)
+run = partial(tuned, evaluations=8)
 
 
 def interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int, **settings: Any) -> None:
@@ -48,12 +48,25 @@ def interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int, **set
             run(folder, **settings)
 
 
-def keys(folder: Path) -> list[str]:
-    return [event.data["key"] for event in rows(folder, "evaluation")]
+def asked(folder: Path) -> list[Any]:
+    return [(event.data["template"], event.data["config"]) for event in rows(folder, "asked")]
 
 
-def asked(folder: Path) -> list[dict[str, Any]]:
-    return [event.data["config"] for event in rows(folder, "asked")]
+def require_whole(
+    folder: Path, before: list[Row], result: RunResult, whole: RunResult, evaluations: int, same: bool
+) -> None:
+    """A run that went on lost nothing of what it had `before`, did nothing twice, and ended as the uninterrupted one.
+    same: one evaluation at a time, both ask exactly the same."""
+    after, place = rows(folder), folder.name
+    assert [event.data for event in after[: len(before)]] == [event.data for event in before]
+    assert len(keys(folder)) == len(set(keys(folder))) == evaluations, place
+    for kind in ("run", "baseline", "plan", "searched", "templates", "explanation", "writing"):
+        stages = [event.stage for event in after if event.kind == kind]
+        assert len(stages) == len(set(stages)), f"{kind} twice, {place}"
+    assert result.valid and result.summary["ended_by"] == whole.summary["ended_by"]
+    if same:
+        assert asked(folder) == asked(whole.folder)
+        assert result.summary["general"] == whole.summary["general"]
 
 
 def test_a_run_keeps_its_budget_and_measures_nothing_twice(tmp_path: Path, simulation: list[Any]) -> None:
@@ -73,18 +86,14 @@ def test_a_run_keeps_its_budget_and_measures_nothing_twice(tmp_path: Path, simul
             assert event.data["number"] in seen
 
 
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_the_same_seed_asks_the_same_and_another_seed_something_else(
-    tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every strategy the contract of searches holds it."""
     monkeypatch.setattr(SimulatedPool, "target_in_flight", 3)
-    first = run(tmp_path / "a", strategy=strategy, seed=3, rounds=2)
-    second = run(tmp_path / "b", strategy=strategy, seed=3, rounds=2)
+    first, second = (run(tmp_path / name, strategy="default", seed=3, rounds=2) for name in "ab")
     assert asked(tmp_path / "a") == asked(tmp_path / "b")
     assert first.summary["general"] == second.summary["general"]
-    if strategy == "random":
-        run(tmp_path / "c", strategy=strategy, seed=4, rounds=1)
-        assert asked(tmp_path / "c") != asked(tmp_path / "a")
+    run(tmp_path / "c", strategy="default", seed=4, rounds=1)
+    assert asked(tmp_path / "c") != asked(tmp_path / "a")
 
 
 @pytest.mark.parametrize(
@@ -108,19 +117,9 @@ def test_ended_after_any_entry_the_run_goes_on_to_its_end(
         interrupted(folder, monkeypatch, count, evaluations=5, rounds=2)
         before = rows(folder)
         result = resume(folder)
-        after = rows(folder)
-        assert [event.data for event in after[: len(before)]] == [event.data for event in before]
-        assert len(keys(folder)) == len(set(keys(folder))) == 5, f"ended after entry {count}"
-        for kind in ("run", "baseline", "plan", "searched"):
-            stages = [event.stage for event in after if event.kind == kind]
-            assert len(stages) == len(set(stages)), f"{kind} twice, ended after entry {count}"
-        compared = [(event.stage, event.data["workload"]) for event in after if event.kind == "comparison"]
+        require_whole(folder, before, result, whole, evaluations=5, same=ahead == 1)
+        compared = [(event.stage, event.data["workload"]) for event in rows(folder, "comparison")]
         assert len(compared) == len(set(compared)) > 0, f"a comparison was made twice, ended after entry {count}"
-        assert result.valid and result.summary["ended_by"] == whole.summary["ended_by"]
-        if ahead == 1:
-            # One at a time, the interrupted search asks exactly what the uninterrupted one would have.
-            assert asked(folder) == asked(tmp_path / "whole")
-            assert result.summary["general"] == whole.summary["general"]
 
 
 @pytest.mark.parametrize("strategy", ["default", "surrogate"])
@@ -266,33 +265,20 @@ def test_a_journal_without_an_entry_makes_room(tmp_path: Path) -> None:
 
 def test_a_task_without_a_file_has_not_changed(tmp_path: Path) -> None:
     """Though there is a library task of its name."""
-    run(tmp_path / "run", task=load_task(TASK).model_copy(update={"name": "softmax"}))
+    run(tmp_path / "run", task=load_task(SCALE_ADD).model_copy(update={"name": "softmax"}))
     assert resume(tmp_path / "run").valid
-
-
-@pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory, device: Any) -> Path:
-    """A run that ended after four evaluations, in one round."""
-    with pytest.MonkeyPatch.context() as patch:
-        simulate_device(patch)
-        return run(tmp_path_factory.mktemp("once") / "run", evaluations=4, rounds=1).folder
-
-
-@pytest.fixture
-def ended(once: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(once, tmp_path / "run")
 
 
 def test_an_ended_run_measures_more(ended: Path) -> None:
     before, first = keys(ended), resume(ended).summary
     summary = resume(ended, more=4).summary
-    assert keys(ended)[:4] == before and len(set(keys(ended))) == len(keys(ended)) == 8
-    assert summary.evaluations == summary.settings["evaluations"] == 8 and summary.ended_by == "rounds"
+    assert keys(ended)[:3] == before and len(set(keys(ended))) == len(keys(ended)) == 7
+    assert summary.evaluations == summary.settings["evaluations"] == 7 and summary.ended_by == "rounds"
     # Against other noise and contents: as good as before, within what comparisons tell.
     assert first.ratio is not None and summary.ratio is not None and summary.ratio <= 1.05 * first.ratio
     assert len(rows(ended, "verdict")) == 2
     again = resume(ended, more=2, rounds=2).summary
-    assert again.evaluations == 10 and [plan["round"] for plan in again["plans"]] == [1, 2, 3, 4]
+    assert again.evaluations == 9 and [plan["round"] for plan in again["plans"]] == [1, 2, 3, 4]
 
 
 def test_an_interrupted_run_may_be_given_more_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +297,7 @@ def test_ended_after_any_entry_the_extension_goes_on_to_its_end(
         with suppress(Killed):
             resume(ended, more=3)
         result = resume(ended)
-    assert len(set(keys(ended))) == len(keys(ended)) == 7, f"ended after entry {count}"
+    assert len(set(keys(ended))) == len(keys(ended)) == 6, f"ended after entry {count}"
     assert len(rows(ended, "extended")) == 1
     assert [event.stage for event in rows(ended, "searched")] == ["round-1", "round-2"]
     assert result.valid
@@ -358,9 +344,9 @@ def test_nonsense_is_refused_and_changes_nothing(ended: Path, options: dict[str,
 
 
 def test_edited_files_are_told_before_a_run_goes_on_without_them(tmp_path: Path) -> None:
-    task = shutil.copytree(Path(TASK).parent, tmp_path / "task")
+    task = shutil.copytree(SCALE_ADD.parent, tmp_path / "task")
     folder = tmp_path / "run"
-    tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=2, rounds=1)
+    tuned(folder, task, evaluations=2, rounds=1)
     resume(folder)
     (task / "template.cl").write_text((task / "template.cl").read_text() + "// edited\n")
     with pytest.raises(TunesmithError, match=r"task\.toml: backends\): go on .* --as-recorded, or start a new run"):
@@ -375,3 +361,77 @@ def test_a_runs_folder_is_named_after_its_task(tmp_path: Path) -> None:
     assert new_run_dir("gemm", tmp_path) == tmp_path / "gemm-002"
     for given in ("a/some folder", "a/some folder/task.toml"):
         assert new_run_dir(given, tmp_path) == tmp_path / "some-folder-001"
+
+
+def script(call: ModelCall) -> Any:
+    """Two branches a round; of the first round's templates one needs a repair; the second round changes one further."""
+    number = call.stage.split("-")[1]
+    if call.role == "plan":
+        if number == "1":
+            return plan(branch(moves=["one"]), branch(moves=["two"]))
+        known = [line for line in call.messages[1].content.splitlines() if line.startswith("### ")]
+        best = known[0].removeprefix("### ").strip()
+        return plan(branch(parent=best, moves=["further"]), branch(parent=best, moves=[]))
+    if call.role == "template":
+        wrong = number == "1" and call.name == "template-2"
+        seeds = [
+            [{"name": "GROUP", "value": 4}, {"name": "ITEMS", "value": 64}, {"name": "UNROLL", "value": 0}],
+            [{"name": "GROUP", "value": 5}],
+        ]
+        mark = "// WRONG\n" if wrong else ""
+        return template(source=f"{mark}// {number} {call.name[:10]}\n{SOURCE}", seeds=seeds)
+    return explain(f"Round {number} went well.")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("ahead", "counts"),
+    [
+        (3, range(2, 1000, 11)),
+        pytest.param(1, range(1, 1000), marks=pytest.mark.slow),
+        pytest.param(3, range(1, 1000, 3), marks=pytest.mark.slow),
+    ],
+)
+def test_ended_after_any_entry_no_call_of_a_model_is_paid_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, counts: range
+) -> None:
+    monkeypatch.setattr(ModelPool, "target_in_flight", ahead)
+    settings: dict[str, Any] = {"rounds": 2, "evaluations": 14}
+    whole, models = model_run(tmp_path / "whole", script, **settings)
+    paid, total = models.paid, len(rows(tmp_path / "whole"))
+    assert len(paid) == len(set(paid)) == 8 and total > 40
+    kinds = {event.kind for event in rows(tmp_path / "whole")}
+    assert {"plan", "writing", "template", "seeds", "refused_seeds", "templates", "explanation"} <= kinds
+    for count in counts:
+        if count >= total:
+            break
+        folder = tmp_path / f"ended-{count}"
+        with monkeypatch.context() as patch:
+            end_after(patch, count)
+            with pytest.raises(Killed):
+                model_run(folder, script, **settings)
+        before = rows(folder)
+        result, models = go_on(folder, script)
+        require_whole(folder, before, result, whole, evaluations=14, same=ahead == 1)
+        assert sorted(models.paid) == sorted(set(models.paid)), f"paid twice, ended after entry {count}"
+        ids = [json.dumps(event.data["template"]) for event in rows(folder, "template")]
+        assert len(ids) == len(set(ids))
+        assert ahead > 1 or models.paid == paid, "the resumed run asks what the uninterrupted one asks"
+
+
+@pytest.mark.parametrize("at", (1, 3, 7))
+def test_ended_while_the_model_is_asked(tmp_path: Path, at: int) -> None:
+    """The process ends inside the at-th question, before anything of its answer is known."""
+    count = [0]
+
+    def dying(call: ModelCall) -> Any:
+        count[0] += 1
+        if count[0] == at:
+            raise Killed
+        return script(call)
+
+    with pytest.raises(Killed):
+        model_run(tmp_path / "run", dying, rounds=2, evaluations=14)
+    result, models = go_on(tmp_path / "run", script)
+    assert len(models.paid) == len(set(models.paid)) == 8 and result.valid
+    assert len(keys(tmp_path / "run")) == len(set(keys(tmp_path / "run"))) == 14

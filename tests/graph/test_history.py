@@ -6,14 +6,15 @@ import shutil
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from journal_rows import end_after, events, rows
-from simulated_pool import SimulatedPool, add_templates
+from simulated_pool import SCALE_ADD, SimulatedPool, add_templates, tuned
 
-from tunesmith.graph import resume, tune
+from tunesmith.graph import resume
 from tunesmith.graph.history import (
     MAX_SUGGESTIONS,
     HistoryError,
@@ -28,7 +29,6 @@ from tunesmith.graph.journal.events import EarlierResults, Evaluated, RunStarted
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import TemplateResults
 from tunesmith.graph.journal.store import Journal, JournalError
-from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import make_settings
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Inventory
@@ -39,8 +39,7 @@ from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import LaunchGeometry, Parameter, Template
 
 pytestmark = pytest.mark.usefixtures("simulation")
-TASK = str(Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml")
-SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}
+run = partial(tuned, evaluations=8, rounds=1, strategy="default")
 
 
 @pytest.fixture
@@ -55,10 +54,6 @@ def entry(**changes: Any) -> StoredResult:
     values |= {"template": "runs", "config": {"GROUP": 64, "ITEMS": 4, "UNROLL": 1}, "backend": "opencl"}
     values |= {"device": "another device", "driver": "1", "seconds": 1e-6, "ratio": 0.5, "low": 0.49, "high": 0.51}
     return StoredResult.model_validate(values | changes)
-
-
-def run(folder: Path, **settings: Any) -> RunResult:
-    return tune(TASK, run_dir=folder, **(SETTINGS | settings))
 
 
 def last_suggestions(folder: Path) -> Any:
@@ -76,9 +71,7 @@ def test_what_a_run_finds_is_measured_first_by_the_next(store: ResultsStore, tmp
     assert second.summary.ratio <= first.summary.ratio + 1e-9
 
 
-def test_what_is_finished_again_keeps_its_date(
-    store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ends_again_keeps_its_date(store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path / "run")
     kept = store.entries()
     time.sleep(1.1)  # dates are in seconds
@@ -110,7 +103,7 @@ def test_what_no_template_of_the_run_can_have_takes_no_place(store: ResultsStore
     whole = entry(template="whole", config={}, ratio=0.01)
     store.keep([mine, *others, *broken, whole])
     # A model may write a template that has them: they come after what is known to fit.
-    task = load_task(TASK)
+    task = load_task(SCALE_ADD)
     kept = suggest(task, device, make_settings(task=task.name), [device.limits], written=True)
     assert kept is not None and len(kept.suggestions) == MAX_SUGGESTIONS
     assert [one.config for one in kept.suggestions[:3]] == [mine.config, {"WIDTH": 0}, {"WIDTH": 1}]
@@ -181,9 +174,7 @@ def asks(folder: Path) -> list[dict[str, Any]]:
     return [row.data["config"] for row in rows(folder, "asked")]
 
 
-def test_a_resumed_run_needs_the_source_no_more(
-    store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_runs_need_no_source(store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = run(tmp_path / "source", evaluations=12)
     chosen: dict[str, Any] = {"evaluations": 6, "prior": str(source.folder)}
     copy = store.path.read_bytes()
@@ -223,10 +214,9 @@ def configs(prior: Prior | None) -> list[dict[str, Any]]:
 
 
 def test_each_search_gets_the_results_of_its_own_template(tmp_path: Path) -> None:
-    task = shutil.copytree(Path(TASK).parent, tmp_path / "task")
+    task = shutil.copytree(SCALE_ADD.parent, tmp_path / "task")
     add_templates(task, "other")
-    settings: dict[str, Any] = {"strategy": "random", "evaluations": 12, "rounds": 2, "seed": 3}
-    source = tune(task, run_dir=tmp_path / "source", backend="opencl", **settings).folder
+    source = tuned(tmp_path / "source", task, evaluations=12, rounds=2, seed=3).folder
     measured: dict[str, list[dict[str, Any]]] = {}
     runs, other = (event.template for event in events(source, TemplateAdded))
     for one in events(source, Evaluated):

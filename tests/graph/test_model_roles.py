@@ -272,9 +272,7 @@ def test_when_the_model_fails_and_there_is_no_template_the_run_ends_with_a_sente
 
     result, models = run(tmp_path / "run", script, rounds=3)
     assert not result.valid and result.summary["ended_by"] == "no template"
-    assert result.summary["sentence"].startswith(
-        "No template was found: the task raw_scale_add brings no opencl template"
-    )
+    assert result.summary["sentence"].startswith("No template was found: the task raw_scale_add brings no opencl")
     assert models.paid == ["round-1.plan.plan"]
     assert any("does not accept the key" in note for note in result.summary["notes"])
 

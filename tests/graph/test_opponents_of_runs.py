@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from journal_rows import rows
-from simulated_pool import SimulatedPool, simulate_device
+from simulated_pool import SCALE_ADD, SimulatedPool, tuned
 
 from tunesmith.cli.measure import library
-from tunesmith.graph import tune
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.spec.task import FunctionOpponent, Task
 from tunesmith.kernels.spec.taskfile import load_task
 
-TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"
+pytestmark = pytest.mark.usefixtures("simulation")
+run = partial(tuned, evaluations=20, rounds=2, strategy="default")
+
+
+CHOICE = {"BLOCK": 64, "num_warps": 4}
 
 
 class OpponentPool(SimulatedPool):
@@ -32,43 +36,37 @@ class OpponentPool(SimulatedPool):
         found = super().compare(baseline, candidates, workload, **more)
         self.asked.append(tuple(one.name for one in opponents))
         base, mine = [[20e-6]] * 5, [[10e-6]] * 5
-        met = [
-            Encounter(one.name, one.label, compare(mine, base), tuple(compare(base, mine) for _ in candidates))
-            for one in opponents
-        ]
+        against = tuple(compare(base, mine) for _ in candidates)
+        met = [Encounter(one.name, one.label, compare(mine, base), against, "", 9.5, CHOICE) for one in opponents]
         return replace(found, opponents=tuple(met))
 
 
-@pytest.fixture(autouse=True)
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    simulate_device(monkeypatch, OpponentPool)
-    OpponentPool.asked.clear()
+POOL = OpponentPool
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def task() -> Task:
+    OpponentPool.asked.clear()
     made = {"source": "def f(): pass", "function": "f", "framework": "numpy"}
     others = (
         FunctionOpponent(name="near", label="eager", **made),
         FunctionOpponent(name="far", label="compiled", on_request=True, **made),
     )
-    return load_task(str(TASK)).model_copy(update={"opponents": others})
-
-
-def run(task: Task, folder: Path, **settings: Any) -> Any:
-    chosen: dict[str, Any] = {"backend": "opencl", "evaluations": 20, "rounds": 2}
-    return tune(task, run_dir=folder, **(chosen | settings))
+    return load_task(SCALE_ADD).model_copy(update={"opponents": others})
 
 
 @pytest.mark.parametrize(("which", "names"), [("usual", ("near",)), ("all", ("near", "far")), ("none", ())])
 def test_only_the_last_test_times_them(task: Task, tmp_path: Path, which: str, names: tuple[str, ...]) -> None:
-    summary = run(task, tmp_path / "run", opponents=which).summary
+    summary = run(tmp_path / "run", task, opponents=which).summary
     stages = [row.stage for row in rows(tmp_path / "run", "comparison")]
     timed = [asked for asked, stage in zip(OpponentPool.asked, stages, strict=True) if stage == "round-2"]
     earlier = [asked for asked, stage in zip(OpponentPool.asked, stages, strict=True) if stage == "round-1"]
     assert timed and set(timed) == {names} and set(earlier) <= {()}
     for row in (*summary.tuned, *summary.held_out):
         assert tuple(one.name for one in row.opponents) == names
+        assert {one.remark for one in row.opponents} <= {"chose BLOCK=64, num_warps=4 in 9.5 s"}
+    said = "far (compiled; chose BLOCK=64" in (tmp_path / "run" / "report.html").read_text()
+    assert said == ("far" in names)
 
 
 def test_where_only_the_verdict_ends_the_run_they_are_timed_after_it(
@@ -78,16 +76,14 @@ def test_where_only_the_verdict_ends_the_run_they_are_timed_after_it(
         return "floor" if verdict is not None else ""
 
     monkeypatch.setattr("tunesmith.graph.roles.tester._done", done)
-    summary = run(task, tmp_path / "run").summary
+    summary = run(tmp_path / "run", task).summary
     half = len(OpponentPool.asked) // 2
     assert set(OpponentPool.asked[:half]) == {()} and set(OpponentPool.asked[half:]) == {("near",)}
     assert all([one.name for one in row.opponents] == ["near"] for row in summary.tuned)
 
 
-def test_the_table_has_every_label_with_intervals(
-    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    summary = json.loads(json.dumps(run(task, tmp_path / "run", opponents="all").summary.to_json()))
+def test_the_table_has_labels_with_intervals(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = json.loads(json.dumps(run(tmp_path / "run", task, opponents="all").summary.to_json()))
     summary["tuned"][0]["opponents"][1] |= {"seconds": None, "ratio": None, "why": "it raises ModuleNotFoundError: no"}
     files = []
     for name in ("scale_add", "another"):

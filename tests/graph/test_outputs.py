@@ -8,28 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_pool import simulate_device
+from simulated_pool import SCALE_ADD
 
-from tunesmith.graph import tune
 from tunesmith.graph.history import ResultsStore
 from tunesmith.graph.results.summary import write_csv
 from tunesmith.graph.study.exhaust import exhaust
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.search.tables import read_cache
 
-TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"
-
 
 @pytest.fixture(params=["csv", "wisdom"])
-def write(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path
-) -> Callable[..., int]:
+def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., int]:
     """Writes a file that repeating the command may replace."""
     if request.param == "wisdom":
         return ResultsStore(tmp_path / "wisdom.sqlite").write_file
-    simulate_device(monkeypatch)
-    run = tmp_path / "run"
-    tune(TASK, run_dir=run, backend="opencl", strategy="random", evaluations=2, rounds=1, wisdom=False)
+    run = request.getfixturevalue("ended")
     return lambda out, **how: write_csv(run, out, **how)
 
 
@@ -50,12 +43,9 @@ def test_a_file_is_replaced_where_the_command_wrote_it(write: Callable[..., int]
 
 
 @pytest.mark.parametrize("name", ["table.json", "table.json.gz"])
-def test_a_table_that_took_hours_is_replaced_by_force_alone(
-    monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path, name: str
-) -> None:
-    simulate_device(monkeypatch)
+def test_a_table_that_took_hours_is_replaced_by_force_alone(simulation: Any, tmp_path: Path, name: str) -> None:
     out, kept = tmp_path / name, tmp_path / f"{name}.journal"
-    write = partial(exhaust, str(TASK), out, backend="opencl", fixed={"ITEMS": 1})
+    write = partial(exhaust, str(SCALE_ADD), out, backend="opencl", fixed={"ITEMS": 1})
     done = write()
     assert done[1] == len(read_cache(out).results) and not kept.exists()
     with pytest.raises(TunesmithError, match="exists; name another file"):

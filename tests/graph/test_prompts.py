@@ -205,9 +205,7 @@ def test_evidence_is_found_once_and_its_absence_has_a_reason(context: Any, monke
     assert other is not None and other.note == "NVRTC is missing here" and other.instructions == {}
 
 
-def test_counting_events_takes_the_lock_that_lanes_take(
-    context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counting_events_takes_the_lanes_lock(context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lane's lock has the name that `CudaDevice.uuid` gives, which is that of the probe."""
     pytest.importorskip("cuda.bindings")
     monkeypatch.setenv("TUNESMITH_LOCK_DIR", str(tmp_path))

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_models import DATA
-from simulated_pool import simulate_device
+from simulated_pool import ended_run
 
-from tunesmith.graph import tune
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Figures, OpponentRow
@@ -35,10 +33,7 @@ Found = tuple[RunLog, Summary, Path]
 @pytest.fixture(scope="module")
 def found(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
     """A run of 20 of the 28 feasible points, some of which fail to compile."""
-    folder = tmp_path_factory.mktemp("report") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        simulate_device(patch)
-        tune(DATA / "scale_add" / "task.toml", evaluations=20, rounds=2, seed=3, strategy="random", run_dir=folder)
+    folder = ended_run(tmp_path_factory.mktemp("report") / "run", evaluations=20, rounds=2, seed=3).folder
     with Journal(folder, create=False) as journal:
         yield RunLog(journal), read_summary(folder), folder
 

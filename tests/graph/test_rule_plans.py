@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from journal_rows import events, rows
 from model_runs import RAW, ModelPool, plans_of, run
-from simulated_pool import SimulatedPool, add_templates, add_workload, changed
+from simulated_pool import SCALE_ADD, SimulatedPool, add_templates, add_workload, changed
 
 from tunesmith.graph import resume
 from tunesmith.graph.journal.events import Evaluated, Noted, TemplateAdded
@@ -29,7 +29,6 @@ from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused,
 from tunesmith.kernels.spec.template import Parameter, config_key
 
 pytestmark = pytest.mark.usefixtures("simulation")
-TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
 REFUSED = Refused("elements are read one by one: no reason")
 VECTORS_REFUSED = Pass("vectors", lambda _: REFUSED, lambda *_: Change(), languages=("opencl",))
 EVERYTHING = ("16384", "5000", "777")
@@ -39,7 +38,7 @@ WRONG = WrongResult("mismatch", "out", "it is wrong on fresh contents")
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
     """scale_add, with one tuned workload."""
-    return Path(shutil.copytree(TASK, tmp_path / "task"))
+    return Path(shutil.copytree(SCALE_ADD.parent, tmp_path / "task"))
 
 
 @pytest.fixture
@@ -104,9 +103,7 @@ def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most(
     assert asked[: len(branch.seeds)] == list(map(config_key, branch.seeds))
 
 
-def test_a_winner_far_from_its_floor_says_which_rule_does_not_apply(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_winner_far_from_its_floor_says_which_rule_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
     monkeypatch.setattr(SimulatedPool, "calibrate", lambda self: Roofline(((1 << 20, 1e15),), {}, 1e-7))
     monkeypatch.setattr(template, "RULES", (BLOCK_SIZE, VECTORS_REFUSED))
@@ -172,9 +169,7 @@ def test_a_search_of_one_workload_exhausts_nothing(wide: Path, folder: Path) -> 
         assert len(measured) >= 21, "all that compiles, on every workload"
 
 
-def test_a_wrong_template_leaves_the_budget_to_the_next(
-    task: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_template_leaves_budget_to_the_next(task: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_templates(task, "second")
 
     def change(name: str, found: Evaluation) -> Evaluation:

@@ -198,9 +198,7 @@ class TestCalls:
             tuned(x)
         assert str(caught.value) == words
 
-    def test_outputs_are_of_the_framework_of_the_arrays(
-        self, tuned: TunedKernel, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_outputs_are_of_the_arrays_framework(self, tuned: TunedKernel, monkeypatch: pytest.MonkeyPatch) -> None:
         class Array(np.ndarray[Any, Any]):
             """An array of CuPy, as far as it matters here."""
 

@@ -12,13 +12,6 @@ from tunesmith.hw.targets import AMD, CAPABILITIES, PRODUCTS, resolve_target
 KIB = 1024
 
 
-def test_the_h200_as_its_driver_reports_it():
-    h200 = resolve_target("h200")
-    assert (h200.sm_count, h200.registers_per_sm, h200.max_threads_per_sm) == (132, 65536, 2048)
-    assert (h200.shared_per_sm, h200.shared_per_block_optin) == (228 * KIB, 227 * KIB)
-    assert (h200.l2_bytes, h200.max_blocks_per_sm, h200.arch) == (60 * 2**20, 32, "sm_90")
-
-
 @pytest.mark.parametrize("text", [*CAPABILITIES, *PRODUCTS])
 def test_every_row_adds_up_and_names_its_source(text):
     limits = resolve_target(text)

@@ -16,7 +16,7 @@ KIB = 1024
 
 
 @pytest.mark.parametrize(
-    ("capability", "threads", "registers", "shared", "blocks", "limiter"),
+    ("target", "threads", "registers", "shared", "blocks", "limiter"),
     [
         # The best practices guide's example: with 65,536 registers and 2,048 threads an SM, more than
         # 32 registers a thread cost occupancy.
@@ -41,16 +41,6 @@ KIB = 1024
         ("8.6", 96, 32, 0, 16, "threads"),
         # Nothing is reserved before 8.0: all 64 KiB can be asked for.
         ("7.5", 256, 32, 64 * KIB, 1, "shared"),
-    ],
-)
-def test_known_values(capability, threads, registers, shared, blocks, limiter):
-    result = occupancy(CAPABILITIES[capability], threads=threads, registers=registers, shared=shared)
-    assert (result.blocks_per_sm, result.limiter) == (blocks, limiter)
-
-
-@pytest.mark.parametrize(
-    ("target", "threads", "registers", "shared", "blocks", "limiter"),
-    [
         # CDNA 3: 512 registers of a SIMD in eights, 8 waves of 64 on each of four SIMDs.
         ("gfx942", 256, 64, 0, 8, "threads"),
         ("gfx942", 256, 65, 0, 7, "registers"),
@@ -69,8 +59,8 @@ def test_known_values(capability, threads, registers, shared, blocks, limiter):
         ("gfx1100", 128, 96, 64 * KIB, 2, "shared"),
     ],
 )
-def test_known_values_of_amd(target, threads, registers, shared, blocks, limiter):
-    result = occupancy(AMD[target], threads=threads, registers=registers, shared=shared)
+def test_known_values(target, threads, registers, shared, blocks, limiter):
+    result = occupancy((CAPABILITIES | AMD)[target], threads=threads, registers=registers, shared=shared)
     assert (result.blocks_per_sm, result.limiter) == (blocks, limiter)
 
 

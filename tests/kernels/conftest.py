@@ -9,7 +9,7 @@ import pytest
 from compiling import compiled_candidate
 
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.backends import open_compiler, open_device
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.spec.taskfile import load_task
@@ -20,6 +20,11 @@ SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.t
 @pytest.fixture(scope="module")
 def bench(device: Any) -> Bench:
     return Bench(load_task(str(SCALE_ADD)), device.limits, device.index)
+
+
+@pytest.fixture(scope="module")
+def opened(device: Any) -> Any:
+    return open_device(device.limits, device.index)
 
 
 @pytest.fixture(scope="session")

@@ -238,3 +238,18 @@ def test_what_no_launch_entered_is_told_by_lines() -> None:
     assert str(one) == "T=float16: 2 of 4 blocks, line 7"
     coverage.add(key, frozenset({2, 3}))
     assert coverage.unexecuted() == () and not coverage.wanted(key)
+
+
+def test_a_line_that_ran_for_another_class_of_sizes_ran() -> None:
+    launch: Any = {"grid": ["1"], "block": ["1"]}
+    fields = {"name": "k", "backend": "triton", "entry": "k", "source": "\n" * 9, "launch": launch}
+    artifact: Any = None
+    odd, even = ((("T", "float16"), ("argument n", kind)) for kind in ("i32", "i32:16"))
+    marked = {key: MarkedArtifact(artifact, ((3, 4), (7,))) for key in (odd, even)}
+    coverage = Coverage(Candidate(Template.model_validate(fields), {}, {}), marked)
+    coverage.add(odd, frozenset({0}))
+    coverage.add(even, frozenset({0}))
+    assert coverage.unreached() == [{"T": "float16"}]
+    coverage.add(even, frozenset({1}))
+    (one,) = coverage.unexecuted()
+    assert not coverage.unreached() and (one.types, one.count, one.blocks, one.lines) == ("T=float16", 1, 4, ())

@@ -85,10 +85,10 @@ def doubled(folder: Path, dtype: str, backend: str = "cuda") -> Task:
 
 
 @pytest.mark.parametrize("name", FP8)
-def test_the_contents_and_results_of_8_bit_floats(tmp_path: Path, device: Any, name: str) -> None:
+def test_the_contents_and_results_of_8_bit_floats(tmp_path: Path, opened: Any, name: str) -> None:
     """All but the launch, on the device at hand: inputs, poison, results and the verdict on them."""
     task, dtype = doubled(tmp_path, name), DTYPES[name]
-    data = WorkloadData(open_device(device.limits, device.index), task, task.workloads[0], seed=1, max_bytes=1 << 26)
+    data = WorkloadData(opened, task, task.workloads[0], seed=1, max_bytes=1 << 26)
     (out,) = (place for place in data.places if place.argument.name == "out")
     found = measure_set(data, 0)
     assert isinstance(found, WrongResult) and found.reason == "unwritten"

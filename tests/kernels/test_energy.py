@@ -96,9 +96,7 @@ def test_a_visit_reports_energy_beside_time_where_it_was_asked(
     assert isinstance(blind, Measured) and blind.energy is None and blind.quantity("edp") is None
 
 
-def test_a_comparison_reports_the_energy_of_all(
-    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_has_energy_of_all(bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch) -> None:
     name = bench.task.workloads[0].name
     monkeypatch.setattr(bench, "_telemetry", Counter())
     found = bench.compare(ComparisonRequest(candidate, [candidate], name, 3, 0.05, energy_seconds=0.1))

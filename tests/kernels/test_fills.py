@@ -68,7 +68,7 @@ def test_offsets_come_with_empty_rows_equal_rows_and_one_that_has_all() -> None:
     assert steps["sorted"][0] < 2 and steps["sorted"][-1] > 15 and len(set(steps["task"])) > 9
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=200, database=None)
 @given(
     st.dictionaries(st.sampled_from(["kind", "low", "high", "mean"]), st.sampled_from([*ORDERS, 0, -2.5, "n", None]))
 )

@@ -67,7 +67,7 @@ points = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(expressions(), points)
 def test_it_means_what_python_means(text: str, point: dict[str, Any]) -> None:
     try:

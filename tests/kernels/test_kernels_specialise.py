@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tunesmith.kernels.backends import BoundLaunch, Compiler, open_compiler, open_device
+from tunesmith.kernels.backends import BoundLaunch, Compiler, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import literal, specialise
 from tunesmith.kernels.outcome import CompileFailed
@@ -104,12 +104,11 @@ def test_every_type_compiles(compiler: tuple[str, Compiler]) -> None:
     assert isinstance(answer, Artifact), answer
 
 
-def test_the_device_sees_the_values(device: Any) -> None:
+def test_the_device_sees_the_values(device: Any, opened: Any) -> None:
     compiler = ("opencl", open_compiler(device.limits, device.index))
     modes = "#define fast 7\n"
     answer = compile_text(compiler, modes + HEADS["opencl"] + BODY, {"T": "int32"})
     assert isinstance(answer, Artifact), answer
-    opened = open_device(device.limits, device.index)
     buffer = opened.allocate(512)
     opened.launch(BoundLaunch(opened.load(answer), Geometry((1, 1, 1), (1, 1, 1)), (buffer,)))
     opened.synchronize()
@@ -128,13 +127,10 @@ def test_what_decides_the_machine_code_decides_the_digest() -> None:
     base = template("cuda", "x", max_registers="16 * VEC", fast_math="FLAG")
     made = specialise(base, CONFIG, {"T": "float32"})
     assert (made.max_registers, made.fast_math) == (128, True)
-    others = [
-        specialise(base, {**CONFIG, "MODE": "slow"}, {"T": "float32"}),
-        specialise(base, CONFIG, {"T": "float16"}),
-    ]
+    rest = [specialise(base, {**CONFIG, "MODE": "slow"}, {"T": "float32"}), specialise(base, CONFIG, {"T": "float16"})]
     for change in ({"source": "y"}, {"entry": "k2"}, {"max_registers": "64"}, {"fast_math": "False"}):
-        others.append(specialise(base.model_copy(update=change), CONFIG, {"T": "float32"}))
-    assert len({made.digest, *(other.digest for other in others)}) == 7
+        rest.append(specialise(base.model_copy(update=change), CONFIG, {"T": "float32"}))
+    assert len({made.digest, *(other.digest for other in rest)}) == 7
     assert specialise(base, dict(reversed(CONFIG.items())), {"T": "float32"}).digest == made.digest
     assert specialise(base.model_copy(update={"max_registers": "0"}), CONFIG, {}).max_registers is None
 

@@ -18,7 +18,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.launch.contents import draw
 from tunesmith.kernels.launch.reference import expected_results, reference_results
-from tunesmith.kernels.rewrite.signature import require_signature
+from tunesmith.kernels.reader.signature import require_signature
 from tunesmith.kernels.spec.task import Fill, Task, TaskError
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task, parse_config, read_task
 from tunesmith.kernels.spec.template import config_key

@@ -8,7 +8,7 @@ import pytest
 
 from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.launch.buffers import WorkloadData
-from tunesmith.kernels.measure.opponents import prepare_opponent
+from tunesmith.kernels.measure.opponents import Prepared, prepare_opponent
 from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 
@@ -37,7 +37,7 @@ def test_they_compute_what_the_task_does(name: str, opponent: FunctionOpponent, 
     """What is compiled runs as it is written here."""
     with torch.compiler.set_stance("force_eager"):
         found = prepared(load_task(name), opponent, dtype, device)
-    assert callable(found), found
+    assert isinstance(found, Prepared), found
 
 
 @pytest.mark.slow
@@ -47,4 +47,4 @@ def test_they_compute_what_the_task_does(name: str, opponent: FunctionOpponent, 
 )
 def test_compiled_ones_do_so_compiled(name: str, opponent: FunctionOpponent, device: Any) -> None:
     found = prepared(load_task(name), opponent, "float16", device)
-    assert callable(found), found
+    assert isinstance(found, Prepared), found

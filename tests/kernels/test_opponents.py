@@ -17,7 +17,7 @@ from tunesmith.kernels.backends.opencl import OpenclDevice
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.measure.bench import Bench, ComparisonRequest, WorkloadComparison
-from tunesmith.kernels.measure.opponents import KernelRival, prepare_opponent
+from tunesmith.kernels.measure.opponents import KernelRival, Prepared, prepare_opponent
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import CompileFailed
 from tunesmith.kernels.spec.task import BackendSources, Baseline, Geometry, Task
@@ -124,7 +124,7 @@ def test_one_that_works_in_place_is_judged_after_one_call(tmp_path: Path, device
     bench = Bench(made, device.limits, device.index)
     data = WorkloadData(bench.device, made, made.workloads[0], seed=0, max_bytes=1 << 28)
     found = prepare_opponent(made.opponents[0], data, bench.device.sample_seconds)
-    assert callable(found), found
+    assert isinstance(found, Prepared), found
 
 
 def test_kernels_are_checked_and_timed_as_candidates(tmp_path: Path, device: Any) -> None:

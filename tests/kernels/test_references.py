@@ -12,7 +12,6 @@ from compiling import compiled_candidate, write_task
 
 from tunesmith.actors.judging import judge
 from tunesmith.actors.judging.task_check import examine_reference
-from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.compare import measure_set
 from tunesmith.kernels.check.plan import Step, plan
@@ -62,10 +61,9 @@ class TestTorch:
         assert namespace["scale_add"](x=np.ones(2), y=np.ones(2), a=3.0, n=2)["out"].tolist() == [4.0, 4.0]
 
 
-def test_how_well_results_are_determined_is_seen_where_numbers_cancel(tmp_path: Path, device: Any) -> None:
+def test_how_well_results_are_determined_is_seen_where_numbers_cancel(tmp_path: Path, opened: Any) -> None:
     """Of 2 * x + y, however close the two are to each other: what a fused multiply-add differs in depends on them."""
     task = scale_add(tmp_path, (SCALE_ADD / "reference.py").read_text())
-    opened = open_device(device.limits, device.index)
     data = WorkloadData(opened, task, task.workloads[0], seed=3, max_bytes=1 << 24)
     [x, y] = [opened.array(data.view(place, 0), "float32").astype(np.float64) for place in data.places[:2]]
     rounding = 2.0**-23 * (abs(2 * x) + abs(y))
@@ -73,21 +71,19 @@ def test_how_well_results_are_determined_is_seen_where_numbers_cancel(tmp_path: 
     assert np.mean(found < 0.05) < 1e-3 and found.max() <= 1.5
 
 
-def test_a_task_whose_arrays_are_only_written_has_data(tmp_path: Path, device: Any) -> None:
+def test_a_task_whose_arrays_are_only_written_has_data(tmp_path: Path, opened: Any) -> None:
     body = "return dict.fromkeys(('x', 'y', 'out'), np.ones(given['n']))"
     text = f"import numpy as np\n\ndef scale_add(**given):\n    {body}\n"
     task = scale_add(tmp_path, text)
     arguments = tuple(one.model_copy(update={"role": "out"}) if one.role == "in" else one for one in task.arguments)
     task = task.model_copy(update={"arguments": arguments})
-    opened = open_device(device.limits, device.index)
     for seed in range(4):
         assert len(WorkloadData(opened, task, task.workloads[0], seed=seed, max_bytes=1 << 24).variants) == 2
 
 
 class TestOriginal:
-    def test_its_results_are_expected(self, tmp_path: Path, device: Any) -> None:
+    def test_its_results_are_expected(self, tmp_path: Path, opened: Any) -> None:
         task = scale_add(tmp_path, "", 'reference = "baseline"')
-        opened = open_device(device.limits, device.index)
         data = WorkloadData(opened, task, task.workloads[1], seed=3, max_bytes=1 << 24)
         [x, y] = [opened.array(data.view(place, 0), "float32") for place in data.places[:2]]
         assert np.array_equal(data.expected_of(0)["out"], (np.float32(2) * x + y).astype(np.float64))
@@ -128,12 +124,11 @@ LOOPS = {
 
 
 @pytest.mark.parametrize("loop", ["backwards", "without the last"])
-def test_a_sum_in_another_order_agrees_with_the_original(tmp_path: Path, device: Any, loop: str) -> None:
+def test_a_sum_in_another_order_agrees_with_the_original(tmp_path: Path, device: Any, opened: Any, loop: str) -> None:
     """With the kernel that adds forwards as the reference; a sum that leaves something out does not agree."""
     arguments = 'x in float32 rows n | kind = "normal", scale = 1.0; out out float32 rows; n scalar int32 n'
     source, launch = ROW_SUM.replace("LOOP", LOOPS["forwards"]), 'grid = ["rows"], block = [1]'
     task = write_task(tmp_path, arguments, "rows = 64, n = 4096", source=source, reference="", launch=launch)
-    opened = open_device(device.limits, device.index)
     data = WorkloadData(opened, task, task.workloads[0], seed=1, max_bytes=1 << 28)
     launches = data.bind(changed(task, device, ROW_SUM.replace("LOOP", LOOPS[loop])), {})
     assert isinstance(launches, list), launches
@@ -159,7 +154,7 @@ __kernel void run(__global const float* x, __global char* out, float factor, int
 """
 
 
-def test_a_result_that_its_type_cannot_hold_is_not_asked_for(tmp_path: Path, device: Any) -> None:
+def test_a_result_that_its_type_cannot_hold_is_not_asked_for(tmp_path: Path, device: Any, opened: Any) -> None:
     """One kernel wraps around, another stores the nearest: both are right where the result fits."""
     task = write_task(
         tmp_path,
@@ -170,7 +165,7 @@ def test_a_result_that_its_type_cannot_hold_is_not_asked_for(tmp_path: Path, dev
         launch='grid = ["4"], block = [16]',
         tables="[tolerance]\nint8 = { rtol = 0, atol = 0.51 }",
     )
-    opened, baseline = open_device(device.limits, device.index), compiled_candidate(task, device)
+    baseline = compiled_candidate(task, device)
     nearest = changed(task, device, QUANTISED.replace("STORED", "convert_char_sat_rte(x[i] * factor)"))
     for factor, judged in ((100.0, True), (127.0, True), (100000.0, False)):
         step = Step(task.workloads[0], Contents("task", 0, scalars=(("factor", factor),)), derived=True)

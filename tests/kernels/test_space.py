@@ -46,7 +46,7 @@ def product(listed: list[Parameter]) -> list[Config]:
     return [dict(zip(names, v, strict=True)) for v in itertools.product(*(p.values for p in listed))]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(TEXTS), unique=True, max_size=5), st.integers(1, 12), st.sampled_from([1 << 18, 4]))
 def test_listed_points_are_the_filtered_product(texts: list[str], limit: int, chunk: int) -> None:
     listed, conditions = parameters(), rules(*texts, limit=limit)
@@ -111,7 +111,7 @@ CONDITIONS = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(CONDITIONS)
 @example("(A // 0) < 2")
 @example("(D & 2) == 2")

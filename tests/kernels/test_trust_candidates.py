@@ -15,7 +15,7 @@ import pytest
 from tunesmith.hw.probe import DeviceInfo, probe_cuda
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.machine_code import global_variables, used_variables
+from tunesmith.kernels.build.machine_code import constant_variables, global_variables, used_variables
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.sanitizer import find_tool
@@ -116,6 +116,13 @@ def test_the_tables_of_the_compilers_sine_are_no_state(nvrtc: Any, text: str, st
     macro = "#define NAME(a, b) a##b\n" if "NAME" in text else ""
     artifact = nvrtc.compile(Specialised("cuda", "wave", f'{macro}extern "C" __global__ {text}'))
     assert isinstance(artifact, Artifact) and bool(artifact.globals) == state
+
+
+def test_variables_in_constant_memory_are_found(nvrtc: Any) -> None:
+    text = "__constant__ int table[4]; static __constant__ float other[2];\n"
+    kernel = 'extern "C" __global__ void k(float* x, int i) { x[i] = table[i] + other[i]; }'
+    artifact = nvrtc.compile(Specialised("cuda", "k", text + kernel))
+    assert isinstance(artifact, Artifact) and set(constant_variables(artifact.code)) == {"table", "other"}
 
 
 def test_what_is_no_cubin_is_said_to_be_none() -> None:

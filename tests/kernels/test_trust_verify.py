@@ -173,8 +173,8 @@ def test_parameters_are_macros_of_what_a_source_speaks_of() -> None:
         (1, False, 0.95, 1.0),
         (1, True, 0.95, 1.9),
         (5, True, 0.95, 5.0),
-        (100, True, 0.95, 15.2),
-        (100, True, 0.01, 10.0),
+        (100, True, 0.95, 20.0),
+        (100, True, 0.01, 20.0),
     ],
 )
 def test_made_up_workloads_are_judged_beside_the_baseline(

@@ -14,6 +14,7 @@ import tempfile
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tunesmith.hw.limits import DeviceLimits
@@ -39,8 +40,20 @@ from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 from tunesmith.kernels.space import MAX_CLUSTER
 
+_FIRST = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def first(x, N: tl.constexpr):
+    tl.store(x, tl.sum(tl.load(x + tl.arange(0, N)), 0))
+
+TUNESMITH = {"kernel": "first", "values": {"N": 128}, "arguments": {"x": "*fp32"}}
+"""
 FILE = "kernel.py"
 """The name under which a source is compiled, by which the compiler speaks of its lines."""
+MAX_KEPT = 24
+"""Compiled kernels, of a megabyte or two each, that a process keeps for their marked twins."""
 _THREADS = re.compile(r"\.(?:req|max)ntid\s+(\d+)")
 _VALUES = {"": 2**40 + 17, "16": 2**40 + 16, "1": 1}
 """A whole number of each class, beyond 32 bits; of the others these modulo 2^32."""
@@ -89,6 +102,12 @@ class TritonCompiler:
         target = GPUTarget("cuda", int(number[1]), 32) if number else GPUTarget("hip", limits.arch, limits.warp_size)
         triton.runtime.driver.set_active(_Driver(target))
         self._harness: NvrtcCompiler | None = None
+        self._kept: dict[str, Any] = {}
+        """What was compiled last, by the source's digest: marks are set in the same PTX."""
+
+    def warm_up(self) -> None:
+        """The first compilation of a process takes seconds longer than others."""
+        self.compile(Specialised("triton", "first", _FIRST))
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         """Machine code with what a launch needs, or `CompileFailed` with the first error. Sources in CUDA, such as the
@@ -110,9 +129,12 @@ class TritonCompiler:
             code = made.asm["cubin"]
             variables = used_variables(global_variables(code), assembly, source.source) + special_registers(assembly)
             resources = nvidia_resources(code, metadata.name)
+            self._kept[source.digest] = made
+            while len(self._kept) > MAX_KEPT:
+                self._kept.pop(next(iter(self._kept)))
         else:
             code, variables = made.asm["hsaco"], ()
-            resources = amd_resources(code, metadata.name)
+            resources = amd_resources(made.asm["amdgcn"])
         # The code's own static memory, and all of Triton's, which is dynamic.
         resources = replace(resources, shared=(resources.shared or 0) + metadata.shared)
         name, digest = metadata.name, source.digest
@@ -127,7 +149,7 @@ class TritonCompiler:
 
     def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
         """From the PTX of `source`."""
-        made = self._compiled(source)
+        made = self._kept.get(source.digest) or self._compiled(source)
         if isinstance(made, Rejected):
             return NotMarked(made.detail)
         if isinstance(made, CompileFailed):
@@ -165,12 +187,18 @@ class TritonCompiler:
                 return _failure(error)
 
 
-def _warm_up(path: Path, source: Specialised) -> Any:
-    """The kernel of the file `path`, compiled as a call would compile it."""
+def imported(path: Path) -> ModuleType:
+    """The module of a source. Triton reads the text of its functions from the file."""
     spec = importlib.util.spec_from_file_location("tunesmith_kernel", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def _warm_up(path: Path, source: Specialised) -> Any:
+    """The kernel of the file `path`, compiled as a call would compile it."""
+    module = imported(path)
     about = getattr(module, SPECIALISED)
     arguments = {name: _argument(text) for name, text in about["arguments"].items()}
     given = {**getattr(module, FIXED, {}), **about["values"], **arguments}

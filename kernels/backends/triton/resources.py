@@ -1,15 +1,15 @@
 """What a compiled kernel takes of a device, read from its machine code; needs neither a GPU nor a process of its own.
 
 Sources: NVIDIA's cubins say it in the section ``.nv.info`` as attributes (numbered as `cuobjdump -elf` of the CUDA
-Toolkit names them) and in the size of ``.nv.shared.<kernel>``; AMD's code objects in a note of metadata ("Code Object
-V4/V5 Metadata" in LLVM's "User Guide for AMDGPU Backend"), which is MessagePack (its specification has the formats).
+Toolkit names them) and in the size of ``.nv.shared.<kernel>``; AMD's assembly in its metadata ("Code Object V4/V5
+Metadata" in LLVM's "User Guide for AMDGPU Backend").
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 from tunesmith.kernels.build.machine_code import read_elf
 from tunesmith.kernels.outcome import Resources
@@ -19,8 +19,8 @@ _SIZED = 4
 """The format of an attribute whose value has a length; the others hold two bytes."""
 _RESERVED_SECTION, _RESERVED_BYTES = ".nv.shared.reserved.0", 1024
 """Where a cubin has this section, the driver's own shared memory counts as its kernels'; `DeviceLimits` has it too."""
-_NOTE, _METADATA = 7, 32
-"""The type of a section of notes, and of the note with AMD's metadata."""
+_STATED = re.compile(r"^    (?:- )?(\.\w+):\s+(\d+)$", re.MULTILINE)
+"""A number of a kernel's metadata; those of its arguments stand farther right."""
 BYTES_OF_REGISTER = 4
 
 
@@ -59,72 +59,16 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += 4 + length
 
 
-def amd_resources(code: bytes, entry: str) -> Resources:
-    """Of the kernel `entry` of a code object (hsaco): vector registers of a lane, with the accumulation registers that
-    share their file, LDS of a work-group that its code declares, and scratch memory of a lane; each store of a spilled
-    register counts 4 bytes. Raises `ValueError`, also for another's name."""
-    kernel = amd_metadata(code, entry)
+def amd_resources(assembly: str) -> Resources:
+    """Of the kernel of an assembly text: vector registers of a lane, with the accumulation registers that share their
+    file, LDS of a work-group that its code declares, and scratch memory of a lane; each store of a spilled register
+    counts 4 bytes. Raises `ValueError` for a text without metadata of a kernel."""
+    stated = dict(_STATED.findall(assembly.partition("amdhsa.kernels:")[2]))
+    if ".vgpr_count" not in stated:
+        raise ValueError("the assembly says nothing of a kernel")
     return Resources(
-        registers=kernel[".vgpr_count"],
-        shared=kernel[".group_segment_fixed_size"],
-        local=kernel[".private_segment_fixed_size"],
-        spills=kernel[".vgpr_spill_count"] * BYTES_OF_REGISTER,
+        registers=int(stated[".vgpr_count"]),
+        shared=int(stated[".group_segment_fixed_size"]),
+        local=int(stated[".private_segment_fixed_size"]),
+        spills=int(stated[".vgpr_spill_count"]) * BYTES_OF_REGISTER,
     )
-
-
-def amd_metadata(code: bytes, entry: str) -> dict[str, Any]:
-    """All that a code object says of the kernel `entry`, by LLVM's names: ".agpr_count", ".sgpr_count" and others.
-    Raises `ValueError`."""
-    for section in read_elf(code)[0]:
-        if section.kind == _NOTE:
-            for kind, text in _notes(code[section.start : section.start + section.size]):
-                kernels = _unpacked(text, 0)[0]["amdhsa.kernels"] if kind == _METADATA else ()
-                for kernel in kernels:
-                    if kernel[".name"] == entry:
-                        return dict(kernel)
-    raise ValueError(f"the code object says nothing of a kernel {entry}")
-
-
-def _notes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Type and contents of each note; names and contents begin at multiples of four bytes."""
-    at = 0
-    while at + 12 <= len(data):
-        name, size, kind = struct.unpack_from("<III", data, at)
-        start = at + 12 + (name + 3) // 4 * 4
-        yield kind, data[start : start + size]
-        at = start + (size + 3) // 4 * 4
-
-
-_NUMBERS = dict(zip(range(0xCA, 0xD4), "fdBHIQbhiq", strict=True))
-"""By the first byte: how `struct` calls the number behind it."""
-_LENGTHS = {0xD9: "B", 0xDA: "H", 0xDB: "I", 0xDC: "H", 0xDD: "I", 0xDE: "H", 0xDF: "I"}
-"""By the first byte of a text, an array or a map: its length's number."""
-
-
-def _unpacked(data: bytes, at: int) -> tuple[Any, int]:
-    """The MessagePack value at `at`, and where it ends; metadata has no binary data and no extensions."""
-    try:
-        first, at = data[at], at + 1
-        if first < 0x80 or first >= 0xE0:
-            return first - (0x100 if first >= 0xE0 else 0), at
-        if first in (0xC0, 0xC2, 0xC3):
-            return {0xC0: None, 0xC2: False, 0xC3: True}[first], at
-        if (form := _NUMBERS.get(first) or _LENGTHS.get(first)) is not None:
-            [number] = struct.unpack_from(f">{form}", data, at)
-            at += struct.calcsize(form)
-            if first in _NUMBERS:
-                return number, at
-        else:
-            number = first & (0x1F if 0xA0 <= first < 0xC0 else 0x0F)
-    except (IndexError, struct.error) as error:
-        raise ValueError(f"the metadata ends early: {error}") from error
-    if 0xA0 <= first < 0xC0 or first in (0xD9, 0xDA, 0xDB):
-        return data[at : at + number].decode(errors="replace"), at + number
-    if not (first < 0xA0 or first >= 0xDC):
-        raise ValueError(f"the metadata has a value of the unknown kind {first:#x}")
-    is_map = first < 0x90 or first >= 0xDE
-    values = []
-    for _ in range(number * (2 if is_map else 1)):
-        value, at = _unpacked(data, at)
-        values.append(value)
-    return dict(zip(values[::2], values[1::2], strict=True)) if is_map else values, at

@@ -16,7 +16,7 @@ from tunesmith.kernels.rewrite.forms import ONE
 from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import WARP, statements
-from tunesmith.kernels.spec.template import LaunchGeometry, Parameter
+from tunesmith.kernels.spec.template import LaunchGeometry
 
 _WHY = "lanes do not share a column"
 
@@ -48,16 +48,14 @@ def _column(subject: Subject) -> _Column | Refused:
     apart = [one for one in reads if one.index.times(loop.atom).terms and one.index.times(loop.atom) not in (ONE, -ONE)]
     if not any(one.index.times("@x") == ONE for one in apart):
         return Refused(f"{_WHY}: the loop reads no neighbours along the threads")
-    own, carried = facts.declared_in(body), Carried(facts, loop.node, facts.body)
-    acts = any(one.written and one.root not in own for one in reads) or any(one.what in ENDS for one in body.walk())
+    acts = any(one.written and one.root not in facts.declared_in(body) for one in reads) or any(
+        one.what in ENDS for one in body.walk()
+    )
     if acts or any(body.holds(one) for one in facts.effects if one not in {access.node for access in reads}):
         return Refused(f"{_WHY}: the loop does more than to add up what it reads")
-    sums = {symbol: carried.combined(symbol) for symbol in carried.states}
-    made = set[Symbol]().union(*map(facts.declared_in, before)) if before else set[Symbol]()
-    plain = all(one.type.what in ("number", "float") and one.type.size in (4, 8) for one in sums)
-    uses = [one for one in loop.node.walk() if one.what == "name" and one.symbol in sums]
-    whole = all(body.holds(one) and carried.fits(one) for one in uses) and loop.variable not in facts.changed_in(body)
-    if not sums or not all(sums.values()) or not sums.keys() <= made or not plain or not whole:
+    sums = Carried(facts, loop.node, facts.body).sums()
+    made = {symbol for one in before for symbol in facts.declared_in(one)}
+    if isinstance(sums, str) or not sums or not sums.keys() <= made:
         return Refused(f"{_WHY}: the loop has no sums whose order is free")
     return _Column(before, loop, sums, after)
 
@@ -91,13 +89,13 @@ def _share(subject: Subject, found: _Column, plan: Plan) -> Change | Refused:
     text += [part for one in found.after for part in (span(one, *moved), ";\n")]
     count = f"ceil_div({subject.threads('x')}, {WARP})"
     launch = LaunchGeometry(grid=(count, subject.grid("y"), subject.grid("z")), block=(f"{WARP}", name, "1"))
-    doc = "lanes, each of its own warp, that share the loop down a column; 0: none"
-    return Change(
-        parameters=(Parameter(name=name, values=(0, 2, 4, 8, 16, 32), doc=doc),),
-        edits=(Edit(body.start, body.end, (*text, "}\n#else\n", body, "\n#endif\n")),),
-        static_shared=f"{name} * {WARP} * {sum(one.type.size for one in found.sums)}",
-        instead=(name, launch),
+    edit = Edit(body.start, body.end, (*text, "}\n#else\n", body, "\n#endif\n"))
+    made = Change(edits=[edit], instead=(name, launch))
+    made.parameter(
+        name, (0, 2, 4, 8, 16, 32), "lanes, each of its own warp, that share the loop down a column; 0: none"
     )
+    made.static_shared = f"{name} * {WARP} * {sum(one.type.size for one in found.sums)}"
+    return made
 
 
 _OTHERS = ("block_size", "work_per_thread", "launch_bounds", "vectors", "row_lanes", "walk", "own_bins")

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 
-from tunesmith.kernels.reader.syntax import Node, Symbol
+from tunesmith.kernels.reader.syntax import NOTHING, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, insert, switched, wrap
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
-from tunesmith.kernels.spec.template import Constraint, Parameter
 
 _SLOW = re.compile(r"(?:__)?(?:exp2?|exp10|log(?:2|10)?|pow|sin|cos|tan|tanh|r?sqrt|erf|sincos|rcp)f?")
 MAX_ARRAY_LENGTH = (1 << 31) - 1
@@ -43,10 +42,10 @@ def _loops(subject: Subject) -> list[Node] | Refused:
 def _unroll(subject: Subject, loops: list[Node], plan: Plan) -> Change:
     name = subject.name("UNROLL")
     pragma = f"\n#if {name} > 0\n#pragma unroll {name}\n#endif\n"
-    doc = "how far loops are unrolled; 0: as the compiler likes"
-    parameter = Parameter(name=name, values=(0, 1, 2, 4, 8), doc=doc)
-    header = f"#if {name} > 0\n#define TUNESMITH_UNROLL {name}\n#endif"
-    return Change(parameters=(parameter,), edits=tuple(insert(one.start, pragma) for one in loops), header=header)
+    made = Change(edits=[insert(one.start, pragma) for one in loops])
+    made.parameter(name, (0, 1, 2, 4, 8), "how far loops are unrolled; 0: as the compiler likes")
+    made.header.append(f"#if {name} > 0\n#define TUNESMITH_UNROLL {name}\n#endif")
+    return made
 
 
 def _slow(subject: Subject) -> bool | Refused:
@@ -60,11 +59,9 @@ def _slow(subject: Subject) -> bool | Refused:
 
 def _fast_math(subject: Subject, _: bool, plan: Plan) -> Change:
     """The check decides whether results are exact enough."""
-    name = subject.name("FAST_MATH")
-    return Change(
-        parameters=(Parameter(name=name, values=(False, True), doc="whether to compile with fast math"),),
-        fast_math=name,
-    )
+    made = Change(fast_math=subject.name("FAST_MATH"))
+    made.parameter(made.fast_math, (False, True), "whether to compile with fast math")
+    return made
 
 
 class _Search:
@@ -76,7 +73,7 @@ class _Search:
         self.variables = {
             node.symbol: node
             for node in facts.body.walk()
-            if node.what == "variable" and node.symbol is not None and not node.fixed and _is_wide(node)
+            if node.what == "variable" and not node.fixed and _is_wide(node)
             if facts.is_once(node.symbol) and node.parent is not None and node.parent.what == "declaration"
             if node.parent.parent is None or node.parent.parent.what != "for"
         }
@@ -108,33 +105,27 @@ class _Search:
                     found += [left] if right.what == "name" and right.symbol in own else []
         return found
 
-    def index(self, node: Node) -> tuple[set[Symbol], list[Node]] | None:
-        """The wide variables and casts in an expression that is right modulo 2 to the 32 with all of it in 32 bits."""
-        if node.fixed:
+    def index(self, node: Node) -> list[Node] | None:
+        """The names of wide variables and the casts in an expression that is right modulo 2 to the 32 with all of it in
+        32 bits; None for another."""
+        kids, small = node.kids, isinstance(node.value, int) and 0 <= node.value < 10**9 and not _is_wide(node)
+        if node.fixed or (node.what == "literal" and not small):
             return None
-        if node.what == "literal":
-            return (
-                (set(), []) if isinstance(node.value, int) and 0 <= node.value < 10**9 and not _is_wide(node) else None
-            )
-        if node.what == "builtin":
-            return set(), []
-        if node.what == "name" and node.symbol is not None:
-            if node.symbol in self.variables:
-                return {node.symbol}, []
-            return (set(), []) if node.type.what == "number" and node.type.size <= 4 else None
-        if node.what == "cast" and node.kids and node.type.what == "number" and node.type.size >= 4:
-            made = self.index(node.kids[-1])
-            return None if made is None else (made[0], [*made[1], *([node] if _is_wide(node) else [])])
-        if node.what != "binary" or len(node.kids) != 2:
+        if node.what in ("literal", "builtin"):
+            return []
+        if node.what == "name" and node.symbol in self.variables:
+            return [node]
+        if node.what == "name":
+            return [] if node.symbol is not NOTHING and node.type.what == "number" and node.type.size <= 4 else None
+        if node.what == "cast" and kids and node.type.what == "number" and node.type.size >= 4:
+            inner = self.index(kids[-1])
+            return inner if inner is None or not _is_wide(node) else [*inner, node]
+        parts = [self.index(one) for one in kids] if node.what == "binary" else [None]
+        if None in parts or node.op not in ("+", "-", "*", "/", "%", ">>", "&"):
             return None
-        left, right = self.index(node.kids[0]), self.index(node.kids[1])
-        if left is None or right is None:
-            return None
-        if node.op in ("+", "-", "*"):
-            return left[0] | right[0], [*left[1], *right[1]]
+        found = [one for part in parts for one in part or ()]
         # Of these the last bits do not tell the result: nothing in them may change.
-        closed = not (left[0] or right[0] or left[1] or right[1])
-        return (set(), []) if node.op in ("/", "%", ">>", "&") and closed else None
+        return found if node.op in ("+", "-", "*") or not found else None
 
     def narrow(self) -> None:
         while True:
@@ -152,8 +143,8 @@ class _Search:
                 elif node.type.least < 0:
                     self.compared += outside
             if not bad:
-                found = [self.index(one) for one in [*good, *(one.kids[-1] for one in self.variables.values())]]
-                self.casts = list(dict.fromkeys(cast for one in found if one is not None for cast in one[1]))
+                found = [self.index(one) or [] for one in [*good, *(one.kids[-1] for one in self.variables.values())]]
+                self.casts = list(dict.fromkeys(one for part in found for one in part if one.what == "cast"))
                 return
             self.variables = {symbol: one for symbol, one in self.variables.items() if symbol not in bad}
 
@@ -170,7 +161,7 @@ def _is_wide(node: Node) -> bool:
 def _wide_type(facts: Facts, node: Node) -> tuple[int, int] | None:
     """Where a declaration or a cast says its type of 64 bits."""
     start = node.start if node.what == "cast" or node.parent is None else node.parent.start
-    stop = node.kids[-1].start if node.what == "cast" else node.symbol.place if node.symbol is not None else start
+    stop = node.kids[-1].start if node.what == "cast" else node.symbol.place
     for word in _WIDE_WORDS.finditer(facts.syntax.code, start, stop):
         if word[0] not in (b"const", b"constexpr"):
             return word.start(), word.end()
@@ -192,21 +183,19 @@ def _narrow(subject: Subject, found: _Search, plan: Plan) -> Change:
     spans = sorted({one for one in places if one is not None})
     kinds = {place: facts.syntax.code[place[0] : place[1]].decode() for place in spans}
     macros = {kind: subject.name(f"INDEX_TYPE_{at}") for at, kind in enumerate(dict.fromkeys(kinds.values()))}
-    edits = [Edit(*place, (macros[kind],)) for place, kind in kinds.items()]
-    edits += [wrap(one, f"{compared}(", ")") for one in found.compared]
+    made = Change(edits=[Edit(*place, (macros[kind],)) for place, kind in kinds.items()])
+    made.edits += [wrap(one, f"{compared}(", ")") for one in found.compared]
     lines = {macro: ("unsigned int", kind) for kind, macro in macros.items()}
     lines[f"{compared}(...)"] = "((int)(__VA_ARGS__))", "(__VA_ARGS__)"
-    because = "An index of 32 bits does not reach further."
-    limits = dict.fromkeys(f"({subject.lengths[one.name]}) <= {MAX_ARRAY_LENGTH}" for one in facts.arrays)
+    made.header.append(switched(f"{bits} == 32", lines))
+    made.parameter(bits, (64, 32), "bits of the numbers that indices are computed with; 64: as in the source")
+    limits = [f"({subject.lengths[one.name]}) <= {MAX_ARRAY_LENGTH}" for one in facts.arrays]
     for axis in sorted({found.axis(one) for one in found.variables.values()} - {""}):
-        limits[f"{subject.threads(axis)} <= {MAX_COORDINATE}"] = None
-    doc = "bits of the numbers that indices are computed with; 64: as in the source"
-    return Change(
-        parameters=(Parameter(name=bits, values=(64, 32), doc=doc),),
-        edits=tuple(edits),
-        header=switched(f"{bits} == 32", lines),
-        constraints=tuple(Constraint(expression=f"{bits} == 64 or {one}", because=because) for one in limits),
+        limits.append(f"{subject.threads(axis)} <= {MAX_COORDINATE}")
+    made.constraints |= dict.fromkeys(
+        (f"{bits} == 64 or {one}" for one in limits), "An index of 32 bits does not reach further."
     )
+    return made
 
 
 UNROLLING = Pass("unrolling", _loops, _unroll, languages=("cuda", "opencl"))

@@ -26,7 +26,6 @@ from tunesmith.kernels.rewrite.facts import AXES
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import MAX_BLOCK_THREADS, WARP, Fixed
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.template import Constraint, Parameter
 
 BUDGET = 600_000_000
 """Work of all trials of a kernel, as `Run.work` counts it: about two seconds."""
@@ -167,11 +166,6 @@ class _Observed(Run):
         mask[bytes_] = True
 
     @property
-    def outer(self) -> dict[str, Array]:
-        """The arrays in global memory."""
-        return self.arrays
-
-    @property
     def inner(self) -> list[tuple[Array, int]]:
         """The arrays in shared memory, in the order of the source, with their bytes."""
         return [(one, symbol.type.size) for symbol, one in self.shared.items()]
@@ -179,14 +173,14 @@ class _Observed(Run):
     @property
     def written(self) -> int:
         """The elements of all arrays in global memory that are written for certain."""
-        return sum(int(one.assigned.sum()) for one in self.outer.values())
+        return sum(int(one.assigned.sum()) for one in self.arrays.values())
 
     def does_as(self, base: _Observed) -> bool:
         """Whether it does to arrays what the author's run does, and keeps to shared memory as well as that."""
-        pairs = [(self.outer[name], one) for name, one in base.outer.items()]
+        pairs = [(self.arrays[name], one) for name, one in base.arrays.items()]
         same = all(now.reach == old.reach and np.array_equal(now.assigned, old.assigned) for now, old in pairs)
         same = same and all(
-            np.array_equal(self.seen.get(place, ()), one) for place, one in base.seen.items() if place[0] in self.outer
+            np.array_equal(self.seen.get(place, ()), one) for place, one in base.seen.items() if place[0] in self.arrays
         )
         same = same and len(self.inner) == len(base.inner)
         for (now, size), (old, size_before) in zip(self.inner, base.inner, strict=False):
@@ -244,7 +238,7 @@ class _Trials:
         first, second = (self._base(1, turn) for turn in (0, 1))
         if first is None or second is None:
             return "the kernel cannot be followed on small sizes"
-        for name, one in [*first.outer.items(), *second.outer.items()]:
+        for name, one in [*first.arrays.items(), *second.arrays.items()]:
             if one.lost or (one.written and (one.open or not one.assigned.any())):
                 return f"what becomes of {name} is not known"
         if any(one.open for one, _ in first.inner):
@@ -492,42 +486,33 @@ def _change(subject: Subject, trials: _Trials, plan: Plan) -> Change:
     names = [subject.name(constants[heads.get(at, at)].name) if at in heads else str(own[at]) for at in range(len(own))]
     first = list(dict.fromkeys(heads.values()))
     named, points = [names[at] for at in first], {tuple(values[at] for at in first) for values in passed}
-    parameters, constraints = list[Parameter](), list[Constraint]()
+    made = Change(edits=[constants[at].replaced(names[at]) for at in varied])
     for at in first:
         others = sorted({values[at] for values in passed} - {own[at]})
         doc = " and ".join(constants[one].name for one in varied if heads[one] == at) + DOC
-        parameters.append(Parameter(name=names[at], values=(own[at], *others), doc=doc))
-    if len(points) < prod(len(one.values) for one in parameters):
+        made.parameter(names[at], (own[at], *others), doc)
+    if len(points) < prod(len(one.values) for one in made.parameters):
         because = "Other combinations of the source's constants do not compute the same."
         if len(text := _among(named, points)) > MAX_TEXT:
             trials.passed.popitem()
             return _change(subject, trials, plan)
-        constraints.append(Constraint(expression=text, because=because))
+        made.constraints[text] = because
     if any(divides for _, divides in passed.values()):
         scale = ", ".join(["1", *(f"{names[at]} // {own[at]}" for at in first)])
         because = "The kernel has no guard for sizes that its tile does not divide."
-        texts = [f"{size} % ({unit} * max({scale})) == 0" for size, unit in trials.units.items()]
-        constraints += [Constraint(expression=text, because=because) for text in texts]
+        made.constraints |= {f"{size} % ({unit} * max({scale})) == 0": because for size, unit in trials.units.items()}
     grid, block = trials.launch([readings[0].text(names) for readings in trials.numbers])
-    threads, header = " * ".join(block), list[str]()
+    threads = " * ".join(block)
     if "launch_bounds" in plan.changes:
         minimum, macro = subject.name("MIN_BLOCKS"), subject.name("LAUNCH_BOUNDS")
-        header = [f"#if {minimum} > 0", f"#undef {macro}"]
-        header += [f"#define {macro} __launch_bounds__({threads}, {minimum})", "#endif"]
-        because = "No multiprocessor holds more threads."
-        constraints.append(Constraint(expression=f"{threads} * {minimum} <= 2048", because=because))
-    return Change(
-        parameters=tuple(parameters),
-        edits=tuple(constants[at].replaced(names[at]) for at in varied),
-        off="(" + " and ".join(f"{names[at]} == {own[at]}" for at in first) + ")",
-        header="\n".join(header),
-        grid=dict(zip(AXES, grid, strict=False)),
-        block=dict(zip(AXES, block, strict=False)),
-        static_shared=_bytes(
-            subject, named, {tuple(one[at] for at in first): size for one, (size, _) in passed.items()}
-        ),
-        constraints=tuple(constraints),
-    )
+        made.header += [f"#if {minimum} > 0", f"#undef {macro}"]
+        made.header += [f"#define {macro} __launch_bounds__({threads}, {minimum})", "#endif"]
+        made.constraints[f"{threads} * {minimum} <= 2048"] = "No multiprocessor holds more threads."
+    made.off = "(" + " and ".join(f"{names[at]} == {own[at]}" for at in first) + ")"
+    made.grid, made.block = dict(zip(AXES, grid, strict=False)), dict(zip(AXES, block, strict=False))
+    sizes = {tuple(one[at] for at in first): size for one, (size, _) in passed.items()}
+    made.static_shared = _bytes(subject, named, sizes)
+    return made
 
 
 def _among(names: Sequence[str], points: set[Values]) -> str:

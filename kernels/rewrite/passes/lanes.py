@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
+from tunesmith.kernels.reader.syntax import LAMBDA, LOOPS, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, switched, wrap
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
-from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
+from tunesmith.kernels.spec.template import LaunchGeometry
 
 _WHY = "lanes do not share a row"
 _COMMUTING = frozenset(f"atomic{one}" for one in ("Add", "Sub", "Max", "Min", "And", "Or", "Xor"))
@@ -69,7 +69,7 @@ def _numbers(subject: Subject) -> list[Node] | str:
         "it calls a function that may do more than compute": set(facts.effects) - {one.node for one in facts.accesses},
         "it asks for the number of a thread in its warp": isinstance(work, Rows) and subject.by_warps,
         "a loop over the grid does not step by `+=`": any(one.op != "+=" for one in steps),
-        "a macro or a lambda computes its coordinates": any(x.fixed or subject.in_lambda(x) for x in places),
+        "a macro or a lambda computes its coordinates": any(x.fixed or x.inside(LAMBDA) for x in places),
     }
     return next((clause for clause, holds in why.items() if holds), numbers)
 
@@ -79,7 +79,7 @@ def _shared(subject: Subject) -> tuple[dict[Loop, dict[Symbol, str]], str]:
     neighbours, else the outermost; none where no loop touches any, and why not, as a clause."""
     facts, good, why = subject.facts, dict[Loop, dict[Symbol, str]](), ""
     for node in facts.body.walk():
-        if node.what == "for" and not subject.in_lambda(node):
+        if node.what == "for" and not node.inside(LAMBDA):
             loop = facts.loop(node)
             sums = "a loop does not count one by one" if loop is None else _sums(facts, loop)
             if loop is None or isinstance(sums, str):
@@ -104,18 +104,9 @@ def _sums(facts: Facts, loop: Loop) -> dict[Symbol, str] | str:
         return "a loop does not count one by one"
     if any(one.what in ENDS - {"continue"} for one in body.walk()):
         return "a loop may end early"
-    carried = Carried(facts, node, facts.body)
-    sums = dict[Symbol, str]()
-    for symbol in carried.states:
-        how, kind = carried.combined(symbol), symbol.type
-        if not how or kind.what not in ("number", "float") or kind.size not in (4, 8) or symbol.type.reference:
-            return f"a loop changes {symbol.name} in a way that depends on the order of its rounds"
-        sums[symbol] = how
-    if facts.names_in(node.kids[1]) & (set(sums) | facts.declared_in(body)) or loop.variable in facts.changed_in(body):
-        return "a loop changes its own length"
-    for one in body.walk():
-        if one.what == "name" and one.symbol in sums and not carried.fits(one):
-            return f"a loop uses {one.op} before it is complete"
+    sums = Carried(facts, node, facts.body).sums()
+    if isinstance(sums, str):
+        return sums
     for root in dict.fromkeys(one.root for one in inside if one.written):
         own = [one for one in facts.inside(node) if one.root is root]
         index, changing = own[0].index, facts.declared_in(node) | facts.changed_in(node)
@@ -130,13 +121,8 @@ def _sums(facts: Facts, loop: Loop) -> dict[Symbol, str] | str:
 
 def _is_added_to(accesses: list[Access]) -> bool:
     """Whether the accesses are atomic operations that do not ask for the order."""
-    used = [one for one in accesses if one.node.parent is None or one.node not in _parts(one.node.parent)]
-    return not used and len({one.by for one in accesses}) == 1 and accesses[0].by in _COMMUTING
-
-
-def _parts(node: Node) -> list[Node]:
-    """The statements of which one is made."""
-    return node.kids[{"block": 0, "if": 1, "for": 3, "while": 1}.get(node.what, len(node.kids)) :]
+    ordered = any(not one.node.alone for one in accesses) or len({one.by for one in accesses}) > 1
+    return not ordered and accesses[0].by in _COMMUTING
 
 
 def _is_free(facts: Facts, value: Form, variables: set[Symbol]) -> bool:
@@ -158,10 +144,9 @@ def _find_alone(facts: Facts, node: Node, found: _Lanes) -> str:
     if not node.fixed and facts.changed_in(node) <= set(facts.arrays) and not any(x.what in apart for x in node.walk()):
         found.alone.append(node)
         return ""
-    parts = _parts(node)
-    if not all(any(part.holds(one) for part in parts) for one in written):
+    if not all(any(part.holds(one) for part in node.parts) for one in written):
         return f"`{facts.text(node)[:60]}` writes in a way that other lanes need"
-    return next(filter(None, (_find_alone(facts, part, found) for part in parts)), "")
+    return next(filter(None, (_find_alone(facts, part, found) for part in node.parts)), "")
 
 
 def _find_meetings(facts: Facts, found: _Lanes) -> str:
@@ -192,7 +177,7 @@ def _by_one_lane(accesses: list[Access], loops: list[Loop | None]) -> bool:
             return False
         bound, rest = loop.bound, one.index.without(loop.atom)
         # Rounds of the loops around it have other elements, or the same ones of a row that is as long as the loop.
-        again = any(above.what in LOOPS for above, _ in loop.node.above())
+        again = loop.node.inside(LOOPS)
         if again and (loop.first != ZERO or not any(rest.times(atom) * bound == rest for atom in bound.atoms)):
             return False
         places.add((one.index.replaced(loop.atom, Form.atom("k")), loop.first, bound))
@@ -201,7 +186,8 @@ def _by_one_lane(accesses: list[Access], loops: list[Loop | None]) -> bool:
 
 def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
     name, lane, first, mask, at, once = map(subject.name, ("LANES", "lane", "first_lane", "mask", "row_at", "once"))
-    edits, code = list[Edit](), subject.facts.syntax.code
+    made, code = Change(kit=("lanes",)), subject.facts.syntax.code
+    edits = made.edits
     macros = {one: subject.name(f"LANE_{one}") for one in ["FIRST", "NEXT", "BEGIN", "JOIN", "ALONE", "MEET", "NUMBER"]}
     meeting = {one: f"{macros['MEET']} " for one in found.meets}
     for loop, sums in found.sums.items():
@@ -244,18 +230,16 @@ const unsigned int {mask} = (0xffffffffu >> (32 - {name})) << {first};
         grid=(f"ceil_div({subject.threads('x')} * max({name}, 1), {block})", subject.grid("y"), subject.grid("z")),
         block=(block, "1", "1"),
     )
-    numbers = {word: f"{macros['NUMBER']}({plan.builtin(word)})" for word in ("threadIdx.x", "blockDim.x")}
+    if cells:
+        made.instead = name, launch
+    else:
+        made.writes = {word: f"{macros['NUMBER']}({plan.builtin(word)})" for word in ("threadIdx.x", "blockDim.x")}
+    made.layers.append(Layer(f"{name} > 0", opens, "", *(("x", at) if cells else ())))
+    made.header.append(switched(f"{name} > 0", header))
     doc = "lanes of a warp that do the work of one thread and share its loops; 0: none"
-    return Change(
-        parameters=(Parameter(name=name, values=(0, 2, 4, 8, 16, 32), doc=doc),),
-        edits=tuple(edits),
-        layers=(Layer(f"{name} > 0", opens, "", *(("x", at) if cells else ())),),
-        header=switched(f"{name} > 0", header),
-        kit=("lanes",),
-        constraints=(Constraint(expression=f"{name} == 0 or {block} % {name} == 0", because="A row has one block."),),
-        instead=(name, launch) if cells else None,
-        writes={} if cells else numbers,
-    )
+    made.parameter(name, (0, 2, 4, 8, 16, 32), doc)
+    made.constraints[f"{name} == 0 or {block} % {name} == 0"] = "A row has one block."
+    return made
 
 
 ROW_LANES = Pass(

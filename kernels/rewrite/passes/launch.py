@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from tunesmith.kernels.rewrite.edits import Edit, insert, replace, switched
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
-from tunesmith.kernels.spec.template import Constraint, Parameter
 
 _CELLS = {"x": (8, 16, 32, 64, 128), "y": (1, 2, 4, 8, 16), "z": (1, 2, 4)}
 
@@ -26,41 +25,26 @@ def _sizes(subject: Subject) -> Mapping[str, tuple[int, ...]] | Refused:
 
 def _block_size(subject: Subject, sizes: Mapping[str, tuple[int, ...]], plan: Plan) -> Change:
     names = {axis: subject.name("BLOCK" if len(sizes) == 1 else f"BLOCK_{axis.upper()}") for axis in sizes}
-    main, *others = names
+    main, made = next(iter(names)), Change(threads=tuple(names.values()))
     first = names[main]
-    parameters = [
-        Parameter(
-            name=names[axis],
-            values=(0, *values) if axis == main else values,
-            doc=f"threads of a block along {axis}" + ("; 0: as many as the kernel came with" if axis == main else ""),
-        )
-        for axis, values in sizes.items()
-    ]
-    header, edits, writes = list[str](), list[Edit](), dict[str, str]()
-    for axis in names:
+    for axis, values in sizes.items():
+        doc = f"threads of a block along {axis}" + ("; 0: as many as the kernel came with" if axis == main else "")
+        made.parameter(names[axis], (0, *values) if axis == main else values, doc)
         macro, width = subject.name(f"BLOCK_DIM_{axis.upper()}"), subject.builtin(f"blockDim.{axis}")
         number = "unsigned int" if subject.backend == "cuda" else "size_t"
-        header.append(switched(f"{first} > 0", {macro: (f"(({number})({names[axis]}))", width)}))
+        made.header.append(switched(f"{first} > 0", {macro: (f"(({number})({names[axis]}))", width)}))
         found = [one for one in subject.facts.builtins() if one.op == f"blockDim.{axis}" and not one.fixed]
-        edits += [replace(one, macro) for one in found]
-        writes[f"blockDim.{axis}"] = macro
-    # Where the kernel keeps its block, the other extents mean nothing: they have one value then.
-    because = "The kernel's own block has its own extents."
-    constraints = [
-        Constraint(expression=f"{first} > 0 or {names[axis]} == {sizes[axis][0]}", because=because) for axis in others
-    ]
-    cells = isinstance(subject.work, Cells)
-    return Change(
-        parameters=tuple(parameters),
-        edits=tuple(edits),
-        header="\n".join(header),
-        constraints=tuple(constraints),
-        block={axis: f"({names[axis]} if {first} > 0 else ({subject.block(axis)}))" for axis in names},
-        # Blocks of another size need another number of them, also where a thread keeps its one element.
-        share=dict.fromkeys(names, "1") if cells else {},
-        threads=tuple(names.values()),
-        writes=writes,
-    )
+        made.edits += [replace(one, macro) for one in found]
+        made.writes[f"blockDim.{axis}"] = macro
+        made.block[axis] = f"({names[axis]} if {first} > 0 else ({subject.block(axis)}))"
+        if axis != main:
+            # Where the kernel keeps its block, the other extents mean nothing: they have one value then.
+            because = "The kernel's own block has its own extents."
+            made.constraints[f"{first} > 0 or {names[axis]} == {values[0]}"] = because
+        if isinstance(subject.work, Cells):
+            # Blocks of another size need another number of them, also where a thread keeps its one element.
+            made.share[axis] = "1"
+    return made
 
 
 def _movable(subject: Subject) -> bool | Refused:
@@ -73,35 +57,28 @@ def _work_per_thread(subject: Subject, _: bool, plan: Plan) -> Change:
     """Several elements for a thread: a whole block apart, so that neighbouring threads stay neighbours (cyclic), or
     neighbours themselves, so that shared data stays in the thread (blocked). A kernel that steps through its data by
     the size of the grid gets a smaller grid."""
-    parameters, layers, constraints = list[Parameter](), list[Layer](), list[Constraint]()
-    several, share = len(subject.work.axes) > 1, dict[str, str]()
+    made, several = Change(), len(subject.work.axes) > 1
     for axis in subject.work.axes:
         end = f"_{axis.name.upper()}" if several else ""
         name, together = subject.name(f"ITEMS{end}"), subject.name(f"BLOCKED{end}")
         values = (1, 2, 4, 8, 16) if axis.strided else (1, 2, 4) if several else (1, 2, 4, 8)
         doc = f"elements that a thread computes along {axis.name}"
-        parameters.append(Parameter(name=name, values=values, doc=doc, launch_only=axis.strided))
-        share[axis.name] = name
+        made.parameter(name, values, doc, launch_only=axis.strided)
+        made.share[axis.name] = name
         if axis.strided:
             continue
         doc = f"whether the elements of a thread along {axis.name} are neighbours; else they are a block apart"
-        parameters.append(Parameter(name=together, values=(False, True), doc=doc))
-        because = "A thread with one element has no neighbours of its own."
-        constraints.append(Constraint(expression=f"not {together} or {name} > 1", because=because))
+        made.parameter(together, (False, True), doc)
+        made.constraints[f"not {together} or {name} > 1"] = "A thread with one element has no neighbours of its own."
         item, at, index = (subject.name(f"{one}_{axis.name}") for one in ("item", "at", "block"))
         block, width, thread = (plan.builtin(f"{one}.{axis.name}") for one in ("blockIdx", "blockDim", "threadIdx"))
         opens = f"""for ({subject.index_type} {item} = 0; {item} < {name}; ++{item}) {{
 const {subject.index_type} {index} = {block};
 const {subject.index_type} {at} = {together} ? ({index} * {width} + {thread}) * {name} + {item}
     : ({index} * {name} + {item}) * {width} + {thread};"""
-        layers.append(Layer(f"{name} > 1", opens, "}", axis.name, at, loops=True))
-    return Change(
-        parameters=tuple(parameters),
-        layers=tuple(layers),
-        off=" and ".join(f"{name} == 1" for name in share.values()),
-        constraints=tuple(constraints),
-        share=share,
-    )
+        made.layers.append(Layer(f"{name} > 1", opens, "}", axis.name, at, loops=True))
+    made.off = " and ".join(f"{name} == 1" for name in made.share.values())
+    return made
 
 
 def _threads(subject: Subject) -> str:
@@ -113,25 +90,25 @@ def _threads(subject: Subject) -> str:
 def _launch_bounds(subject: Subject, threads: str, plan: Plan) -> Change | Refused:
     """What the compiler is told of a block's size, and how many blocks shall fit on a multiprocessor."""
     minimum, macro, declared = subject.name("MIN_BLOCKS"), subject.name("LAUNCH_BOUNDS"), subject.facts.launch_bounds
-    constraints = list[Constraint]()
     if not threads and not plan.threads:
         return Refused("launch bounds stay: the size of a block depends on the workload")
-    size, first = " * ".join(plan.threads) or threads, plan.threads[0] if plan.threads else ""
+    made, size, first = Change(), " * ".join(plan.threads) or threads, plan.threads[0] if plan.threads else ""
     if first:
-        because = "The kernel keeps its own launch bounds with its own block."
-        constraints.append(Constraint(expression=f"{first} > 0 or {minimum} == 0", because=because))
-    because = "No multiprocessor holds more threads."
-    constraints.append(Constraint(expression=f"{size} * {minimum} <= 2048", because=because))
-    header = [f"#if {minimum} > 0", f"#define {macro} __launch_bounds__({size}, {minimum})"]
-    header += [f"#elif {first} > 0", f"#define {macro} __launch_bounds__({size})"] if first else []
-    header += ["#else", f"#define {macro} {declared[0] if declared else ''}", "#endif"]
+        made.constraints[f"{first} > 0 or {minimum} == 0"] = (
+            "The kernel keeps its own launch bounds with its own block."
+        )
+    made.constraints[f"{size} * {minimum} <= 2048"] = "No multiprocessor holds more threads."
+    made.header = [f"#if {minimum} > 0", f"#define {macro} __launch_bounds__({size}, {minimum})"]
+    made.header += [f"#elif {first} > 0", f"#define {macro} __launch_bounds__({size})"] if first else []
+    made.header += ["#else", f"#define {macro} {declared[0] if declared else ''}", "#endif"]
     start = subject.facts.syntax.start
-    edit = insert(subject.facts.syntax.name_at, f"{macro} ")
     if declared:
-        edit = Edit(start + declared.start(), start + declared.end(), (macro,))
+        made.edits.append(Edit(start + declared.start(), start + declared.end(), (macro,)))
+    else:
+        made.edits.append(insert(subject.facts.syntax.name_at, f"{macro} "))
     doc = "blocks that shall fit on a multiprocessor at once; 0: as the compiler likes"
-    parameter = Parameter(name=minimum, values=(0, 1, 2, 4, 8), doc=doc)
-    return Change(parameters=(parameter,), edits=(edit,), header="\n".join(header), constraints=tuple(constraints))
+    made.parameter(minimum, (0, 1, 2, 4, 8), doc)
+    return made
 
 
 BLOCK_SIZE = Pass("block_size", _sizes, _block_size, languages=("cuda", "opencl"))

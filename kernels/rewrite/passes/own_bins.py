@@ -7,10 +7,9 @@ histogram computation on GPU", Machine Vision and Applications 24, 2013).
 
 from __future__ import annotations
 
-from tunesmith.kernels.reader.syntax import Symbol
+from tunesmith.kernels.reader.syntax import LEFT, Symbol
 from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
-from tunesmith.kernels.spec.template import Parameter
 
 _ADDING = frozenset({"atomicAdd", "atomic_add", "atomic_inc", "atom_add", "atom_inc"})
 _TYPES = {"cuda": ("int32", "uint32", "float32", "uint64"), "opencl": ("int32", "uint32")}
@@ -23,7 +22,7 @@ def _bins(subject: Subject) -> list[Symbol] | Refused:
     opencl = subject.backend == "opencl"
     if facts.shared:
         return Refused(f"{without}: it has {facts.shared[0].name}, which a block shares, already")
-    if opencl and any(subject.in_loop(one) or one.fixed for one in subject.returns):
+    if opencl and any(one.inside(LEFT) or one.fixed for one in subject.returns):
         return Refused(f"{without}: the kernel returns from inside a loop or a macro")
     found, why = list[Symbol](), "there is no array that threads do nothing to but add"
     for root in facts.arrays:
@@ -47,7 +46,7 @@ def _bins(subject: Subject) -> list[Symbol] | Refused:
 def _is_added_to(facts: Facts, root: Symbol, by_name: bool) -> bool:
     """Whether all that is done to an array are additions whose results nobody uses. by_name: by its own name."""
     own = facts.of(root)
-    if not all(one.by in _ADDING and one.node.statement is one.node and not one.node.fixed for one in own):
+    if not all(one.by in _ADDING and one.node.alone and not one.node.fixed for one in own):
         return False
     return not by_name or all(any(one.node.holds(name) for one in own) for name in facts.uses(root))
 
@@ -71,15 +70,14 @@ def _own_bins(subject: Subject, found: list[Symbol], plan: Plan) -> Change:
     once = "" if cuda or not subject.returns else f"for (int {at}_once = 0; {at}_once < 1; ++{at}_once) "
     opens = "\n".join([f"#if {name}", *begins, meet, "{", *uses, "#endif", f"{once}{{"])
     closes = "\n".join(["}", f"#if {name}", "}", meet, *ends, "#endif"])
-    doc = f"whether blocks add to {', '.join(one.name for one in found)} of their own first"
-    return Change(
-        parameters=(Parameter(name=name, values=(False, True), doc=doc),),
-        layers=(Layer(name, opens, closes, loops=True),),
-        static_shared=" + ".join(bytes_[True][1:]),
-        shared=" + ".join(bytes_[False][1:]),
-        # The more elements a block has, the less its own bins cost.
-        extends={subject.name("ITEMS"): (16, 32)},
+    made = Change(layers=[Layer(name, opens, closes, loops=True)])
+    made.parameter(
+        name, (False, True), f"whether blocks add to {', '.join(one.name for one in found)} of their own first"
     )
+    made.static_shared, made.shared = " + ".join(bytes_[True][1:]), " + ".join(bytes_[False][1:])
+    # The more elements a block has, the less its own bins cost.
+    made.extends[subject.name("ITEMS")] = (16, 32)
+    return made
 
 
 OWN_BINS = Pass("own_bins", _bins, _own_bins, after=("block_size",), languages=("cuda", "opencl"))

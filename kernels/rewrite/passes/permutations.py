@@ -10,7 +10,6 @@ to each other that all accesses count through together are one.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as replaced
@@ -21,7 +20,7 @@ from tunesmith.kernels.rewrite.facts import AXES, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import Cells
-from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
+from tunesmith.kernels.spec.template import LaunchGeometry
 
 MAX_TILES = (1 << 31) - 1
 """Each has an element at least."""
@@ -67,18 +66,6 @@ class Digit:
     radix: Form | None
 
 
-def _quotient(whole: Form, by: Form) -> Form | None:
-    """The exact quotient of two products; None where there is none."""
-    if by == ONE:
-        return whole
-    if len(whole.terms) != 1 or len(by.terms) != 1 or whole.terms[0][1] % by.terms[0][1]:
-        return None
-    (atoms, factor), (others, divisor) = whole.terms[0], by.terms[0]
-    left = Counter(atoms)
-    left.subtract(others)
-    return None if min(left.values(), default=0) < 0 else Form.of({tuple(sorted(left.elements())): factor // divisor})
-
-
 class Radix:
     """The digits of the coordinates, by the divisions in `forms`: the lowest of each coordinate first."""
 
@@ -92,7 +79,7 @@ class Radix:
             chain = sorted(lows, key=lambda low: (len(low.terms[0][0]), low.terms[0][1]))
             for low, above in zip(chain, [*chain[1:], one.bound], strict=True):
                 name = subject.name(f"digit_{len(self.digits)}")
-                self.digits.append(Digit(name, one, low, None if above is None else _quotient(above, low)))
+                self.digits.append(Digit(name, one, low, None if above is None else above.over(low)))
 
     @property
     def sound(self) -> bool:
@@ -114,9 +101,9 @@ class Radix:
             border = inner.low * by
             if not (remainder or alone):
                 continue
-            if inner.high is not None and _quotient(inner.high, border) is None:
+            if inner.high is not None and inner.high.over(border) is None:
                 # A remainder by more than there is left.
-                return inner if remainder and _quotient(border, inner.high) is not None else None
+                return inner if remainder and border.over(inner.high) is not None else None
             return replaced(inner, high=border) if remainder else replaced(inner, low=border)
         return None
 
@@ -148,7 +135,7 @@ class Radix:
             last = len(mine) if part.high is None else borders.index(part.high)
             value = ZERO
             for one in mine[borders.index(part.low) : last]:
-                factor = _quotient(one.low, part.low)
+                factor = one.low.over(part.low)
                 assert factor is not None, "each digit begins at a multiple of those below"
                 value += factor * Form.atom(one.name)
             form = form.replaced(atom, value)
@@ -385,20 +372,14 @@ def _permute(subject: Subject, found: _Permutation, plan: Plan) -> Change | Refu
         "\n#endif\n",
     )
     launch = LaunchGeometry(grid=(f"ceil_div({length}, max({side} * {side}, 1))", "1", "1"), block=(side, rows, "1"))
-    bounds = {f"{side} > 0 or {rows} == {ROWS[0]}": "Without a tile it has no rows of threads."}
-    bounds[f"{side} == 0 or {length} <= {MAX_TILES}"] = "Tiles are counted in 31 bits."
     sizes = {texts.tiles[one]: f"sizeof({subject.dtype(one.root)})" for one in found.loads}
-    return Change(
-        parameters=(
-            Parameter(name=side, values=(0, 32, 64), doc="side of a tile of two dimensions in shared memory; 0: none"),
-            Parameter(name=rows, values=ROWS, doc="rows of threads that go over a tile"),
-        ),
-        edits=(Edit(body.start, body.end, parts),),
-        kit=("permuted",),
-        constraints=tuple(Constraint(expression=one, because=because) for one, because in bounds.items()),
-        static_shared=f"{side} * ({side} + 1) * ({' + '.join(sizes.values())})",
-        instead=(side, launch),
-    )
+    made = Change(edits=[Edit(body.start, body.end, parts)], kit=("permuted",), instead=(side, launch))
+    made.parameter(side, (0, 32, 64), "side of a tile of two dimensions in shared memory; 0: none")
+    made.parameter(rows, ROWS, "rows of threads that go over a tile")
+    made.constraints[f"{side} > 0 or {rows} == {ROWS[0]}"] = "Without a tile it has no rows of threads."
+    made.constraints[f"{side} == 0 or {length} <= {MAX_TILES}"] = "Tiles are counted in 31 bits."
+    made.static_shared = f"{side} * ({side} + 1) * ({' + '.join(sizes.values())})"
+    return made
 
 
 _OTHERS = "block_size own_bins walk vectors output_tiles row_lanes work_per_thread launch_bounds"

@@ -15,12 +15,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from tunesmith.kernels.reader.syntax import Node, Symbol
+from tunesmith.kernels.reader.syntax import NOTHING, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Condition, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
-from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
+from tunesmith.kernels.spec.template import LaunchGeometry
 
 _WHY = "results do not share their operands"
 _X, _Y, _MINUS = Form.atom("x"), Form.atom("y"), Form.number(-1)
@@ -41,17 +41,9 @@ def _digit(facts: Facts, atom: str) -> Digit | None:
     whole, by = found.parts
     name = next(iter(whole.atoms), "")
     inner = _digit(facts, name) if whole == Form.atom(name) and facts.reach(by) == 0 else None
-    if inner is None or (found.op == "%" and inner[1] is not None and not _divides(inner[0] * by, inner[1])):
+    if inner is None or (found.op == "%" and inner[1] is not None and inner[1].over(inner[0] * by) is None):
         return None
     return (inner[0] * by, inner[1]) if found.op == "/" else (inner[0], inner[0] * by)
-
-
-def _divides(by: Form, whole: Form) -> bool:
-    """Whether a product is another one times something."""
-    if len(by.terms) != 1 or len(whole.terms) != 1:
-        return False
-    (few, factor), (many, times) = by.terms[0], whole.terms[0]
-    return times % factor == 0 and all(many.count(one) >= few.count(one) for one in few)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +73,7 @@ class _Grid:
         facts, over = self.subject.facts, self.over
         own = [atom for atom in form.atoms - {"@x", "@z"} if facts.reach(Form.atom(atom)) > 1]
         digits = [_digit(facts, atom) for atom in own]
-        return all(one is not None and over is not None and _divides(over, one[0]) for one in digits)
+        return all(one is not None and over is not None and one[0].over(over) is not None for one in digits)
 
     def limit(self, condition: Condition) -> Form | None:
         """What a condition says, where it is a limit of rows, columns or blocks."""
@@ -93,15 +85,13 @@ class _Grid:
 
     def in_sizes(self, form: Form | None) -> str | None:
         """A form as the task says it; None where the task does not know it."""
-        sizes = {parameter: size for size, parameter in self.subject.sizes.items()}
-        parts = list[str]()
-        for atoms, factor in (form or ZERO).terms:
-            symbols = [self.subject.facts.atoms[atom].symbol for atom in atoms]
-            names = [sizes.get(one.name) if one is not None and not one.pointer else None for one in symbols]
-            if None in names:
-                return None
-            parts.append(" * ".join([str(factor), *(name or "" for name in names)]))
-        return " + ".join(parts) or None
+        sizes, atoms = {parameter: size for size, parameter in self.subject.sizes.items()}, self.subject.facts.atoms
+
+        def text(atom: str) -> str | None:
+            symbol = atoms[atom].symbol
+            return None if symbol.pointer else sizes.get(symbol.name)
+
+        return None if form is None else form.written(text)
 
 
 def _grid(subject: Subject) -> _Grid | Refused:
@@ -214,9 +204,9 @@ def _sum(subject: Subject) -> _Sum | Refused:
     changed, inner, results = facts.changed_in(loop.body), facts.declared_in(loop.body), list(own)
     needed = set[Symbol]()
     for name in loop.body.walk():
-        symbol = name.symbol if name.what == "name" and not any(one.holds(name) for one in replaced) else None
-        known = symbol is None or symbol.what == "function" or symbol in inner or symbol is loop.variable
-        if known or symbol is None or any(symbol is one.root for one in results):
+        symbol = name.symbol if name.what == "name" and not any(one.holds(name) for one in replaced) else NOTHING
+        known = symbol is NOTHING or symbol.what == "function" or symbol in inner or symbol is loop.variable
+        if known or any(symbol is one.root for one in results):
             continue
         made = next((one for one in before if symbol in facts.declared_in(one)), None)
         if symbol in changed and made is not None:
@@ -283,7 +273,7 @@ def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Element] | Refu
         element = _Element(one.root, index, axis=axes[0] if axes else "y")
         found.setdefault((one.root, index), element).nodes.append(one.node)
     shared = {axis for axis in "xy" for one in found.values() if {axis, loop.atom} <= one.index.atoms}
-    if facts.escaping.keys() & facts.names_in(loop.body) or shared != {"x", "y"}:
+    if facts.escaping & facts.names_in(loop.body) or shared != {"x", "y"}:
         return Refused(f"{_WHY}: what the loop reads {other}")
     return sorted(found.values(), key=lambda one: one.axis, reverse=True)
 
@@ -295,7 +285,7 @@ def _unit(subject: Subject, loop: Loop, operands: list[_Element], results: list[
     unit = _UNITS.get(next(iter(types)), 1) if len(types) == 1 and len(operands) == 2 and len(results) == 1 else 1
     facts, kind, sums = subject.facts, "float" if unit == 16 else "number", {one.root for one in results}
     elements = {one.root.type.element.spelling.removeprefix("const ") for one in operands if one.root.type.element}
-    values = {one.symbol: one.kids[-1] for made in ahead for one in made.kids if one.symbol is not None and one.kids}
+    values = {one.symbol: one.kids[-1] for made in ahead for one in made.kids if one.kids}
     pure = all(one.what == "declaration" for one in ahead)
 
     def inner(node: Node) -> Node:
@@ -436,36 +426,30 @@ def _launch(subject: Subject, found: _Sum, edit: Edit, names: tuple[str, ...]) -
         grid=(f"ceil_div({counts[0]}, {side})", f"ceil_div({counts[1]}, {side})", counts[2]), block=(threads, "1", "1")
     )
     alone = f"{depth} == 8 and {rows} == 1 and {columns} == 1"
-    parameters = {
-        tile: ((0, 32, 64, 128), "side of a tile of results of a block; 0: none"),
-        depth: ((8, 16, 32), "steps of the sum that are in shared memory at a time"),
-        rows: ((1, 2, 4, 8), "rows of the tile that a thread computes"),
-        columns: ((1, 2, 4, 8), "columns of the tile that a thread computes"),
-    }
-    constraints = {f"{tile} == 0 or 32 <= {threads} <= 1024": "A block has from 32 to 1024 threads."}
-    kit, pad, least = "products", "4", 0
+    kit, pad, least, said = "products", "4", 0, ""
+    made = Change(edits=[edit], instead=(tile, launch))
+    made.parameter(tile, (0, 32, 64, 128), "side of a tile of results of a block; 0: none")
+    made.parameter(depth, (8, 16, 32), "steps of the sum that are in shared memory at a time")
+    made.parameter(rows, (1, 2, 4, 8), "rows of the tile that a thread computes")
+    made.parameter(columns, (1, 2, 4, 8), "columns of the tile that a thread computes")
+    made.constraints[f"{tile} == 0 or 32 <= {threads} <= 1024"] = "A block has from 32 to 1024 threads."
     if found.unit == 4:
         kit, least, said = "packed_products", 61, "4: __dp4a"
     elif found.unit == 16:
         kit, least, said = "fragment_products", 80, "16: tensor cores, which add in an order of their own"
         pad = f"(8 if {unit} == 16 else 4)"
         shape = f"{depth} >= 16 and {rows} >= 2 and {columns} >= 2 and {tile} >= 8 * {rows}"
-        constraints[f"{unit} == 1 or ({shape})"] = "A warp multiplies fragments of 16 x 16 by 16 x 8."
+        made.constraints[f"{unit} == 1 or ({shape})"] = "A warp multiplies fragments of 16 x 16 by 16 x 8."
+        made.header.append('#include "kit/fragments.cuh"')
     if least:
         alone = f"{alone} and {unit} == 1"
-        parameters[unit] = ((1, found.unit), f"steps of the sum that an instruction takes; {said}")
-        constraints[f"{unit} == 1 or compute_capability >= {least}"] = "Older devices have no such instruction."
-    constraints[f"{tile} > 0 or ({alone})"] = "Without a tile its measures mean nothing."
+        made.parameter(unit, (1, found.unit), f"steps of the sum that an instruction takes; {said}")
+        made.constraints[f"{unit} == 1 or compute_capability >= {least}"] = "Older devices have no such instruction."
+    made.constraints[f"{tile} > 0 or ({alone})"] = "Without a tile its measures mean nothing."
     sizes = " + ".join(f"sizeof({subject.dtype(one.root)})" for one in found.operands)
-    return Change(
-        parameters=tuple(Parameter(name=one, values=values, doc=doc) for one, (values, doc) in parameters.items()),
-        edits=(edit,),
-        header='#include "kit/fragments.cuh"' if found.unit == 16 else "",
-        kit=(kit, "hints"),
-        constraints=tuple(Constraint(expression=one, because=why) for one, why in constraints.items()),
-        static_shared=f"(({tile} + {pad}) * {depth} * ({sizes}) + 16 if {tile} > 0 else 0)",
-        instead=(tile, launch),
-    )
+    made.static_shared = f"(({tile} + {pad}) * {depth} * ({sizes}) + 16 if {tile} > 0 else 0)"
+    made.kit = kit, "hints"
+    return made
 
 
 OUTPUT_TILES = Pass(

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunesmith.kernels.reader.syntax import WORK_ITEM, Node, Symbol, builtin
+from tunesmith.kernels.reader.syntax import LAMBDA, LEFT, WORK_ITEM, Node, Symbol, builtin
 from tunesmith.kernels.rewrite.edits import Edit
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, reads_thread
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
+from tunesmith.kernels.spec.template import BackendName, LaunchGeometry, Parameter
 
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|__(?:global|local|constant|private))\b")
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/"}
@@ -39,35 +39,39 @@ class Layer:
     loops: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Change:
     """What a pass contributes. off: when it does nothing, as an expression, where more than its first parameter must
-    have its first value; header: lines before the source; kit: names of building blocks; block, grid: extents of the
-    launch, by axis; share: elements of a thread along an axis; threads: factors of a block's threads in C, the first 0
-    where the block is the task's; instead: a parameter that, where it is not 0, has a launch of its own; static_shared,
-    shared: bytes that it adds; fast_math: the parameter that asks for it; loads, stores: by array, the parameter that
-    says how it is read and written; writes: what a builtin, such as blockIdx.x, is from now on; extends: further values
-    of a parameter of another pass, where that applies."""
+    have its first value; header: lines before the source; kit: names of building blocks; constraints: because of what
+    each expression has to hold; block, grid: extents of the launch, by axis; share: elements of a thread along an axis;
+    threads: factors of a block's threads in C, the first 0 where the block is the task's; instead: a parameter that,
+    where it is not 0, has a launch of its own; static_shared, shared: bytes that it adds; fast_math: the parameter that
+    asks for it; loads, stores: by array, the parameter that says how it is read and written; writes: what a builtin,
+    such as blockIdx.x, is from now on; extends: further values of a parameter of another pass, where that applies."""
 
-    parameters: tuple[Parameter, ...] = ()
-    edits: tuple[Edit, ...] = ()
-    layers: tuple[Layer, ...] = ()
+    parameters: list[Parameter] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list)
+    layers: list[Layer] = field(default_factory=list)
     off: str = ""
-    header: str = ""
+    header: list[str] = field(default_factory=list)
     kit: tuple[str, ...] = ()
-    constraints: tuple[Constraint, ...] = ()
-    block: Mapping[str, str] = field(default_factory=dict)
-    grid: Mapping[str, str] = field(default_factory=dict)
-    share: Mapping[str, str] = field(default_factory=dict)
+    constraints: dict[str, str] = field(default_factory=dict)
+    block: dict[str, str] = field(default_factory=dict)
+    grid: dict[str, str] = field(default_factory=dict)
+    share: dict[str, str] = field(default_factory=dict)
     threads: tuple[str, ...] = ()
     instead: tuple[str, LaunchGeometry] | None = None
     static_shared: str = ""
     shared: str = ""
     fast_math: str = ""
-    loads: Mapping[str, str] = field(default_factory=dict)
-    stores: Mapping[str, str] = field(default_factory=dict)
-    writes: Mapping[str, str] = field(default_factory=dict)
-    extends: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    loads: dict[str, str] = field(default_factory=dict)
+    stores: dict[str, str] = field(default_factory=dict)
+    writes: dict[str, str] = field(default_factory=dict)
+    extends: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def parameter(self, name: str, values: tuple[int, ...], doc: str, *, launch_only: bool = False) -> None:
+        """Adds a parameter, whose first value leaves the kernel as it came."""
+        self.parameters.append(Parameter(name=name, values=values, doc=doc, launch_only=launch_only))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +102,8 @@ class PlacedArray:
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What a pass looks at. launch: as the task says it; work: how threads share it; name: gives a parameter or a
-    macro a name that the source and the task do not use; types: the task's type names; lengths: elements of arrays, as
-    the task says them, by parameter; sizes: the kernel's parameters that are sizes of the task, by these."""
+    macro a name that the source and the task do not use; lengths: elements of arrays, as the task says them, by
+    parameter; sizes: the kernel's parameters that are sizes of the task, by these."""
 
     facts: Facts
     launch: LaunchGeometry
@@ -107,7 +111,6 @@ class Subject:
     name: Callable[[str], str]
     task: Task
     backend: BackendName = "cuda"
-    types: frozenset[str] = frozenset()
     lengths: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
 
@@ -163,11 +166,11 @@ class Subject:
 
     def dtype(self, array: Symbol) -> str:
         """The data type of an array's elements, or the task's name for it; empty for a type that tasks do not know."""
-        element = array.element
-        found = element if element in self.types else C_TYPES.get(element, element)
-        if found not in self.types and found not in DTYPES and array.type.element is not None:
+        element, types = array.element, self.task.types.keys() | DTYPES.keys()
+        found = element if element in self.task.types else C_TYPES.get(element, element)
+        if found not in types and array.type.element is not None:
             found = C_TYPES.get(_QUALIFIERS.sub("", array.type.element.spelling).strip(), "")
-        return found if found in self.types or found in DTYPES else ""
+        return found if found in types else ""
 
     @property
     def axes(self) -> list[str]:
@@ -188,16 +191,16 @@ class Subject:
         if changed := [one.name for one in self.facts.parameters if one in self.facts.changed]:
             return f"the kernel changes its parameter {changed[0]}"
         nodes = [node for axis in self.work.axes for node in axis.nodes]
-        if any(node.fixed or self.in_lambda(node) for node in nodes):
+        if any(node.fixed or node.inside(LAMBDA) for node in nodes):
             return "a macro or a lambda computes its coordinates"
-        if self.backend == "opencl" and any(self.in_loop(one) or one.fixed for one in self.returns):
+        if self.backend == "opencl" and any(one.inside(LEFT) or one.fixed for one in self.returns):
             return "the kernel returns from inside a loop or a macro"
         return ""
 
     @property
     def returns(self) -> list[Node]:
         """Where the kernel ends a thread early."""
-        return [one for one in self.facts.body.walk() if one.what == "return" and not self.in_lambda(one)]
+        return [one for one in self.facts.body.walk() if one.what == "return" and not one.inside(LAMBDA)]
 
     @property
     def by_warps(self) -> bool:
@@ -207,14 +210,6 @@ class Subject:
         pairs = [one for one in facts.syntax.everything() if one.what == "binary" and one.op in asks]
         of = [one.kids[0] for one in pairs if facts.form(one.kids[1]).constant == asks[one.op]]
         return any(reads_thread(facts, one) or one.op == "blockDim.x" for one in of)
-
-    @staticmethod
-    def in_lambda(node: Node) -> bool:
-        return any(above.what == "lambda" for above, _ in node.above())
-
-    @staticmethod
-    def in_loop(node: Node) -> bool:
-        return any(above.what in ("for", "while", "do", "for each", "switch") for above, _ in node.above())
 
 
 class Plan:
@@ -286,10 +281,10 @@ class Plan:
                 if None in parts:
                     return None
                 if found.op == "[]":
-                    return f"{found.symbol.name}[{parts[0]}]" if found.symbol is not None else None
+                    return f"{found.symbol.name}[{parts[0]}]"
                 return f"(({parts[0]}) {found.op} ({parts[1]}))"
             symbol = found.symbol
-            return symbol.name if symbol is not None and facts.is_known(symbol, place) else None
+            return symbol.name if facts.is_known(symbol, place) else None
 
         return form.written(text, self.subject.wide)
 

@@ -8,19 +8,17 @@ vectors, then over what fills no vector, as the loop did before.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 from functools import partial
 
-from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
+from tunesmith.kernels.reader.syntax import LEFT, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, PlacedArray, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.passes.vectors import assignment, placed, value_of
+from tunesmith.kernels.rewrite.passes.vectors import WIDEST, assignment, placed, value_of
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import reads_thread
-from tunesmith.kernels.spec.template import Constraint, Parameter
 
 _KEPT = 64
 """Most elements that a thread keeps."""
@@ -87,7 +85,7 @@ def _goes_on(subject: Subject, loop: Loop) -> bool:
     if any(_varies(facts, one) for one in facts.names_in(body) - facts.declared_in(body) - {loop.variable}):
         return False
     ends = [one for one in body.walk() if one.what in ENDS and one.what != "continue"]
-    own = [one for one in ends if one.what in ("return", "goto") or not _in_inner(one, loop.node)]
+    own = [one for one in ends if one.what in ("return", "goto") or not one.inside(LEFT, loop.node)]
     meets = any(one in facts.barriers or (one.what == "call" and one.op.startswith("__shfl")) for one in body.walk())
     return not own and not meets
 
@@ -99,12 +97,6 @@ def _varies(facts: Facts, symbol: Symbol) -> bool:
     parts = [*facts.changed[symbol], *filter(None, [symbol.declared])]
     tests = [up.kids[0] for part in parts for up, down in part.above() if up.what == "if" and down is not up.kids[0]]
     return any(reads_thread(facts, one) for one in (*parts, *tests))
-
-
-def _in_inner(node: Node, loop: Node) -> bool:
-    """Whether `break` or `continue` is that of a loop inside `loop`."""
-    between = itertools.takewhile(lambda above: above is not loop, (above for above, _ in node.above()))
-    return any(above.what in LOOPS | {"switch"} for above in between)
 
 
 def _always(facts: Facts, loop: Loop, node: Node) -> bool:
@@ -160,7 +152,7 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
     wide, keep = subject.name("ROW_VEC"), subject.name("KEEP")
     count = wide if found.vectors else "1"
     on = " || ".join([f"{wide} > 1"] * found.vectors + [f"{keep} > 0"] * bool(keeping))
-    edits, sizes = list[Edit](), set[str]()
+    made, sizes = Change(kit=("rows",)), set[str]()
     for number, group in enumerate(found.groups):
         concerned = [one for one in group if found.vectors or one in keeping]
         units = f"{subject.name('units')}_{number}"
@@ -171,25 +163,19 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
             if kept is not None and row is keeping[0]:
                 size = f"{subject.name('kept')}[{keep} > 0 ? {keep} : 1]"
                 lines.append(f"tunesmith::Elements<{kept.element}, {count}> {size};")
-            edits.append(_rewritten(subject, plan, row, found, lines, units, count))
+            made.edits.append(_rewritten(subject, plan, row, found, lines, units, count))
             sizes |= {subject.dtype(root) for root in row.arrays}
-    parameters, limits = list[Parameter](), list[Constraint]()
     if found.vectors:
         doc = "neighbouring elements of a row that a thread reads and writes together"
-        parameters.append(Parameter(name=wide, values=(1, 2, 4, 8, 16), doc=doc))
-        because = "No access has more than 16 bytes."
-        limits += [
-            Constraint(expression=f"{wide} == 1 or {wide} * sizeof({one}) <= 16", because=because)
-            for one in sorted(sizes)
-        ]
+        made.parameter(wide, (1, 2, 4, 8, 16), doc)
+        made.constraints = {f"{wide} == 1 or {wide} * sizeof({one}) <= 16": WIDEST for one in sorted(sizes)}
     if kept is not None:
         doc = f"turns on a row whose elements of {kept.name} a thread keeps in registers; 0: none"
-        parameters.append(Parameter(name=keep, values=(0, 1, 2, 4, 8, 16), doc=doc))
+        made.parameter(keep, (0, 1, 2, 4, 8, 16), doc)
         if found.vectors:
-            because = "A thread has no registers for more elements."
-            limits.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
-    off = " and ".join(f"{one.name} == {one.values[0]}" for one in parameters)
-    return Change(parameters=tuple(parameters), edits=tuple(edits), off=off, kit=("rows",), constraints=tuple(limits))
+            made.constraints[f"{keep} * {wide} <= {_KEPT}"] = "A thread has no registers for more elements."
+    made.off = " and ".join(f"{one.name} == {one.values[0]}" for one in made.parameters)
+    return made
 
 
 def _begin(subject: Subject, plan: Plan, rows: list[_Row], units: str, count: str) -> list[str]:
@@ -222,7 +208,7 @@ def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: lis
         pointer = f"const_cast<{root.element}*>({root.name}) + {plan.written(array.rest, loop.node)}"
         held = subject.name("kept") if mine else "nullptr"
         arrays.append(f"tunesmith::Along<{root.element}, {count}, {flags}, {hints}>{{{pointer}, {held}}}")
-    goes_on = [one for one in loop.body.walk() if one.what == "continue" and not _in_inner(one, loop.node)]
+    goes_on = [one for one in loop.body.walk() if one.what == "continue" and not one.inside(LEFT, loop.node)]
     swaps += [replace(one, "return") for one in goes_on]
     # NVRTC 13.0 takes no lambda whose parameters are `auto` within a kernel.
     taken = "".join(f", {root.element}& {subject.name(f'{root.name}_here')}" for root in row.arrays)

@@ -25,7 +25,6 @@ from tunesmith.kernels.rewrite.forms import ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import key
 from tunesmith.kernels.rewrite.sharing import Fixed, reads_thread
-from tunesmith.kernels.spec.template import Parameter
 
 _MOST_ROUNDS = 64
 _EXTREMES = frozenset({"max", "min", "fmax", "fmin", "fmaxf", "fminf", "__hmax", "__hmin"})
@@ -81,7 +80,7 @@ class _Lockstep:
             self.meetings += len(threads) == self.threads
         elif node.what == "declaration":
             for one in node.kids:
-                _require(one.symbol is not None and not one.symbol.shared and one.kids)
+                _require(one.what == "variable" and not one.symbol.shared and one.kids)
                 self._set(one.symbol, threads, self._fitted(self._value(one.kids[-1], threads), one.type))
         elif node.what == "if":
             chosen = self._number(node.kids[0], threads) != 0
@@ -89,7 +88,7 @@ class _Lockstep:
                 self.run(part, threads[mine])
         elif node.what in ("for", "while"):
             self._loop(node, threads)
-        elif node.what == "call" and (inside := self.facts.function(node)) is not None and node.symbol is not None:
+        elif node.what == "call" and (inside := self.facts.function(node)) is not None:
             _require(len(node.symbol.arguments) == len(node.kids) - 1 and inside not in self._within)
             for symbol, given in zip(node.symbol.arguments, node.kids[1:], strict=True):
                 self._set(symbol, threads, self._value(given, threads))
@@ -115,8 +114,7 @@ class _Lockstep:
                 self.run(update, threads)
         raise _UnknownStep
 
-    def _set(self, symbol: Symbol | None, threads: NDArray[np.int64], values: _Values) -> None:
-        assert symbol is not None
+    def _set(self, symbol: Symbol, threads: NDArray[np.int64], values: _Values) -> None:
         made = self._variables.get(symbol)
         if made is None or made.shape[1:] != values.shape[1:]:
             made = self._variables[symbol] = np.zeros((self.threads, *values.shape[1:]), values.dtype)
@@ -131,7 +129,7 @@ class _Lockstep:
             op = node.op[0] if node.what == "count" else node.op[:-1]
             value = self._together(op, self._value(target, threads), value)
         value = self._fitted(value, target.type)
-        if target.what == "name" and symbol is not None and symbol.what == "variable" and not symbol.shared:
+        if target.what == "name" and symbol.what == "variable" and not symbol.shared:
             self._set(symbol, threads, value)
             return
         places = self._place(target, threads)
@@ -162,7 +160,7 @@ class _Lockstep:
                 return np.full_like(threads, sizes[node.op])
             _require(node.op == "threadIdx.x")
             return threads
-        if node.what == "name" and symbol is not None:
+        if node.what == "name":
             if symbol is self.array:
                 return np.zeros_like(threads)
             if symbol in self._variables and self._having[symbol][threads].all():
@@ -287,7 +285,7 @@ def _used(subject: Subject, array: Symbol, trees: list[_Tree]) -> str:
     facts, thread = subject.facts, Form.atom("threadIdx.x")
     own = [one for one in facts.of(array) if not any(tree.holds(one.node) for tree in trees)]
     mine = [tree for tree in trees if tree.array is array]
-    again = len(mine) > 1 or any(above.what in LOOPS for above, _ in mine[0].statements[0].above())
+    again = len(mine) > 1 or mine[0].statements[0].inside(LOOPS)
     for name in facts.uses(array):
         if any(tree.holds(name) for tree in trees):
             continue
@@ -307,7 +305,7 @@ def _used(subject: Subject, array: Symbol, trees: list[_Tree]) -> str:
 
 
 def _exchanged(subject: Subject, trees: list[_Tree], plan: Plan) -> Change:
-    name, edits = subject.name("SHUFFLES"), list[Edit]()
+    name, made = subject.name("SHUFFLES"), Change(kit=("shuffles",))
     for tree in trees:
         start, last = tree.statements[0].start, tree.statements[-1]
         code = subject.facts.syntax.code
@@ -315,9 +313,9 @@ def _exchanged(subject: Subject, trees: list[_Tree], plan: Plan) -> Change:
         element = tree.array.element
         join = f"[]({element} a, {element} b) {{ return {tree.how}; }}"
         call = f"tunesmith::combine<{subject.block('x')}>({tree.array.name}, {join});"
-        edits.append(Edit(start, end, (f"\n#if {name}\n{call}\n#else\n", Span(start, end), "\n#endif\n")))
-    parameter = Parameter(name=name, values=(False, True), doc="whether warps combine values by shuffles")
-    return Change(parameters=(parameter,), edits=tuple(edits), kit=("shuffles",))
+        made.edits.append(Edit(start, end, (f"\n#if {name}\n{call}\n#else\n", Span(start, end), "\n#endif\n")))
+    made.parameter(name, (False, True), "whether warps combine values by shuffles")
+    return made
 
 
 SHUFFLES = Pass("shuffles", _trees, _exchanged)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tunesmith.kernels.rewrite.edits import Edit, insert, replace, wrap
+from tunesmith.kernels.rewrite.edits import insert, replace, wrap
 from tunesmith.kernels.rewrite.facts import Loop
 from tunesmith.kernels.rewrite.forms import ONE
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import Fixed, Rows
-from tunesmith.kernels.spec.template import Constraint, Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ def _one_place(subject: Subject, loops: list[Loop]) -> str:
         for one in facts.changed_in(loop.body) - facts.declared_in(loop.body):
             if not facts.counts_anew(one):
                 written.append(f"the loop of {line} changes {one.name}, which lives longer than a round")
-    for root in [*facts.arrays, *facts.escaping]:
+    for root in [*facts.arrays, *sorted(facts.escaping, key=lambda one: one.place)]:
         own = facts.of(root)
         if not facts.is_written(root):
             continue
@@ -78,59 +77,45 @@ def _one_place(subject: Subject, loops: list[Loop]) -> str:
 
 
 def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
-    parameters, header, constraints = list[Parameter](), list[str](), list[Constraint]()
-    edits, grid, block, writes, extends = list[Edit](), dict[str, str](), dict[str, str](), dict[str, str](), {}
-    rows, blocks, first = subject.name("TEAM_ROWS"), subject.name("TEAM_BLOCKS"), plan.threads[:1]
+    made, first = Change(), plan.threads[:1]
+    rows, blocks = subject.name("TEAM_ROWS"), subject.name("TEAM_BLOCKS")
     own = f"{first[0]} > 0" if first else "True"
     if found.axis:
         row, at = subject.name("TEAM_ROW"), f"blockIdx.{found.axis}"
         index, line = subject.builtin(at), subject.builtin("threadIdx.y")
         count = subject.grid(found.axis)
         known = subject.in_kernel(count)
-        parameters.append(Parameter(name=rows, values=(1, 2, 4, 8, 16, 32), doc="rows of a block"))
-        header.append(f"#define {row} ({index} * {rows} + ({rows} > 1 ? {line} : 0))")
-        edits += [replace(one, row) for one in subject.facts.builtins() if one.op == at]
+        made.parameter(rows, (1, 2, 4, 8, 16, 32), "rows of a block")
+        made.header.append(f"#define {row} ({index} * {rows} + ({rows} > 1 ? {line} : 0))")
+        made.edits += [replace(one, row) for one in subject.facts.builtins() if one.op == at]
         if known is not None:
-            edits.append(insert(subject.facts.body.start + 1, f" if ({rows} > 1 && {row} >= {known}) return;"))
+            made.edits.append(insert(subject.facts.body.start + 1, f" if ({rows} > 1 && {row} >= {known}) return;"))
         else:
-            because = "The kernel does not know how many rows there are."
-            constraints.append(Constraint(expression=f"({count}) % {rows} == 0", because=because))
-        grid[found.axis], block["y"], writes[at] = f"ceil_div({count}, {rows})", rows, row
+            made.constraints[f"({count}) % {rows} == 0"] = "The kernel does not know how many rows there are."
+        made.threads, made.writes[at] = (rows,), row
+        made.grid[found.axis], made.block["y"] = f"ceil_div({count}, {rows})", rows
         if subject.facts.launch_bounds:
-            because = "The kernel keeps its own launch bounds with its own block."
-            constraints.append(Constraint(expression=f"{rows} == 1 or {own}", because=because))
+            made.constraints[f"{rows} == 1 or {own}"] = "The kernel keeps its own launch bounds with its own block."
         if first and not subject.by_warps:
             # An SM holds 32 blocks (CUDA C++ Programming Guide, "Compute Capabilities"), so small ones leave some idle.
-            extends[first[0]] = (8, 16)
-            because = "Rows that have less than a warp share a block of two warps or more."
+            made.extends[first[0]] = (8, 16)
             enough = f"{first[0]} == 0 or {first[0]} >= 32 or {first[0]} * {rows} >= 64"
-            constraints.append(Constraint(expression=enough, because=because))
+            made.constraints[enough] = "Rows that have less than a warp share a block of two warps or more."
     if not found.alone:
         turn, turns = plan.builtin("threadIdx.x"), plan.builtin("blockDim.x")
-        parameters.append(Parameter(name=blocks, values=(1, 2, 4, 8, 16, 32), doc="blocks that share a row"))
+        made.parameter(blocks, (1, 2, 4, 8, 16, 32), "blocks that share a row")
         few = " * ".join(f"({subject.grid(one)})" for one in "xyz") + " <= 256"
-        constraints.append(Constraint(expression=f"{blocks} <= 8 or {few}", because="More rows have blocks enough."))
+        made.constraints[f"{blocks} <= 8 or {few}"] = "More rows have blocks enough."
         names = subject.name("TEAM_FIRST"), subject.name("TEAM_STEP")
         part = f"({blocks} > 1 ? {subject.builtin('blockIdx.z')} : 0) * {turns}"
-        header.append(f"#define {names[0]}(...) ((__VA_ARGS__) + {part})")
-        header.append(f"#define {names[1]}(...) ((__VA_ARGS__) * {blocks})")
+        made.header.append(f"#define {names[0]}(...) ((__VA_ARGS__) + {part})")
+        made.header.append(f"#define {names[1]}(...) ((__VA_ARGS__) * {blocks})")
         for loop in found.loops:
-            edits.append(wrap(loop.first_node, f"{names[0]}(", ")"))
-            name = loop.variable.name
-            edits.append(replace(loop.node.kids[2], f"{name} += {names[1]}({turns})"))
-        grid["z"] = blocks
-        writes |= {"turn": f"{names[0]}({turn})", "turns": f"{turns} * {blocks}"}
-    return Change(
-        parameters=tuple(parameters),
-        edits=tuple(edits),
-        header="\n".join(header),
-        constraints=tuple(constraints),
-        grid=grid,
-        block=block,
-        threads=(rows,) if found.axis else (),
-        writes=writes,
-        extends=extends,
-    )
+            made.edits.append(wrap(loop.first_node, f"{names[0]}(", ")"))
+            made.edits.append(replace(loop.node.kids[2], f"{loop.variable.name} += {names[1]}({turns})"))
+        made.grid["z"] = blocks
+        made.writes |= {"turn": f"{names[0]}({turn})", "turns": f"{turns} * {blocks}"}
+    return made
 
 
 ROW_TEAMS = Pass("row_teams", _teams, _change, after=("block_size", "row_lanes"), languages=("cuda", "opencl"))

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tunesmith.kernels.reader.syntax import Node
-from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span, switched, wrap
+from tunesmith.kernels.rewrite.edits import Span, replace, span, switched, wrap
 from tunesmith.kernels.rewrite.facts import Access
 from tunesmith.kernels.rewrite.forms import ONE
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, PlacedArray, Plan, Refused, Subject
-from tunesmith.kernels.spec.template import Constraint, Parameter
+
+WIDEST = "No access has more than 16 bytes."
 
 
 def _marked(subject: Subject) -> list[Access] | Refused:
@@ -48,30 +49,25 @@ def _hint(subject: Subject, found: list[Access], plan: Plan) -> Change:
     read, written = [one for one in found if one.read], [one for one in found if one.written]
     load, store = subject.name("LOAD"), subject.name("STORE")
     loads, stores = subject.name("LOADS"), subject.name("STORES")
-    edits, parameters, header = list[Edit](), list[Parameter](), list[str]()
+    made = Change(kit=("hints",))
     if read:
         doc = "how arrays that are only read are loaded; 1: through the read-only cache; 2: as data needed once"
-        parameters.append(Parameter(name=loads, values=(0, 1, 2), doc=doc))
-        edits += [wrap(one.node, f"{load}(&", ")") for one in read]
+        made.parameter(loads, (0, 1, 2), doc)
+        made.edits += [wrap(one.node, f"{load}(&", ")") for one in read]
         both = f"tunesmith::load<{loads}>(__VA_ARGS__)", "(*(__VA_ARGS__))"
-        header.append(switched(f"{loads} > 0", {f"{load}(...)": both}))
+        made.header.append(switched(f"{loads} > 0", {f"{load}(...)": both}))
+        made.loads = {one.root.name: loads for one in read}
     if written:
         doc = "how arrays that are only written are stored; 1: as data that nobody needs again soon"
-        parameters.append(Parameter(name=stores, values=(0, 1), doc=doc))
+        made.parameter(stores, (0, 1), doc)
         for one in written:
             node = assignment(one)
             assert node is not None
-            edits.append(replace(node, f"{store}(&", span(one.node), ",", value_of(subject, node), ")"))
+            made.edits.append(replace(node, f"{store}(&", span(one.node), ",", value_of(subject, node), ")"))
         both = f"tunesmith::store<{stores}>(to, __VA_ARGS__)", "(*(to) = __VA_ARGS__)"
-        header.append(switched(f"{stores} > 0", {f"{store}(to, ...)": both}))
-    return Change(
-        parameters=tuple(parameters),
-        edits=tuple(edits),
-        header="\n".join(header),
-        kit=("hints",),
-        loads={one.root.name: loads for one in read},
-        stores={one.root.name: stores for one in written},
-    )
+        made.header.append(switched(f"{stores} > 0", {f"{store}(to, ...)": both}))
+        made.stores = {one.root.name: stores for one in written}
+    return made
 
 
 CACHE_HINTS = Pass("cache_hints", _marked, _hint)
@@ -147,31 +143,25 @@ def _vectors(subject: Subject, arrays: list[PlacedArray], plan: Plan) -> Change 
         f"for ({index} {item} = 0; {item} < {name}; ++{item}) {{ const {index} {at} = {first} + {item};",
     ]
     closes = ["}", f"#if {name} > 1", *written, "#endif"]
-    edits = list[Edit]()
+    layer = Layer(f"{name} > 1", "\n".join(opens), "\n".join(closes), "x", at, loops=True)
+    made = Change(kit=("vectors",), layers=[layer], share={"x": name})
     for one in arrays:
         for access in one.accesses:
             node = assignment(access)
             if plan.hint(one.root, stored=True) != "0" and node is not None:
                 value = value_of(subject, node)
-                edits.append(replace(node, f"{assign}({one.root.name}, (", value, "), ", span(node), ")"))
+                made.edits.append(replace(node, f"{assign}({one.root.name}, (", value, "), ", span(node), ")"))
             else:
-                edits.append(wrap(access.node, f"{element}({one.root.name}, ", ")"))
+                made.edits.append(wrap(access.node, f"{element}({one.root.name}, ", ")"))
     macros = {
         f"{element}(array, ...)": (f"{of}_##array.at[{item}]", "(__VA_ARGS__)"),
         f"{assign}(array, value, ...)": (f"{of}_##array.at[{item}] = value", "__VA_ARGS__"),
     }
-    sizes = dict.fromkeys(f"{name} * sizeof({subject.dtype(one.root)}) <= 16" for one in arrays)
-    because = "No access has more than 16 bytes."
-    doc = "neighbouring elements that a thread reads and writes together"
-    return Change(
-        parameters=(Parameter(name=name, values=(1, 2, 4, 8, 16), doc=doc),),
-        edits=tuple(edits),
-        layers=(Layer(f"{name} > 1", "\n".join(opens), "\n".join(closes), "x", at, loops=True),),
-        header=switched(f"{name} > 1", macros),
-        kit=("vectors",),
-        constraints=tuple(Constraint(expression=f"{name} == 1 or {one}", because=because) for one in sorted(sizes)),
-        share={"x": name},
-    )
+    made.header.append(switched(f"{name} > 1", macros))
+    made.parameter(name, (1, 2, 4, 8, 16), "neighbouring elements that a thread reads and writes together")
+    for size in sorted({f"{name} * sizeof({subject.dtype(one.root)})" for one in arrays}):
+        made.constraints[f"{name} == 1 or {size} <= 16"] = WIDEST
+    return made
 
 
 VECTORS = Pass(

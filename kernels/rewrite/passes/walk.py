@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tunesmith.kernels.reader.syntax import Symbol
-from tunesmith.kernels.rewrite.edits import Edit, replace, span, switched
+from tunesmith.kernels.rewrite.edits import replace, switched, wrap
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import ONE, Form
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import Cells
-from tunesmith.kernels.spec.template import Constraint, Parameter
 
 REGISTERS = 32
 """Elements that a thread keeps at most."""
@@ -133,7 +132,7 @@ def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
     blocks = axis not in subject.axes
     step, walked, macro = subject.name("walk"), subject.name(f"walk_{axis}"), subject.name(f"WALK_{axis.upper()}")
     here = plan.builtin(f"blockIdx.{axis}") if blocks else plan.at(axis)
-    edits, begins, macros = list[Edit](), list[str](), dict[str, tuple[str, str]]()
+    made, begins, macros = Change(kit=("slide",)), list[str](), dict[str, tuple[str, str]]()
     for number, window in enumerate(windows):
         (top, left), (rows, columns), root = window.least, window.size, window.root
         own, at, apart = subject.name(f"window_{number}"), subject.name(f"WINDOW_{number}"), plan.written(window.apart)
@@ -146,16 +145,18 @@ def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
         for one in window.places:
             row, column = (f"{one.at[k] - window.least[k]} + {one.rounds[k]}" for k in (0, 1))
             node = one.access.node
-            edits.append(Edit(node.start, node.end, (f"{at}({row}, {column}, ", span(node), ")")))
-    stops, constraints, count = "", list[Constraint](), subject.grid(axis)
+            made.edits.append(wrap(node, f"{at}({row}, {column}, ", ")"))
+    stops, count = "", subject.grid(axis)
     if blocks:
         macros[macro] = walked, here
-        edits += [replace(one, macro) for one in facts.builtins() if one.op == f"blockIdx.{axis}"]
+        made.edits += [replace(one, macro) for one in facts.builtins() if one.op == f"blockIdx.{axis}"]
         if (known := subject.in_kernel(count)) is not None:
             stops = f"if ({walked} >= {known}) break;\n"
         else:
-            because = "The kernel does not know how many steps there are."
-            constraints.append(Constraint(expression=f"({count}) % {name} == 0", because=because))
+            made.constraints[f"({count}) % {name} == 0"] = "The kernel does not know how many steps there are."
+        made.grid[axis] = f"ceil_div({count}, {name})"
+    else:
+        made.share[axis] = name
     begins = [f"#if {name} > 1", *begins, "#endif", '_Pragma("unroll")']
     begins += [f"for (int {step} = 0; {step} < {name}; ++{step}) {{"]
     begins += [
@@ -163,17 +164,10 @@ def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
         *lines,
         "#endif",
     ]
-    doc = f"steps along {axis} that a thread takes, whose reads overlap"
-    return Change(
-        parameters=(Parameter(name=name, values=(1, 2, 4, 8, 16), doc=doc),),
-        edits=tuple(edits),
-        layers=(Layer(f"{name} > 1", "\n".join(begins), "}", "" if blocks else axis, walked, loops=True),),
-        header=switched(f"{name} > 1", macros),
-        kit=("slide",),
-        constraints=tuple(constraints),
-        grid={axis: f"ceil_div({count}, {name})"} if blocks else {},
-        share={} if blocks else {axis: name},
-    )
+    made.parameter(name, (1, 2, 4, 8, 16), f"steps along {axis} that a thread takes, whose reads overlap")
+    made.layers.append(Layer(f"{name} > 1", "\n".join(begins), "}", "" if blocks else axis, walked, loops=True))
+    made.header.append(switched(f"{name} > 1", macros))
+    return made
 
 
 _ALONE = "A thread that goes on keeps what one element needs."

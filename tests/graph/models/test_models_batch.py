@@ -196,7 +196,7 @@ COMPLETION = {"choices": [{"message": {"content": "{}", "tool_calls": [CALLED]}}
 ANSWER = {"custom_id": "a", "response": {"status_code": 200, "body": COMPLETION}, "error": {"error": {"code": "1"}}}
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(json_texts(ANSWER) | json_texts(ANSWER | {"error": None}))
 def test_no_line_is_a_crash(tmp_path: Path, text: str) -> None:
     path = tmp_path / "answers.jsonl"

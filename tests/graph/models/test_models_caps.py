@@ -124,9 +124,7 @@ def test_the_account_by_role_and_model(live: Live, server: FakeOpenAI, prices: s
     )
 
 
-def test_ended_after_any_entry_of_the_journal(
-    open_run: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ended_after_any_entry(open_run: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process ends when an entry is on disk and nothing after it has happened, once for every entry."""
     settings = {"model": "tester", "base_url": server.base_url, "model_concurrency": 1}
     calls = [call("a", "1"), call("b", "2")]

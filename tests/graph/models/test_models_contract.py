@@ -53,9 +53,7 @@ def way(request: pytest.FixtureRequest, open_run: Callable[..., Opened], server:
     return Way(request.param, open_run, server, tmp_path)
 
 
-def test_answers_are_values_of_the_schema_in_the_order_of_the_calls_and_known_ones_are_not_asked_again(
-    way: Way,
-) -> None:
+def test_answers_are_values_of_the_schema_in_the_order_of_the_calls_and_known_ones_not_asked_again(way: Way) -> None:
     way.server.answers = lambda seen: {"name": seen.body["messages"][-1]["content"], "factor": 1}
     calls = [call(f"moves-{text}", text) for text in "abcd"]
     replies = way.ask(*calls)

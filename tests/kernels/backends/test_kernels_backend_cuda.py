@@ -333,6 +333,14 @@ class TestCudaDevice(DeviceContract):
         gc.collect()
         opened.synchronize()
 
+    def test_variables_in_constant_memory_are_read(self, compiler: Compiler, opened: Device) -> None:
+        text = '__constant__ int table[2] = {5, 6};\nextern "C" __global__ void k(int* a) { a[0] = table[a[1]]; }'
+        artifact = compiled(compiler, "cuda", text, "k")
+        kernel = opened.load(artifact)
+        assert np.frombuffer(opened.constants(kernel, artifact), np.int32).tolist() == [5, 6]
+        other = compiled(compiler, "cuda", SOURCES["cuda"]["add"], "add")
+        assert opened.constants(opened.load(other), other) == b""
+
     def test_all_work_of_a_process_goes_on_one_stream(self, here: Any, opened: Device) -> None:
         """Also of a second device, and after code that leaves another one current, as CuPy's `with` does."""
         from cupy.cuda import Stream, get_current_stream

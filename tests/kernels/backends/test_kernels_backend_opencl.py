@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import mmap
+import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +16,7 @@ from contract import SOURCES, CompilerContract, DeviceContract, compiled
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, DeviceError, HostCall, open_compiler, open_device
-from tunesmith.kernels.backends.opencl import SWITCH, device_uuid, name_processor
+from tunesmith.kernels.backends.opencl import SWITCH, device_uuid, name_processor, pages_of
 from tunesmith.kernels.spec.task import Geometry
 from tunesmith.kernels.spec.template import BackendName
 
@@ -24,11 +29,6 @@ def backend() -> BackendName:
 @pytest.fixture(scope="module")
 def compiler(device: Any) -> Compiler:
     return open_compiler(device.limits, device.index)
-
-
-@pytest.fixture(scope="module")
-def opened(device: Any) -> Device:
-    return open_device(device.limits, device.index)
 
 
 class TestOpenclCompiler(CompilerContract):
@@ -105,3 +105,51 @@ def test_a_device_that_is_not_there(device: Any) -> None:
 def test_the_name_of_the_processor_can_be_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "as-is")
     assert not name_processor(SimpleNamespace())
+
+
+# Memory that ends where an array does: what reaches beyond it faults, and nothing else is different.
+TOUCHED = [  # side, writable, offset, whether it is written, whether it faults
+    ("end", True, 256, False, True),
+    # As whole rows and tiles are missed by.
+    ("end", True, 1 << 20, False, True),
+    ("start", True, -1, False, True),
+    ("end", False, 0, True, True),
+    ("end", False, 255, False, False),
+    ("end", True, 255, True, False),
+]
+SCRIPT = """
+import ctypes, json, os, sys
+import numpy as np
+from tunesmith.kernels.backends.opencl import pages_of
+ends = []
+for side, writable, offset, written, _ in json.loads(sys.argv[1]):
+    inside = pages_of(np.arange(256, dtype=np.uint8), side, 128, writable=writable)
+    child = os.fork()
+    if child == 0:
+        place = inside.ctypes.data + offset
+        ctypes.memset(place, 1, 1) if written else ctypes.string_at(place, 1)
+        os._exit(0)
+    ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(json.dumps(ends))
+"""
+"""Each place is touched by a child of one process, which took its time to import."""
+
+
+@pytest.mark.parametrize("side", ["start", "end"])
+@pytest.mark.parametrize("size", [1, 128, 200, 4096, 5000])
+def test_a_copy_lies_at_the_edge_of_its_pages(side: Any, size: int) -> None:
+    data = np.random.default_rng(size).integers(256, size=size, dtype=np.uint8)
+    inside = pages_of(data, side, 128, writable=True)
+    assert np.array_equal(inside, data)
+    assert inside.ctypes.data % 128 == 0
+    if side == "start":
+        assert inside.ctypes.data % mmap.PAGESIZE == 0
+    else:
+        assert -(inside.ctypes.data + size) % mmap.PAGESIZE < 128
+    inside[:] = 7
+
+
+def test_what_lies_beyond_cannot_be_touched() -> None:
+    told = subprocess.run([sys.executable, "-c", SCRIPT, json.dumps(TOUCHED)], check=True, capture_output=True)
+    for touched, ended in zip(TOUCHED, json.loads(told.stdout), strict=True):
+        assert ended == (-signal.SIGSEGV if touched[-1] else 0), touched

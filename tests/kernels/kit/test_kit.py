@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulation import OPTIONS, build, shim
+from emulation import emulated
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
@@ -30,38 +30,20 @@ def kernel(body: str, arrays: dict[str, Any], headers: tuple[str, ...]) -> Templ
     return Template.model_validate({**fields, "parameters": [{"name": "VEC", "values": [4]}]})
 
 
-def run(body: str, headers: tuple[str, ...], folder: Path, threads: tuple[int, int] = (32, 1), **arrays: Any) -> None:
+def run(nvrtc: Any, body: str, headers: tuple[str, ...], threads: tuple[int, int] = (32, 1), **arrays: Any) -> None:
     """Compiles the kernel for compute capability 9.0, and runs a block of it on the CPU, on `arrays` in place."""
-    pytest.importorskip("cuda.bindings")
     made = specialise(kernel(body, arrays, headers), {"VEC": 4}, {"T": "float16"})
-    compiled = open_compiler(resolve_target("sm_90")).compile(made)
+    compiled = nvrtc.compile(made)
     assert isinstance(compiled, Artifact), compiled
-    declared, names = re.findall(r"void k\((.*)\)", made.source)[0], ", ".join(arrays)
-    x, y = threads
-    started = f"shim::run({{1, 1, 1}}, {{{x}, {y}, 1}}, [=] {{ k({names}); }});"
-    text = re.sub(r"#include <cuda\w+\.h>", "", made.source) + f'extern "C" void start({declared}) {{ {started} }}\n'
-    (folder / "k.cpp").write_text(text)
-    header, library = shim("g++")
-    linked = [
-        "-shared",
-        "-nodefaultlibs",
-        "-o",
-        str(folder / "k.so"),
-        str(folder / "k.cpp"),
-        str(library),
-        "-lm",
-        "-lc",
-    ]
-    build(["g++", *OPTIONS, "-include", str(header), *linked, "-lgcc"])
-    ctypes.CDLL(str(folder / "k.so")).start(*(one.ctypes.data_as(ctypes.c_void_p) for one in arrays.values()))
+    started = emulated(made.source, "k")
+    started(1, 1, 1, *threads, 1, *(one.ctypes.data_as(ctypes.c_void_p) for one in arrays.values()))
 
 
 @pytest.mark.parametrize("name", kit())
-def test_a_header_stands_alone(name: str) -> None:
-    pytest.importorskip("cuda.bindings")
+def test_a_header_stands_alone(name: str, nvrtc: Any) -> None:
     template = kernel("", {}, (Path(name).stem,))
     made = specialise(template, {"VEC": 4}, {})
-    assert isinstance(open_compiler(resolve_target("sm_90")).compile(made), Artifact)
+    assert isinstance(nvrtc.compile(made), Artifact)
     # The text is complete: each header once, in front of the macros; lines of the template keep their numbers.
     before, own = made.source.split('#line 1 "k"\n')
     assert '"kit/' not in made.source and before.count("struct Column {") == (name in ("kit/rows.cuh", "kit/views.cuh"))
@@ -69,8 +51,7 @@ def test_a_header_stands_alone(name: str) -> None:
     assert own.splitlines()[1:] == template.source.splitlines()[1:]
 
 
-def test_examples_of_the_page_compile() -> None:
-    pytest.importorskip("cuda.bindings")
+def test_examples_of_the_page_compile(nvrtc: Any) -> None:
     page = (Path(__file__).parents[3] / "docs" / "kit.md").read_text(encoding="utf-8")
     config = {"BLOCK": 128, "VEC": 4, "ITEMS": 2}
     examples = re.findall(r"```cuda\n(.*?)```", page, re.DOTALL)
@@ -80,7 +61,7 @@ def test_examples_of_the_page_compile() -> None:
         parameters = [{"name": name, "values": [value]} for name, value in config.items()]
         fields = {"name": "k", "backend": "cuda", "entry": entry, "launch": {"grid": [1], "block": [1]}}
         made = Template.model_validate({**fields, "source": code, "parameters": parameters})
-        compiled = open_compiler(resolve_target("sm_90")).compile(specialise(made, config, {"T": "float16"}))
+        compiled = nvrtc.compile(specialise(made, config, {"T": "float16"}))
         assert isinstance(compiled, Artifact), compiled
 
 
@@ -106,10 +87,10 @@ ROWS = """
 """
 
 
-def test_rows_of_held_vectors_and_of_others(tmp_path: Path) -> None:
+def test_rows_of_held_vectors_and_of_others(nvrtc: Any) -> None:
     x = np.arange(1000, dtype=np.float16).reshape(5, 200)
     y, seen = np.zeros_like(x), np.zeros((5, 200), np.int32)
-    run(ROWS, ("rows",), tmp_path, (16, 2), x=x, y=y, seen=seen)
+    run(nvrtc, ROWS, ("rows",), (16, 2), x=x, y=y, seen=seen)
     assert (y[:, :128] == 2 * x[:, :128]).all() and (y[:, 128:] == x[:, 128:]).all()
     assert (seen[:, 128:] == 1).all() and not seen[:, :128].any()
 
@@ -129,10 +110,10 @@ BODY = """
 """
 
 
-def test_one_body_serves_vectors_and_elements(tmp_path: Path) -> None:
+def test_one_body_serves_vectors_and_elements(nvrtc: Any) -> None:
     x = np.arange(1, 1201, dtype=np.float32)
     y, z, w = np.zeros_like(x), np.zeros_like(x), np.full_like(x, 3)
-    run(BODY, ("views",), tmp_path, x=x, y=y, z=z, w=w)
+    run(nvrtc, BODY, ("views",), x=x, y=y, z=z, w=w)
     assert (y[:333] == 3 * x[:333]).all() and not y[333:].any() and (z == 3 * x).all()
     assert (w[3:203] == 3 * x[3:203] + x[1:201]).all() and (w[:3] == 3).all() and (w[203:400] == 3).all()
     assert (w[400:800] == x[:400]).all()
@@ -155,10 +136,10 @@ REDUCTIONS = """
 """
 
 
-def test_reductions_of_rows_and_lanes(tmp_path: Path) -> None:
+def test_reductions_of_rows_and_lanes(nvrtc: Any) -> None:
     x = np.random.default_rng(1).uniform(0, 20, (2, 64)).astype(np.float32)
     y = np.zeros((5, 2, 64), np.float32)
-    run(REDUCTIONS, ("reduce",), tmp_path, (64, 2), x=x, y=y)
+    run(nvrtc, REDUCTIONS, ("reduce",), (64, 2), x=x, y=y)
     powers = np.exp(x - x.max(1, keepdims=True))
     assert np.allclose(y[0], x.sum(1, keepdims=True)) and (y[1] == np.floor(x).max(1, keepdims=True)).all()
     assert np.allclose(y[2], powers / powers.sum(1, keepdims=True), rtol=1e-5)
@@ -183,10 +164,10 @@ TILES = """
 """
 
 
-def test_tiles_in_their_order_and_in_shared_memory(tmp_path: Path) -> None:
+def test_tiles_in_their_order_and_in_shared_memory(nvrtc: Any) -> None:
     places, tiles, out = (np.zeros(n, np.int32) for n in (128, 12, 64))
     c = np.zeros((2, 5), np.float16)
-    run(TILES, ("tiles",), tmp_path, places=places, tiles=tiles, out=out, c=c)
+    run(nvrtc, TILES, ("tiles",), places=places, tiles=tiles, out=out, c=c)
     # Each chunk has its place; the eight rows of a column lie in different banks.
     assert sorted(places[:64]) == sorted(places[64:]) == list(range(64))
     assert all(len(set(places[column:64:8] % 8)) == 8 for column in range(8))

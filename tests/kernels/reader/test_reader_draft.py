@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 from plain_kernels import KERNELS
 from rewrite_cases import LIBRARY_NAMES, OWN, RAW_NAMES, plain_task
 
-from tunesmith.kernels.backends import Compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.reader.draft import draft, read_kernel
@@ -49,8 +49,8 @@ def line(code: str, name: str, entry: str | None = None) -> str:
     return next(line for line in task.splitlines() if f'name = "{name}"' in line or line.startswith(f"{name} = "))
 
 
-def compiles(compiler: Compiler, code: str) -> bool:
-    made = compiler.compile(Specialised("cuda", "k", baseline(code)))
+def compiles(nvrtc: Any, code: str) -> bool:
+    made = nvrtc.compile(Specialised("cuda", "k", baseline(code)))
     assert isinstance(made, Artifact), made
     return True
 
@@ -131,12 +131,9 @@ class TestRolesAndShapes:
         code = KERNEL.replace("BODY", "x[i] - zero").replace("int n", "int n, int zero = -3")
         assert 'value = "-3" },  # FILL: the value of zero' in line(code, "zero")
 
-    @pytest.mark.parametrize("name", sorted(KERNELS))
-    def test_plain_kernels(self, name: str) -> None:
-        facts = read_kernel(KERNELS[name][0], None, "my.cu").facts
-        assert not facts.unknown and facts.roles
-        if name == "matmul":
-            assert facts.shapes == {"A": ("M", "K"), "B": ("K", "N"), "C": ("M", "N")}
+    def test_the_shapes_of_a_product_are_those_of_its_operands(self) -> None:
+        facts = read_kernel(KERNELS["matmul"][0], None, "my.cu").facts
+        assert facts.shapes == {"A": ("M", "K"), "B": ("K", "N"), "C": ("M", "N")}
 
 
 class TestLaunch:
@@ -204,12 +201,12 @@ class TestSlice:
             "__device__ float half_of(float v) { return v / 2; }\nint half_of(int v) { return v / 2; }",
         ],
     )
-    def test_what_the_kernel_does_not_use_is_gone(self, host: str, compiler: Compiler) -> None:
+    def test_what_the_kernel_does_not_use_is_gone(self, host: str, nvrtc: Any) -> None:
         assert baseline(f"{host}\n{PLAIN}").strip() == 'extern "C" ' + PLAIN.strip() and compiles(
-            compiler, host + "\n" + PLAIN
+            nvrtc, host + "\n" + PLAIN
         )
 
-    def test_what_it_uses_stays_in_order(self, compiler: Compiler) -> None:
+    def test_what_it_uses_stays_in_order(self, nvrtc: Any) -> None:
         code = """#include <cooperative_groups.h>
         namespace cg = cooperative_groups;
         #define DEVICE __device__ __forceinline__
@@ -227,7 +224,7 @@ class TestSlice:
             "BODY",
             "same(TWICE(x[i]) * SCALE + Pair{1, 2}.sum() + table[half_of(LEFT)]); cg::sync(cg::this_thread_block())",
         )
-        assert compiles(compiler, code)
+        assert compiles(nvrtc, code)
 
     @pytest.mark.parametrize(
         "body",
@@ -241,8 +238,8 @@ class TestSlice:
             pytest.param("std::max(x[i], 0.0f) + std::sqrt(x[i])", marks=pytest.mark.slow),
         ],
     )
-    def test_names_that_nvcc_knows_without_a_header_are_known(self, body: str, compiler: Compiler) -> None:
-        assert compiles(compiler, KERNEL.replace("BODY", body))
+    def test_names_that_nvcc_knows_without_a_header_are_known(self, body: str, nvrtc: Any) -> None:
+        assert compiles(nvrtc, KERNEL.replace("BODY", body))
 
     def test_headers_of_the_author_are_taken_where_they_are_used(self, tmp_path: Path) -> None:
         (tmp_path / "a.h").write_text("#pragma once\n#include <missing.h>\n#define TWO 2\ninline int unused();\n")
@@ -280,13 +277,13 @@ class TestVectors:
         asked = line(code, "y")
         assert '"4"]' in asked and "a store may change what fills up its elements" in asked
 
-    def test_a_specialisation_of_a_template_is_chosen_by_its_values(self, compiler: Compiler) -> None:
+    def test_a_specialisation_of_a_template_is_chosen_by_its_values(self, nvrtc: Any) -> None:
         code = """template <class T> __global__ void k(T* y, int n) { int i = threadIdx.x; if (i < n) y[i] = T(); }
         template <> __global__ void k<float>(float* y, int n) { int i = threadIdx.x; if (i < n) y[i] += 1; }"""
         assert 'role = "out", dtype = "float64"' in line(code, "y", "k<double>")
         assert 'role = "inout", dtype = "float32"' in line(code, "y", "k<float>")
         for entry in ("k<double>", "k<float>"):
-            assert isinstance(compiler.compile(Specialised("cuda", "k", baseline(code, entry))), Artifact)
+            assert isinstance(nvrtc.compile(Specialised("cuda", "k", baseline(code, entry))), Artifact)
 
 
 class TestPrimitives:
@@ -307,10 +304,10 @@ class TestPrimitives:
     void run(const float* x, float* y, int rows, int n) { k<128> << <rows, 128>> > (x, y, n); }
     """
 
-    def test_a_kernel_with_primitives_of_a_block_is_read_and_compiles(self, compiler: Compiler) -> None:
+    def test_a_kernel_with_primitives_of_a_block_is_read_and_compiles(self, nvrtc: Any) -> None:
         assert 'role = "in", dtype = "float32", shape = ["rows", "n"]' in line(self.CODE, "x")
         assert 'role = "out", dtype = "float32", shape = ["rows"]' in line(self.CODE, "y")
-        assert compiles(compiler, self.CODE)
+        assert compiles(nvrtc, self.CODE)
 
     def test_passes_take_them_for_barriers(self) -> None:
         subject = Syntax(baseline(self.CODE), "cuda", "k")
@@ -348,16 +345,16 @@ class TestTemplates:
         ],
     )
     def test_values_are_bound_as_a_compiler_binds_them(
-        self, host: str, entry: str, defines: dict[str, str], wanted: list[str], compiler: Compiler
+        self, host: str, entry: str, defines: dict[str, str], wanted: list[str], nvrtc: Any
     ) -> None:
         files = draft(self.CODE + host, entry, "my.cu", (), defines).files
         assert all(one in files["baseline.cu"] + files["task.toml"] for one in wanted)
-        made = compiler.compile(
+        made = nvrtc.compile(
             Specialised("cuda", "k", "#define T float\n" * ("[types]" in str(files)) + files["baseline.cu"])
         )
         assert isinstance(made, Artifact), made
 
-    def test_a_template_becomes_a_kernel_over_a_type_of_the_task(self, tmp_path: Path, compiler: Compiler) -> None:
+    def test_a_template_becomes_a_kernel_over_a_type_of_the_task(self, tmp_path: Path, nvrtc: Any) -> None:
         code = "template <typename T> __device__ T twice(T x) { return x + x; }\ntemplate <typename T>\n"
         code += (
             "__global__ void k(const T* x, T* y, T a, int n) {\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
@@ -365,7 +362,7 @@ class TestTemplates:
         task = read_task(written(code + "    if (i < n) y[i] = twice(x[i]) * a;\n}", tmp_path))
         assert {one.name: one.dtype for one in task.arguments} == {"x": "T_", "y": "T_", "a": "T_", "n": "int32"}
         for dtype in ("float32", "float16"):
-            made = compiler.compile(specialise(task.sources("cuda").baseline.template, {}, {"T_": dtype}))
+            made = nvrtc.compile(specialise(task.sources("cuda").baseline.template, {}, {"T_": dtype}))
             assert isinstance(made, Artifact), made
 
 
@@ -457,7 +454,7 @@ class TestTask:
         text = draft(f"{table}\n{SAXPY.replace('+ y[i]', '+ table[0]')}", None, "my.cu").files["task.toml"]
         assert ("# FILL: the values of table" in text) is asked_for
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(st.text(alphabet="__global__ void k(float* p){}[];<>=+*if for return 0123\n#define", max_size=120))
     def test_any_text_is_read_or_refused_with_a_sentence(self, code: str) -> None:
         try:

@@ -1,6 +1,8 @@
-"""Runs CUDA kernels on the CPU: the source as C++ with a shim, the threads of a block as fibers that meet at barriers.
+"""Runs kernels on the CPU: those of OpenCL on its device, those of CUDA as C++ with a shim, the threads of a block as
+fibers that meet at barriers.
 
-It executes what a kernel says, in one order of many; it says nothing of speed, and of races only what that order shows.
+The shim executes what a kernel says, in one order of many; it says nothing of speed, and of races only what that order
+shows.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ import numpy as np
 import pytest
 
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.rewrite.template import facts_of
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import Task, Workload, geometry
+from tunesmith.kernels.spec.task import Geometry, Task, Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template
 
 DECLARED = r"""
@@ -224,53 +225,86 @@ def build(command: list[str]) -> None:
     assert done.returncode == 0, done.stderr[:2000]
 
 
+@functools.cache
+def emulated(source: str, entry: str) -> Any:
+    """The function that runs the CUDA kernel `entry` of a source: it takes the extents of grid and block, and what the
+    kernel takes."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no g++ here")
+    header, made = shim(compiler)
+    source = re.sub(r"#include <cuda\w+\.h>", "", source)
+    source = re.sub(r"extern __shared__ ([\w ]+) (\w+)\[\];", r"static \1* \2 = (\1*)shim::dynamic;", source)
+    declared = re.findall(rf"\b{entry}\(([^()]*)\)\s*\{{", source)[-1]
+    names = ", ".join(re.findall(r"\w+(?=\s*(?:,|$))", declared))
+    extents = ", ".join(f"unsigned int {which}{axis}" for which in "gb" for axis in "xyz")
+    source += f'\nextern "C" void shim_run({extents}, {declared}) '
+    source += f"{{ shim::run({{gx, gy, gz}}, {{bx, by, bz}}, [=] {{ {entry}({names}); }}); }}\n"
+    file = made.with_name(f"kernel{len(list(made.parent.iterdir()))}.cpp")
+    file.write_text(source)
+    linked = ["-shared", "-nodefaultlibs", "-o", f"{file}.so", str(file), str(made), "-lm", "-lc", "-lgcc"]
+    build([compiler, *OPTIONS, "-include", str(header), *linked])
+    return ctypes.CDLL(f"{file}.so").shim_run
+
+
+@functools.cache
+def opencl_queue() -> Any:
+    cl = pytest.importorskip("pyopencl")
+    return cl.CommandQueue(cl.Context([cl.get_platforms()[0].get_devices()[0]]))
+
+
+@functools.cache
+def built(source: str, entry: str) -> Any:
+    """Built without optimisations, which take longer than the launches here."""
+    cl = pytest.importorskip("pyopencl")
+    return getattr(cl.Program(opencl_queue().context, source).build(["-cl-opt-disable"]), entry)
+
+
 def run_kernel(
     template: Template,
     config: Config,
     task: Task,
     workload: Workload,
     arrays: Mapping[str, Any],
-    folder: Path,
     stand_ins: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The outputs of `template` at `config`, from copies of `arrays` (by argument). stand_ins: texts of the source, and
     what takes their place."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("there is no g++ here")
     source = specialise(template, config, workload.types).source
     for text, other in (stand_ins or {}).items():
         assert text in source
         source = source.replace(text, other)
-    source = re.sub(r"#include <cuda\w+\.h>", "", source)
-    source = re.sub(r"extern __shared__ ([\w ]+) (\w+)\[\];", r"static \1* \2 = (\1*)shim::dynamic;", source)
-    syntax = facts_of(task, "cuda").syntax
-    head = syntax.code[syntax.name_at : syntax.body.start].decode()
-    declared = head[head.index("(") + 1 : head.rindex(")")]
-    names = ", ".join(one.name for one in syntax.parameters)
-    extents = ", ".join(f"unsigned int {which}{axis}" for which in "gb" for axis in "xyz")
-    launcher = (
-        f'\nextern "C" void shim_run({extents}, {declared}) '
-        f"{{ shim::run({{gx, gy, gz}}, {{bx, by, bz}}, [=] {{ {task.entry}({names}); }}); }}\n"
-    )
-    file, library = folder / "kernel.cpp", folder / f"kernel{len(list(folder.iterdir()))}.so"
-    file.write_text(source + launcher)
-    header, made = shim(compiler)
-    linked = ["-shared", "-nodefaultlibs", "-o", str(library), str(file), str(made), "-lm", "-lc", "-lgcc"]
-    build([compiler, *OPTIONS, "-include", str(header), *linked])
     where = geometry(template, config, workload)
     copies = {name: np.array(value, copy=True) for name, value in arrays.items()}
-    arguments: list[Any] = [*map(ctypes.c_uint, (*where.grid, *where.block))]
+    arguments: list[Any] = []
     for argument in task.arguments:
         if argument.role != "scalar":
-            arguments.append(copies[argument.name].ctypes.data_as(ctypes.c_void_p))
+            arguments.append(copies[argument.name])
         else:
-            value = task.scalar_of(argument, workload)
-            dtype = task.dtype_of(argument, workload)
-            whole = ctypes.c_longlong if dtype.endswith("64") else ctypes.c_int
-            arguments.append(ctypes.c_float(value) if dtype == "float32" else whole(int(value)))
-    ctypes.CDLL(str(library)).shim_run(*arguments)
+            value, dtype = task.scalar_of(argument, workload), task.dtype_of(argument, workload)
+            arguments.append(np.dtype(dtype).type(value if dtype == "float32" else int(value)))
+    if template.backend == "opencl":
+        run_on_device(built(source, task.entry), where, arguments)
+    else:
+        passed = [
+            one.ctypes.data_as(ctypes.c_void_p) if one.ndim else np.ctypeslib.as_ctypes_type(one.dtype)(one.item())
+            for one in arguments
+        ]
+        emulated(source, task.entry)(*map(ctypes.c_uint, (*where.grid, *where.block)), *passed)
     return {one.name: copies[one.name] for one in task.outputs}
+
+
+def run_on_device(kernel: Any, where: Geometry, arguments: list[Any]) -> None:
+    """Arrays among the arguments are given back in place."""
+    import pyopencl as cl
+
+    queue = opencl_queue()
+    held = {at: one for at, one in enumerate(arguments) if one.ndim}
+    buffers = {at: cl.Buffer(queue.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=one) for at, one in held.items()}
+    threads = tuple(grid * block for grid, block in zip(where.grid, where.block, strict=True))
+    kernel(queue, threads, where.block, *(buffers.get(at, one) for at, one in enumerate(arguments)))
+    for at, one in held.items():
+        cl.enqueue_copy(queue, one, buffers[at])
 
 
 def contents(task: Task, workload: Workload, seed: int) -> dict[str, Any]:

@@ -5,10 +5,13 @@ Of production's three the plain baselines are in the library.
 
 from __future__ import annotations
 
+import functools
 import re
+import shutil
+import tempfile
 from pathlib import Path
 
-from tunesmith.kernels.reader.draft import draft
+from tunesmith.kernels.reader.draft import Draft, draft
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import read_task
 
@@ -209,11 +212,16 @@ SHAPES = {
 """What a draft asks for besides sizes: lengths of arrays whose indices are data, or may leave the array."""
 
 
-def drafted(name: str, folder: Path) -> tuple[Task, list[str]]:
+@functools.cache
+def draft_of(name: str) -> Draft:
+    return draft(KERNELS[name][0], None, "my.cu")
+
+
+@functools.cache
+def drafted(name: str) -> tuple[Task, list[str]]:
     """The drafted task with its questions answered, and the questions."""
-    code, sizes = KERNELS[name]
-    left = []
-    for file, text in draft(code, None, "my.cu").files.items():
+    sizes, left, folder = KERNELS[name][1], list[str](), Path(tempfile.mkdtemp())
+    for file, text in draft_of(name).files.items():
         left += re.findall(r"# FILL: (.*)", text)
         text = re.sub(r" +# FILL:.*", "", text)
         if file == "task.toml":
@@ -225,4 +233,6 @@ def drafted(name: str, folder: Path) -> tuple[Task, list[str]]:
         if file == "reference.py":
             text = re.sub(r"def .*", f"def {name}(**given): return given", text).split('    """')[0]
         (folder / file).write_text(text)
-    return read_task(folder / "task.toml"), left
+    task = read_task(folder / "task.toml")
+    shutil.rmtree(folder)
+    return task, left

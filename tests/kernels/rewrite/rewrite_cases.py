@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,16 +12,21 @@ import numpy as np
 from emulation import contents, run_kernel
 
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.rewrite.template import rewrite
+from tunesmith.kernels.rewrite.template import Rewritten, rewrite
 from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Task, Workload
 from tunesmith.kernels.spec.taskfile import LIBRARY, read_task
-from tunesmith.kernels.spec.template import Config, LaunchGeometry, Template
+from tunesmith.kernels.spec.template import BackendName, Config, LaunchGeometry, Template
 
 RAW = Path(__file__).resolve().parents[2] / "raw"
 
 
 def task_of(
-    name: str, code: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry, scalars: dict[str, str]
+    name: str,
+    code: str,
+    arrays: dict[str, tuple[str, str, str]],
+    launch: LaunchGeometry,
+    scalars: dict[str, str],
+    backend: BackendName = "cuda",
 ) -> Task:
     """A task of one kernel. arrays: role, data type and length by name; scalars: data type by name, in their order."""
     arguments = [
@@ -30,7 +36,7 @@ def task_of(
         Argument(name=one, role="scalar", dtype=dtype, value=one if dtype == "int32" else "1.5")
         for one, dtype in scalars.items()
     ]
-    template = Template(name="baseline", backend="cuda", source=textwrap.dedent(code), entry=name, launch=launch)
+    template = Template(name="baseline", backend=backend, source=textwrap.dedent(code), entry=name, launch=launch)
     return Task(
         name=name,
         entry=name,
@@ -39,7 +45,7 @@ def task_of(
         reference_name=name,
         bytes="n",
         workloads=(Workload(name="w", sizes={"n": 1000}, types={}), Workload(name="odd", sizes={"n": 3331}, types={})),
-        backends={"cuda": BackendSources(baseline=Baseline(template=template))},
+        backends={backend: BackendSources(baseline=Baseline(template=template))},
     )
 
 
@@ -109,6 +115,7 @@ RAW_NAMES = ("histogram", "int8_quant", "layernorm", "rope", "stencil3x3", "topk
 LIBRARY_NAMES = ("fused_add_rmsnorm", "gemm", "merge_attn_states", "silu_and_mul", "softmax")
 
 
+@functools.cache
 def plain_task(name: str) -> Task:
     """The task `name` without any template."""
     if name in OWN:
@@ -121,46 +128,45 @@ def plain_task(name: str) -> Task:
 def kernel(body: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry, more: str = "") -> Task:
     """A task of a kernel `k` with `body`, over arrays and a size n."""
     const = {"in": "const ", "out": "", "inout": ""}
-    types = {
-        "float32": "float",
-        "int32": "int",
-        "int8": "signed char",
-        "float16": "__half",
-        "bfloat16": "__nv_bfloat16",
-    }
-    pointers = ", ".join(f"{const[role]}{types[dtype]}* {name}" for name, (role, dtype, _) in arrays.items())
+    kind = {"float32": "float", "int32": "int", "int8": "signed char", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+    pointers = ", ".join(f"{const[role]}{kind[dtype]}* {name}" for name, (role, dtype, _) in arrays.items())
     code = f'{more}\nextern "C" __global__ void k({pointers}, int n) {{ {body} }}'
     return task_of("k", code, arrays, launch, {"n": "int32"})
 
 
 def opencl_kernel(code: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry) -> Task:
     """A task of the OpenCL kernel `k` of `code`, over arrays and a size n."""
-    task = task_of("k", code, arrays, launch, {"n": "int32"})
-    sources = task.backends["cuda"]
-    plain = sources.baseline.template.model_copy(update={"backend": "opencl"})
-    sources = sources.model_copy(update={"baseline": sources.baseline.model_copy(update={"template": plain})})
-    return task.model_copy(update={"backends": {"opencl": sources}})
+    return task_of("k", code, arrays, launch, {"n": "int32"}, "opencl")
+
+
+_MADE: dict[int, tuple[Task, Rewritten]] = {}
+
+
+def rewritten(task: Task) -> Rewritten:
+    """What the rules make of the one backend of `task`; asked again, it is not made again."""
+    if id(task) not in _MADE:
+        (backend,) = task.backends
+        _MADE[id(task)] = task, rewrite(task, backend)
+    return _MADE[id(task)][1]
 
 
 def template_of(task: Task) -> Template:
-    found = rewrite(task).template
-    assert found is not None
-    return found
+    found = rewritten(task)
+    assert found.template is not None, found.skipped
+    return found.template
 
 
 def require_refused(task: Task, names: set[str], why: str = "") -> None:
     """The rules give `task` none of the parameters `names`, and say `why`."""
-    found = rewrite(task)
+    found = rewritten(task)
     assert found.template is None or not names & found.template.default_config.keys()
     assert not why or any(why in one for one in found.skipped), found.skipped
 
 
-def require_equal(
-    task: Task, configs: list[Config], folder: Path, n: int = 203, stand_ins: Mapping[str, str] | None = None
-) -> None:
+def require_equal(task: Task, configs: list[Config], n: int = 203, stand_ins: Mapping[str, str] | None = None) -> None:
     """The template at each of `configs`, over its defaults, gives what the kernel gave."""
     workload = task.workloads[0].model_copy(update={"sizes": {"n": n}})
-    require_right(task, configs, workload, contents(task, workload, 1), folder, stand_ins)
+    require_right(task, configs, workload, contents(task, workload, 1), stand_ins)
 
 
 def require_right(
@@ -168,16 +174,16 @@ def require_right(
     configs: Sequence[Config],
     workload: Workload,
     arrays: Mapping[str, Any],
-    folder: Path,
     stand_ins: Mapping[str, str] | None = None,
+    near: float = 1e-5,
 ) -> None:
     """The same from `arrays`, at configurations that are given in whole or over the defaults. stand_ins: as
-    `run_kernel` takes them, for the template."""
-    template = template_of(task)
-    expected = run_kernel(task.sources("cuda").baseline.template, {}, task, workload, arrays, folder)
+    `run_kernel` takes them, for the template; near: a tolerance, absolute and relative."""
+    template, (sources,) = template_of(task), task.backends.values()
+    expected = run_kernel(sources.baseline.template, {}, task, workload, arrays)
     assert any(not np.array_equal(expected[one.name], arrays[one.name], equal_nan=True) for one in task.outputs)
     for config in configs:
         assert config.keys() <= template.default_config.keys()
-        found = run_kernel(template, template.default_config | config, task, workload, arrays, folder, stand_ins)
+        found = run_kernel(template, template.default_config | config, task, workload, arrays, stand_ins)
         for name, values in expected.items():
-            assert np.allclose(found[name], values, rtol=1e-5, atol=1e-5, equal_nan=True), (config, workload, name)
+            assert np.allclose(found[name], values, rtol=near, atol=near, equal_nan=True), (config, workload, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rewrite_cases import LIBRARY_NAMES, OWN, RAW_NAMES, TURNS, plain_task
 
@@ -90,10 +90,7 @@ def test_role_of_a_pointer(text: str, wanted: str) -> None:
             "int t = threadIdx.x, b = blockDim.x * blockIdx.x, col = b + t; float* q = p + n; q[col * n] = 1;",
             "(long)@x * n + (long)n",
         ),
-        (
-            "const int N = n * 4; const int row = blockIdx.x; p[(long long)row * N + 3] = 1;",
-            "3 + (long)4 * blockIdx.x * n",
-        ),
+        ("const int N = n * 4; const int r = blockIdx.x; p[(long long)r * N + 3] = 1;", "3 + (long)4 * blockIdx.x * n"),
         (
             "\n#define AT(r, c) ((r) * n + (c))\np[AT(blockIdx.y, threadIdx.x)] = 1;",
             "(long)blockIdx.y * n + (long)threadIdx.x",
@@ -163,7 +160,6 @@ def test_what_may_depend_on_the_block_stays(text: str) -> None:
     assert isinstance(sharing(body(text, more)), Fixed)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="__global__ void k(float* p){}[];<>=+*if for return 0123\n#define", max_size=200))
 def test_any_text_is_read_or_refused_with_a_sentence(code: str) -> None:
     try:

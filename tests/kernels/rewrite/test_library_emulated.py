@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,17 +106,12 @@ SIZES: dict[str, tuple[Config, ...]] = {
 
 
 def require_right(
-    task: Task,
-    template: Template,
-    config: Config,
-    workload: Workload,
-    folder: Path,
-    stand_ins: Mapping[str, str] | None = None,
+    task: Task, template: Template, config: Config, workload: Workload, stand_ins: Mapping[str, str] | None = None
 ) -> None:
     arrays = contents(task, workload, seed=3)
     read = {one.name: arrays[one.name].astype(np.float64) for one in task.arguments if one.role in ("in", "inout")}
     expected = reference_results(task, workload, read)
-    found = run_kernel(template, config, task, workload, arrays, folder, stand_ins)
+    found = run_kernel(template, config, task, workload, arrays, stand_ins)
     for output in task.outputs:
         values, dtype = expected[output.name], task.dtype_of(output, workload)
         allowed = task.tolerance_of(dtype) if dtype != "float32" else Tolerance(rtol=1e-5, atol=1e-5)
@@ -126,14 +120,14 @@ def require_right(
 
 
 @pytest.mark.parametrize("name", ["silu_and_mul", "fused_add_rmsnorm", "merge_attn_states"])
-def test_an_opponent_computes_what_the_reference_does(name: str, tmp_path: Path) -> None:
+def test_an_opponent_computes_what_the_reference_does(name: str) -> None:
     """With vectors, between them, and longer than a block."""
     task = load_task(name)
     [opponent] = task.sources("cuda").opponents
     more = {"h": 3} if name == "merge_attn_states" else {}
     for n, d in ((3, 512), (2, 333), (1, 1)):
         workload = Workload(name="small", sizes={"n": n, **more, "d": d}, types={"T": "float32"})
-        require_right(task, opponent.template, {}, workload, tmp_path)
+        require_right(task, opponent.template, {}, workload)
 
 
 @pytest.mark.parametrize(
@@ -144,14 +138,14 @@ def test_an_opponent_computes_what_the_reference_does(name: str, tmp_path: Path)
         for at, config in enumerate(configs)
     ],
 )
-def test_a_template_computes_what_the_reference_does(name: str, config: Config, tmp_path: Path) -> None:
+def test_a_template_computes_what_the_reference_does(name: str, config: Config) -> None:
     task = load_task(name)
     template = task.sources("cuda").templates[-1]
     for sizes in SIZES[name]:
         types = {"T": "float32", **({"Q": "int8"} if "Q" in task.types else {})}
         workload = Workload(name="small", sizes=sizes, types=types)
         assert feasible(template, [workload], resolve_target("sm_90")).reject(config) is None
-        require_right(task, template, config, workload, tmp_path)
+        require_right(task, template, config, workload)
 
 
 @pytest.mark.parametrize(
@@ -161,14 +155,14 @@ def test_a_template_computes_what_the_reference_does(name: str, config: Config, 
         for at, config in enumerate(SMALL_BLOCKS["skinny_gemm"])
     ],
 )
-def test_products_of_warps_are_those_of_the_reference(config: Config, tmp_path: Path) -> None:
+def test_products_of_warps_are_those_of_the_reference(config: Config) -> None:
     """In half precision, with what PTX says of a product in place of the instruction."""
     task = load_task("skinny_gemm")
     template = task.sources("cuda").templates[-1]
     stand_ins = {kit()["kit/copies.cuh"]: "", kit()["kit/fragments.cuh"]: TENSOR_CORES}
     for sizes in SIZES["skinny_gemm"]:
         workload = Workload(name="small", sizes=sizes, types={"T": "float16"})
-        require_right(task, template, config, workload, tmp_path, stand_ins)
+        require_right(task, template, config, workload, stand_ins)
 
 
 @pytest.mark.parametrize(
@@ -180,11 +174,11 @@ def test_products_of_warps_are_those_of_the_reference(config: Config, tmp_path: 
         ("warpgroups", {"BM": 64, "BN": 64, "DOWN": 1}),
     ],
 )
-def test_gemm_of_float32_takes_the_ordinary_units(name: str, more: Config, tmp_path: Path) -> None:
+def test_gemm_of_float32_takes_the_ordinary_units(name: str, more: Config) -> None:
     task = load_task("gemm")
     [template] = [one for one in task.sources("cuda").templates if one.name == name]
     config = {**template.default_config, **more}
     for sizes in ({"m": 37, "n": 41, "k": 29}, {"m": 70, "n": 200, "k": 24}, {"m": 1, "n": 1, "k": 1}):
         workload = Workload(name="small", sizes=sizes, types={"T": "float32"})
         assert feasible(template, [workload], resolve_target("sm_90")).reject(config) is None
-        require_right(task, template, config, workload, tmp_path)
+        require_right(task, template, config, workload)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
-from rewrite_cases import H200, LINE, opencl_kernel
+from rewrite_cases import H200, LINE, opencl_kernel, require_refused, require_right, rewritten, template_of
 
-from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.space import feasible
-from tunesmith.kernels.spec.task import Task, Workload, geometry
-from tunesmith.kernels.spec.template import Config, Template
+from tunesmith.kernels.spec.task import Task, Workload
 
 HEAD = "__kernel void k(__global const float* x, __global float* y, int n)"
 TOGETHER = """
@@ -28,31 +24,16 @@ def opencl_task(source: str) -> Task:
     return opencl_kernel(source, {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}, LINE)
 
 
-def run(template: Template, config: Config, workloads: Sequence[Workload]) -> list[list[float]]:
-    """The output on each workload, of a program that is built once."""
-    cl = pytest.importorskip("pyopencl")
-    context = cl.Context([cl.get_platforms()[0].get_devices()[0]])
-    queue, outputs = cl.CommandQueue(context), []
-    kernel = cl.Program(context, specialise(template, config, {}).source).build().k
-    for workload in workloads:
-        where, n = geometry(template, config, workload), workload.sizes["n"]
-        x, y = np.arange(n, dtype=np.float32), np.zeros(n, np.float32)
-        held = [cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=one) for one in (x, y)]
-        threads = tuple(grid * block for grid, block in zip(where.grid, where.block, strict=True))
-        kernel(queue, threads, where.block, *held, np.int32(n))
-        cl.enqueue_copy(queue, y, held[1])
-        outputs.append(y.tolist())
-    return outputs
-
-
-def points(source: str) -> tuple[Task, Template, list[Config]]:
-    task = opencl_task(source)
-    template = rewrite(task, "opencl").template
-    assert template is not None
+def require_points(task: Task, workloads: Sequence[Workload]) -> None:
+    """The template gives what the kernel gave at its default, at each width of vectors, and at some points."""
+    template = template_of(task)
     space = feasible(template, task.workloads, H200)
     sampled = space.sample(np.random.default_rng(3), 4)
-    wide = [{**template.default_config, "VEC": value} for value in (2, 4) if "VEC" in template.default_config]
-    return task, template, [template.default_config, *wide, *(space.config(point) for point in sampled)]
+    wide = [{"VEC": value} for value in (2, 4) if "VEC" in template.default_config]
+    for workload in workloads:
+        n = workload.sizes["n"]
+        arrays = {"x": np.arange(n, dtype=np.float32), "y": np.zeros(n, np.float32)}
+        require_right(task, [{}, *wide, *map(space.config, sampled)], workload, arrays, near=0)
 
 
 @pytest.mark.parametrize(
@@ -70,12 +51,10 @@ def points(source: str) -> tuple[Task, Template, list[Config]]:
         ("if (get_global_id(0) + 1 < n) y[get_global_id(0)] = x[get_global_id(0) + 1]; return;", {"BLOCK", "ITEMS"}),
     ],
 )
-def test_every_point_computes_what_the_kernel_does(body: str, parameters: set[str], device: Any) -> None:
-    task, template, configs = points(f"{TOGETHER}{HEAD} {{ {body} }}")
-    assert parameters <= template.default_config.keys()
-    expected = run(task.sources("opencl").baseline.template, {}, task.workloads)
-    for config in configs:
-        assert run(template, config, task.workloads) == expected, config
+def test_every_point_computes_what_the_kernel_does(body: str, parameters: set[str]) -> None:
+    task = opencl_task(f"{TOGETHER}{HEAD} {{ {body} }}")
+    assert parameters <= template_of(task).default_config.keys()
+    require_points(task, task.workloads)
 
 
 @pytest.mark.parametrize(
@@ -87,16 +66,11 @@ def test_every_point_computes_what_the_kernel_does(body: str, parameters: set[st
         ("__local float t[64]; t[get_local_id(0)] = 1; barrier(CLK_LOCAL_MEM_FENCE); y[get_global_id(0)] = t[0];", ""),
     ],
 )
-def test_work_items_that_need_their_group_keep_it(body: str, more: str, device: Any) -> None:
-    source = f"{more}\n{HEAD} {{ {body} }}"
-    if rewrite(opencl_task(source), "opencl").template is None:
-        return
-    task, template, configs = points(source)
-    assert not {"BLOCK", "ITEMS"} & template.default_config.keys()
-    sizes = [task.workloads[0].model_copy(update={"sizes": {"n": 1024}})]
-    expected = run(task.sources("opencl").baseline.template, {}, sizes)
-    for config in configs:
-        assert run(template, config, sizes) == expected, config
+def test_work_items_that_need_their_group_keep_it(body: str, more: str) -> None:
+    task = opencl_task(f"{more}\n{HEAD} {{ {body} }}")
+    require_refused(task, {"BLOCK", "ITEMS"})
+    if rewritten(task).template is not None:
+        require_points(task, [task.workloads[0].model_copy(update={"sizes": {"n": 1024}})])
 
 
 @pytest.mark.parametrize(
@@ -107,5 +81,5 @@ def test_work_items_that_need_their_group_keep_it(body: str, more: str, device: 
     ],
 )
 def test_what_the_kernel_reaches_leaves_it_alone(body: str, why: str) -> None:
-    found = rewrite(opencl_task(f"{HEAD} {{ {body} }}"), "opencl")
+    found = rewritten(opencl_task(f"{HEAD} {{ {body} }}"))
     assert found.template is None and why in " ".join(found.skipped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +21,6 @@ from rewrite_cases import (
     template_of,
 )
 
-from tunesmith.kernels.backends import Compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.source import specialise
@@ -60,18 +59,18 @@ class TestEveryKernel:
             assert geometry(template, template.default_config, workload) == geometry(plain, {}, workload)
             assert feasible(template, [workload], H200).reject(template.default_config) is None
 
-    def test_its_points_compile_and_its_default_to_the_same_code(self, name: str, compiler: Compiler) -> None:
+    def test_its_points_compile_and_its_default_to_the_same_code(self, name: str, nvrtc: Any) -> None:
         task = plain_task(name)
         template, workload, plain = template_of(task), task.workloads[0], task.sources("cuda").baseline.template
         registers = []
         for config in points(template, workload, 2):
             source = specialise(template, config, workload.types)
             assert refuse(source) is None
-            artifact = compiler.compile(source)
+            artifact = nvrtc.compile(source)
             assert isinstance(artifact, Artifact), (config, artifact)
             assert compiler_rejection(H200, geometry(template, config, workload), artifact.resources) is None, config
             registers.append(artifact.resources.registers)
-        came = compiler.compile(specialise(plain, plain.default_config, workload.types))
+        came = nvrtc.compile(specialise(plain, plain.default_config, workload.types))
         assert isinstance(came, Artifact)
         assert registers[0] == came.resources.registers, "the default is the first point"
 
@@ -79,10 +78,10 @@ class TestEveryKernel:
 @pytest.mark.parametrize(
     "name", [one if one in ("early", "softmax") else pytest.param(one, marks=pytest.mark.slow) for one in EMULATED]
 )
-def test_every_point_computes_what_the_baseline_does(name: str, tmp_path: Path) -> None:
+def test_every_point_computes_what_the_baseline_does(name: str) -> None:
     task = plain_task(name)
     workload = small(task)
-    require_right(task, points(template_of(task), workload, 3), workload, contents(task, workload, seed=3), tmp_path)
+    require_right(task, points(template_of(task), workload, 3), workload, contents(task, workload, seed=3))
 
 
 class TestWithRules:
@@ -130,14 +129,14 @@ class TestWithRules:
             ("#define EACH(k) for (int k = 0; k < 3; ++k)", "EACH(k) y[i] += x[k];", True),
         ],
     )
-    def test_macros_are_seen_through(self, macros: str, body: str, free: bool, tmp_path: Path) -> None:
+    def test_macros_are_seen_through(self, macros: str, body: str, free: bool) -> None:
         head = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n)"
         arrays = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
         task = kernel(f"{head} {{ {body} }}", arrays, LINE, macros)
         known = template_of(task).default_config
         assert ("BLOCK" in known) is free
         wanted: list[Config] = [{"BLOCK": 128}, {"ITEMS": 2}, {"VEC": 4}]
-        require_equal(task, [one for one in wanted if one.keys() <= known.keys()] or [{}], tmp_path, n=70)
+        require_equal(task, [one for one in wanted if one.keys() <= known.keys()] or [{}], n=70)
 
     @pytest.mark.parametrize(("extents", "free"), [(("1", "1"), True), (("2", "1"), False)])
     def test_the_rank_of_a_thread_counts_along_x_alone(self, extents: tuple[str, str], free: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from tunesmith.hw.limits import as_triton
 from tunesmith.hw.probe import probe
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.backends.triton.autotune import Autotuned
 from tunesmith.kernels.build.artifact import Artifact, ArtifactCache, Candidate
 from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.build.source import Specialised, code_key, specialise
-from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
+from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import CompileFailed, Measured, Rejected, WrongResult
 from tunesmith.kernels.spec.task import Task
 
@@ -102,3 +105,39 @@ def test_on_a_gpu_a_right_kernel_is_measured_and_a_wrong_one_is_not(tmp_path: Pa
         assert isinstance(made, Artifact), made
         found = visit(bench, Candidate(changed, changed.default_config, {key: made}))
         assert isinstance(found, outcome), found
+
+
+CHOICES = """
+[[backends.triton.opponents]]
+name = "triton.autotune"
+label = "production"
+source_file = "run.py"
+launch = { grid = "ceil_div(n, BLOCK)", block = "32 * num_warps" }
+configs = [{ BLOCK = 128, num_warps = 1 }, { BLOCK = 1024, num_warps = 4 }]
+"""
+
+
+def test_where_pytorch_is_missing_an_opponent_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    task = triton_task(tmp_path, more=CHOICES)
+    [opponent] = task.sources("triton").opponents
+    with pytest.raises(ImportError, match="Triton's autotuner measures by PyTorch: `pip install torch`"):
+        Autotuned(opponent, task.workloads[0])
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_choice_of_triton_is_timed_beside_others(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch, by which Triton measures, is not installed")
+    limits = probe().device("triton").limits
+    task, compiler = triton_task(tmp_path, more=CHOICES), open_compiler(limits)
+    sources = task.sources("triton")
+    template, workload = sources.templates[0], task.workloads[0]
+    key = code_key(task, template, workload)
+    made = compiler.compile(specialise(template, template.default_config, dict(key)))
+    assert isinstance(made, Artifact), made
+    candidate = Candidate(template, template.default_config, {key: made})
+    request = ComparisonRequest(candidate, [candidate], workload.name, 12, 0.5, opponents=sources.opponents)
+    [met] = Bench(task, limits, 0, seed=0).compare(request).opponents
+    assert met.choice in sources.opponents[0].configs, met
+    assert isinstance(met.comparison, Comparison) and isinstance(met.against[0], Comparison), met
+    assert met.first_seconds is not None and met.first_seconds > 0.05

@@ -20,7 +20,7 @@ from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task
 from tunesmith.kernels.spec.taskfile import load_task
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.template import Constraint, Template
 from tunesmith.kernels.triton.draft import TritonKernel, draft_triton, read_triton
 from tunesmith.kernels.triton.source import Module, find_kernel
 
@@ -201,7 +201,7 @@ def test_rows_with_a_helper_of_another_file_and_a_block_that_covers_them(tmp_pat
 
 
 def test_a_list_by_functions_widens_to_a_space(tmp_path: Path) -> None:
-    task = drafted(tmp_path, PRODUCT)
+    task = drafted(tmp_path, PRODUCT + "\n\ndef listed():\n    return []\n")
     arguments = by_name(task)
     assert [arguments[name].shape for name in "abc"] == [("M", "K"), ("K", "N"), ("M", "N")]
     assert [one.value for one in task.arguments if one.name.startswith("stride")] == ["K", "1", "N", "1", "N", "1"]
@@ -216,10 +216,14 @@ def test_a_list_by_functions_widens_to_a_space(tmp_path: Path) -> None:
     baseline = task.sources("triton").baseline.template
     assert "'BM': 64" in baseline.source and "'ACT': ''" in baseline.source and "autotune" not in baseline.source
     assert baseline.launch.grid == ("ceil_div(M, 64) * ceil_div(N, 128)",)
+    # What triton.autotune chooses among the author's list is timed beside the winner.
+    [opponent] = task.sources("triton").opponents
+    assert [(one["BM"], one["num_warps"]) for one in opponent.configs] == [(64, 4), (64, 8), (128, 4), (128, 8)]
+    assert opponent.template.launch == template(task).launch and opponent.template.source == template(task).source
 
 
 def test_tiles_that_do_not_fit_are_refused_before_compiling(tmp_path: Path) -> None:
-    [rule] = template(drafted(tmp_path, PRODUCT)).constraints
+    rule, registers = template(drafted(tmp_path, PRODUCT)).constraints
     base = {
         "T": "float16",
         "M": 1024,
@@ -231,13 +235,16 @@ def test_tiles_that_do_not_fit_are_refused_before_compiling(tmp_path: Path) -> N
     }
     large = {**base, "BM": 256, "BN": 256, "BK": 64, "num_stages": 4}
 
-    def holds(names: dict[str, Any]) -> Any:
+    def holds(names: dict[str, Any], rule: Constraint = rule) -> Any:
         return parse(rule.expression).evaluate(names)
 
     assert not holds(large) and holds({**large, "num_stages": 3})
     # Rows that are no multiples of 16 elements are not loaded ahead, and need one buffer alone.
     assert holds({**large, "K": 1000})
     assert not holds({**large, "num_stages": 3, "compute_capability": 86})
+    # 256 sums of each thread, which has 255 registers.
+    assert holds({**large, "BM": 128}, registers) and not holds(large, registers)
+    assert holds({**large, "compute_capability": 100}, registers)
 
 
 @pytest.mark.parametrize(
@@ -369,6 +376,14 @@ def test_a_kernel_that_a_program_holds(tmp_path: Path, monkeypatch: pytest.Monke
     axis = parse(template(task).launch.grid[0])
     assert axis.integer({"M": 256, "N": 128, "BM": 64, "BN": 64}) == 8
     assert parse(task.sources("triton").baseline.template.launch.grid[0]).integer(task.workloads[0].sizes) == 8
+    assert not task.sources("triton").opponents
     compiler = open_compiler(replace(as_triton(resolve_target("sm_90"))))
     key = dict(code_key(task, template(task), task.workloads[1]))
     assert isinstance(compiler.compile(specialise(template(task), template(task).default_config, key)), Artifact)
+
+
+def test_a_loop_of_constants_that_is_none_needs_no_buffers(tmp_path: Path) -> None:
+    fixed = PRODUCT.replace("M, N, K, stride_am", "M, N, K: tl.constexpr, stride_am")
+    for text, free in ((fixed, True), (PRODUCT, False)):
+        rule = template(drafted(tmp_path, text)).constraints[0].expression
+        assert ("K <= BK" in rule) == free

@@ -10,7 +10,7 @@ from written import KERNEL, triton_task
 from tunesmith.cli.main import app
 from tunesmith.graph.prompts.answers import TemplateAnswer, template_of
 from tunesmith.kernels.build.source import code_key, specialise
-from tunesmith.kernels.rewrite.signature import require_signature
+from tunesmith.kernels.reader.signature import require_signature
 
 
 def test_an_answer_becomes_a_template(tmp_path: Path) -> None:

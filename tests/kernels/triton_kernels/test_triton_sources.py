@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import ast
+import math
 from pathlib import Path
 
 import pytest
 from written import KERNEL, triton_task
 
+from tunesmith.actors.judging.judge import MAX_CLASSES, of_few_classes
+from tunesmith.hw.limits import as_triton
+from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.guard import refuse_text
-from tunesmith.kernels.build.python_source import SPECIALISED
+from tunesmith.kernels.build.python_source import SPECIALISED, argument_classes, asked_values
 from tunesmith.kernels.build.source import code_key, specialise
-from tunesmith.kernels.rewrite.signature import require_signatures
+from tunesmith.kernels.check.plan import plan
+from tunesmith.kernels.reader.signature import require_signatures
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.task import TaskError
 
-HEURISTICS = KERNEL.replace("@triton.jit", '@triton.heuristics({"BLOCK": lambda args: 256})\n@triton.jit')
+HEURISTICS = KERNEL.replace(
+    "@triton.jit", '@triton.heuristics({"BLOCK": lambda args: min(args["n"], 256)})\n@triton.jit'
+)
 
 
 def test_whole_numbers_are_compiled_by_their_class(tmp_path: Path) -> None:
@@ -76,3 +83,51 @@ TAKEN = KERNEL.replace("x", "input").replace("y", "target")
 @pytest.mark.parametrize("text", [KERNEL, HEURISTICS, TAKEN, f"X = 4\nY: tl.constexpr = tl.constexpr(X)\n{KERNEL}"])
 def test_kernels_are_accepted(text: str) -> None:
     assert refuse_text(text, "triton") is None
+
+
+HEURISTIC = """\
+import triton
+import triton.language as tl
+
+
+@triton.heuristics({
+    'BLOCK': lambda args: triton.next_power_of_2(args['n']),
+    'EVEN': lambda args: args['m'] % 16 == 0,
+})
+@triton.jit
+def run(x, n, m, k, C: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    pass
+"""
+
+
+def test_of_a_size_that_a_block_covers_the_power_of_two_decides(tmp_path: Path) -> None:
+    task = triton_task(tmp_path)
+    assert asked_values(HEURISTIC, "run") == {"C": True, "BLOCK": True, "EVEN": True, "n": False, "m": True}
+    # What a heuristic reads in another way may be any argument.
+    assert asked_values(HEURISTIC.replace("args['m'] %", "args.get('m') %"), "run")["k"]
+
+    def kind(n: int) -> str:
+        sized = task.workloads[0].model_copy(update={"sizes": {"n": n}})
+        return argument_classes(task, sized, asked={"n": False})["argument n"]
+
+    assert [kind(n) for n in (1, 2, 9, 16, 100, 112, 1000, 1024)] == [
+        "i32=1", "i32=2", "i32=15", "i32=16", "i32=127", "i32=128", "i32=1023", "i32=1024"
+    ]  # fmt: skip
+    for n in range(1, 3000):
+        like = int(kind(n)[4:])
+        assert (like - 1).bit_length() == (n - 1).bit_length()
+        assert (like == 1, like % 16 == 0) == (n == 1, n % 16 == 0)
+
+
+def test_a_verdict_compiles_a_bounded_number_of_sizes_that_are_constants(tmp_path: Path) -> None:
+    task = triton_task(tmp_path, KERNEL.replace("n, step", "n: tl.constexpr, step"))
+    template, limits = task.sources("triton").templates[0], as_triton(resolve_target("h200"))
+    steps = plan(task, limits, 0, math.inf, None, template.source, set())
+    kept = of_few_classes(task, template, steps)
+    classes = {code_key(task, template, step.workload) for step in kept if step.derived}
+    assert len(kept) < len(steps) and len(classes) <= MAX_CLASSES + len(task.workloads)
+    assert [step for step in steps if not step.derived] == [step for step in kept if not step.derived]
+    others = triton_task(tmp_path)
+    template = others.sources("triton").templates[0]
+    steps = plan(others, limits, 0, math.inf, None, template.source, set())
+    assert of_few_classes(others, template, steps) == steps

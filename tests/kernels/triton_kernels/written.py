@@ -55,8 +55,11 @@ launch = { grid = "ceil_div(n, BLOCK)", block = "32 * num_warps" }
 _REFERENCE = "def run(x, y, n, step, alpha):\n    return {'out': x + alpha * y}\n"
 
 
-def triton_task(folder: Path, kernel: str = KERNEL, fixed: str = '"BLOCK": 256, "num_warps": 4') -> Task:
-    files = {"task.toml": _TASK, "run.toml": _TEMPLATE, "reference.py": _REFERENCE, "run.py": kernel}
+def triton_task(
+    folder: Path, kernel: str = KERNEL, fixed: str = '"BLOCK": 256, "num_warps": 4', more: str = ""
+) -> Task:
+    """more: lines at the end of task.toml."""
+    files = {"task.toml": _TASK + more, "run.toml": _TEMPLATE, "reference.py": _REFERENCE, "run.py": kernel}
     for name, text in {**files, "baseline.py": f"{kernel}\n\nFIXED = {{{fixed}}}\n"}.items():
         (folder / name).write_text(text)
     return read_task(folder / "task.toml")
