@@ -1,7 +1,7 @@
 """Makes mutants of the library's kernels, judges them, and counts those that are rejected.
 
     python scripts/measure/mutants.py --out FILE [--backend opencl|cuda] [--count N] [--seed S] [--seconds S]
-        [--processes N] [--device I --of N] [--only TEXT]
+        [--check-time S] [--processes N] [--device I --of N] [--only TEXT]
 
 A mutant is a baseline, or a template at its default configuration, with one edit of `mutations`. Each kernel gives as
 many, of all operators in turn. Those that do not compile, or whose machine code is the kernel's own, do not count.
@@ -210,6 +210,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=320, help="mutants that count, at least")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of mutants")
     parser.add_argument("--seconds", type=float, default=10.0, help="deadline of a step")
+    parser.add_argument("--check-time", type=float, help="seconds for the steps of a verdict on made-up sizes")
     parser.add_argument("--processes", type=int, default=1, help="mutants judged at a time")
     parser.add_argument("--device", type=int, default=0, help="the share, and the device, by number from 0")
     parser.add_argument("--of", type=int, default=1, help="shares")
@@ -227,7 +228,8 @@ def main() -> int:
         one.file: iter(mutants_of(one, options.seed, elsewhere)[options.device :: options.of])
         for one in kernels(options.backend)
     }
-    deadlines = Deadlines(run=options.seconds, check=CHECK_SECONDS[device.limits.kind] * options.processes)
+    check = options.check_time or CHECK_SECONDS[device.limits.kind] * options.processes
+    deadlines = Deadlines(run=options.seconds, check=check)
     # Read by the libraries of the workers when they start.
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     spawn, asked = multiprocessing.get_context("spawn"), dict[Future[dict[str, Any]], Mutant]()

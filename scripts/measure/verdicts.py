@@ -62,7 +62,8 @@ def judged(fixture: Any, device: DeviceInfo, deadlines: Deadlines, commit: str, 
             verdict = judging.verdict_of(fixture, device.limits, device.index, deadlines, processes=processes)
             checks = [step for step in verdict.steps if hasattr(step, "accuracy")]
             line |= {"verdict": verdict.verdict, "reason": verdict.reason, "detail": verdict.detail[:400]}
-            line |= {"checks": len(checks), "seed": verdict.seed, "as_expected": fixture.agrees(verdict)}
+            line |= {"notes": verdict.notes, "checks": len(checks), "seed": verdict.seed}
+            line |= {"as_expected": fixture.agrees(verdict)}
         except Exception as error:  # noqa: BLE001 - one candidate must not end the count of all
             line |= {"verdict": "error", "reason": "", "detail": f"{type(error).__name__}: {error}"[:400]}
     line |= {"commit": commit, "seconds": round(time.monotonic() - started, 2), "printed": printed[0]}
