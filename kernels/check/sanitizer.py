@@ -356,17 +356,17 @@ def main(done: str, path: str) -> None:
     # An interpreter's launches are work of processors, which others may share.
     clock, most = (time.process_time, INTERPRETING_SECONDS) if is_opencl else (time.monotonic, LAUNCHING_SECONDS)
     begun = before = clock()
-    launches, shortest, per_byte = 0, 0.0, 0.0
+    launches, shortest, per_work = 0, 0.0, 0.0
     for candidate, step in jobs:
-        # The shortest launch so far is the fixed cost of one; the rest is in proportion to the bytes of the last.
+        # The shortest launch so far is the fixed cost of one; the rest is in proportion to the work of the last.
         share = _interpreted(candidate.template, candidate.config, step.workload) if is_opencl else 1.0
-        moved = max(1.0, share * task.bytes_of(step.workload))
-        if before - begun + shortest + per_byte * moved > most:
+        work = max(1.0, share * (task.bytes_of(step.workload) + task.flops_of(step.workload)))
+        if before - begun + shortest + per_work * work > most:
             break
         launch(candidate, step)
         seconds, before = clock() - before, clock()
         shortest = min(shortest or seconds, seconds)
-        launches, per_byte = launches + 1, (seconds - shortest) / moved
+        launches, per_work = launches + 1, (seconds - shortest) / work
     Path(done).write_text(str(launches), "ascii")
 
 
