@@ -249,6 +249,7 @@ class _Search:
 
     def _run(self, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int]) -> Run:
         run = Run(self.lowering, self.kernel, arguments, grid, block, max(0, min(self.left, MAX_WORK)), self.cells)
+        run.follow(self.lowering.body(self.kernel))
         self.left -= run.work
         return run
 

@@ -22,11 +22,11 @@ from tunesmith.kernels.reader.spans import (
     Span,
     absent,
     arithmetic,
-    blend,
     choose,
     compare,
     everywhere,
     fitted,
+    flag,
     hull,
     number,
     of_kind,
@@ -155,8 +155,11 @@ class Run:
             else:
                 given = arguments.get(one.name)
                 self.env[one,] = self._unknown(one.type) if given is None else number(given, one.name)
+
+    def follow(self, statements: Node) -> None:
+        """Runs the kernel's body."""
         try:
-            self._framed("return", lambda: self.statement(lowering.body(kernel)))
+            self._framed("return", lambda: self.statement(statements))
         except Stopped:
             self.stopped = True
 
@@ -461,24 +464,26 @@ class Run:
     def _count(self, node: Node) -> Any:
         inner = node.kids[0]
         before = self.value(inner)
-        after = self._moved(before, node.op[0], number(1), inner.type)
+        after = self.operated(node.op[0], before, number(1), inner.type)
         self.store(inner, after)
         return after if node.prefix else before
 
     def _unary(self, node: Node) -> Any:
         if node.op == "!":
             true, maybe = self.truth(node.kids[0])
-            return _flag(~np.asarray(maybe), ~np.asarray(true))
+            return flag(~np.asarray(maybe), ~np.asarray(true))
         value = self.number(node.kids[0])
         if node.op in ("-", "~"):
             return arithmetic("-", number(0 if node.op == "-" else -1), value, node.type)
         return value
 
-    def _moved(self, value: Any, op: str, by: Span, kind_: Kind) -> Any:
-        if isinstance(value, Pointer):
-            distance = arithmetic("*", by, number(step_of(kind_)), LONG)
-            return Pointer({root: arithmetic(op, at, distance, LONG) for root, at in value.targets.items()})
-        return arithmetic(op, value if isinstance(value, Span) else ANY, by, kind_)
+    def operated(self, op: str, a: Any, b: Any, type_: Kind) -> Any:
+        """The value of an operation, whose result has a type; a pointer goes on by elements of its own type."""
+        if isinstance(a, Pointer):
+            distance = arithmetic("*", b if isinstance(b, Span) else ANY, number(step_of(type_)), LONG)
+            return Pointer({root: arithmetic(op, at, distance, LONG) for root, at in a.targets.items()})
+        known = isinstance(a, Span) and isinstance(b, Span) and op in "*/%+-<<>>&^|minmax"
+        return arithmetic(op, a, b, type_) if known else self._unknown(type_)
 
     def _binary(self, node: Node) -> Any:
         op, (left, right) = node.op, node.kids
@@ -486,25 +491,19 @@ class Run:
             self.value(left)
             return self.value(right)
         if op in ("&&", "||", *_COMPARISONS):
-            return _flag(*self.truth(node))
+            return flag(*self.truth(node))
         a, b = self.value(left), self.value(right)
         if isinstance(a, Pointer) and isinstance(b, Pointer):
             return ANY
         if isinstance(b, Pointer):
             a, b, left = b, a, right
-        if isinstance(a, Pointer):
-            return self._moved(a, op, b if isinstance(b, Span) else ANY, left.result)
-        if not isinstance(a, Span) or not isinstance(b, Span) or op not in "*/%+-<<>>&^|":
-            return self._unknown(node.type)
-        return arithmetic(op, a, b, node.type)
+        return self.operated(op, a, b, left.result if isinstance(a, Pointer) else node.type)
 
     def _assign(self, node: Node) -> Any:
         (target, right), op = node.kids, node.op.removesuffix("=")
-        if not op:
-            value = self.value(right, target.result)
-        else:
-            before, by = self.value(target), self.number(right)
-            value = Fields({}) if isinstance(before, Fields) else self._moved(before, op, by, target.result)
+        before = self.value(target) if op else None
+        value = self.value(right, target.result)
+        value = self.operated(op, before, value, target.result) if op else value
         self.store(target, value)
         return value
 
@@ -573,8 +572,7 @@ class Run:
             base, index = self.value(node.kids[0]), self.value(node.kids[1])
             if isinstance(index, Pointer):
                 base, index = index, base
-            by = index if isinstance(index, Span) else ANY
-            return self._moved(base, "+", by, node.kids[0].result) if isinstance(base, Pointer) else None
+            return self.operated("+", base, index, node.kids[0].result) if isinstance(base, Pointer) else None
         if what == "deref":
             found = self.value(node.kids[0])
             return found if isinstance(found, Pointer) else None
@@ -585,7 +583,7 @@ class Run:
             if isinstance(base, Pointer):
                 offset = max(node.cursor.referenced.get_field_offsetof() // 8, 0) if symbol is not NOTHING else 0
                 variable = _variable(base)
-                return (*variable, node.op) if variable else self._moved(base, "+", number(offset), _VOID)
+                return (*variable, node.op) if variable else self.operated("+", base, number(offset), _VOID)
             return None
         if what == "this":
             return self.alias.get(None)
@@ -846,7 +844,7 @@ class Run:
             index, pointer = values[-2:]
             wide = bytes_of(elements[-1].size * int(vector[2] or 1))
             if isinstance(pointer, Pointer) and isinstance(index, Span):
-                at = self._moved(pointer, "+", index, Kind("pointer", 8, "", element=wide))
+                at = self.operated("+", pointer, index, Kind("pointer", 8, "", element=wide))
                 self.access(at, wide, reads=vector[1] == "load", writes=vector[1] == "store")
             return self._unknown(node.type)
         if "memcpy" in name and len(values) >= 3 and isinstance(values[1], Pointer):
@@ -873,32 +871,24 @@ class Run:
         return self._unknown(node.type)
 
 
-def _flag(true: Any, maybe: Any) -> Span:
-    low, high = np.asarray(true).astype(np.int64), np.asarray(maybe).astype(np.int64)
-    return Span(low, low) if np.array_equal(low, high) else Span(low.astype(float), high.astype(float))
+def _joined(one: Any, other: Any, join: Callable[[Span, Span], Span]) -> Any:
+    """Two numbers joined, or the distances of two pointers; of other values the first."""
+    if isinstance(one, Span) and isinstance(other, Span):
+        return join(one, other)
+    if isinstance(one, Pointer) and isinstance(other, Pointer):
+        roots = one.targets | other.targets
+        return Pointer({at: join(one.targets.get(at, NOWHERE), other.targets.get(at, NOWHERE)) for at in roots})
+    return one
 
 
 def _chosen(mask: Any, one: Any, other: Any) -> Any:
     """`one` for the threads of the mask."""
-    if isinstance(one, Span) and isinstance(other, Span):
-        return choose(mask, one, other)
-    if isinstance(one, Pointer) and isinstance(other, Pointer):
-        roots = {**one.targets, **other.targets}
-        return Pointer({at: choose(mask, one.targets.get(at, NOWHERE), other.targets.get(at, NOWHERE)) for at in roots})
-    return one
+    return _joined(one, other, lambda a, b: choose(mask, a, b))
 
 
 def _merged(mask: Any, one: Any, other: Any) -> Any:
     """`one`, and for the threads of the mask `other` as well."""
-    if isinstance(one, Span) and isinstance(other, Span):
-        return choose(mask, hull(one, other), one) if np.any(mask) else one
-    if isinstance(one, Pointer) and isinstance(other, Pointer):
-        roots = {**one.targets, **other.targets}
-        pairs = {at: (one.targets.get(at, NOWHERE), other.targets.get(at, NOWHERE)) for at in roots}
-        return Pointer(
-            {at: choose(mask, blend(*pair), pair[0]) if np.any(mask) else pair[0] for at, pair in pairs.items()}
-        )
-    return one
+    return _joined(one, other, lambda a, b: choose(mask, hull(a, b), a) if np.any(mask) else a)
 
 
 def _assigned(node: Node) -> Iterator[Symbol]:

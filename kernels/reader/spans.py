@@ -57,10 +57,10 @@ def of_kind(kind: Kind) -> Span:
 
 def fitted(value: Span, kind: Kind) -> Span:
     """`value` after its conversion to a type: whole numbers wrap around."""
-    if kind.what == "float":
-        return value
     if kind.what != "number":
         return value
+    if kind.largest == 1:
+        return flag(*compare("!=", value, number(0)))
     if value.known:
         known = value.low
         if type(known) is int and kind.least <= known <= kind.largest:
@@ -82,12 +82,10 @@ def fitted(value: Span, kind: Kind) -> Span:
     return replace(value, low=np.floor(value.low), high=np.ceil(value.high)) if value.bounded else value
 
 
-def hull(one: Span, other: Span) -> Span:
-    if one is other or (one.known and other.known and one.low is other.low):
-        return one
-    if one.known and other.known and np.all(one.low == other.low):
-        return one
-    return Span(np.minimum(one.low, other.low), np.maximum(one.high, other.high), NONE, one.strides | other.strides)
+def flag(true: Any, maybe: Any) -> Span:
+    """A truth value, by the threads for which it is true for certain, and for which it may be."""
+    low, high = np.asarray(true).astype(np.int64), np.asarray(maybe).astype(np.int64)
+    return Span(low, low) if np.array_equal(low, high) else Span(low.astype(float), high.astype(float))
 
 
 def choose(mask: Any, one: Span, other: Span) -> Span:
@@ -108,8 +106,10 @@ def absent(value: Span) -> Any:
     return np.less(value.high, -(1 << 61))
 
 
-def blend(one: Span, other: Span) -> Span:
-    """Either of two distances, where both are there; which one is not known."""
+def hull(one: Span, other: Span) -> Span:
+    """Either of two values, or of two distances where both are there; which one is not known."""
+    if one is other or (one.known and other.known and np.all(one.low == other.low)):
+        return one
     no_one, no_other = absent(one), absent(other)
     low = np.where(no_one, other.low, np.where(no_other, one.low, np.minimum(one.low, other.low)))
     high = np.where(no_one, other.high, np.where(no_other, one.high, np.maximum(one.high, other.high)))

@@ -379,8 +379,8 @@ class Lowering:
 
 class Syntax:
     """One kernel of a source. code: the whole source; prelude: declarations ahead of it; language: "cuda" or "opencl";
-    entry: the kernel's name. functions: the bodies of the source's functions that it calls, directly or not; ranks: as
-    `Lowering` has it; macros: where they are used, from byte to byte, with clang's cursor.
+    entry: the kernel's name. functions: the bodies of the source's functions that it calls, directly or not;
+    macros: where they are used, from byte to byte, with clang's cursor.
 
     Raises `SourceError` for a source without that kernel."""
 
@@ -398,7 +398,7 @@ class Syntax:
         self.macros = sorted(places, key=lambda one: one[:2])
         self.start = self.cursor.extent.start.offset - self._shift
         self.name_at = self.cursor.location.offset - self._shift
-        lowering = Lowering(self.unit, self._shift, rewrites=True)
+        self.lowering = lowering = Lowering(self.unit, self._shift, rewrites=True)
         self.parameters = [lowering.symbol(one) for one in self.cursor.get_arguments()]
         self.body = lowering.node(body(self.cursor))
         bodies = {self.body.start: self.body}
@@ -407,16 +407,23 @@ class Syntax:
             for node in self._linked(waiting.pop()).walk():
                 inside = node.symbol.definition
                 if inside is not None and inside.extent.start.offset - self._shift not in bodies:
-                    waiting.append(lowering.node(inside))
+                    waiting.append(lowering.body(node.symbol))
                     bodies[waiting[-1].start] = waiting[-1]
         self.functions = list(bodies.values())[1:]
-        self.ranks = lowering.ranks
 
     def text(self, node: Node) -> str:
         return self.code[node.start : node.end].decode(errors="replace")
 
     def line(self, node: Node) -> int:
         return self.code.count(b"\n", 0, node.start) + 1
+
+    def end(self, statement: Node) -> int:
+        """Where the text of a statement ends, with its semicolon."""
+        last, code = statement, self.code
+        while last.what in {"if", "switch", *LOOPS} - {"do"}:
+            last = last.kids[-1]
+        closed = last.what in STATEMENTS and code[statement.end - 1 : statement.end] in (b"}", b";")
+        return statement.end if closed else code.index(b";", statement.end) + 1
 
     @cached_property
     def head(self) -> str:

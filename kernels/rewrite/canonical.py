@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tunesmith.kernels.reader.parse import kind, split
-from tunesmith.kernels.reader.syntax import BUILTINS, LOOPS, STATEMENTS, WORK_ITEM, Node, Symbol, Syntax, builtin
+from tunesmith.kernels.reader.syntax import BUILTINS, LOOPS, WORK_ITEM, Node, Symbol, Syntax, builtin
 from tunesmith.kernels.rewrite.edits import Edit, Span, insert, rendered, replace
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts, grid_size, may_end
 from tunesmith.kernels.rewrite.forms import Form
@@ -139,7 +139,7 @@ def _loops(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
             return [Edit(open_, code.index(b";", open_), (begin,))]
         if not any(one.what == "continue" for one in body.walk()):
             head = f"for ({begin}; {facts.text(test)}; {facts.text(step)}) "
-            return [Edit(loop.start, body.start, (head,)), Edit(step.start, _end(facts, step), ())]
+            return [Edit(loop.start, body.start, (head,)), Edit(step.start, facts.syntax.end(step), ())]
     return []
 
 
@@ -159,13 +159,6 @@ def _stepped(facts: Facts, loop: Node, step: Node) -> Symbol | None:
     plain = variable.type.what == "number" and not (variable.volatile or variable.static or made.type.reference)
     after = any(one.start >= loop.end for one in facts.uses(variable))
     return variable if here and known and plain and not after else None
-
-
-def _end(facts: Facts, statement: Node) -> int:
-    """Where the text of a statement ends, with its semicolon."""
-    code = facts.syntax.code
-    closed = statement.what in STATEMENTS and code[statement.end - 1 : statement.end] in (b"}", b";")
-    return statement.end if closed else code.index(b";", statement.end) + 1
 
 
 def _sums(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
@@ -207,10 +200,10 @@ def _in_register(facts: Facts, block: Node, root: Symbol) -> list[Edit]:
     elif assigns and begin.op != "=" and (root.type.element or root.type).size >= 4:
         value = facts.syntax.code.index(begin.op.encode(), at.end) + len(begin.op)
         edits.append(Edit(at.start, value, (f"{declared} = {text} {begin.op[:-1]} (",)))
-        edits.append(insert(_end(facts, begin) - 1, ")"))
+        edits.append(insert(facts.syntax.end(begin) - 1, ")"))
     else:
         edits += [insert(begin.start, f"{declared} = {text};\n"), replace(at, name)]
-    return [*edits, insert(_end(facts, region[-1][0]), f" {text} = {name};")]
+    return [*edits, insert(facts.syntax.end(region[-1][0]), f" {text} = {name};")]
 
 
 def _touches(facts: Facts, node: Node, access: Access) -> bool:

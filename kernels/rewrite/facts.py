@@ -81,6 +81,11 @@ class Loop:
         return self.node.kids[3]
 
     @property
+    def fixed(self) -> bool:
+        """Whether a macro wrote a part of its head."""
+        return self.node.fixed or self.first_node.fixed or self.node.kids[2].fixed
+
+    @property
     def first_node(self) -> Node:
         start = self.node.kids[0]
         return (start if start.what == "assign" else start.kids[0]).kids[-1]
@@ -580,11 +585,19 @@ class Facts:
     @cached_property
     def effects(self) -> list[Node]:
         """Where the kernel touches memory that other threads have too, or does something that is not followed."""
-        shared = [
+        outer = [
             one.node for one in self.accesses if one.root in self.arrays or one.root.shared or one.root.what == "global"
         ]
-        other = [one for one in self.body.walk() if self._acts(one)]
-        return [*shared, *other]
+        return [*outer, *self.unfollowed]
+
+    @cached_property
+    def unfollowed(self) -> list[Node]:
+        """Where the kernel does something else than to compute and to touch elements."""
+        return [one for one in self.body.walk() if self._acts(one)]
+
+    def acts(self, node: Node) -> bool:
+        """Whether a part of the kernel does such a thing."""
+        return any(node.holds(one) for one in self.unfollowed)
 
     def _acts(self, node: Node, within: frozenset[int] = frozenset()) -> bool:
         """Whether a node by itself does such a thing. within: the functions that the kernel has called to come here."""

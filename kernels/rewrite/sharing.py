@@ -7,12 +7,12 @@ size of the block is free and the grid is not. `Fixed`: neither was recognised, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tunesmith.kernels.reader.syntax import Node, Symbol
-from tunesmith.kernels.rewrite.facts import AXES, ENDS, Facts, grid_size
+from tunesmith.kernels.rewrite.facts import AXES, ENDS, Condition, Facts, grid_size
 from tunesmith.kernels.rewrite.forms import ZERO, Form
 from tunesmith.kernels.rewrite.rounds import Carried
 
@@ -150,25 +150,19 @@ def _bounds(facts: Facts, axis: str) -> list[list[Form]]:
     return [[one for part in those if (one := facts.upper(part, axis)) is not None] for those in conditions]
 
 
-def statements(facts: Facts, bounds: dict[str, Form]) -> list[Node]:
-    """The statements behind the guard, and those ahead of it that do more than to compute coordinates."""
-    found, coordinates = list[Node](), [Form.atom(f"@{axis}") for axis in AXES]
-    for one in facts.body.kids:
+def behind(facts: Facts, among: list[Node], is_guard: Callable[[Condition], bool]) -> list[Node]:
+    """The statements that only threads carry out which pass all guards, and those ahead of the guards."""
+    found = list[Node]()
+    for at, one in enumerate(among):
         if one.what == "if" and len(one.kids) == 2:
             inside = one.kids[1].kids if one.kids[1].what == "block" else [one.kids[1]]
-            tests = facts.conditions(inside[0], facts.body)[0] if inside else []
-            if inside and all(
-                any(facts.upper(part, axis) == bound for axis, bound in bounds.items()) for part in tests
-            ):
-                found += inside
+            ends = [inner.what for inner in inside] == ["return"]
+            first = (among[at + 1 :] if ends else inside)[:1]
+            tests = [test for node in first for test in facts.conditions(node)[0] if one.kids[0].holds(test.node)]
+            if tests and all(map(is_guard, tests)):
+                found += [] if ends else behind(facts, inside, is_guard)
                 continue
-            if [inner.what for inner in inside] == ["return"]:
-                continue
-        made = [
-            facts.form(inner.kids[-1]) in coordinates for inner in one.kids if inner.what == "variable" and inner.kids
-        ]
-        if one.what != "declaration" or not made or not all(made):
-            found.append(one)
+        found.append(one.kids[-1] if one.what == "unexposed" and one.kids and one.kids[-1].what == "for" else one)
     return found
 
 

@@ -140,7 +140,7 @@ def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
     made = Subject(facts, plain.launch, work, name, task, backend, lengths, sizes)
     if isinstance(work, Rows) and (made.block("y"), made.block("z")) != ("1", "1"):
         work = Fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
-    if facts.syntax.ranks and any(one != "1" for one in (*plain.launch.grid[1:], *plain.launch.block[1:])):
+    if facts.syntax.lowering.ranks and any(one != "1" for one in (*plain.launch.grid[1:], *plain.launch.block[1:])):
         work = Fixed("it asks groups for the rank of a thread, in a launch of more than one dimension")
     unused = [axis for axis in AXES if axis not in made.axes and made.block(axis) != "1"]
     if isinstance(work, Cells) and unused:

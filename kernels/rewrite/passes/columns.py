@@ -15,7 +15,7 @@ from tunesmith.kernels.rewrite.facts import ENDS, Loop
 from tunesmith.kernels.rewrite.forms import ONE
 from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import Carried
-from tunesmith.kernels.rewrite.sharing import WARP, statements
+from tunesmith.kernels.rewrite.sharing import WARP, behind
 from tunesmith.kernels.spec.template import LaunchGeometry
 
 _WHY = "lanes do not share a column"
@@ -36,13 +36,16 @@ def _column(subject: Subject) -> _Column | Refused:
     facts = subject.facts
     if subject.axes != ["x"] or not subject.bounds or subject.unmovable or facts.launch_bounds or facts.escaping:
         return Refused(f"{_WHY}: threads do not have one coordinate behind a guard, and a launch that may change")
-    inside = statements(facts, subject.bounds)
+    bound = subject.bounds["x"]
+    inside = behind(facts, facts.body.kids, lambda test: facts.upper(test, "x") == bound)
     at = next((number for number, one in enumerate(inside) if one.what == "for"), len(inside))
     loop = facts.loop(inside[at]) if at < len(inside) else None
-    if loop is None or loop.kind != "counting" or any(one.fixed for one in (loop.node, loop.first_node)):
+    if loop is None or loop.kind != "counting" or loop.fixed:
         return Refused(f"{_WHY}: there is no loop behind the guard that counts one by one")
     before, after, body = inside[:at], inside[at + 1 :], loop.body
-    if any(one.what != "declaration" or _acts(subject, one) for one in before) or len(subject.returns) > 1:
+    # Statements that both parts of the work have.
+    twice = all(one.what == "declaration" and not facts.acts(one) and not any(facts.changes(one)) for one in before)
+    if not twice or any(one.written for each in before for one in facts.inside(each)) or len(subject.returns) > 1:
         return Refused(f"{_WHY}: there is more than declarations ahead of the loop")
     reads = facts.inside(body)
     apart = [one for one in reads if one.index.times(loop.atom).terms and one.index.times(loop.atom) not in (ONE, -ONE)]
@@ -51,7 +54,7 @@ def _column(subject: Subject) -> _Column | Refused:
     acts = any(one.written and one.root not in facts.declared_in(body) for one in reads) or any(
         one.what in ENDS for one in body.walk()
     )
-    if acts or any(body.holds(one) for one in facts.effects if one not in {access.node for access in reads}):
+    if acts or facts.acts(body):
         return Refused(f"{_WHY}: the loop does more than to add up what it reads")
     sums = Carried(facts, loop.node, facts.body).sums()
     made = {symbol for one in before for symbol in facts.declared_in(one)}
@@ -67,8 +70,7 @@ def _share(subject: Subject, found: _Column, plan: Plan) -> Change | Refused:
     if bound is None:
         return Refused(f"{_WHY}: the guard's bound is not known ahead of it")
     moved = tuple(replace(node, at) for axis in subject.work.axes for node in axis.nodes)
-    declared = [one for one in _coordinates(subject) if one not in found.before]
-    begin = [part for one in (*declared, *found.before) for part in (span(one, *moved), "\n")]
+    begin = [part for one in found.before for part in (span(one, *moved), "\n")]
     step = replace(loop.node.kids[2], f"{loop.variable.name} += {name}")
     turns = span(loop.node, *moved, wrap(loop.first_node, "((", f") + {last})"), step)
     parts, each, zeros, keep, meet, back = "", "", "", "", "", ""
@@ -99,21 +101,6 @@ def _share(subject: Subject, found: _Column, plan: Plan) -> Change | Refused:
 
 
 _OTHERS = ("block_size", "work_per_thread", "launch_bounds", "vectors", "row_lanes", "walk", "own_bins")
-
-
-def _acts(subject: Subject, node: Node) -> bool:
-    """Whether it makes a difference how often the statement is carried out."""
-    facts = subject.facts
-    reads = {one.node for one in facts.accesses if not one.written}
-    written = any(one.written for one in facts.inside(node))
-    return written or any(facts.changes(node)) or any(node.holds(one) for one in facts.effects if one not in reads)
-
-
-def _coordinates(subject: Subject) -> list[Node]:
-    """The declarations that compute coordinates."""
-    nodes = [node for axis in subject.work.axes for node in axis.nodes]
-    own = [above for node in nodes for above, _ in node.above() if above.what == "declaration"]
-    return sorted(dict.fromkeys(own), key=lambda one: one.start)
 
 
 COLUMN_LANES = Pass("column_lanes", _column, _share, excludes=dict.fromkeys(_OTHERS, ALONE), after=("cache_hints",))

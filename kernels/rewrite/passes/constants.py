@@ -361,6 +361,7 @@ class _Trials:
                 arguments[parameter.name] = parse(argument.value).integer(sizes)
         lowering, kernel = entry
         run = _Observed(lowering, kernel, arguments, *extents, max(0, min(self.left, MAX_RUN)))
+        run.follow(lowering.body(kernel))
         self.left -= run.work
         return None if run.stopped else run
 

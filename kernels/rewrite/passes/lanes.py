@@ -66,7 +66,7 @@ def _numbers(subject: Subject) -> list[Node] | str:
         "there is no guard for the coordinate of a thread": any(x.bound is None and not x.strided for x in work.axes),
         "it gives its arrays to functions": facts.escaping,
         f"it changes {outer}, which all blocks have": outer,
-        "it calls a function that may do more than compute": set(facts.effects) - {one.node for one in facts.accesses},
+        "it calls a function that may do more than compute": facts.unfollowed,
         "it asks for the number of a thread in its warp": isinstance(work, Rows) and subject.by_warps,
         "a loop over the grid does not step by `+=`": any(one.op != "+=" for one in steps),
         "a macro or a lambda computes its coordinates": any(x.fixed or x.inside(LAMBDA) for x in places),
@@ -99,8 +99,7 @@ def _shared(subject: Subject) -> tuple[dict[Loop, dict[Symbol, str]], str]:
 def _sums(facts: Facts, loop: Loop) -> dict[Symbol, str] | str:
     """How the parts that lanes have of a loop's sums are combined, or why lanes cannot share it, as a clause."""
     node, body, inside = loop.node, loop.body, facts.inside(loop.body)
-    fixed = node.fixed or node.kids[2].fixed or loop.first_node.fixed
-    if loop.kind != "counting" or fixed or node.kids[1].op == "!=" or loop.variable.type.size < 4:
+    if loop.kind != "counting" or loop.fixed or node.kids[1].op == "!=" or loop.variable.type.size < 4:
         return "a loop does not count one by one"
     if any(one.what in ENDS - {"continue"} for one in body.walk()):
         return "a loop may end early"
@@ -191,14 +190,12 @@ def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
     macros = {one: subject.name(f"LANE_{one}") for one in ["FIRST", "NEXT", "BEGIN", "JOIN", "ALONE", "MEET", "NUMBER"]}
     meeting = {one: f"{macros['MEET']} " for one in found.meets}
     for loop, sums in found.sums.items():
-        node = last = loop.node
+        node = loop.node
         edits.append(wrap(loop.first_node, "((", f") {macros['FIRST']})"))
         edits.append(wrap(node.kids[2], f"{macros['NEXT']}({loop.variable.name}, ", ")"))
         begin = "".join(f"{macros['BEGIN']}({symbol.name}) " for symbol, how in sums.items() if how == "a + b")
         ends = [f" {macros['JOIN']}({symbol.name}, {how})" for symbol, how in sums.items()]
-        while last.what in {"if", "switch", *LOOPS} - {"do"}:
-            last = last.kids[-1]
-        end = node.end if last.what in ("block", "nothing") else code.index(b";", node.end) + 1
+        end = subject.facts.syntax.end(node)
         head = code[: node.start].rstrip()
         above = head.rsplit(b"\n", 1)[-1]
         # A pragma belongs to the loop.

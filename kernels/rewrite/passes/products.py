@@ -20,6 +20,7 @@ from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Condition, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.sharing import behind
 from tunesmith.kernels.spec.template import LaunchGeometry
 
 _WHY = "results do not share their operands"
@@ -126,23 +127,6 @@ def _grid(subject: Subject) -> _Grid | Refused:
     return _Grid(subject, grid.wide, grid.over, tuple(limits))
 
 
-def _behind(grid: _Grid, among: list[Node]) -> list[Node]:
-    """The statements at which only threads with a result come."""
-    facts, found = grid.subject.facts, list[Node]()
-    for at, one in enumerate(among):
-        if one.what == "if" and len(one.kids) == 2:
-            inside = one.kids[1].kids if one.kids[1].what == "block" else [one.kids[1]]
-            ends = [inner.what for inner in inside] == ["return"]
-            first = (among[at + 1 :] if ends else inside)[:1]
-            tests = [test for node in first for test in facts.conditions(node)[0] if one.kids[0].holds(test.node)]
-            known = (*grid.limits, _X, _Y)
-            if tests and all(test.least is not None and grid.placed(test.least) in known for test in tests):
-                found += [] if ends else _behind(grid, inside)
-                continue
-        found.append(one.kids[-1] if one.what == "unexposed" and one.kids and one.kids[-1].what == "for" else one)
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class _Element:
     """An element of an array in the loop: an operand, which depends on a row or on a column, its axis, or a sum. A
@@ -174,7 +158,8 @@ def _sum(subject: Subject) -> _Sum | Refused:
     facts, grid = subject.facts, _grid(subject)
     if isinstance(grid, Refused):
         return grid
-    inside = _behind(grid, facts.body.kids)
+    limits = (*grid.limits, _X, _Y)
+    inside = behind(facts, facts.body.kids, lambda test: test.least is not None and grid.placed(test.least) in limits)
     at = [number for number, one in enumerate(inside) if one.what == "for"]
     if len(at) != 1:
         return Refused(f"{_WHY}: there is not one loop behind the guard")
@@ -185,7 +170,7 @@ def _sum(subject: Subject) -> _Sum | Refused:
         return Refused(f"{_WHY}: the loop's length is not given by parameters")
     if any(one.what in ENDS for one in loop.body.walk()):
         return Refused(f"{_WHY}: the loop may end early")
-    if _acts(facts, loop.body):
+    if facts.acts(loop.body):
         return Refused(f"{_WHY}: the loop does more than to read and to add")
     own = _sums(grid, loop)
     operands = _operands(grid, loop, [node for one in own for node in one.nodes])
@@ -198,7 +183,7 @@ def _sum(subject: Subject) -> _Sum | Refused:
             access.node is one.kids[0] and grid.placed(access.index) == each.index for access, each in pairs
         )
         changes = any(facts.changes(one)) or any(access.written for access in touched)
-        if _acts(facts, one) or not (begins or (one.what == "declaration" and not pairs and not changes)):
+        if facts.acts(one) or not (begins or (one.what == "declaration" and not pairs and not changes)):
             return Refused(f"{_WHY}: there is more than declarations ahead of the loop")
     replaced = [node for those in (*operands, *own) for node in those.nodes]
     changed, inner, results = facts.changed_in(loop.body), facts.declared_in(loop.body), list(own)
@@ -230,12 +215,6 @@ def _sum(subject: Subject) -> _Sum | Refused:
         return Refused(f"{_WHY}: the loop uses what depends on its sum")
     unit = _unit(subject, loop, operands, results)
     return _Sum(grid, before, loop, inside[at[0] + 1 :], declared, results, operands, unit)
-
-
-def _acts(facts: Facts, node: Node) -> bool:
-    """Whether a part of the kernel does more than to compute and to touch elements."""
-    accessed = {one.node for one in facts.accesses}
-    return any(node.holds(one) for one in facts.effects if one not in accessed)
 
 
 def _sums(grid: _Grid, loop: Loop) -> list[_Element]:

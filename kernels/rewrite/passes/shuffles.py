@@ -11,13 +11,13 @@ set of the threads whose values it combines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tunesmith.kernels.reader.run import Pointer, Run, Stopped
 from tunesmith.kernels.reader.syntax import LOOPS, Kind, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span
 from tunesmith.kernels.rewrite.facts import Facts
@@ -26,18 +26,12 @@ from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused,
 from tunesmith.kernels.rewrite.rounds import key
 from tunesmith.kernels.rewrite.sharing import Fixed, reads_thread
 
-_MOST_ROUNDS = 64
 _EXTREMES = frozenset({"max", "min", "fmax", "fmin", "fmaxf", "fminf", "__hmax", "__hmin"})
 _REPEATABLE = frozenset({"&", "|", *_EXTREMES})
 """Combinations in which a value may occur twice."""
-_WHOLE: Mapping[str, np.ufunc] = {
-    **{"+": np.add, "-": np.subtract, "*": np.multiply, "<<": np.left_shift, ">>": np.right_shift},
-    **{"<": np.less, ">": np.greater, "<=": np.less_equal, ">=": np.greater_equal, "==": np.equal, "!=": np.not_equal},
-    **{"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor, "/": np.floor_divide, "%": np.mod},
-    **{"&&": np.logical_and, "||": np.logical_or},
-}
-_Values = NDArray[Any]
-"""A number for each active thread (of int64), or an element for each: a row of booleans, by thread."""
+_STEPS = {"block", "declaration", "variable", "if", "for", "while", "call", "assign", "count", "nothing"}
+_PARTS = _STEPS | {"literal", "builtin", "name", "cast", "unary", "binary", "index", "deref", "address", "choice"}
+"""Statements of a combination, and their parts."""
 
 
 class _UnknownStep(Exception):
@@ -49,169 +43,103 @@ def _require(holds: object) -> None:
         raise _UnknownStep
 
 
-class _Lockstep:
+class _Lockstep(Run):
     """A block of `threads` threads along x, each of which has its own value in its element of `array`. elements: by
     place and thread, whether the element has the thread's value in it; how: two values a and b become one, in C, empty
-    before the first; meetings: how many barriers all have passed."""
+    before the first; meetings: how many barriers all have passed. A value of elements is an array, a row of booleans
+    for each thread. All methods raise `_UnknownStep` for anything else than a combination."""
 
     def __init__(self, facts: Facts, array: Symbol, threads: int) -> None:
-        self.facts, self.array, self.threads = facts, array, threads
+        lowering = facts.syntax.lowering
+        super().__init__(lowering, lowering.symbol(facts.syntax.cursor), {}, (1,), (threads,))
+        self.facts, self.array, self.element = facts, array, array.type.element or array.type
         self.elements = np.eye(threads, dtype=bool)
         self.how, self.meetings = "", 0
-        self._variables: dict[Symbol, _Values] = {}
-        self._having: dict[Symbol, NDArray[np.bool_]] = {}
-        self._within: list[Node] = []
+        self._tests = set[Node]()
 
     @property
     def is_whole(self) -> bool:
         """Whether the first element combines the values of all threads."""
         return bool(self.elements[0].all())
 
-    def run(self, node: Node, active: NDArray[np.int64] | None = None) -> None:
-        """Runs a statement for the active threads, by number. Raises `_UnknownStep` for one that does anything else."""
-        threads = np.arange(self.threads) if active is None else active
-        if not threads.size:
+    def statement(self, node: Node) -> None:
+        """As of `Run`."""
+        if node in self.facts.barriers and self.may.any():
+            _require(self.may.all() or "warp" in node.op)
+            self.meetings += bool(self.may.all())
             return
-        if node.what == "block":
-            for one in node.kids:
-                self.run(one, threads)
-        elif node in self.facts.barriers:
-            _require(len(threads) == self.threads or "warp" in node.op)
-            self.meetings += len(threads) == self.threads
-        elif node.what == "declaration":
-            for one in node.kids:
-                _require(one.what == "variable" and not one.symbol.shared and one.kids)
-                self._set(one.symbol, threads, self._fitted(self._value(one.kids[-1], threads), one.type))
-        elif node.what == "if":
-            chosen = self._number(node.kids[0], threads) != 0
-            for part, mine in zip(node.kids[1:], (chosen, ~chosen), strict=False):
-                self.run(part, threads[mine])
-        elif node.what in ("for", "while"):
-            self._loop(node, threads)
-        elif node.what == "call" and (inside := self.facts.function(node)) is not None:
-            _require(len(node.symbol.arguments) == len(node.kids) - 1 and inside not in self._within)
-            for symbol, given in zip(node.symbol.arguments, node.kids[1:], strict=True):
-                self._set(symbol, threads, self._value(given, threads))
-            self._within.append(inside)
-            self.run(inside, threads)
-            self._within.pop()
-        elif node.what in ("assign", "count"):
-            self._assign(node, threads)
-        else:
-            _require(node.what == "nothing")
+        _require(node.what in _STEPS and (node.what != "call" or self.facts.function(node) is not None))
+        if node.what in ("for", "while"):
+            self._tests.add(node.kids[0 if node.what == "while" else 1])
+        super().statement(node)
 
-    def _loop(self, node: Node, threads: NDArray[np.int64]) -> None:
-        start, test, update = node.kids[:3] if node.what == "for" else (None, node.kids[0], None)
-        if start is not None:
-            self.run(start, threads)
-        for _ in range(_MOST_ROUNDS):
-            goes_on = self._number(test, threads) != 0
-            if not goes_on.all():
-                _require(not goes_on.any())
-                return
-            self.run(node.kids[-1], threads)
-            if update is not None:
-                self.run(update, threads)
-        raise _UnknownStep
+    def truth(self, node: Node) -> tuple[Any, Any]:
+        """As of `Run`: known for each thread, and for a loop the same for all."""
+        found = super().truth(node)
+        true, maybe = (np.broadcast_to(one, self.count)[self.may] for one in found)
+        _require(np.array_equal(true, maybe) and (node not in self._tests or true.all() or not true.any()))
+        return found
 
-    def _set(self, symbol: Symbol, threads: NDArray[np.int64], values: _Values) -> None:
-        made = self._variables.get(symbol)
-        if made is None or made.shape[1:] != values.shape[1:]:
-            made = self._variables[symbol] = np.zeros((self.threads, *values.shape[1:]), values.dtype)
-            self._having[symbol] = np.zeros(self.threads, dtype=bool)
-        made[threads], self._having[symbol][threads] = values, True
+    def access(self, pointer: Pointer, kind_: Kind, **how: Any) -> Any:
+        """As of `Run`: of one element of the array, all of which are known."""
+        offset, value, size = pointer.targets.get(self.array), how.get("value"), self.element.size
+        _require(offset is not None and len(pointer.targets) == 1 and kind_.size == size and offset.known)
+        bytes_ = np.broadcast_to(0 if offset is None else offset.low, self.count)[self.may]
+        places = bytes_ // size
+        _require(((bytes_ % size == 0) & (places >= 0) & (places < self.count)).all())
+        if how.get("writes"):
+            _require(isinstance(value, np.ndarray) and len(np.unique(places)) == len(places))
+            self.elements[places] = value[self.may] if isinstance(value, np.ndarray) else False
+        found = np.zeros_like(self.elements)
+        found[self.may] = self.elements[places]
+        return found
 
-    def _assign(self, node: Node, threads: NDArray[np.int64]) -> None:
-        """Reads for all threads, then writes for all."""
-        target, symbol = node.kids[0], node.kids[0].symbol
-        value = self._value(node.kids[1], threads) if node.what == "assign" else np.ones_like(threads)
-        if node.op != "=":
-            op = node.op[0] if node.what == "count" else node.op[:-1]
-            value = self._together(op, self._value(target, threads), value)
-        value = self._fitted(value, target.type)
-        if target.what == "name" and symbol.what == "variable" and not symbol.shared:
-            self._set(symbol, threads, value)
-            return
-        places = self._place(target, threads)
-        _require(value.ndim == 2 and len(np.unique(places)) == len(places))
-        self.elements[places] = value
-
-    def _place(self, node: Node, threads: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The element of the array that `p[i]` or `*p` is, for each active thread."""
-        _require(node.what in ("index", "deref"))
-        found = np.sum([self._number(one, threads) for one in node.kids], axis=0)
-        pointers = [one for one in node.kids if one.type.what in ("pointer", "array")]
-        _require(len(pointers) == 1 and ((found >= 0) & (found < self.threads)).all())
-        return np.asarray(found)
-
-    def _number(self, node: Node, threads: NDArray[np.int64]) -> NDArray[np.int64]:
-        found = self._value(node, threads)
-        _require(found.ndim == 1)
-        return found.astype(np.int64)
-
-    def _value(self, node: Node, threads: NDArray[np.int64]) -> _Values:
-        """What an expression is for each active thread; a pointer is the place to which it points."""
-        kids, symbol = node.kids, node.symbol
-        if isinstance(node.value, int):
-            return np.full_like(threads, node.value)
-        if node.what == "builtin":
-            sizes = {"blockDim.x": self.threads, "blockDim.y": 1, "blockDim.z": 1, "threadIdx.y": 0, "threadIdx.z": 0}
-            if node.op in sizes:
-                return np.full_like(threads, sizes[node.op])
-            _require(node.op == "threadIdx.x")
-            return threads
-        if node.what == "name":
-            if symbol is self.array:
-                return np.zeros_like(threads)
-            if symbol in self._variables and self._having[symbol][threads].all():
-                return self._variables[symbol][threads]
-            _require(self.facts.is_once(symbol) and symbol.declared is not None and symbol.type.what == "number")
-            assert symbol.declared is not None
-            return self._value(symbol.declared.kids[-1], threads)
-        if node.what == "cast" and kids:
-            return self._fitted(self._value(kids[-1], threads), node.type)
-        if node.what == "unary" and node.op in "!-":
-            number = self._number(kids[0], threads)
-            return self._fitted(-number, node.type) if node.op == "-" else (number == 0).astype(np.int64)
-        if node.what == "binary":
-            both = [self._value(one, threads) for one in kids]
-            if node.op[0] in "<>=!" and any(one.type.least >= 0 and one.type.what == "number" for one in kids):
-                # A negative number becomes a large one.
-                _require(all(one.ndim == 2 or (one >= 0).all() for one in both))
-            return self._fitted(self._together(node.op, *both), node.type)
-        if node.what in ("index", "deref"):
-            return self.elements[self._place(node, threads)]
-        if node.what == "address":
-            return self._place(kids[0], threads)
-        if node.what == "call" and node.op in _EXTREMES and len(kids) == 3:
-            return self._together(node.op, *(self._value(one, threads) for one in kids[1:]))
-        if node.what == "choice" and kids[0].what == "binary" and kids[0].op in ("<", ">", "<=", ">="):
-            sides, chosen = [key(one) for one in kids[0].kids], [key(one) for one in kids[1:]]
-            if chosen in (sides, sides[::-1]):
-                larger = (chosen == sides) == (">" in kids[0].op)
-                return self._together("max" if larger else "min", *(self._value(one, threads) for one in kids[1:]))
-        raise _UnknownStep
-
-    def _fitted(self, values: _Values, type_: Kind) -> _Values:
-        """Values in a variable of a type: whole numbers wrap, and elements keep theirs."""
-        if values.ndim == 1 and type_.what == "number" and type_.size:
-            return values.astype(f"{'i' if type_.least < 0 else 'u'}{type_.size}").astype(np.int64)
-        element = self.array.type.element
-        same = element is not None and (type_.what, type_.size) == (element.what, element.size)
-        _require(type_.what in ("pointer", "array") if values.ndim == 1 else same)
-        return values
-
-    def _together(self, op: str, left: _Values, right: _Values) -> _Values:
-        if left.ndim == right.ndim == 1:
-            _require(op in _WHOLE)
-            _require(op not in ("/", "%") or ((left >= 0) & (right > 0)).all())
-            _require(op not in ("<<", ">>") or ((right >= 0) & (right < 32)).all())
-            return np.asarray(_WHOLE[op](left, right)).astype(np.int64)
-        _require(left.ndim == right.ndim and (op in ("+", "*", "&", "|", "^") or op in _EXTREMES))
+    def operated(self, op: str, a: Any, b: Any, type_: Kind) -> Any:
+        """As of `Run`; or two elements combined."""
+        if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+            _require(not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray))
+            return super().operated(op, a, b, type_)
+        _require(op in ("+", "*", "&", "|", "^") or op in _EXTREMES)
         how = f"{op}(a, b)" if op.lstrip("_").isalpha() else f"a {op} b"
-        _require(how == (self.how or how) and (op in _REPEATABLE or not np.logical_and(left, right).any()))
+        _require(how == (self.how or how) and (op in _REPEATABLE or not (a & b)[self.may].any()))
         self.how = how
-        return np.logical_or(left, right)
+        return self._convert(a | b, type_)
+
+    def _plain(self, node: Node, wanted: Kind | None = None) -> Any:
+        _require(node.what in _PARTS and (node.what != "builtin" or node.op.startswith(("threadIdx", "blockDim"))))
+        if node.what != "choice":
+            return super()._plain(node, wanted)
+        (test, *sides), larger = node.kids, ">" in node.kids[0].op
+        compared, chosen = [key(one) for one in test.kids], [key(one) for one in sides]
+        _require(test.op in ("<", ">", "<=", ">=") and chosen in (compared, compared[::-1]))
+        one, other = map(self.value, sides)
+        return self.operated("max" if (chosen == compared) == larger else "min", one, other, node.type)
+
+    def _known(self, node: Node, given: Sequence[Node]) -> Any:
+        _require(node.op in _EXTREMES and len(given) == 2)
+        one, other = map(self.value, given)
+        return self.operated(node.op, one, other, node.type)
+
+    def _convert(self, value: Any, into: Kind) -> Any:
+        if not isinstance(value, np.ndarray):
+            return super()._convert(value, into)
+        # Whole numbers may be wider meanwhile.
+        same = into.size == self.element.size or (into.what == "number" and into.size > self.element.size)
+        _require(into.what == self.element.what and into.least <= self.element.least and same)
+        return value
+
+    def _set(self, place: Any, value: Any, fresh: bool = False) -> None:
+        before = self.env.get(place)
+        if isinstance(value, np.ndarray) and isinstance(before, np.ndarray):
+            value = np.where(self.may[:, None], value, before)
+        super()._set(place, value, fresh or isinstance(value, np.ndarray))
+
+    def _global(self, symbol: Symbol, node: Node) -> Any:
+        made = symbol.declared if self.facts.is_once(symbol) else None
+        found = super()._global(symbol, node) if made is None else self.value(made.kids[-1])
+        # An element may have been another one when it was read.
+        _require(not isinstance(found, np.ndarray))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +189,8 @@ def _in_block(subject: Subject, block: Node, array: Symbol, threads: int) -> lis
             steps = _Lockstep(subject.facts, array, threads)
             for end in range(begin, len(kids)):
                 try:
-                    steps.run(kids[end])
-                except _UnknownStep:
+                    steps.statement(kids[end])
+                except (_UnknownStep, Stopped):
                     break
                 if steps.is_whole and steps.meetings and _is_left(subject, kids[begin : end + 1]):
                     tree = _Tree(kids[begin : end + 1], array, steps.how)
@@ -308,9 +236,7 @@ def _exchanged(subject: Subject, trees: list[_Tree], plan: Plan) -> Change:
     name, made = subject.name("SHUFFLES"), Change(kit=("shuffles",))
     for tree in trees:
         start, last = tree.statements[0].start, tree.statements[-1]
-        code = subject.facts.syntax.code
-        end = last.end if code[last.end - 1 : last.end] in (b"}", b";") else code.index(b";", last.end) + 1
-        element = tree.array.element
+        element, end = tree.array.element, subject.facts.syntax.end(last)
         join = f"[]({element} a, {element} b) {{ return {tree.how}; }}"
         call = f"tunesmith::combine<{subject.block('x')}>({tree.array.name}, {join});"
         made.edits.append(Edit(start, end, (f"\n#if {name}\n{call}\n#else\n", Span(start, end), "\n#endif\n")))

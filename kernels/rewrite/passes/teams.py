@@ -56,8 +56,7 @@ def _one_place(subject: Subject, loops: list[Loop]) -> str:
     facts, written = subject.facts, list[str]()
     for loop in loops:
         line = f"line {facts.syntax.line(loop.node)}"
-        fixed = any(one.fixed for one in (loop.node, loop.first_node, loop.node.kids[2]))
-        if loop.node.parent is not facts.body or fixed:
+        if loop.node.parent is not facts.body or loop.fixed:
             return f"the loop of {line} is inside another statement, or a macro's"
         for one in facts.changed_in(loop.body) - facts.declared_in(loop.body):
             if not facts.counts_anew(one):

@@ -76,7 +76,7 @@ class TestRolesAndShapes:
         ("body", "role"),
         [
             ("p[threadIdx.x] = 1;", "out"),
-            ("*p = 1;", "out"),
+            ("int k = 8; if (k) *p = 1;", "out"),
             ("if (q[0] > 0) p[threadIdx.x] = 1;", "inout"),
             ("p[(int)q[0]] = 1;", "inout"),
             ("if (threadIdx.x > 0) p[threadIdx.x] = 1;", "inout"),
