@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -230,7 +231,13 @@ class Unit:
 
     def declarations(self, scope: Any | None = None) -> Iterator[Any]:
         """The author's declarations at the level of files and namespaces."""
-        for one in (self.tree.cursor if scope is None else scope).get_children():
+        if scope is None:
+            # Behind some two thousand built-in ones, which are not walked each time.
+            every = list(self.tree.cursor.get_children())
+            children = every[bisect_left(every, True, key=self.own) :]
+        else:
+            children = list(scope.get_children())
+        for one in children:
             if not self.own(one) or kind(one).startswith(("MACRO", "INCLUSION")):
                 continue
             outer = kind(one) == "UNEXPOSED_DECL" and self.written(one).startswith("extern")
