@@ -205,7 +205,6 @@ def _contents(task: Task, rng: np.random.Generator, seed: int) -> Contents:
     """Drawn contents: in half of the cases one array has a kind of its own among plain ones, which show what it is
     combined with; else all arrays have one kind, or each its own."""
     kinds, arrays = kinds_of(task), [one.name for one in task.arguments if one.role in ("in", "inout")]
-
     how, change, kind = rng.random(), _any_of(CHANGES, rng), _any_of(kinds, rng)
     plain = [one for one in PLAIN if one in kinds]
     if len(arrays) < 2 or how < 0.25:

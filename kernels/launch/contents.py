@@ -23,6 +23,9 @@ OUTLIERS, SPARSE, MASKED, EDGES = (2.0**-10, 2.0**-3), (2.0**-12, 2.0**-6), (0.1
 """Least and largest share of elements that are outliers, infinite or NaN, masked, or one of the special values."""
 MASK_LENGTH = 12
 """Mean length of a run of masked elements."""
+LARGEST = 1e15
+"""Of the kinds that have all magnitudes: beyond it sums of squares overflow in float32, where the reference is finite,
+and each right kernel makes an infinity or a NaN of its own."""
 LONGEST_EXPONENTS = 40
 """Binary exponents of "exponents" in a step that does not take the whole range of its type."""
 EXACT = 1 << 53
@@ -105,11 +108,12 @@ class _Floats:
     def prefix(self) -> NDArray[Any]:
         """A masked beginning of each row, of very large negative numbers."""
         chosen = np.arange(int(self.rng.integers(1, self.row + 1)))
-        return self.in_rows(self.as_declared(), chosen, -min(1e30, 0.75 * DTYPES[self.dtype].finite[1]))
+        most = min(LARGEST, 0.75 * DTYPES[self.dtype].finite[1])
+        return self.in_rows(self.as_declared(), chosen, -self.between(min(1e4, most / 2), most))
 
     def exponents(self) -> NDArray[Any]:
-        """All magnitudes alike, over the whole range of the type or a part of it around the declared scale."""
-        low, high = (math.log2(end) for end in DTYPES[self.dtype].finite)
+        """All magnitudes alike, up to `LARGEST` and the type's, or of a part around the declared scale."""
+        low, high = (math.log2(min(end, LARGEST)) for end in DTYPES[self.dtype].finite)
         if self.rng.random() < 0.75:
             middle, width = math.log2(self.scale), self.rng.uniform(4, LONGEST_EXPONENTS / 2)
             low, high = max(low, middle - width), min(high, middle + width)

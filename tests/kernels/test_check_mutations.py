@@ -212,7 +212,7 @@ ONLY: dict[str, Callable[[NDArray[Any]], bool]] = {
     "edges": lambda x: share(x == 7) > 0.2,
     "infinities": lambda x: bool(np.any(x == np.inf)),
     "masked": lambda x: share(x == -np.inf) > 0.05,
-    "prefix": lambda x: bool((x.reshape(64, 64)[:, 0] < -1e29).all()),
+    "prefix": lambda x: bool((x.reshape(64, 64)[:, 0] < -9e3).all() and np.isfinite(x).all() and share(x < -9e3) < 1),
     "nans": lambda x: bool(np.isnan(x).any()),
 }
 """For each kind of contents, data on which a kernel may be wrong and be so under no other kind."""
