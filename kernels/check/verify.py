@@ -41,8 +41,9 @@ MANY_REPEATS = 24
 """The same, and in each step, for a kernel of which racecheck does not understand how its threads wait."""
 ACCURACY_FACTOR = 2.0
 """How many times the baseline's error a candidate's may be."""
-HEAVY_FACTOR = 8.0
-"""The same for the largest error on contents of which a few elements have it (`HEAVY`)."""
+HEAVY_FACTOR, HEAVY_LEAST = 8.0, 4.0
+"""The same for the largest error on contents of which a few elements have it (`HEAVY`), and how many tolerances it may
+be in any case: where few terms make a sum, a tree of additions rounds hardly, and one term after the other often."""
 LONG_FACTOR = 16.0
 """The same on sizes beyond the task's own, as far as they are longer: sums on tensor cores, which cut bits off, lose in
 proportion to their length, and sums of FMAs to its root, by twice which any kernel may err more there."""
@@ -371,12 +372,13 @@ def growth(task: Task, workload: Workload) -> float:
 def allowed_errors(step: Step, standard: Standard, grown: float) -> list[dict[str, float]]:
     """The largest deviation of each output that is accepted, for each variant: the task's tolerance is meant for its
     own workloads; on others the baseline's error is the measure. grown: see `growth`."""
-    factor = HEAVY_FACTOR if step.contents.kinds & HEAVY else ACCURACY_FACTOR
+    heavy = bool(step.contents.kinds & HEAVY)
+    factor, least = (HEAVY_FACTOR, HEAVY_LEAST) if heavy else (ACCURACY_FACTOR, 1.0)
 
     def allowed(error: float) -> float:
         if step.own and error <= 1:
             return 1.0
-        return max(min(grown, 2 * math.sqrt(grown)), factor * error, min(grown, LONG_FACTOR * error))
+        return max(least, min(grown, 2 * math.sqrt(grown)), factor * error, min(grown, LONG_FACTOR * error))
 
     return [{name: allowed(one.largest) for name, one in of_variant.items()} for of_variant in standard]
 

@@ -107,7 +107,8 @@ def test_the_list_among_which_triton_chooses_is_measured_first(task: Task, tmp_p
     ]
     opponent = KernelOpponent(name="list", label="production", template=template, configs=tuple(listed))
     beside = sources.model_copy(update={"opponents": (opponent,)})
-    run(task.model_copy(update={"backends": {"opencl": beside}, "opponents": ()}), tmp_path / "run", rounds=1)
+    of = task.model_copy(update={"backends": {"opencl": beside}, "opponents": ()})
+    run(tmp_path / "run", of, rounds=1)
     asked = [row.data["config"] for row in rows(tmp_path / "run", "asked")]
     wanted = [one for one in (template.default_config, *listed) if one in asked]
     assert len(wanted) > 1 and asked[: len(wanted)] == list(map(dict, wanted))
