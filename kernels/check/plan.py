@@ -65,7 +65,7 @@ MAX_UNINFORMATIVE_RESULTS = 16
 MAX_SOURCE_SIZE_STEPS = 96
 """Steps on sizes that a source names, for each combination of types."""
 MIN_SOURCE_SIZE = 8
-"""Each smaller size, or a neighbour, comes up in any case."""
+"""Smaller sizes are drawn often."""
 MAX_COVERAGE_STEPS = 64
 """Steps on further sizes for a candidate of which some lines have not run, for each combination of types."""
 MAX_NEIGHBOUR_STEPS = 12
