@@ -30,7 +30,7 @@ MAX_STEPS, DRAWS_PER_STEP = 320, 2
 """Steps on drawn sizes, and how many are drawn for each that is chosen."""
 LONG_STEPS = 2
 """Further steps in which a size is as long as `LONG_FACTOR` times the usual limits allow, for each such size."""
-LONG_FACTOR = 12.0
+LONG_FACTOR = {"gpu": 12.0, "cpu": 4.0}
 MOST_SHARE = 0.3
 """Share of the steps that may need as much as the task's smallest workload, where that is more."""
 MAX_POWER = 256
@@ -135,7 +135,7 @@ def plan(
     tuned = min([one for one in own if not one.held_out] or own, key=task.bytes_of)
     shapes = Shapes(task, limits, tuned, seed)
     steps = drawn_steps(shapes, unusable)
-    steps = _by_gain(shapes, steps + source_size_steps(shapes, source, {step.workload.name for step in steps}))
+    steps = _by_gain(shapes, steps + source_size_steps(shapes, source, steps))
     steps += _on_one(task, tuned, seed)
     others = (one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes)
     return steps + [Step(workload, Contents(seed=seed)) for workload in others]
@@ -281,18 +281,20 @@ def _near_steps(shapes: Shapes, types: Mapping[str, str]) -> list[Step]:
     return list(found.values())[:MAX_NEIGHBOUR_STEPS]
 
 
-def source_size_steps(shapes: Shapes, source: str, known: Collection[str] = ()) -> list[Step]:
+def source_size_steps(shapes: Shapes, source: str, known: Collection[Step] = ()) -> list[Step]:
     """Steps in which each size in turn is what `source` compares something with, and its neighbours, in each
-    combination of types; other sizes are drawn. known: names of workloads that need no further step."""
+    combination of types; other sizes are drawn. known: steps that have some of these sizes already."""
     made: dict[str, Step] = {}
+    met = {(one, tuple(step.workload.types.items())) for step in known for one in step.workload.sizes.items()}
     long, rng = [name for name in shapes.like.sizes if name in shapes.extents], np.random.default_rng([shapes.seed, 1])
     numbers = [number for number in source_integers(source) if number >= MIN_SOURCE_SIZE]
     numbers = list(filter(shapes.allow_long, numbers))[: MAX_SOURCE_SIZE_STEPS // max(1, 3 * len(long))]
     for number in numbers:
         for turn, (name, value) in enumerate(itertools.product(long, (number, number - 1, number + 1))):
             for types in shapes.types:
-                sizes = shapes.drawn(rng, types, fixed={name: value})
-                if sizes is not None and _resized(shapes.like, sizes, types, "drawn").name not in known:
+                if ((name, value), tuple(types.items())) in met:
+                    continue
+                if (sizes := shapes.drawn(rng, types, fixed={name: value})) is not None:
                     workload = _resized(shapes.like, sizes, types, "from the source")
                     made.setdefault(workload.name, shapes.step(workload, turn))
     return list(made.values())
@@ -330,14 +332,16 @@ class Shapes:
         *,
         fixed: Mapping[str, int] | None = None,
         longest: str = "",
-        roomy: float = LONG_FACTOR,
+        roomy: float | None = None,
     ) -> dict[str, int] | None:
         """Drawn sizes that the task allows, within the limits of a usual step if possible; None where none was found.
-        fixed: sizes that are given. longest: a size that is as long as `roomy` times the limits allow, or nearly so."""
+        fixed: sizes that are given. longest: a size that is as long as `roomy` times the limits allow, or nearly so;
+        `LONG_FACTOR` if left out."""
+        factor = LONG_FACTOR[self.kind] if roomy is None else roomy
         if self._failed > MAX_FAILED + 2 * self._found:
             return None
-        usual = (self.cheap[0] * roomy, self.cheap[1]) if longest else self.cheap
-        if not longest and rng.random() < MOST_SHARE and self.most[0] <= LONG_FACTOR * self.cheap[0]:
+        usual = (self.cheap[0] * factor, self.cheap[1]) if longest else self.cheap
+        if not longest and rng.random() < MOST_SHARE and self.most[0] <= factor * self.cheap[0]:
             usual = self.most  # a table that the task needs leaves room for the other arrays
         for limit in [usual] * ATTEMPTS + [self.most]:
             start = dict(fixed or {})

@@ -55,10 +55,10 @@ SANITIZER_SECONDS, PROFILER_SECONDS = 60.0, 120.0
 LAUNCHING_SECONDS, INTERPRETING_SECONDS = 10.0, 5.0
 """Time for all launches of a tool's process, which begins none that would end later: large workloads take minutes. Of
 an interpreter it is processor time."""
-MAX_DERIVED_STEPS = 64
+MAX_DERIVED_STEPS = 128
 """Steps on made-up workloads that each candidate is launched in; those on the task's own are not counted."""
 MAX_WORKLOAD_BYTES = 1e9
-MAX_GROUPS = 8
+MAX_GROUPS = 32
 """Groups of a launch that Oclgrind interprets; of more, two."""
 MAX_INTERPRETER_BYTES = 4 << 30
 MAX_REPORTS = 20_000
@@ -93,10 +93,9 @@ def find_tool(name: str) -> str | None:
 
 def run_under(
     tools: Mapping[str, Sequence[str]], jobs: Sequence[Job], task: Task, index: int, timeout_seconds: float
-) -> Generator[tuple[str, int | None, str, int], None, None]:
+) -> Generator[tuple[str, int | None, str, list[Job]], None, None]:
     """Launches `jobs` on the device `index` under each of `tools` (command lines by name), which run side by side.
-    For each its name, its exit code, None after the timeout, its output, and how many launches were made, all unless
-    its process says otherwise. Closing the generator ends the tools, together with the processes that they watch."""
+    For each its name, its exit code, None after the timeout, its output, and the jobs that it had no time for. Closing the generator ends the tools, together with the processes that they watch."""
     with tempfile.TemporaryDirectory(prefix="tunesmith-") as name_of_folder, contextlib.ExitStack() as stack:
         folder, running = Path(name_of_folder), {}
         (folder / "job.pickle").write_bytes(pickle.dumps((jobs, task, index)))
@@ -115,8 +114,9 @@ def run_under(
             code = None
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(max(0.0, deadline - time.monotonic()))
-            text, done = (folder / f"{name}.txt").read_text("utf-8", errors="replace"), folder / name
-            yield name, code, text, int(done.read_text("ascii")) if done.exists() else len(jobs)
+            text, left = (folder / f"{name}.txt").read_text("utf-8", errors="replace"), folder / name
+            places = left.read_text("ascii").split() if left.exists() else ()
+            yield name, code, text, [jobs[int(place)] for place in places]
 
 
 def _end(group: int) -> None:
@@ -148,7 +148,7 @@ def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLi
     hidden = [{name for one in found.artifacts.values() for name in one.unfollowed} for found, _ in suspects]
     notes = []
     with contextlib.closing(run_under(tools, jobs, task, index, SANITIZER_SECONDS)) as runs:
-        for one, code, output, launches in runs:
+        for one, code, output, left in runs:
             if code == ERROR_EXIT_CODE:
                 found = f"{one}: {_first_error(output)}"
                 if one != "racecheck" or not all(hidden):
@@ -159,9 +159,9 @@ def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLi
             elif code != 0:
                 last = (output.strip() or "it says nothing").splitlines()[-1]
                 notes.append(f"{one} could not be run: {last[:300]}")
-            elif left := list(dict.fromkeys(step.workload.name for _, step in jobs[launches:])):
-                more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-                notes.append(f"{one} had no time for {', '.join(left[:3])}{more}")
+            elif names := list(dict.fromkeys(step.workload.name for _, step in left)):
+                more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+                notes.append(f"{one} had no time for {', '.join(names[:3])}{more}")
     return ("" if name in tools else f"{name}: ") + "; ".join(notes) if notes else ""
 
 
@@ -348,26 +348,28 @@ def _interpreter(task: Task, log: Path) -> Callable[[Candidate, Step], None]:
     return launch
 
 
-def main(done: str, path: str) -> None:
-    """The process under a tool. path: file of the pickled jobs; done: file for the number of launches made."""
+def main(left: str, path: str) -> None:
+    """The process under a tool. path: file of the pickled jobs; left: file for the places of those that it has no time
+    for."""
     jobs, task, index = pickle.loads(Path(path).read_bytes())
     is_opencl = any(candidate.template.backend == "opencl" for candidate, _ in jobs)
-    launch = _interpreter(task, Path(done).with_suffix(".log")) if is_opencl else partial(launch_on_cuda, task, index)
+    launch = _interpreter(task, Path(left).with_suffix(".log")) if is_opencl else partial(launch_on_cuda, task, index)
     # An interpreter's launches are work of processors, which others may share.
     clock, most = (time.process_time, INTERPRETING_SECONDS) if is_opencl else (time.monotonic, LAUNCHING_SECONDS)
     begun = before = clock()
-    launches, shortest, per_work = 0, 0.0, 0.0
-    for candidate, step in jobs:
+    shortest, per_work, too_long = 0.0, 0.0, list[int]()
+    for place, (candidate, step) in enumerate(jobs):
         # The shortest launch so far is the fixed cost of one; the rest is in proportion to the work of the last.
         share = _interpreted(candidate.template, candidate.config, step.workload) if is_opencl else 1.0
         work = max(1.0, share * (task.bytes_of(step.workload) + task.flops_of(step.workload)))
         if before - begun + shortest + per_work * work > most:
-            break
+            too_long.append(place)
+            continue
         launch(candidate, step)
         seconds, before = clock() - before, clock()
         shortest = min(shortest or seconds, seconds)
-        launches, per_work = launches + 1, (seconds - shortest) / work
-    Path(done).write_text(str(launches), "ascii")
+        per_work = (seconds - shortest) / work
+    Path(left).write_text(" ".join(map(str, too_long)), "ascii")
 
 
 if __name__ == "__main__":

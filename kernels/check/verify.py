@@ -21,7 +21,7 @@ from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.check.compare import Deviation, check_surroundings, measure_set
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch.buffers import WorkloadData
-from tunesmith.kernels.launch.contents import COMPARABLE, HEAVY
+from tunesmith.kernels.launch.contents import COMPARABLE, EQUAL, HEAVY
 from tunesmith.kernels.launch.reference import Prepared
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, Rejected, WrongResult
 from tunesmith.kernels.space import compiler_rejection, rules
@@ -266,7 +266,7 @@ class _StepLaunches:
         self._repeats = repeats
         self._growth = growth(data.task, step.workload)
         self._rng = np.random.default_rng([data.layout_seed, len(launches)])
-        self._allowed = allowed_errors(step, standard, self._growth)
+        self._allowed = allowed_errors(data.task, step, standard, self._growth)
         self._index = int(self._rng.integers(data.sets))
         self._first: dict[str, Deviation] = {}
         self._deterministic = True
@@ -369,18 +369,28 @@ def growth(task: Task, workload: Workload) -> float:
     return max([1.0, *(size / longest[name] for name, size in workload.sizes.items())])
 
 
-def allowed_errors(step: Step, standard: Standard, grown: float) -> list[dict[str, float]]:
+def allowed_errors(task: Task, step: Step, standard: Standard, grown: float) -> list[dict[str, float]]:
     """The largest deviation of each output that is accepted, for each variant: the task's tolerance is meant for its
     own workloads; on others the baseline's error is the measure. grown: see `growth`."""
     heavy = bool(step.contents.kinds & HEAVY)
     factor, least = (HEAVY_FACTOR, HEAVY_LEAST) if heavy else (ACCURACY_FACTOR, 1.0)
 
-    def allowed(error: float) -> float:
+    def allowed(name: str, error: float) -> float:
         if step.own and error <= 1:
             return 1.0
-        return max(least, min(grown, 2 * math.sqrt(grown)), factor * error, min(grown, LONG_FACTOR * error))
+        in_order = _error_in_order(task, name, step.workload) if step.contents.kinds & EQUAL else 0.0
+        return max(least, in_order, min(grown, 2 * math.sqrt(grown)), factor * error, min(grown, LONG_FACTOR * error))
 
-    return [{name: allowed(one.largest) for name, one in of_variant.items()} for of_variant in standard]
+    return [{name: allowed(name, one.largest) for name, one in of_variant.items()} for of_variant in standard]
+
+
+def _error_in_order(task: Task, output: str, workload: Workload) -> float:
+    """The error of a sum of as many equal terms as the longest size, one after the other, in tolerances of `output`:
+    each addition may round the same way, by half a unit in the last place (Higham, section 4.2)."""
+    argument = next(one for one in task.outputs if one.name == output)
+    dtype = task.dtype_of(argument, workload)
+    tolerance, unit = task.tolerance_of(dtype, output), 2.0**-53 if dtype == "float64" else 2.0**-24
+    return max(workload.sizes.values(), default=1) * unit / tolerance.rtol if tolerance.rtol else 0.0
 
 
 def less_accurate(

@@ -189,6 +189,8 @@ of a sum has several times the largest error, and so do tensor cores, which cut 
 COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant"}
 """Where the root mean square of the errors tells how precisely a kernel computes. With ties a sum rounds the same few
 terms the same way again and again, so that its error tells how the sum is ordered."""
+EQUAL = frozenset(("ties", "constant", "peak", "prefix"))
+"""Where terms of a sum are equal, so that a sum of one term after the other rounds the same way again and again."""
 WHOLE = ("task", "uniform", "large", "heavy_tails", "constant", "zeros", "sorted")
 """Those that differ for integers."""
 CHANGES = ("all", "rows", "few")

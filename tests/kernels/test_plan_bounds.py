@@ -106,7 +106,7 @@ def require_bounds(task: Task, limits: DeviceLimits, source: str) -> int:
         workload = step.workload
         assert task.allows(workload), step.name
         near = workload.name.endswith("(near)")
-        long = planning.LONG_FACTOR if workload.name.endswith("(long)") else 1
+        long = planning.LONG_FACTOR[limits.kind] if workload.name.endswith("(long)") else 1
         assert array_bytes(task, workload) <= (near_bytes if near else max(long * cheap, most_bytes)), step.name
         assert near or task.flops_of(workload) <= most_flops, step.name
         for name, size in workload.sizes.items():
