@@ -95,7 +95,8 @@ def run_under(
     tools: Mapping[str, Sequence[str]], jobs: Sequence[Job], task: Task, index: int, timeout_seconds: float
 ) -> Generator[tuple[str, int | None, str, list[Job]], None, None]:
     """Launches `jobs` on the device `index` under each of `tools` (command lines by name), which run side by side.
-    For each its name, its exit code, None after the timeout, its output, and the jobs that it had no time for. Closing the generator ends the tools, together with the processes that they watch."""
+    For each its name, its exit code, None after the timeout, its output, and the jobs that it had no time for. Closing
+    the generator ends the tools, together with the processes that they watch."""
     with tempfile.TemporaryDirectory(prefix="tunesmith-") as name_of_folder, contextlib.ExitStack() as stack:
         folder, running = Path(name_of_folder), {}
         (folder / "job.pickle").write_bytes(pickle.dumps((jobs, task, index)))
