@@ -52,10 +52,10 @@ ERROR_EXIT_CODE = 86
 """Exit code of a process under a sanitizer that found an error."""
 SANITIZER_SECONDS, PROFILER_SECONDS = 60.0, 120.0
 """Timeouts of a tool, its launches included."""
-LAUNCHING_SECONDS, INTERPRETING_SECONDS = 10.0, 5.0
+LAUNCHING_SECONDS, INTERPRETING_SECONDS = 5.0, 5.0
 """Time for all launches of a tool's process, which begins none that would end later: large workloads take minutes. Of
 an interpreter it is processor time."""
-MAX_DERIVED_STEPS = 128
+MAX_DERIVED_STEPS = {"compute-sanitizer": 64, "oclgrind": 128}
 """Steps on made-up workloads that each candidate is launched in; those on the task's own are not counted."""
 MAX_WORKLOAD_BYTES = 1e9
 MAX_GROUPS = 32
@@ -144,7 +144,8 @@ def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLi
         where = "it comes with the CUDA toolkit" if name == "compute-sanitizer" else "on Debian: apt install oclgrind"
         return f"{name} was not run: it is not installed here ({where})"
     tools = _nvidia_tools(tool) if name == "compute-sanitizer" else {name: _oclgrind(tool, limits)}
-    each = [[(candidate, step) for step in chosen_steps(task, steps)] for candidate, steps in suspects]
+    most = MAX_DERIVED_STEPS[name]
+    each = [[(candidate, step) for step in chosen_steps(task, steps, most)] for candidate, steps in suspects]
     jobs = [job for turn in itertools.zip_longest(*each) for job in turn if job is not None]
     hidden = [{name for one in found.artifacts.values() for name in one.unfollowed} for found, _ in suspects]
     notes = []
@@ -182,17 +183,17 @@ def _oclgrind(tool: str, limits: DeviceLimits) -> list[str]:
     return [tool, *options, *(word for name, size in sizes.items() for word in (f"--{name}", str(size)))]
 
 
-def chosen_steps(task: Task, steps: Sequence[Step]) -> list[Step]:
-    """Some of the steps on made-up workloads, of all kinds of contents and of all sizes, beginning with the smallest of
-    each kind; and then those on the task's own workloads that are not too large, the smallest first."""
+def chosen_steps(task: Task, steps: Sequence[Step], most: int) -> list[Step]:
+    """About `most` of the steps on made-up workloads, of all kinds of contents and of all sizes, beginning with the
+    smallest of each kind; and then those on the task's own workloads that are not too large, the smallest first."""
     by_size = sorted(steps, key=lambda step: task.bytes_of(step.workload))
     kinds, own = dict[str, list[Step]](), list[Step]()
     for step in by_size:
         if task.bytes_of(step.workload) <= MAX_WORKLOAD_BYTES:
             rarest = min(step.contents.kinds - {*PLAIN}, default="plain")
             (kinds.setdefault(rarest, []) if step.derived else own).append(step)
-    most = max(1, MAX_DERIVED_STEPS // max(1, len(kinds)))
-    chosen = [of_kind[:: -(-len(of_kind) // most)] for of_kind in kinds.values()]
+    each = max(1, most // max(1, len(kinds)))
+    chosen = [of_kind[:: -(-len(of_kind) // each)] for of_kind in kinds.values()]
     return [step for turn in itertools.zip_longest(*chosen) for step in turn if step is not None] + own
 
 

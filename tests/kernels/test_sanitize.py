@@ -16,7 +16,6 @@ from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
 from tunesmith.kernels.check.plan import Step, plan
 from tunesmith.kernels.check.sanitizer import (
     ERROR_EXIT_CODE,
-    MAX_DERIVED_STEPS,
     MAX_WORKLOAD_BYTES,
     SANITIZER_TOOLS,
     chosen_steps,
@@ -33,15 +32,15 @@ def test_all_own_workloads_and_made_up_ones_of_all_kinds_and_types() -> None:
     task = load_task("softmax")
     every = plan(task, resolve_target("h200"), seed=0)
     own = [one for one in every if not one.derived and task.bytes_of(one.workload) <= MAX_WORKLOAD_BYTES]
-    chosen = chosen_steps(task, every)
+    chosen = chosen_steps(task, every, 64)
     assert chosen[-len(own) :] == sorted(own, key=lambda one: task.bytes_of(one.workload))
-    assert len(own) + MAX_DERIVED_STEPS / 2 < len(chosen) <= len(own) + MAX_DERIVED_STEPS
+    assert len(own) + 32 < len(chosen) <= len(own) + 64
     made_up = [one for one in chosen if one.derived]
     assert {types_key(one.workload) for one in made_up} == {types_key(one.workload) for one in every}
     assert {one.contents.kind for one in made_up} >= {one.contents.kind for one in every} - {*PLAIN}
     sizes = [task.bytes_of(one.workload) for one in made_up]
     assert min(sizes) <= 1000 and max(sizes) > 1e6
-    assert len(chosen_steps(task, every[:10])) == 10
+    assert len(chosen_steps(task, every[:10], 64)) == 10
 
 
 LIMITS = resolve_target("h200")
