@@ -309,12 +309,12 @@ class Shapes:
         self.task, self.kind, self.like, self.seed = task, limits.kind, like, seed
         self.own = _of_kind(task, limits)
         self.extents = extents(task, self.own)
-        self._known: dict[tuple[object, ...], tuple[list[str], float, float]] = {}
+        self._costs: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._held: dict[tuple[object, ...], bool] = {}
         self._longest: dict[tuple[object, ...], int] = {}
         self._failed = self._found = 0
         self._required = [part for text in (*task.requires, *task.conditions) for part in conjuncts(text)]
-        names = {text: parse(text).names & set(like.sizes) for text in self._required}
-        self._names = {**names, "": set(like.sizes)}
+        self._names = {text: sorted(parse(text).names & set(like.sizes)) for text in self._required}
         smallest = min(self.own, key=lambda one: array_bytes(task, one))
         operations = _number(lambda: task.flops_of(smallest))
         self.cheap = MAX_BYTES[limits.kind], MAX_FLOPS[limits.kind]
@@ -364,24 +364,28 @@ class Shapes:
         sizes = dict(start)
         for name in sorted(order, key=lambda name: name in self.extents):
             most, kind = self._longest_within(limit, name, types), int(rng.integers(SIZE_KINDS))
-            known = {*sizes, name}
+            decided = [
+                text for text, names in self._names.items() if name in names and {*sizes, name}.issuperset(names)
+            ]
             for attempt in range(TRIES):
                 if attempt >= TRIES // 4:
                     kind = int(rng.integers(SIZE_KINDS))
                 tied = attempt >= TRIES // 2
                 size = self._proposed(rng, name, sizes, most, kind, tied=tied)
-                broken, moved, done = self._judged(smallest | sizes | {name: size}, types)
+                proposed = smallest | sizes | {name: size}
+                if not all(self._holds(text, proposed, types) for text in decided):
+                    continue
+                moved, done = self._cost(proposed, types)
                 if moved > limit[0] or done > limit[1]:
                     most = max(1, min(most, size - 1))
-                elif not any(self._names[text] <= known and name in self._names[text] for text in broken):
+                else:
                     sizes[name] = size
                     break
             else:
                 return None
-        broken, moved, done = self._judged(sizes, types)
-        return (
-            {name: sizes[name] for name in smallest} if not broken and moved <= limit[0] and done <= limit[1] else None
-        )
+        (moved, done), made = self._cost(sizes, types), {name: sizes[name] for name in smallest}
+        fits = 0 <= moved <= limit[0] and 0 <= done <= limit[1]
+        return made if fits and all(self._holds(text, made, types) for text in self._required) else None
 
     def _proposed(
         self, rng: np.random.Generator, name: str, sizes: Mapping[str, int], most: int, kind: int, *, tied: bool
@@ -418,8 +422,8 @@ class Shapes:
             smallest = {other: 1 if other in self.extents else size for other, size in self.like.sizes.items()}
 
             def fits(size: int, *, known: bool = True) -> bool:
-                broken, moved, done = self._judged(smallest | {name: size}, types)
-                return moved <= limit[0] and done <= limit[1] and not (known and "" in broken)
+                moved, done = self._cost(smallest | {name: size}, types)
+                return moved <= limit[0] and done <= limit[1] and not (known and min(moved, done) < 0)
 
             bound, most, known = MAX_ELEMENTS_PER_BYTE * limit[0], 1, False
             while 2 * most <= bound and fits(2 * most, known=known):
@@ -448,18 +452,21 @@ class Shapes:
             self._longest_within(self.cheap, name, self.like.types) > number for name in self.extents
         )
 
-    def _judged(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> tuple[list[str], float, float]:
-        """The task's requirements that do not hold, or cannot be computed, and bytes and operations of made-up sizes.
-        Where these have no value, as an array would be empty, the requirement "" does not hold."""
-        task, key = self.task, (*(sizes[name] for name in self.like.sizes), *types.values())
-        if key not in self._known:
+    def _holds(self, requirement: str, sizes: Mapping[str, int], types: Mapping[str, str]) -> bool:
+        """Whether one of the task's requirements holds for made-up sizes."""
+        key = (requirement, *(sizes[name] for name in self._names[requirement]), *types.values())
+        if key not in self._held:
+            self._held[key] = _allows(self.task, _resized(self.like, sizes, types, ""), requirement)
+        return self._held[key]
+
+    def _cost(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> tuple[float, float]:
+        """Bytes and operations of made-up sizes, -1 where they have no value, as an array would be empty."""
+        key = (*(sizes[name] for name in self.like.sizes), *types.values())
+        if key not in self._costs:
             made = _resized(self.like, sizes, types, "")
-            broken = [text for text in self._required if not _allows(task, made, text)]
-            moved, done = array_bytes(task, made, without=-1.0), _number(lambda: task.flops_of(made), -1.0)
-            if min(moved, done) < 0:
-                broken.append("")
-            self._known[key] = broken, moved, done
-        return self._known[key]
+            moved = array_bytes(self.task, made, without=-1.0)
+            self._costs[key] = moved, _number(lambda: self.task.flops_of(made), -1.0)
+        return self._costs[key]
 
 
 def _combined_types(task: Task, limits: DeviceLimits, seed: int) -> list[dict[str, str]]:

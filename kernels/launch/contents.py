@@ -79,11 +79,20 @@ class _Floats:
     def sign(self) -> float:
         return float(self.rng.choice((-1.0, 1.0)))
 
-    def scattered(self, shares: tuple[float, float], *values: Any) -> NDArray[Any]:
+    def scattered(self, *values: Any) -> NDArray[Any]:
         """As declared, but that a share of the elements, at least one, holds one of `values`."""
-        drawn, share = self.as_declared(), self.between(*shares)
+        drawn, share = self.as_declared(), self.between(*SPARSE)
         at = self.rng.integers(self.count, size=max(1, round(self.count * share)))
         drawn[at] = self.rng.choice(values, size=at.size)
+        return drawn
+
+    def outliers(self) -> NDArray[Any]:
+        """As declared, but for a share of the elements of either sign, all magnitudes alike: many equal ones would make
+        the rounding of a sum tell its order."""
+        drawn, share = self.as_declared(), self.between(*OUTLIERS)
+        at = self.rng.integers(self.count, size=max(1, round(self.count * share)))
+        sizes = np.exp2(self.rng.uniform(5, 12, at.size)) * self.rng.choice((-1.0, 1.0), at.size)
+        drawn[at] = (sizes * self.scale).astype(self.precision)
         return drawn
 
     def in_rows(self, values: NDArray[Any], chosen: NDArray[np.intp], value: Any) -> NDArray[Any]:
@@ -154,7 +163,7 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
     "normal": lambda one: one.with_special("normal"),
     "uniform": lambda one: one.with_special("uniform"),
     "large": lambda one: one.mean + one.precision(one.between(4, 1000)) * one.scale * one.normal(),
-    "outliers": lambda one: one.scattered(OUTLIERS, *(sign * one.between(32, 4096) * one.scale for sign in (-1, 1))),
+    "outliers": _Floats.outliers,
     "columns": _Floats.columns,
     "heavy_tails": lambda one: np.clip(one.rng.standard_cauchy(one.count), -3e4, 3e4).astype(one.precision) * one.scale,
     "shifted": lambda one: one.as_declared() + one.precision(one.sign() * one.between(4, 400)) * one.scale,
@@ -171,10 +180,10 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
     "peak": _Floats.peak,
     "sorted": lambda one: _sorted(one.as_declared(), one.row, one.variant),
     "edges": _Floats.edges,
-    "infinities": lambda one: one.scattered(SPARSE, -np.inf, np.inf),
+    "infinities": lambda one: one.scattered(-np.inf, np.inf),
     "masked": _Floats.masked,
     "prefix": _Floats.prefix,
-    "nans": lambda one: one.scattered(SPARSE, np.nan),
+    "nans": lambda one: one.scattered(np.nan),
 }
 """The kinds of contents, and how each is drawn for floats; docs/trust.md says what each is. Shares and magnitudes are
 drawn too."""

@@ -10,6 +10,7 @@ import ast
 import importlib.util
 import os
 import re
+import sys
 import tempfile
 import warnings
 from dataclasses import dataclass, replace
@@ -106,8 +107,16 @@ class TritonCompiler:
         """What was compiled last, by the source's digest: marks are set in the same PTX."""
 
     def warm_up(self) -> None:
-        """The first compilation of a process takes seconds longer than others."""
-        self.compile(Specialised("triton", "first", _FIRST))
+        """The first compilation of a process takes seconds longer than others, and in it some versions of Triton import
+        PyTorch, for as long again, to know its tensors: no source that is compiled here is given one."""
+        stand_in = ModuleType("torch")
+        stand_in.__dict__["Tensor"] = type("Tensor", (), {})
+        is_absent = sys.modules.setdefault("torch", stand_in) is stand_in
+        try:
+            self.compile(Specialised("triton", "first", _FIRST))
+        finally:
+            if is_absent:
+                del sys.modules["torch"]
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         """Machine code with what a launch needs, or `CompileFailed` with the first error. Sources in CUDA, such as the
