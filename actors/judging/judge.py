@@ -374,7 +374,7 @@ class _Judgement:
         )
         # Where the plain kernel is not right, it may also access what it must not.
         fit = {step.step for step in passed if isinstance(step, Passed)}
-        return verdict, (candidate, [step for step in steps if step.name in fit])
+        return verdict, (candidate, baseline, [step for step in steps if step.name in fit])
 
     def sanitize(self, suspects: Sequence[Suspect]) -> Sequence[Sanitized]:
         """The sanitizer's answers, once the memory of the examiners' buffers is free."""

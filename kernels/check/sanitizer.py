@@ -82,7 +82,8 @@ METRICS = {
 """Metric of ncu -> its name for a reader."""
 Sanitized = WrongResult | str
 """The error that a tool reports, or a clause on which checks were not made and why, empty if all were."""
-Suspect = tuple[Candidate, Sequence[Step]]
+Suspect = tuple[Candidate, Candidate, Sequence[Step]]
+"""A candidate, the plain kernel, and steps in which both ran."""
 Job = tuple[Candidate, Step]
 
 
@@ -145,17 +146,22 @@ def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLi
         return f"{name} was not run: it is not installed here ({where})"
     tools = _nvidia_tools(tool) if name == "compute-sanitizer" else {name: _oclgrind(tool, limits)}
     most = MAX_DERIVED_STEPS[name]
-    each = [[(candidate, step) for step in chosen_steps(task, steps, most)] for candidate, steps in suspects]
-    jobs = [job for turn in itertools.zip_longest(*each) for job in turn if job is not None]
-    hidden = [{name for one in found.artifacts.values() for name in one.unfollowed} for found, _ in suspects]
+    each = [[(made, plain, step) for step in chosen_steps(task, steps, most)] for made, plain, steps in suspects]
+    both = [job for turn in itertools.zip_longest(*each) for job in turn if job is not None]
+    jobs, plain_jobs = [(made, step) for made, _, step in both], [(plain, step) for _, plain, step in both]
+    hidden = [{name for one in made.artifacts.values() for name in one.unfollowed} for made, _, _ in suspects]
     notes = []
     with contextlib.closing(run_under(tools, jobs, task, index, SANITIZER_SECONDS)) as runs:
         for one, code, output, left in runs:
             if code == ERROR_EXIT_CODE:
                 found = f"{one}: {_first_error(output)}"
-                if one != "racecheck" or not all(hidden):
+                if one == "racecheck" and all(hidden):
+                    why = f"as it does not follow {' and '.join(sorted(hidden[0]))}"
+                elif name != "oclgrind" and _plain_fails(one, tools[one], plain_jobs, task, index, output):
+                    why = "as it says the same of the plain kernel"
+                else:
                     return WrongResult("sanitizer", "", found)
-                notes.append(f"{found}, which decides nothing, as it does not follow {' and '.join(sorted(hidden[0]))}")
+                notes.append(f"{found}, which decides nothing, {why}")
             elif code is None:
                 notes.append(f"{one} did not end within {SANITIZER_SECONDS:g} s")
             elif code != 0:
@@ -165,6 +171,14 @@ def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLi
                 more = f" and {len(names) - 3} more" if len(names) > 3 else ""
                 notes.append(f"{one} had no time for {', '.join(names[:3])}{more}")
     return ("" if name in tools else f"{name}: ") + "; ".join(notes) if notes else ""
+
+
+def _plain_fails(name: str, tool: Sequence[str], jobs: Sequence[Job], task: Task, index: int, output: str) -> bool:
+    """Whether a tool has the same kind of error against launches of the plain kernel as its `output` says."""
+    with contextlib.closing(run_under({name: tool}, jobs, task, index, SANITIZER_SECONDS)) as runs:
+        ((_, code, said, _),) = runs
+    kinds = [_ADDRESS.sub("", _first_error(text).partition(";")[0]) for text in (output, said)]
+    return code == ERROR_EXIT_CODE and kinds[0] == kinds[1]
 
 
 def _nvidia_tools(tool: str) -> dict[str, list[str]]:
@@ -195,6 +209,9 @@ def chosen_steps(task: Task, steps: Sequence[Step], most: int) -> list[Step]:
     each = max(1, most // max(1, len(kinds)))
     chosen = [of_kind[:: -(-len(of_kind) // each)] for of_kind in kinds.values()]
     return [step for turn in itertools.zip_longest(*chosen) for step in turn if step is not None] + own
+
+
+_ADDRESS = re.compile(r"(?: at \S+| in block.*|0x[0-9a-f]+|\d+)")
 
 
 def _first_error(text: str) -> str:

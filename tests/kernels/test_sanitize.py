@@ -46,7 +46,9 @@ def test_all_own_workloads_and_made_up_ones_of_all_kinds_and_types() -> None:
 LIMITS = resolve_target("h200")
 TASK = load_task("softmax")
 STEPS = [Step(workload, Contents("infinities")) for workload in TASK.workloads]
-SUSPECTS = [(Candidate(TASK.sources("cuda").baseline.template, {}, {}), STEPS[at : at + 1]) for at in (0, 1)]
+PLAIN_KERNEL = Candidate(TASK.sources("cuda").baseline.template, {}, {})
+SUSPECT = Candidate(TASK.sources("cuda").baseline.template, {"suspect": 1}, {})
+SUSPECTS = [(SUSPECT, PLAIN_KERNEL, STEPS[at : at + 1]) for at in (0, 1)]
 HIDDEN = {(): Artifact("cuda", "sm_90", "softmax", b"", "", unfollowed=("mbarriers", "bulk copies"))}
 
 
@@ -62,7 +64,7 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 def test_it_is_run_on_the_device_in_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With each tool, on the smallest workloads first."""
     pretend(tmp_path, monkeypatch, f'cp "$job" {tmp_path}/ran.${{1#--tool=}}; : > "$done"')
-    assert sanitize([(SUSPECTS[0][0], STEPS[:3])], TASK, LIMITS, 3) == [""]
+    assert sanitize([(SUSPECT, PLAIN_KERNEL, STEPS[:3])], TASK, LIMITS, 3) == [""]
     ran = {path.suffix[1:]: path.read_bytes() for path in tmp_path.glob("ran.*")}
     jobs, task, index = pickle.loads(ran["memcheck"])
     assert index == 3 and set(ran) == set(SANITIZER_TOOLS)
@@ -70,7 +72,8 @@ def test_it_is_run_on_the_device_in_question(tmp_path: Path, monkeypatch: pytest
     assert len(sizes) == 3 and sizes == sorted(sizes)
 
 
-FOUND = f"echo '========= Oh' && exit {ERROR_EXIT_CODE}; echo 'another cannot be run'; exit 1"
+FOUND = f'grep -q suspect "$job" && echo \'========= Oh\' && exit {ERROR_EXIT_CODE}; : > "$done"'
+ALWAYS = f"echo '========= Oh at 0x12' && exit {ERROR_EXIT_CODE}; : > \"$done\""
 LATE = 'printf "1 2" > "$done" || : > "$done"'
 BROKEN = 'echo "no such tool" && exit 1; : > "$done"'
 
@@ -79,6 +82,11 @@ BROKEN = 'echo "no such tool" && exit 1; : > "$done"'
     ("tool", "script", "expected"),
     [
         *((tool, FOUND, f"{tool}: Oh") for tool in SANITIZER_TOOLS),
+        (
+            "initcheck",
+            ALWAYS,
+            "compute-sanitizer: initcheck: Oh at 0x12, which decides nothing, as it says the same of the plain kernel",
+        ),
         ("racecheck", LATE, "compute-sanitizer: racecheck had no time for "),
         ("initcheck", BROKEN, "compute-sanitizer: initcheck could not be run: no such tool"),
     ],
@@ -87,7 +95,7 @@ def test_the_result_of_each_tool_is_told(
     tool: str, script: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(tmp_path, monkeypatch, f"[ $1 = --tool={tool} ] && {script}")
-    (found,) = sanitize([(SUSPECTS[0][0], STEPS[:3])], TASK, LIMITS, 0)
+    (found,) = sanitize([(SUSPECT, PLAIN_KERNEL, STEPS[:3])], TASK, LIMITS, 0)
     assert isinstance(found, WrongResult) == (script == FOUND)
     assert (found.detail if isinstance(found, WrongResult) else found).startswith(expected)
     assert script != LATE or str(found).count(",") == 1
@@ -99,16 +107,17 @@ def test_a_race_between_threads_whose_barriers_the_tool_does_not_follow_decides_
 ) -> None:
     pretend(tmp_path, monkeypatch, f'[ $1 = --tool={tool} ] && {FOUND}; : > "$done"')
     monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
-    hides = Candidate(TASK.sources("cuda").baseline.template, {}, HIDDEN)
-    (found,) = sanitize([(hides, STEPS[:3])], TASK, LIMITS, 0)
+    hides = Candidate(TASK.sources("cuda").baseline.template, {"suspect": 1}, HIDDEN)
+    (found,) = sanitize([(hides, PLAIN_KERNEL, STEPS[:3])], TASK, LIMITS, 0)
     assert isinstance(found, WrongResult) == (tool == "memcheck")
     assert tool == "memcheck" or "as it does not follow bulk copies and mbarriers" in str(found)
 
 
 def test_where_something_is_found_each_goes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A job of two launches is that of both, and the smaller one is guilty.
-    name = SUSPECTS[0][1][0].workload.name
-    script = f'grep -q "{name}" "$job" && echo "========= Oh" && exit {ERROR_EXIT_CODE}; : > "$done"'
+    name = STEPS[0].workload.name
+    guilty = f'grep -q "{name}" "$job" && grep -q suspect "$job"'
+    script = f'{guilty} && echo "========= Oh" && exit {ERROR_EXIT_CODE}; : > "$done"'
     pretend(tmp_path, monkeypatch, script)
     monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
     assert [one != "" for one in sanitize(SUSPECTS, TASK, LIMITS, 0)] == [True, False]
@@ -117,7 +126,8 @@ def test_where_something_is_found_each_goes_alone(tmp_path: Path, monkeypatch: p
 def test_once_a_tool_has_found_an_error_no_other_runs_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began = tmp_path / "began"
     all_began = f"until [ $(wc -l < {began}) = {len(SANITIZER_TOOLS)} ]; do sleep 0.01; done"
-    script = f"echo $$ >> {began}; [ $1 = --tool=memcheck ] && {all_began} && exit {ERROR_EXIT_CODE}; exec sleep 600"
+    suspect = f"grep -q suspect $job || exit 0; echo $$ >> {began}"
+    script = f"{suspect}; [ $1 = --tool=memcheck ] && {all_began} && exit {ERROR_EXIT_CODE}; exec sleep 600"
     pretend(tmp_path, monkeypatch, script)
     (found,) = sanitize(SUSPECTS[:1], TASK, LIMITS, 0)
     assert isinstance(found, WrongResult) and found.detail.startswith("memcheck")
@@ -199,13 +209,14 @@ def test_oclgrind_names_races_and_what_nobody_wrote(device: Any, old: str, new: 
     types = {**TASK.workloads[0].types, "T": "float32"}
     small = TASK.workloads[0].model_copy(update={"sizes": {"n": 2, "d": 70}, "types": types})
     steps = [Step(small, Contents("normal"), derived=True)]
-    (found,) = sanitize([(Candidate(wrong, {}, {}), steps)], TASK, device.limits, device.index)
+    (found,) = sanitize([(Candidate(wrong, {}, {}), PLAIN_KERNEL, steps)], TASK, device.limits, device.index)
     assert isinstance(found, WrongResult) == bool(expected), found
     assert not expected or expected in str(found)
 
 
 def test_a_verdict_says_where_oclgrind_is_missing(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    suspect = (Candidate(TASK.sources("opencl").baseline.template, {}, {}), STEPS[:1])
+    plain = Candidate(TASK.sources("opencl").baseline.template, {}, {})
+    suspect = (plain, plain, STEPS[:1])
     (found,) = sanitize([suspect], TASK, device.limits, device.index)
     assert str(found).startswith("oclgrind was not run: it is not installed here")
