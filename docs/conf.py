@@ -17,7 +17,7 @@ myst_heading_anchors = 4
 # No page may be called `search`: the page of the site's own search would take its place.
 exclude_patterns = ["_build"]
 nitpicky = True
-# Types and names in docstrings are no links.
+# Types and names in docstrings are not links.
 nitpick_ignore_regex = [("py:.*", ".*")]
 # A block of TOML may be a part of a file, which alone is no TOML.
 suppress_warnings = ["misc.highlighting_failure"]

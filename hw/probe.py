@@ -91,8 +91,8 @@ class Inventory:
 
 
 def probe(*, environ: Mapping[str, str] | None = None) -> Inventory:
-    """List the CUDA devices, then the OpenCL devices. Never raises for what a machine lacks. environ: the environment;
-    this process's if left out."""
+    """List the CUDA devices, then the OpenCL devices. Never raises for a missing driver or package. environ: the
+    environment; this process's if left out."""
     cuda, opencl_devices = probe_cuda(environ=environ), probe_opencl()
     by_backend = {**cuda.by_backend, **opencl_devices.by_backend}
     return Inventory(cuda.devices + opencl_devices.devices, cuda.notes + opencl_devices.notes, by_backend)

@@ -1,4 +1,4 @@
-"""What is tuned: task, template, space, search, compile, check, timing, library.
+"""Kernels and their measurement: task, template, space, search, compilation, checks, timing, library.
 
 The core is pure and runs anywhere; GPU libraries are imported where they are used, never at import time.
 """

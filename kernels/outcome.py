@@ -85,7 +85,7 @@ class CompileFailed:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailed:
-    """Loading or launching failed; `error` is what the driver said. `sticky`: the device context is lost."""
+    """Loading or launching failed; `error` is the driver's message. `sticky`: the device context is lost."""
 
     error: str
     sticky: bool = False
@@ -162,7 +162,7 @@ def describe(outcome: Outcome) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the compiler says one thread and one block take: registers per thread, bytes of static shared memory,
+    """The compiler's figures for a thread and a block: registers per thread, bytes of static shared memory,
     bytes of local (stack) memory per thread, bytes spilled per thread. None where the compiler does not say."""
 
     registers: int | None = None

@@ -372,7 +372,7 @@ class _Judgement:
             unexecuted=() if isinstance(coverage, str) or not findings.counting else coverage.unexecuted(),
             artifacts={"candidate": candidate.digests, "baseline": baseline.digests},
         )
-        # Where the plain kernel is not right, it may also access what it must not.
+        # Where the plain kernel is not right, it may also access memory that it must not.
         fit = {step.step for step in passed if isinstance(step, Passed)}
         return verdict, (candidate, baseline, [step for step in steps if step.name in fit])
 

@@ -53,7 +53,7 @@ def examine_reference(task: Task, workload: Workload, seed: int, twice: bool) ->
         if returned.kind == "f" and returned.itemsize < 8:
             raise TaskError(
                 f"{where} returns {argument.name} in {returned}: return float64, which its arguments have, as rounded "
-                "results are no measure for a kernel."
+                "results cannot measure a kernel."
             )
         values = expected[argument.name]
         wrong = np.isnan(values)

@@ -2,7 +2,7 @@
 
 Owns the SQLite file. An entry is an event of `tunesmith.graph.journal.events` with its place in the run; nothing is
 ever changed or removed (a trigger sees to it). The write-ahead log makes each append durable against the death of the
-process at any moment. What the entries of a run amount to is read by `tunesmith.graph.journal.log`.
+process at any moment. The state that the entries of a run amount to is read by `tunesmith.graph.journal.log`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class BranchAnswer(BaseModel, extra="forbid"):
 
 
 class PlanAnswer(BaseModel, extra="forbid"):
-    """What the next round is to do."""
+    """The plan of the next round."""
 
     analysis: str = Field(description="what bounds the best kernel now and what the measurements show; a few sentences")
     bottleneck: Bottleneck
@@ -85,7 +85,7 @@ class TemplateAnswer(RewriteAnswer):
 
 
 class ExplainAnswer(BaseModel, extra="forbid"):
-    """What a round has shown."""
+    """The lessons of a round."""
 
     lines: list[str] = Field(description="two to five short lines: what worked, what did not, and why")
 

@@ -195,7 +195,7 @@ class _Round:
         return self._account()
 
     def _replay(self) -> None:
-        """Gives the searches what the journal holds of this round, in order."""
+        """Replays this round's journal entries to the searches, in order."""
         by_id = {search.template.id: search for search in self.searches}
         entries: Iterator[Entry[Asked | Evaluated]] = self.context.journal.entries(Asked, Evaluated)
         for event in (entry.event for entry in entries if entry.stage == self.stage):

@@ -158,7 +158,7 @@ def _unmap(start: int, size: int, reserved: int, room: int) -> None:
 
 
 def _driven(answer: Any) -> Any:
-    """What a call of the driver API gives: nothing, one value, or several."""
+    """The result of a call of the driver API: nothing, one value, or several."""
     status, *values = answer
     if status.value == OUT_OF_MEMORY:
         raise OutOfDeviceMemory(status.name)

@@ -303,7 +303,8 @@ def _checked(answer: tuple[Any, ...]) -> Any:
 
 
 def _output(size: Callable[[Any], Any], read: Callable[[Any, bytearray], Any], program: Any) -> bytes:
-    """An output of NVRTC, written into a buffer; not into `bytes`: Python shares those of length 1, as an empty log."""
+    """An output of NVRTC, written into a buffer; not into `bytes`: Python shares `bytes` objects of length 1, such as
+    an empty log."""
     buffer = bytearray(_checked(size(program)))
     _checked(read(program, buffer))
     return bytes(buffer)

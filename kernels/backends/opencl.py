@@ -170,7 +170,8 @@ def open_device(index: int) -> Any:
 
 
 def device_uuid(cl: Any, device: Any) -> str:
-    """What all processes of the machine call a device, by which they lock it: the UUID that CUDA has for it, or a name.
+    """The name of a device for all processes of the machine, by which they lock it: the UUID that CUDA has for it, or a
+    name.
 
     Not its place among all devices, which depends on what drivers a process finds. A machine has one CPU.
     """

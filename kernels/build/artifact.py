@@ -73,7 +73,7 @@ TypesKey = tuple[tuple[str, str], ...]
 
 
 def types_key(workload: Workload) -> TypesKey:
-    """What of a workload decides the machine code."""
+    """The part of a workload that decides the machine code."""
     return tuple(sorted(workload.types.items()))
 
 
@@ -161,7 +161,7 @@ class ArtifactCache:
                 return None
             os.utime(path)
         except OSError:
-            # Not there, not readable, or evicted meanwhile: whoever asks makes it anew.
+            # Missing, unreadable, or evicted meanwhile: the caller makes it anew.
             return None
         return body
 
@@ -211,7 +211,7 @@ class ArtifactCache:
         return total
 
     def get(self, key: str) -> Artifact | CompileFailed | None:
-        """What is kept under `key`; None when there is nothing, or nothing that can be trusted."""
+        """The entry of `key`; None where it is missing or cannot be trusted."""
         if (body := self.read(key)) is None:
             return None
         line, _, code = body.partition(b"\n")
@@ -278,7 +278,7 @@ def cache_key(source: Specialised, arch: str, version: str) -> str:
 
 @cache
 def _harness() -> str:
-    """A digest of the modules that decide what a source becomes."""
+    """A digest of the modules that decide the machine code of a source."""
     room, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
     for name in _DECIDING:
         digest.update((room / f"{name}.py").read_bytes())

@@ -1,4 +1,4 @@
-"""What a source may contain: the rules a text must keep before any compiler sees it.
+"""The rules that a source must keep before any compiler sees it.
 
 Sources come from models. A compiler is a program that opens files on request and puts their text into its messages, so
 everything that names a file is held to an allow-list here, on the text after line splicing and without comments
@@ -131,7 +131,7 @@ def _objections(spliced: str, backend: BackendName) -> Iterator[Rejected]:
         found.setdefault(str(token.lastgroup), set()).add(token.group())
     names, numbers = found.get("name", set()), found.get("number", set())
     for hidden in _HIDDEN_INCLUDE.finditer(code):
-        # Also inside strings: whoever reads the text otherwise than we do must find nothing there either.
+        # Also inside strings: a compiler that splits the text otherwise must find nothing there either.
         yield from _of_include(hidden.group().lstrip("#"), backend)
     forbidden = [(FILE_WORDS, "file tests", "it asks for files of the machine, which a kernel has no need of")]
     if BACKENDS[backend].on_host:

@@ -1,4 +1,4 @@
-"""What PTX and cubins tell of a kernel: its instructions, its basic blocks, and what of it outlasts a launch.
+"""Facts of a kernel from its PTX and cubin: instructions, basic blocks, and state that outlasts a launch.
 
 Owns reading the texts and files of CUDA's compilers, without a CUDA toolkit. Uses: a static picture for prompts
 (counts of instructions by kind and by source line), marks by which a check sees which blocks ran, the variables in
@@ -278,8 +278,8 @@ def outlasting_store(ptx: str, entry: str) -> bool:
     another block has there: from the copy a way leads to the end, and none to the wait for a group that was committed
     behind it (PTX ISA, "cp.async.bulk.wait_group").
 
-    Errs towards False: a wait that only some threads reach counts, as they may be those that copied; and whoever goes
-    back to the start of a loop may not come by this end. Text that cannot be read cannot be marked either, which a
+    Errs towards False: a wait that only some threads reach counts, as the copying threads may reach it; and whoever
+    goes back to the start of a loop may not come by this end. Text that cannot be read cannot be marked either, which a
     verdict says.
     """
     if _STORE.search(ptx) is None:

@@ -88,8 +88,8 @@ def fixed_in(tree: ast.Module) -> dict[str, ast.expr]:
 
 @functools.lru_cache(maxsize=256)
 def asked_values(source: str, entry: str) -> Mapping[str, bool]:
-    """The arguments of a kernel whose values decide its machine code: constants, and those that heuristics read. False
-    where only the power of two that covers a value counts."""
+    """The arguments of a kernel whose values decide its machine code: constants, and arguments that heuristics read.
+    False where only the power of two that covers a value counts."""
     kernel = kernel_of(source, entry)
     if kernel is None:
         return {}
@@ -119,7 +119,7 @@ def python_text(source: str, entry: str, config: Config, decided: Mapping[str, s
 
 
 def taken_arguments(source: str, entry: str, config: Mapping[str, Any]) -> list[str] | str:
-    """The names of the arguments that a launch passes: the kernel's parameters but for those that `config` or `FIXED`
+    """The names of the arguments that a launch passes: the kernel's parameters except the ones that `config` or `FIXED`
     binds, or that heuristics compute; or why they are not known, as a clause."""
     try:
         tree = ast.parse(source)

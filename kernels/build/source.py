@@ -55,8 +55,8 @@ def types_of(key: CodeKey) -> CodeKey:
 
 
 def code_key(task: Task, template: Template, workload: Workload) -> CodeKey:
-    """What of a workload decides the machine code of a template: its types, and the classes of arguments for which a
-    compiler specialises kernels. Raises `TaskError` as `Task.scalar_of` does."""
+    """The part of a workload that decides the machine code of a template: its types, and the classes of arguments for
+    which a compiler specialises kernels. Raises `TaskError` as `Task.scalar_of` does."""
     types = tuple(sorted(workload.types.items()))
     if not BACKENDS[template.backend].python:
         return types
@@ -92,7 +92,7 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     `code_key`).
 
     Each type name T becomes a macro for the C type, and T_IS_FLOAT16 (and so on) is defined to 1; each parameter
-    but those that are `launch_only` becomes a macro of its value, so that configurations which differ in nothing else
+    except the `launch_only` ones becomes a macro of its value, so that configurations which differ in nothing else
     have one source and one machine code. `#line` keeps the compiler's line numbers those of the template. Headers of
     the kit that a CUDA source includes stand in front of the macros, whose names they may use for something else.
     """

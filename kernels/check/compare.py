@@ -29,7 +29,7 @@ BLOCK = 256
 BLOCKS = {"gpu": 528, "cpu": 16}
 """Four for each of an H200's multiprocessors; other devices are served as well by that many."""
 FIGURES = 3
-"""What a block reports: the largest share of the tolerance, the sum of squares, and how many elements are wrong."""
+"""The report of a block: the largest share of the tolerance, the sum of squares, and how many elements are wrong."""
 UNCHANGED = "unchanged"
 
 _WORDS = {
@@ -49,7 +49,7 @@ _WORDS = {
     "wide": ("long long", "long"),
     "byte": ("unsigned char", "uchar"),
 }
-"""What the kernels' text says in CUDA and in OpenCL."""
+"""The words of the kernels' text in CUDA and in OpenCL."""
 _HEADS: dict[BackendName, str] = {
     "cuda": "".join(f"#define {word} {cuda}\n" for word, (cuda, _) in _WORDS.items()),
     "opencl": "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"

@@ -90,7 +90,7 @@ class Coverage:
         return found
 
     def _lines(self, types: CodeKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The lines of which no block has run: the candidate's own, and those that the plain kernel has too."""
+        """The lines of which no block has run: the candidate's own, and the lines that the plain kernel has too."""
         missing = self._missing(types)
         texts = set(self.plain._missing(types).values()) if self.plain is not None else set()
         shared = {line for line, text in missing.items() if text in texts and any(map(str.isalnum, text))}

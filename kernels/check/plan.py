@@ -100,7 +100,7 @@ class Step:
 
     @property
     def pairs(self) -> frozenset[object]:
-        """What the step combines: all pairs of its sizes' remainders and magnitudes, types, kinds of contents and
+        """The combinations in the step: all pairs of its sizes' remainders and magnitudes, types, kinds of contents and
         changed scalars; and which array has which kind."""
         sizes, contents = self.workload.sizes.items(), self.contents
         factors: list[object] = [(name, math.gcd(size, MAX_POWER)) for name, size in sizes]
@@ -357,8 +357,8 @@ class Shapes:
     def _drawn_within(
         self, limit: tuple[float, float], rng: np.random.Generator, types: Mapping[str, str], start: dict[str, int]
     ) -> dict[str, int] | None:
-        """One size after the other: first those that make no array long, then the others in a drawn order, each within
-        what the sizes before it leave of `limit`."""
+        """One size after the other: first the sizes that make no array long, then the others in a drawn order, each
+        within what the sizes before it leave of `limit`."""
         smallest = {name: 1 if name in self.extents else size for name, size in self.like.sizes.items()}
         order = [str(name) for name in rng.permutation(sorted(set(smallest) - set(start)))]
         sizes = dict(start)
@@ -437,7 +437,8 @@ class Shapes:
         return self._longest[key]
 
     def share(self, workload: Workload) -> float:
-        """What a workload costs of what is cheap; without `flops` as if a result took all inputs that do not grow."""
+        """The cost of a workload as a share of a cheap one's limits; without `flops` as if a result took all inputs
+        that do not grow."""
         operations = _number(lambda: self.task.flops_of(workload))
         if not operations:
             grown = {name for one in self.task.outputs for text in one.shape for name in parse(text).names}

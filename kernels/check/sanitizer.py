@@ -62,7 +62,7 @@ MAX_GROUPS = 32
 """Groups of a launch that Oclgrind interprets; of more, two."""
 MAX_INTERPRETER_BYTES = 4 << 30
 MAX_REPORTS = 20_000
-"""Of Oclgrind, those that are left out (`parse_reports`) among them."""
+"""Of Oclgrind, including the reports that `parse_reports` leaves out."""
 METRICS = {
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "DRAM throughput, % of peak",
     "dram__bytes_read.sum": "bytes read from DRAM",
@@ -184,7 +184,7 @@ def _plain_fails(name: str, tool: Sequence[str], jobs: Sequence[Job], task: Task
 def _nvidia_tools(tool: str) -> dict[str, list[str]]:
     options = [f"--error-exitcode={ERROR_EXIT_CODE}", "--print-limit=3", "--target-processes=all"]
     tools = {name: [tool, f"--tool={name}", *options] for name in SANITIZER_TOOLS}
-    # Libraries ask the driver for functions that it may not have, which is no fault of a kernel.
+    # Libraries ask the driver for functions that it may not have, which is not the kernel's fault.
     tools["memcheck"].append("--report-api-errors=no")
     return tools
 
@@ -368,8 +368,8 @@ def _interpreter(task: Task, log: Path) -> Callable[[Candidate, Step], None]:
 
 
 def main(left: str, path: str) -> None:
-    """The process under a tool. path: file of the pickled jobs; left: file for the places of those that it has no time
-    for."""
+    """The process under a tool. path: file of the pickled jobs; left: file for the places of the jobs that it has no
+    time for."""
     jobs, task, index = pickle.loads(Path(path).read_bytes())
     is_opencl = any(candidate.template.backend == "opencl" for candidate, _ in jobs)
     launch = _interpreter(task, Path(left).with_suffix(".log")) if is_opencl else partial(launch_on_cuda, task, index)

@@ -77,7 +77,7 @@ class Passed:
 
 
 SkipReason = Literal["template", "plain kernel", "reference", "memory", "time"]
-"""What a step was left out for: the template excludes it; the plain kernel is not right there, or too slow; the
+"""The reason why a step was left out: the template excludes it; the plain kernel is not right there, or too slow; the
 reference fails, or meets an arithmetic error of its own; the device has too little memory; no time was left."""
 
 

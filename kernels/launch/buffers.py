@@ -170,7 +170,7 @@ class WorkloadData:
                 self._variant(*({name: xp.asarray(array) for name, array in part.items()} for part in parts))
                 for parts in prepared[:count]
             )
-        # What is read and written counts twice in the traffic, but takes the cache once.
+        # An `inout` array counts twice in the traffic, but takes the cache once.
         twice = sum(place.nbytes for place in self.places if place.argument.role == "inout")
         traffic = task.bytes_of(workload)
         self.touched_bytes = max(1, min(self.set_bytes, round(max(traffic - twice, traffic / 2))))
@@ -359,7 +359,7 @@ class WorkloadData:
             self.restore_set(index, index)
         done = len(self.variants)
         while done < self.sets:
-            # What is done already is copied behind itself, so that many small sets take few copies.
+            # The part that is done is copied behind itself, so that many small sets take few copies.
             more = min(done, self.sets - done)
             source = self.device.view(self._arena, 0, more * self.set_bytes)
             self.device.copy(self.device.view(self._arena, done * self.set_bytes, more * self.set_bytes), source)

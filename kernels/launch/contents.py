@@ -209,8 +209,8 @@ CHANGES = ("all", "rows", "few")
 class Contents:
     """Kinds of contents, a seed, and values of scalars other than the task's.
 
-    kind: of all arrays but those that `arrays` names with a kind of their own. Each set of buffers holds one of two
-    variants. change: how the second differs from the first: everything is drawn anew; half of the rows, and single
+    kind: of all arrays except the ones that `arrays` names with a kind of their own. Each set of buffers holds one of
+    two variants. change: how the second differs from the first: everything is drawn anew; half of the rows, and single
     elements of others; or few elements of a single array. Drawn if left out.
     """
 
@@ -316,7 +316,7 @@ def draw(
 ) -> NDArray[Any]:
     """The elements of an array of `shape` whose task declares `declared` (as of `Fill.at`), flat, in the storage type.
 
-    Of a larger array, `RANDOM_BLOCK` elements, which are meant for `spread`, but for those that keep an order.
+    Of a larger array, `RANDOM_BLOCK` elements, which are meant for `spread`, except for kinds that keep an order.
     """
     row, count = shape[-1] if shape else 1, math.prod(shape)
     count = count if declared.kind in ORDERED else min(count, RANDOM_BLOCK)

@@ -92,7 +92,7 @@ _LOADED: weakref.WeakKeyDictionary[Device, dict[str, Any]] = weakref.WeakKeyDict
 def original_results(
     device: Device, task: Task, workload: Workload, inputs: Mapping[str, Any], scalars: Mapping[str, float]
 ) -> dict[str, Any]:
-    """What the baseline writes for `inputs` (arrays of float64 by name, on the host or the device), by output, in
+    """The baseline's outputs for `inputs` (arrays of float64 by name, on the host or the device), by output, in
     float64 and in shape. scalars: with other values than the task's. Raises `TaskError` where it does not compile,
     `DeviceError` where it cannot be launched."""
     template = task.sources(device.limits.backend).baseline.template
@@ -131,7 +131,7 @@ _DIVIDING = ("div", "true_divide", "divide", "__truediv__", "__rtruediv__", "__r
 def expected_results(
     xp: Any, task: Task, workload: Workload, inputs: Mapping[str, Any], changed: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """What the reference gives for `inputs` (float64 arrays by name), as flat float64 arrays of `xp` by output name.
+    """The reference's results for `inputs` (float64 arrays by name), as flat float64 arrays of `xp` by output name.
 
     The reference is written for NumPy; given arrays of a GPU it runs there, as NumPy's functions hand over to the
     array they are called on (NEP 13 and NEP 18). Where it does something that cannot be handed over, it runs on the
@@ -155,8 +155,8 @@ def expected_results(
 
 
 def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any], errors: set[str] | None = None) -> Any:
-    """What the reference returns on the host, as it is, for arrays on the host; scalars that are not among `inputs` are
-    the task's. errors: collects the arithmetic errors on the way. Raises `TaskError` when it raises."""
+    """The reference's return value on the host, as it is, for arrays on the host; scalars that are not among `inputs`
+    are the task's. errors: collects the arithmetic errors on the way. Raises `TaskError` when it raises."""
     try:
         return _call_reference(task, {**scalars_of(task, workload), **inputs}, errors)
     except Exception as error:  # it is the user's code: whatever it raises is named
@@ -178,7 +178,7 @@ def load_reference(task: Task) -> None:
 
 
 def where_of(task: Task, workload: Workload) -> str:
-    """The subject of sentences about the reference, which tell sizes that were made up from those of the task."""
+    """The subject of sentences about the reference, which tell made-up sizes from the task's."""
     own, why = workload in task.workloads, "; rule them out by `requires` if no caller has them"
     chosen = "" if own else f" (sizes that Tunesmith chose, to try others than the task's{why})"
     return f"Task {task.name}, workload {workload.name}{chosen}: the reference {task.reference_name}"
@@ -195,7 +195,7 @@ def scalars_of(task: Task, workload: Workload, changed: Mapping[str, float] = Ma
 
 
 def as_expected(xp: Any, task: Task, workload: Workload, results: Any) -> dict[str, Any]:
-    """What a reference returned as `expected_results` gives it; raises `TaskError`."""
+    """A reference's return value in the form of `expected_results`; raises `TaskError`."""
     where = where_of(task, workload)
     names = {argument.name for argument in task.outputs}
     if not isinstance(results, dict) or set(results) != names:

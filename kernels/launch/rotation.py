@@ -45,7 +45,7 @@ class Rotation:
         self._last = 0
         """The number of the sample that was run last."""
         self.lasted = 0.0
-        """Seconds that `run_first` took; about what a sample takes."""
+        """Seconds that `run_first` took; about as long as a sample."""
 
     def again(self, launches: Sequence[BoundLaunch | HostCall]) -> Rotation:
         """The same samples of other launches, as many."""

@@ -124,7 +124,7 @@ def _check(candidate: Candidate, data: WorkloadData, sample_seconds: float) -> C
         seconds = device.once(launches[alone])
         if isinstance(first := measure_set(data, alone), WrongResult):
             return first
-        # Nothing else has run. What it wrote astray red zones tell, and farther off `tunesmith.kernels.check.verify`.
+        # Nothing else has run. Stray writes show in red zones, and farther off in `tunesmith.kernels.check.verify`.
         data.restore_set(alone, data.held(alone))
         rotation = Rotation(device, launches, window_of(seconds), alone)
         last = rotation.run_first()

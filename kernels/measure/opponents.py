@@ -96,7 +96,7 @@ def prepare_opponent(opponent: AnyOpponent, data: WorkloadData, sample_seconds: 
         first_seconds = time.monotonic() - started
         for _ in range(1, WARM_UP_CALLS):
             calls.once(0)
-        # What is changed in place is judged after one call.
+        # Arrays that are changed in place are judged after one call.
         data.restore()
         results = calls.once(0)
         if (wrong := _wrong(data, calls.on_host(results))) is not None:
@@ -199,7 +199,7 @@ class _Calls:
             return self.function(**given)
 
     def _given(self, index: int) -> dict[str, Any]:
-        """What the opponent is called with: arrays in their storage types, and scalars."""
+        """The opponent's arguments: arrays in their storage types, and scalars."""
         task, workload = self._data.task, self._data.workload
         scalars = {one.name: task.scalar_of(one, workload) for one in task.arguments if one.role == "scalar"}
         arrays = {

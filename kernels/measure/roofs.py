@@ -182,7 +182,7 @@ def compile_health(compiler: Compiler, backend: BackendName) -> Artifact | None:
 
 
 def self_test(device: Device, artifact: Artifact) -> str:
-    """What is wrong with `device`, as a clause; empty when it computes the right answer."""
+    """The fault of `device`, as a clause; empty when it computes the right answer."""
     count = HEALTH_BLOCKS * HEALTH_BLOCK
     try:
         buffer = device.allocate(4 * count)

@@ -30,7 +30,8 @@ MIN_NUMBER = 16
 
 
 def read_signature(source: str, entry: str | None) -> ReadKernel:
-    """What the kernel `entry` of `source` (CUDA C++ or OpenCL C), or the only one, takes. Raises `SourceError`."""
+    """The arguments that the kernel `entry` of `source` (CUDA C++ or OpenCL C), or the only one, takes. Raises
+    `SourceError`."""
     return required(read_kernel(source, entry, WHERE, option="entry"))
 
 

@@ -1,4 +1,4 @@
-"""What a kernel takes: its parameters, their roles and shapes, its sizes and its launch, found by running it.
+"""The interface of a kernel: its parameters, their roles and shapes, its sizes and launch, found by running it.
 
 Owns the choice of sizes to run with and what is concluded from the runs. An array is `out` where each element of its
 shape is written for certain on all sets of sizes, and read by nobody before; a shape holds where no index leaves it on
@@ -33,7 +33,7 @@ SETS = 3
 LARGE = 520
 MAX_THREADS = 1 << 16
 BUDGET = 300_000_000
-"""Work of the runs that look for a launch, and again of those that follow, as `Run.work` counts it."""
+"""Work of the runs that look for a launch, and again of the runs after it, as `Run.work` counts it."""
 BLOCKS: dict[int, tuple[tuple[int, ...], ...]] = {
     0: ((1,),),
     1: ((256,), (128,), (64,), (32,), (512,), (1024,)),
@@ -185,7 +185,7 @@ def _cast_to(function: Any, pointer: Any) -> Any | None:
 
 
 def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
-    """What is known of a kernel, and what is not. doubts: lines of the source that are not understood."""
+    """The known facts of a kernel, and the open questions. doubts: lines of the source that are not understood."""
     facts = Facts(parameters_of(unit, entry))
     found = launches(unit, entry) if unit.language == "cuda" else []
     known = [one for one in found if None not in one.grid and None not in one.block]
@@ -344,7 +344,7 @@ class _Search:
     @staticmethod
     def _active(run: Run, at: int, block: int) -> tuple[int, int]:
         """The number of blocks, and of threads in all of them, along an axis, that write any array; in a loop over the
-        grid, those that touch the array that fewest touch."""
+        grid, the guards that touch the array that the fewest guards touch."""
         found, least = [], ("grid", "xyz"[at]) in run.used
         arrays = [one for one in run.arrays.values() if np.any(one.threads)]
         for array in arrays if least else [one for one in arrays if one.written] or arrays:
@@ -407,7 +407,7 @@ class _Search:
         facts.sizes = [one for one in (*self.whole, *self.extra) if one in needed or one in steering]
         again = runs
         if not set(self.whole) <= set(facts.sizes):
-            # Scalars that are no sizes may have any value.
+            # Scalars that are not sizes may have any value.
             launched = [self._launched(one, {name: one[name] for name in facts.sizes}) for one in self.sets]
             again = [one for one in launched if one is not None]
         for one in facts.parameters:
@@ -544,7 +544,7 @@ class _Search:
         if any(at.negative for at in arrays):
             facts.ask(name, f"the shape of {name}, of which indices below 0 are used on some sizes")
         elif any(at.open for at in arrays):
-            facts.ask(name, f"the shape of {name}, whose indices depend on scalars that are no sizes")
+            facts.ask(name, f"the shape of {name}, whose indices depend on scalars that are not sizes")
 
     def _role(self, one: Parameter, arrays: Sequence[Array], shape: tuple[str, ...] | None, stopped: bool) -> Role:
         if one.kind.const or not (stopped or any(at.written or at.lost for at in arrays)):

@@ -266,7 +266,7 @@ class Unit:
         marks = "`__global__ void NAME(...)`" if self.language == "cuda" else "`__kernel void NAME(...)`"
         if not names:
             raise SourceError(
-                f"{self.where}: there is no kernel, that is no function {marks} with its body; if a macro makes it, "
+                f"{self.where}: there is no kernel, a function {marks} with its body; if a macro makes it, "
                 "write that out; if a condition of the preprocessor leaves it out, give the macro with -D."
             )
         name, _, bound = (wanted or "").partition("<")
@@ -340,7 +340,7 @@ class Unit:
         raise SourceError(f"{self.where}, line {line}: {instance} cannot be made{why}.")
 
     def _launched(self, template: Any) -> list[list[str]]:
-        """The template arguments with which the source names the kernel, those that are written out first."""
+        """The template arguments with which the source names the kernel, literal ones first."""
         found = dict[tuple[str, ...], None]()
         for cursor in walk(self.tree.cursor):
             if kind(cursor) == "DECL_REF_EXPR" and cursor.spelling == template.spelling:

@@ -62,9 +62,9 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class Array:
-    """What a run did to an array. element: bytes of one; lanes: elements of a vector, or structure, that it is made of;
-    reach: elements from its begin, as far as they are known, in whole vectors; open: whether an index is not known;
-    negative: whether one may be; read, written: at all; early: read before it was written for certain; collides:
+    """The accesses of a run to an array. element: bytes of one; lanes: elements of a vector, or structure, that it is
+    made of; reach: elements from its begin, as far as they are known, in whole vectors; open: whether an index is not
+    known; negative: whether one may be; read, written: at all; early: read before it was written for certain; collides:
     whether two threads write an element; assigned: by element, whether one did; lost: why the run does not know what
     happens."""
 

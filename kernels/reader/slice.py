@@ -25,7 +25,7 @@ _RENAMED = {"Sum": "cuda::std::plus<>", "Max": "cuda::maximum<>", "Min": "cuda::
 """Operators of CUB that CCCL 3 has elsewhere."""
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:if|elif|ifdef|ifndef)\b(.*)$", re.MULTILINE)
 _PLAIN = {"cuda_runtime.h", "device_launch_parameters.h", "vector_types.h", "vector_functions.h", "math_constants.h"}
-"""Headers that declare what is declared without them."""
+"""Headers whose declarations are there without them."""
 _NAMESPACES = frozenset({"cub", "cuda", "nvcuda", "cooperative_groups"})
 """What accepted headers declare that the builtins do not have."""
 _HERE = "stub"
@@ -55,7 +55,7 @@ class _Declared:
 
 
 class _Reached:
-    """What a kernel uses: declarations, macros, and sections of the builtins."""
+    """The parts of a source that a kernel uses: declarations, macros, and sections of the builtins."""
 
     def __init__(self, unit: Unit, entry: Entry) -> None:
         self.unit, self.entry = unit, entry

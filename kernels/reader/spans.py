@@ -98,7 +98,7 @@ def choose(mask: Any, one: Span, other: Span) -> Span:
 
 
 NOWHERE = number(-(1 << 62))
-"""The distance of what a pointer does not point to."""
+"""The distance of memory that a pointer does not point to."""
 
 
 def absent(value: Span) -> Any:

@@ -41,7 +41,7 @@ _ITEMS = {word: function for function, word in WORK_ITEM.items()}
 _AXES: dict[Any, str] = {0: "x", 1: "y", 2: "z"}
 LOOPS = frozenset({"for", "while", "do", "for each"})
 READING = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu"})
-"""Functions that read what a pointer points to."""
+"""Functions that read through a pointer."""
 LEFT, LAMBDA = LOOPS | {"switch"}, frozenset({"lambda"})
 """What `break` or `continue` is of, and what `return` is."""
 STATEMENTS = LOOPS | {"block", "declaration", "if", "switch", "return", "break", "nothing", "continue", "goto", "label"}
@@ -125,7 +125,7 @@ def _kind(type_: Any) -> Kind:
 
 @dataclass(eq=False, slots=True)
 class Symbol:
-    """What a name stands for, by its declaration. what: "parameter", "variable" (of the kernel or of a function),
+    """The meaning of a name, by its declaration. what: "parameter", "variable" (of the kernel or of a function),
     "global" (for all blocks), "function" or "other"; written: its type as written; shared: in the memory of a block;
     place: of its declaration in the source; references: the numbers of a function's arguments that it may change;
     definition: a function's body, and arguments, where the source has it; declared: the record of a variable's
@@ -252,7 +252,7 @@ class Lowering:
         return self._bodies[function]
 
     def symbol(self, cursor: Any) -> Symbol:
-        """What a declaration declares."""
+        """The symbol of a declaration."""
         cursor = cursor.canonical
         place = cursor.location
         key = ("" if self._rewrites else cursor.get_usr(), place.file.name if place.file else "", place.offset)
@@ -503,7 +503,7 @@ def prelude(types: Mapping[str, str], c_names: Mapping[str, str]) -> str:
 
 
 def _parts_of_for(cursor: Any, kids: list[Any]) -> list[Any]:
-    """The start, the condition, the step and the body of a loop, None for those that are missing: clang leaves them
+    """The start, the condition, the step and the body of a loop, None for a missing one: clang leaves them
     out."""
     if len(kids) == 4:
         return kids

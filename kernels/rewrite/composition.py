@@ -26,9 +26,9 @@ NO_GUARD = "The kernel has no guard against more threads than it came with."
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What the rules made of a kernel. template: None where the kernel is left alone; skipped: why rules do not apply,
-    a clause each, or why none does; rules: the names of the rules that apply, in their order; refused: the reason of
-    each rule that does not."""
+    """The result of the rules on a kernel. template: None where the kernel is left alone; skipped: why rules do not
+    apply, a clause each, or why none does; rules: the names of the rules that apply, in their order; refused: the
+    reason of each rule that does not."""
 
     template: Template | None
     skipped: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ def compose(
 
 
 def _ordered(passes: list[Pass]) -> list[str]:
-    """The names, each behind those that it comes after."""
+    """The names in their order: each comes after all the names that it must follow."""
     names, waiting = list[str](), list(passes)
     while waiting:
         ready = next(one for one in waiting if not any(other.name in one.after for other in waiting))

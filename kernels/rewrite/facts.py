@@ -123,7 +123,7 @@ def _atom_of(variable: Symbol, loop: Node) -> str:
 
 
 class Facts:
-    """What is known of one kernel."""
+    """The facts of one kernel."""
 
     def __init__(self, syntax: Syntax) -> None:
         self.syntax, self.body, self.text = syntax, syntax.body, syntax.text
@@ -353,7 +353,7 @@ class Facts:
         return bool(loops) and all(one.kids[0].what == "assign" for one in loops)
 
     def reach(self, form: Form) -> int:
-        """How far a value is the same: 0 for all threads, 1 for those of a block, 2 for the thread itself."""
+        """How far a value is the same: 0 for all threads, 1 for the threads of a block, 2 for the thread alone."""
         return max((self.atoms[one].reach if one in self.atoms else 2 for one in form.atoms), default=0)
 
     # Memory.
@@ -405,7 +405,7 @@ class Facts:
     def moved(self) -> dict[Symbol, Node]:
         """The arrays whose pointer one statement moves ahead of all other uses, alike for the threads of a block, each
         with the statement: their elements are counted from there."""
-        # What a distance is read from is not followed meanwhile.
+        # The array that a distance is read from is not followed meanwhile.
         self.__dict__["moved"] = found = dict[Symbol, Node]()
         for symbol, (by, *more) in self.changed.items():
             alone = not more and by.what == "assign" and by.op in ("+=", "-=") and by.parent is self.body
@@ -712,7 +712,7 @@ class Facts:
             elif one.what == "call" and _MANY.fullmatch(one.op):
                 odd("work group", one, f"it calls {one.op}, which the rules do not know")
             elif one.what == "call" and self.syntax.language == "opencl" and _WORK_ITEMS.fullmatch(one.op):
-                odd("axis", one, f"it gives {one.op} an axis that is no number")
+                odd("axis", one, f"it gives {one.op} an axis that is not a number")
             elif one.what in ("variable", "call") and "cooperative_groups" in one.type.spelling:
                 if not re.search(r"thread_block\b|grid_group", one.type.spelling) or one.op == "tiled_partition":
                     odd("cooperative groups", one, "it uses cooperative groups other than the block and the grid")

@@ -1,7 +1,7 @@
 """Values as sums of products: what an index, a bound or a step is, whatever variables its author put in between.
 
 Owns the arithmetic of such forms. What a form is made of are atoms, by name: "threadIdx.x" and the like, "@x" for the
-number of a thread among all along x, a variable, or an operation that is no sum and no product, as a division.
+number of a thread among all along x, a variable, or an operation other than a sum or a product, such as a division.
 """
 
 from __future__ import annotations

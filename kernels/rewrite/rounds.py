@@ -1,4 +1,4 @@
-"""What a thread carries from one round of a loop to the next, where threads share the rounds out.
+"""Values that a thread carries from one round of a loop to the next, where threads share the rounds out.
 
 A rewrite that gives a thread other rounds keeps sums, products and extremes, which do not ask for the order of their
 parts, and changes all else: a count that is used, the element before, a place in an array of the thread's own. A
@@ -27,8 +27,8 @@ def key(node: Node) -> Key:
 
 
 class Carried:
-    """What a loop carries. within: the body in which it stands, of the kernel or of a function. states: what the loop
-    changes that lives longer than a round and is a thread's own, with the assignments and calls that do."""
+    """The values that a loop carries. within: the body in which it stands, of the kernel or of a function. states: what
+    the loop changes that lives longer than a round and is a thread's own, with the assignments and calls that do."""
 
     def __init__(self, facts: Facts, loop: Node, within: Node) -> None:
         self.facts, self.loop, self.within, self.body = facts, loop, within, loop.kids[3]
@@ -256,7 +256,7 @@ def _compared(test: Node) -> set[Key]:
 
 
 def _terms(node: Node, sign: str) -> list[tuple[Node, bool]]:
-    """What a chain of one operation puts together, and whether it is added rather than taken away."""
+    """The operands of a chain of one operation, and whether it is added rather than taken away."""
     while node.what == "cast" and node.kids:
         node = node.kids[-1]
     if node.what != "binary" or _CHAINS.get(node.op) != sign:

@@ -1,4 +1,4 @@
-"""How a kernel shares its work among threads: what of the launch may change, and why not more.
+"""How a kernel shares its work among threads: which parts of the launch may change, and why not more.
 
 Three kinds are told apart. `Cells`: each thread computes from its global coordinates alone, so that any launch with as
 many threads computes the same. `Rows`: the threads of a block share loops that step by the block's size, so that the

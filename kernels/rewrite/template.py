@@ -1,4 +1,4 @@
-"""A template from a plain kernel: what the rules contribute, put together.
+"""A template from a plain kernel: the contributions of the rules, put together.
 
 Owns the list of the rules. A task without templates gets one here (`with_rules`); a task that has some, or whose kernel
 is left alone, stays as it is, with the reasons. `starts` are the configurations where a search of such a template

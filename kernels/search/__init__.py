@@ -144,7 +144,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def _method(self) -> str:
-        """What the strategy does, as a clause that starts with its name."""
+        """A description of the strategy, as a clause that starts with its name."""
 
     def describe(self) -> str:
         """One sentence for the user: the strategy, the reason for it, and its method."""

@@ -292,7 +292,7 @@ class Task(Strict):
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What whoever reads a verdict has to know of its measure."""
+        """Caveats for the reader of a verdict about its tolerance and reference."""
         return (ORIGINAL_IS_REFERENCE,) if self.original_is_reference else ()
 
     @property

@@ -23,7 +23,7 @@ static inline long long @round_up(long long a, long long b) { return @ceil_div(a
 static inline int @is_pow2(long long a) { return a > 0 && (a & (a - 1)) == 0; }
 static inline long long @power(long long a, long long b) { long long r = 1; while (b-- > 0) r *= a; return r; }
 """
-"""What the C text of an expression calls, beside <math.h>; `@` stands for the prefix of all names."""
+"""The helper functions of an expression's C text, beside <math.h>; `@` stands for the prefix of all names."""
 
 _SYMBOLS = {
     ast.Add: "+",

@@ -39,8 +39,8 @@ def validate_task(task: Task, where: str) -> None:
 
 
 def validate_template(template: Template, task: Task, where: str) -> None:
-    """Raises `TaskError` for the first mistake of a template of `task`: a parameter that is no macro or unused, a
-    constraint that is no condition, an expression with unknown names or without a value at the defaults."""
+    """Raises `TaskError` for the first mistake of a template of `task`: a parameter that is not a macro or is unused, a
+    constraint that is not a condition, an expression with unknown names or without a value at the defaults."""
     _raise_first(_template_mistakes(template, task), where)
 
 
@@ -81,7 +81,7 @@ def _task_mistakes(task: Task) -> Iterator[str]:
                 yield f"{place}: the dtype '{dtype}' of {name} is not known; [types] allows {options}"
         for key, size in workload.sizes.items():
             if size <= 0:
-                yield f'{place}: the size {key} = {size} is not positive; a scalar that is no size has value = "{size}"'
+                yield f'{place}: the size {key} = {size} is not positive; other scalars have value = "{size}"'
     texts = [("key bytes", task.bytes), ("key flops", task.flops)]
     texts += [(f"key requires[{number}]", text) for number, text in enumerate(task.requires, 1)]
     for argument in task.arguments:
@@ -134,7 +134,7 @@ def _name_mistakes(place: str, text: str, known: Set[str]) -> Iterator[str]:
 
 
 def _value_mistakes(task: Task, workload: Workload) -> Iterator[str]:
-    """What a task's expressions give on a workload."""
+    """The values of a task's expressions on a workload."""
     try:
         for argument in task.arguments:
             (task.scalar_of if argument.role == "scalar" else task.shape_of)(argument, workload)

@@ -75,7 +75,7 @@ class TritonKernel:
         return (KernelOpponent(name="triton.autotune", label="production", template=template, configs=configs),)
 
     def constraints(self) -> list[Constraint]:
-        """What the arrays' types, the tiles and the kernel's own assertions demand."""
+        """The demands of the arrays' types, of the tiles and of the kernel's own assertions."""
         dtypes = {one.name: one.dtype for one in self.read.facts.parameters}
         found = constraints_of(self.reading, self.known, dtypes, self.rows)
         names = {name for name, text in self.known.items() if text == name}
@@ -110,8 +110,8 @@ def read_triton(
     configs: Sequence[Mapping[str, Any]] = (),
     grid: tuple[str, ...] | None = None,
 ) -> TritonKernel:
-    """What is known of a kernel. given: values of its constants, where a caller has them, and None for an array that is
-    not passed; configs: of its list; grid: of its call. Raises `SourceError`."""
+    """The known facts of a kernel. given: values of its constants, where a caller has them, and None for an array that
+    is not passed; configs: of its list; grid: of its call. Raises `SourceError`."""
     return _Reader(kernel, find_launch(kernel), given or {}, configs, grid).kernel()
 
 
@@ -149,7 +149,7 @@ class _Reader:
         self.dims = {name: self.reading.dims(name) for name in self.names if name in self.reading.pointers}
 
     def _constant(self, name: str) -> Any:
-        """What the launch passes whatever the sizes, or the default of the parameter."""
+        """The value that the launch passes for all sizes, or the default of the parameter."""
         if name in self.given:
             return self.given[name] if name in self.source.constexprs or self.given[name] is None else _UNKNOWN
         for node in (self.launch.given.get(name), self.source.defaults.get(name)):
@@ -256,7 +256,7 @@ class _Reader:
         return int(self.given.get(name, 64 if small else 1024))
 
     def _at(self, name: str, sizes: Mapping[str, int]) -> Any:
-        """What the launch passes at `sizes`; None where it cannot be told."""
+        """The value that the launch passes at `sizes`; None where it cannot be told."""
         try:
             return self.launch.evaluate(self.launch.given[name], sizes)
         except (KeyError, Unknown):

@@ -1,4 +1,4 @@
-"""What of a tuning the owner of a Triton kernel takes along: `tuned.py`, JSON for each device, lines of a list.
+"""The exports of a tuning for the owner of a Triton kernel: `tuned.py`, JSON for each device, lines of a list.
 
 `tuned.py` is `kernels/triton/tuned.py` with a table written in. `configs/NAME,device_name=DEVICE.json` is the layout of
 vLLM and of Hugging Face's kernels: the configuration by batch size. A configuration belongs to the kernel's own text:

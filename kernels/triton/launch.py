@@ -1,6 +1,6 @@
 """How a file launches its kernel: the grid, and what the kernel's arguments are there, in terms of sizes.
 
-Owns which of the host's variables become sizes of the task: those that come from shapes or from the caller.
+Owns which of the host's variables become sizes of the task: variables that come from shapes or from the caller.
 """
 
 from __future__ import annotations

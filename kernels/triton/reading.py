@@ -1,4 +1,4 @@
-"""What a Triton kernel does with its arguments: what it loads and stores, how far, and which tiles it multiplies.
+"""The use of a Triton kernel's arguments: its loads and stores, how far they reach, and the tiles it multiplies.
 
 The kernel's statements are followed once, helpers included. Owns no dimension that the code does not show: an offset
 `row * stride + column` with `column < n` makes a column of n, and what is not seen stays unknown.

@@ -205,7 +205,7 @@ class Module:
             raise Unknown(f"{error}" or type(error).__name__) from error
 
     def _ensure(self, name: str) -> None:
-        """Runs the definitions of a name, after those that they need."""
+        """Runs the definitions of a name, after the definitions that they need."""
         if name in self._tried or name in self._values:
             return
         self._tried.add(name)
@@ -281,7 +281,7 @@ class Kernel:
 
     @property
     def heuristics(self) -> dict[str, str]:
-        """What `triton.heuristics` computes: lambdas as text. Raises `SourceError` where it is no plain table."""
+        """What `triton.heuristics` computes: lambdas as text. Raises `SourceError` where it is not a plain table."""
         found = dict[str, str]()
         for one in self.decorators:
             if called_name(one) != "heuristics":
@@ -346,7 +346,7 @@ def find_kernel(module: Module, entry: str | None, option: str = "--entry") -> K
     """The kernel `entry`, or the only one: a function that no other one calls. Raises `SourceError`."""
     found = {one.name: one for one in kernels_of(module)}
     if not found:
-        raise SourceError(f"{module.path}: there is no kernel, that is no function decorated with @triton.jit.")
+        raise SourceError(f"{module.path}: there is no kernel, which would be a function decorated with @triton.jit.")
     called = {name for one in found.values() for name in names_in(ast.Module(one.node.body, [])) if name in found}
     outer = [name for name in found if name not in called] or list(found)
     if entry is None and len(outer) > 1:
@@ -362,7 +362,8 @@ def find_kernel(module: Module, entry: str | None, option: str = "--entry") -> K
 
 @dataclass(slots=True)
 class Slice:
-    """What a kernel uses. functions: by name, the kernel among them; doubts: clauses on what is not known for sure."""
+    """The definitions that a kernel uses. functions: by name, the kernel among them; doubts: clauses on what is not
+    known for sure."""
 
     imports: dict[str, None] = field(default_factory=dict)
     constants: list[str] = field(default_factory=list)

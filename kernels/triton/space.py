@@ -1,4 +1,4 @@
-"""The choices of a Triton kernel: the values around those of its list or its launch, and what its tiles must fit.
+"""The choices of a Triton kernel: values around its list's or its launch's, and the limits that its tiles must fit.
 
 The rule of shared memory was measured with Triton 3.9 for compute capability 9.0 (fp16, fp32, products and attention, 1
 to 5 stages), and is assumed for 8.x: a loop keeps `num_stages` buffers of each tile that it loads for products by

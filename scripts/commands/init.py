@@ -64,7 +64,7 @@ def init(
     if reference is not None:
         raise TunesmithError("--reference: it goes with a T1 file (.json); a draft from a source has one to fill in.")
     if source.suffix == ".toml":
-        raise TunesmithError(f"SOURCE: {source} is no source: give a .cu, .cl or .py file or a T1 file (.json).")
+        raise TunesmithError(f"SOURCE: {source} is not a source: give a .cu, .cl or .py file or a T1 file (.json).")
     if source.suffix == ".py" and (include or define):
         raise TunesmithError("-I, -D: they go with a CUDA source; leave them out for a Triton kernel.")
     if source.suffix == ".py":

@@ -1,4 +1,4 @@
-"""Makes mutants of the library's kernels, judges them, and counts those that are rejected.
+"""Makes mutants of the library's kernels, judges them, and counts the rejected ones.
 
     python scripts/measure/mutants.py --out FILE [--backend opencl|cuda] [--count N] [--seed S] [--seconds S]
         [--check-time S] [--processes N] [--device I --of N] [--only TEXT]
@@ -45,7 +45,7 @@ from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import BackendName, Template
 
 NO_KERNEL = ("compile_failed", "compile_crashed", "compile_timeout", "infeasible", "forbidden_source")
-"""Reasons that say of a mutant only that it is no kernel."""
+"""Reasons that say of a mutant only that it is not a kernel."""
 SHOWN = 200
 """Characters of a line that the record has."""
 
@@ -181,7 +181,7 @@ def _share(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Shares of mutants that were rejected, with intervals of 95 %, and those that were not."""
+    """Shares of mutants that were rejected, with intervals of 95 %, and the survivors."""
     found = [line for line in lines if counts(line)]
     left_out = [line for line in lines if line["class"] and not counts(line)]
 

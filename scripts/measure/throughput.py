@@ -1,4 +1,4 @@
-"""Measures how many configurations a second are compiled, checked and timed, and what the pool costs and survives.
+"""Measures how many configurations a second are compiled, checked and timed, and the pool's cost and robustness.
 
     python scripts/measure/throughput.py --out OUT [--gpus N] [--killers]
 

@@ -88,8 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compiled(task: Task, target: str, points: int) -> dict[str, Any]:
-    """Random points of the whole product of a template's values, those that rules refuse too: the seconds that each
-    takes one process to compile, and whether it could run."""
+    """Random points of the whole product of a template's values, including the points that rules refuse: the seconds
+    that each takes one process to compile, and whether it could run."""
     limits, _ = limits_for(task, target, "triton")
     template, workload, draw = task.sources("triton").templates[0], task.workloads[0], random.Random(0)
     conditions, seen = rules(template, [workload], limits), list[dict[str, Any]]()

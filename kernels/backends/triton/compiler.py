@@ -104,7 +104,7 @@ class TritonCompiler:
         triton.runtime.driver.set_active(_Driver(target))
         self._harness: NvrtcCompiler | None = None
         self._kept: dict[str, Any] = {}
-        """What was compiled last, by the source's digest: marks are set in the same PTX."""
+        """The latest compiled kernels, by the source's digest: marks are set in the same PTX."""
 
     def warm_up(self) -> None:
         """The first compilation of a process takes seconds longer than others, and in it some versions of Triton import
@@ -119,7 +119,7 @@ class TritonCompiler:
                 del sys.modules["torch"]
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
-        """Machine code with what a launch needs, or `CompileFailed` with the first error. Sources in CUDA, such as the
+        """Machine code with its launch data, or `CompileFailed` with the first error. Sources in CUDA, such as the
         harness's own, go to NVRTC."""
         if source.backend != "triton":
             self._harness = self._harness or NvrtcCompiler(self.arch)
@@ -231,7 +231,7 @@ def _argument(text: str) -> Any:
 
 
 def _call(made: Any, source: Specialised) -> CompiledCall:
-    """What a launch of the compiled kernel needs. Triton's own launcher leaves out constants, passes the
+    """The launch data of the compiled kernel. Triton's own launcher leaves out constants, passes the
     other arguments in the order of the signature, and behind them the addresses of two scratch buffers."""
     about = ast.literal_eval(source.source.rpartition(f"\n{SPECIALISED} = ")[2])
     metadata, signature = made.metadata, made.src.signature

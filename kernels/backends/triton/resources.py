@@ -1,4 +1,4 @@
-"""What a compiled kernel takes of a device, read from its machine code; needs neither a GPU nor a process of its own.
+"""The resources that a compiled kernel takes of a device, read from its machine code, without a GPU.
 
 Sources: NVIDIA's cubins say it in the section ``.nv.info`` as attributes (numbered as `cuobjdump -elf` of the CUDA
 Toolkit names them) and in the size of ``.nv.shared.<kernel>``; AMD's assembly in its metadata ("Code Object V4/V5
@@ -20,7 +20,7 @@ _SIZED = 4
 _RESERVED_SECTION, _RESERVED_BYTES = ".nv.shared.reserved.0", 1024
 """Where a cubin has this section, the driver's own shared memory counts as its kernels'; `DeviceLimits` has it too."""
 _STATED = re.compile(r"^    (?:- )?(\.\w+):\s+(\d+)$", re.MULTILINE)
-"""A number of a kernel's metadata; those of its arguments stand farther right."""
+"""A number of a kernel's metadata; the metadata of its arguments is indented further."""
 BYTES_OF_REGISTER = 4
 
 

@@ -1,4 +1,4 @@
-"""What the compiler is told: how far to unroll, that arrays do not overlap, how exact arithmetic is, bits of indices.
+"""Instructions to the compiler: unrolling, arrays that do not overlap, exactness of arithmetic, bits of indices.
 
 A GPU multiplies and adds 64-bit integers in several instructions of 32 bits and keeps them in two registers (CUDA C++
 Programming Guide, "Arithmetic Instructions"). Sums, differences and products modulo 2 to the 32 are exact in their last

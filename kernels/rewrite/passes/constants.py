@@ -204,14 +204,14 @@ class _Observed(Run):
 
 
 def _doubts(array: Array) -> set[str]:
-    """What is wrong, or not known, of the accesses to an array."""
+    """The faults and unknowns of the accesses to an array."""
     return {name for name in ("open", "negative", "early", "lost", "collides") if getattr(array, name)}
 
 
 class _Trials:
     """The search for combinations of values. passed: by combination, its bytes of shared memory and whether its tile
-    must divide the sizes; same: those that access arrays as often as the author's values; numbers: for each number of
-    the launch, the readings that agree with all that passed; shares: readings of the elements that a thread writes,
+    must divide the sizes; same: the tiles that access arrays as often as the author's values; numbers: for each number
+    of the launch, the readings that agree with all that passed; shares: readings of the elements that a thread writes,
     where all write as many."""
 
     def __init__(self, subject: Subject, constants: list[_Constant]) -> None:

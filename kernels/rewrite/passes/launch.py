@@ -88,7 +88,7 @@ def _threads(subject: Subject) -> str:
 
 
 def _launch_bounds(subject: Subject, threads: str, plan: Plan) -> Change | Refused:
-    """What the compiler is told of a block's size, and how many blocks shall fit on a multiprocessor."""
+    """Launch bounds: the block's size, and how many blocks shall fit on a multiprocessor."""
     minimum, macro, declared = subject.name("MIN_BLOCKS"), subject.name("LAUNCH_BOUNDS"), subject.facts.launch_bounds
     if not threads and not plan.threads:
         return Refused("launch bounds stay: the size of a block depends on the workload")

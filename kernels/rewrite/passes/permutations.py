@@ -165,8 +165,8 @@ class Radix:
 
 @dataclass(frozen=True, slots=True)
 class _Permutation:
-    """loads: those that go through a tile; forms: the indices that are known by digits; along, across: the digits along
-    which the loads read and the stores write neighbours."""
+    """loads: the loads that go through a tile; forms: the indices that are known by digits; along, across: the digits
+    along which the loads read and the stores write neighbours."""
 
     coordinates: list[Coordinate]
     digits: list[Digit]
@@ -178,7 +178,7 @@ class _Permutation:
 
 
 def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
-    """The numbers that tell elements apart: those of threads and blocks along each axis, or the variable of a loop over
+    """The numbers that tell elements apart: thread and block numbers along each axis, or the variable of a loop over
     the grid."""
     facts, work, found, known = subject.facts, subject.work, list[Coordinate](), list[Node]()
 
@@ -232,7 +232,7 @@ def _permutation(subject: Subject) -> _Permutation | Refused:
     turned = {one: fastest[one] for one in loads if one in known and across and known[one].times(across.name) != ZERO}
     along, *more = set(turned.values()) - {None, across} or {None}
     if across is None or along is None or others or more:
-        return Refused(f"{_WHY}: neighbours that it reads are those that it writes")
+        return Refused(f"{_WHY}: the elements that it reads as neighbours it also writes as neighbours")
     loads = [one for one, digit in turned.items() if digit is along]
     forms = radix.join(known, [*loads, *stores])
     both = [one for name in (along.name, across.name) for one in radix.digits if one.name == name]
@@ -266,7 +266,7 @@ def _certain(subject: Subject, access: Access, coordinates: list[Coordinate]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """What is written in C. indices: of accesses; counts, extents: how many values coordinates and digits have; values:
+    """The C text of a pass. indices: of accesses; counts, extents: how many values coordinates and digits have; values:
     coordinates by their digits; tiles: the element of a tile that takes the place of a load."""
 
     indices: dict[Access, str]

@@ -1,4 +1,4 @@
-"""Tiles of results that share their operands, as those of a matrix product do.
+"""Tiles of results that share their operands, as the results of a matrix product do.
 
 Where each result sums over products of elements that depend on its row with elements that depend on its column, a block
 reads both for its whole tile, some steps at a time, and a thread keeps several results in registers, so that an operand
@@ -77,7 +77,7 @@ class _Grid:
         return all(one is not None and over is not None and one[0].over(over) is not None for one in digits)
 
     def limit(self, condition: Condition) -> Form | None:
-        """What a condition says, where it is a limit of rows, columns or blocks."""
+        """The limit of rows, columns or blocks that a condition sets, if it sets one."""
         least = None if condition.least is None else self.placed(condition.least)
         if least is None or not self.of_block(least.without("x", "y")):
             return None
@@ -203,7 +203,7 @@ def _sum(subject: Subject) -> _Sum | Refused:
         elif made is not None and facts.is_once(symbol) and not facts.inside(made):
             needed.add(symbol)
             continue
-        return Refused(f"{_WHY}: the loop uses {symbol.name}, which is no sum of its own")
+        return Refused(f"{_WHY}: the loop uses {symbol.name}, which is not a sum of its own")
     if not results or loop.variable in changed:
         return Refused(f"{_WHY}: the loop adds nothing up")
     declared = list[Node]()
@@ -232,7 +232,7 @@ def _sums(grid: _Grid, loop: Loop) -> list[_Element]:
 
 
 def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Element] | Refused:
-    """What the loop reads, by array and element."""
+    """The loop's reads, by array and element."""
     subject, found = grid.subject, dict[tuple[Symbol, Form], _Element]()
     facts, other = subject.facts, "does not depend on the row or on the column alone"
     for one in facts.inside(loop.body):

@@ -1,4 +1,4 @@
-"""What a pass is: it needs something of the facts, and makes a change of that; a manager puts the changes together."""
+"""The form of a pass: its need of the facts, and its change from them; a manager puts the changes together."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Layer:
 
 @dataclass(slots=True, kw_only=True)
 class Change:
-    """What a pass contributes. off: when it does nothing, as an expression, where more than its first parameter must
+    """The contribution of a pass. off: when it does nothing, as an expression, where more than its first parameter must
     have its first value; header: lines before the source; kit: names of building blocks; constraints: because of what
     each expression has to hold; block, grid: extents of the launch, by axis; share: elements of a thread along an axis;
     threads: factors of a block's threads in C, the first 0 where the block is the task's; instead: a parameter that,
@@ -101,7 +101,7 @@ class PlacedArray:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a pass looks at. launch: as the task says it; work: how threads share it; name: gives a parameter or a
+    """The subject of a pass. launch: as the task says it; work: how threads share it; name: gives a parameter or a
     macro a name that the source and the task do not use; lengths: elements of arrays, as the task says them, by
     parameter; sizes: the kernel's parameters that are sizes of the task, by these."""
 
@@ -140,7 +140,7 @@ class Subject:
         return f"({self.grid(axis)}) * ({self.block(axis)})"
 
     def in_kernel(self, text: str) -> str | None:
-        """What the task says by its sizes, in C by the kernel's parameters; None where the kernel does not know it."""
+        """A text of the task in its sizes, in C by the kernel's parameters; None where the kernel does not know it."""
         try:
             return self._in_c(ast.parse(text, mode="eval").body)
         except SyntaxError:
@@ -213,8 +213,8 @@ class Subject:
 
 
 class Plan:
-    """What the passes before have made of the launch and of the names that code is written with. builtins: what they
-    are from now on; blocks: extents of blocks, by axis; threads, loads, stores: as in `Change`."""
+    """The state that earlier passes have made of the launch and of the names that code is written with. builtins: what
+    they are from now on; blocks: extents of blocks, by axis; threads, loads, stores: as in `Change`."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -249,7 +249,7 @@ class Plan:
 
     @property
     def thread(self) -> tuple[str, str]:
-        """The number of a thread among those of its block, and how many these are, in C."""
+        """The number of a thread in its block, and the number of threads in the block, in C."""
         at, count = self.builtin("threadIdx.x"), self.builtin("blockDim.x")
         for axis in "yz":
             if self.block(axis) not in ("1", "(1)"):

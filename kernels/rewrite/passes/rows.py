@@ -112,7 +112,7 @@ def _shared_out(subject: Subject, rows: list[_Row]) -> str:
         known = {*facts.arrays, *facts.declared_in(row.loop.body)}
         for access in facts.inside(row.loop.body):
             if access.written and access.root not in known:
-                return f"a loop writes {access.root.name}, which is no parameter of the kernel"
+                return f"a loop writes {access.root.name}, which is not a parameter of the kernel"
     for root in facts.arrays:
         own = facts.of(root)
         written = [one for one in own if one.written and any(row.touches(one) for row in rows)]

@@ -35,7 +35,7 @@ _PARTS = _STEPS | {"literal", "builtin", "name", "cast", "unary", "binary", "ind
 
 
 class _UnknownStep(Exception):
-    """A statement that is no step of a combination."""
+    """A statement that is not a step of a combination."""
 
 
 def _require(holds: object) -> None:

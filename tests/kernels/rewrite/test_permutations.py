@@ -147,7 +147,7 @@ def test_tiles_give_the_same_on_a_device(name: str) -> None:
 TURNED = "y[i % d * (a * b * c) + i / d]"
 STEPS, STEP = "for (int i = blockIdx.x * blockDim.x + threadIdx.x;", "i += gridDim.x * blockDim.x)"
 GUARD = f"{AT} if (i < a * b * c * d)"
-SAME = "neighbours that it reads are those that it writes"
+SAME = "the elements that it reads as neighbours it also writes as neighbours"
 MIXED = "does not write each element in a place of its own digits"
 
 

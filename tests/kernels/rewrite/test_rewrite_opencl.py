@@ -76,7 +76,7 @@ def test_work_items_that_need_their_group_keep_it(body: str, more: str) -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("for (int d = 0; d < 2; ++d) y[get_global_id(0)] += get_global_id(d);", "an axis that is no number"),
+        ("for (int d = 0; d < 2; ++d) y[get_global_id(0)] += get_global_id(d);", "an axis that is not a number"),
         ("y[get_global_id(0)] = get_global_offset(0);", "get_global_offset"),
     ],
 )
