@@ -181,7 +181,7 @@ def _serve(pipe: Connection) -> None:
         try:
             method, given = pipe.recv()
         except EOFError:
-            os._exit(0)
+            return
         pipe.send(_attempt(getattr(made, method), *given))
 
 

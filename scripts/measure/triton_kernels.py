@@ -133,7 +133,8 @@ def tuned(folder: Path, evaluations: int, repeats: int) -> dict[str, Any]:
         summary = tune(task, run_dir=run, evaluations=evaluations, **SETTINGS).summary.to_json()
         wall = round(time.monotonic() - started, 1)
         with Journal(run, create=False, reading=True) as journal:
-            compared, entries = RunLog(journal).comparisons("round-1"), list(journal.entries(Event))
+            log, entries = RunLog(journal), list(journal.entries(Event))
+            compared, examined = log.comparisons("round-1"), log.examinations().values()
     listed = [config for one in task.sources("triton").opponents for config in one.configs]
     since = {one.event.kind: round(one.at - entries[0].at, 1) for one in entries}
     for one in entries:
@@ -154,7 +155,9 @@ def tuned(folder: Path, evaluations: int, repeats: int) -> dict[str, Any]:
         command = [sys.executable, __file__, "--choose", "--tasks", str(folder), "--repeats", str(repeats)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=CHOICE_SECONDS)
         choices = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else done.stderr[-400:]
-    kept = {name: summary[name] for name in ("sentence", "ended_by", "evaluations", "examined", "notes")}
+    kept = {name: summary[name] for name in ("sentence", "ended_by", "evaluations", "notes")}
+    shown = {"config", "workload", "verdict", "detail", "notes"}
+    kept["examined"] = [one.model_dump(include=shown) for one in examined]
     return {"wall": wall, "seconds_to_the_last": since, "sizes": sizes, "choices": choices, **kept}
 
 
