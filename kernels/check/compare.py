@@ -275,7 +275,8 @@ def measure_set(
     allowed: the largest deviation per output, as a share of its tolerance; 1.0 if left out. Where it is exceeded, an
     element may also be off by `WorkloadData.slack`, if the original kernel is the reference or `lenient` is set. Where
     the task does not define a NaN, anything may then stand in its place, and a NaN in the rest of its row: arithmetic
-    on infinities spreads within a sum as it is ordered."""
+    on infinities spreads within a sum as it is ordered. Beside extreme contents, a NaN may also stand in the place of
+    an infinity."""
     quick = fused_check(data.device)
     found: WrongResult | dict[str, Deviation] | None = quick.passes(data, index, allowed or {}) if quick else None
     if found is None:
@@ -369,7 +370,8 @@ def _compare(data: WorkloadData, place: Slot, index: int, allowed: float, slack:
             xp, got, wanted, tolerance, dtype.overflow, 0.0 if slack is None else slack[chunk], signed=signed
         )
         if spread is not None:
-            shares = xp.where(xp.isnan(wanted) | (xp.isnan(got) & spread[chunk]), 0.0, shares)
+            may_be_nan = spread[chunk] | xp.isinf(wanted) if data.contents.may_lose_infinities else spread[chunk]
+            shares = xp.where(xp.isnan(wanted) | (xp.isnan(got) & may_be_nan), 0.0, shares)
         largest = float(shares.max())
         if not largest <= allowed:
             wrong = shares > allowed

@@ -200,6 +200,9 @@ COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant"}
 terms the same way again and again, so that its error tells how the sum is ordered."""
 EQUAL = frozenset(("ties", "constant", "peak", "prefix"))
 """Where terms of a sum are equal, so that a sum of one term after the other rounds the same way again and again."""
+INFINITE, EXTREME = frozenset(("infinities", "masked")), HEAVY | {"large", "shifted", "tiny", "subnormal"}
+"""Kinds with infinities, and kinds beside which a kernel's factor of an infinity may be zero, where the reference's is
+tiny: it gives a NaN in place of an infinity."""
 WHOLE = ("task", "uniform", "large", "heavy_tails", "constant", "zeros", "sorted")
 """Those that differ for integers."""
 CHANGES = ("all", "rows", "few")
@@ -219,6 +222,11 @@ class Contents:
     change: str | None = None
     scalars: tuple[tuple[str, float], ...] = ()
     arrays: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def may_lose_infinities(self) -> bool:
+        """Whether there are infinities beside kinds of `EXTREME`."""
+        return bool(self.kinds & INFINITE and self.kinds & EXTREME)
 
     @property
     def kinds(self) -> frozenset[str]:

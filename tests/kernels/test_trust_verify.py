@@ -200,6 +200,12 @@ def test_equal_terms_one_after_the_other_may_round_the_same_way() -> None:
     assert found == [pytest.approx(max(4.0, 5000 * 2.0**-24 / rtol)), 1.0]
 
 
+def test_infinities_may_be_lost_beside_extreme_contents_alone() -> None:
+    arrays = (("a", "infinities"), ("b", "outliers"))
+    lost = [Contents(arrays=one).may_lose_infinities for one in (arrays, arrays[:1], arrays[1:])]
+    assert lost == [True, False, False]
+
+
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
