@@ -80,10 +80,10 @@ class _Floats:
         return float(self.rng.choice((-1.0, 1.0)))
 
     def scattered(self, *values: Any) -> NDArray[Any]:
-        """As declared, but that a share of the elements, at least one, holds one of `values`."""
+        """As declared, but that a share of the elements hold `values`, each at least once where there is room."""
         drawn, share = self.as_declared(), self.between(*SPARSE)
-        at = self.rng.integers(self.count, size=max(1, round(self.count * share)))
-        drawn[at] = self.rng.choice(values, size=at.size)
+        at = self.rng.integers(self.count, size=max(len(values), round(self.count * share)))
+        drawn[at] = self.rng.permutation(np.resize(values, at.size))
         return drawn
 
     def outliers(self) -> NDArray[Any]:
