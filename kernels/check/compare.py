@@ -221,7 +221,7 @@ REASONS = {
     "nondeterministic": "two launches on the same contents differ by more than the tolerance",
     "less_accurate": "it is within the tolerance, but materially less accurate than the baseline",
     # What tools and clocks say.
-    "sanitizer": "a sanitizer finds an invalid access, a race, a read of what nobody wrote, or a wrong barrier",
+    "sanitizer": "a sanitizer finds an invalid access, a race, a read of unwritten memory, or a wrong barrier",
     "depends_on_outputs": "a launch takes less time where its outputs hold right results already",
     "implausible": "it was timed faster than the measured limits of the device allow",
 }

@@ -3,7 +3,7 @@ races, reads of memory that nobody wrote and barriers that not all threads reach
 events.
 
 Each tool runs a process of its own (`main`), in which every array is an allocation of exactly its size: tools know
-allocations, not arrays. Outputs are left as they were allocated, so that reading one is reading what nobody wrote.
+allocations, not arrays. Outputs are left as they were allocated, so that reading one is reading unwritten memory.
 Oclgrind (Price and McIntosh-Smith, "Oclgrind: an extensible OpenCL device simulator", IWOCL 2015) takes the place of
 the OpenCL driver in its process, compiles the source itself, and interprets it.
 """
@@ -298,7 +298,7 @@ _HARMLESS = ("Index (", "Uninitialized value written to local memory", f"Oclgrin
 index, or of using such a value, has a report of its own. The last says that there are no more."""
 _WIDE = re.compile(r"[a-z](?:8|16)\b|##")
 """What a source with vectors of 8 elements or more contains: whoever takes the twelfth of two vectors' elements reads
-what nobody wrote, in the eyes of Oclgrind 21.10."""
+unwritten memory, in the eyes of Oclgrind 21.10."""
 
 
 def parse_reports(text: str) -> dict[str, str]:

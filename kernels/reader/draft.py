@@ -101,7 +101,7 @@ def read_kernel(
     if part.unknown:
         missing = ", ".join(one for one in unit.missing if one not in KNOWN)
         remedy = f"name with -I the folders of headers that were not found ({missing}), or" if missing else "give"
-        obstacles.append(f"it uses what is declared nowhere: {listed(part.unknown)}; {remedy} macros with -D")
+        obstacles.append(f"it uses undeclared names: {listed(part.unknown)}; {remedy} macros with -D")
     text = _with_local_memory(part.text, found.name, facts) if any(one.local for one in facts.parameters) else part.text
     objection = refuse_text(text, backend)
     if objection is not None:

@@ -1,4 +1,4 @@
-"""A source as clang reads it: its tree, its kernels, and what of it is declared nowhere.
+"""A source as clang reads it: its tree, its kernels, and its undeclared names.
 
 Owns the call of libclang. A file is read whole, with its host code: headers that are not found are empty, and names
 that they would have declared get a declaration that fits anything, so that the rest of the tree is complete; `unknown`
@@ -46,7 +46,7 @@ class SourceError(TunesmithError):
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A name that is declared nowhere, and where it stands."""
+    """An undeclared name, and its place."""
 
     name: str
     file: str
@@ -336,7 +336,7 @@ class Unit:
         missing = [at for at in self.unknown if at[0] == first.file.name and first.offset <= at[1] < last]
         if missing:
             names = ", ".join(dict.fromkeys(self.unknown[at].name for at in missing))
-            why = f", as it uses what is declared nowhere: {names}; name with -I the folders of its headers"
+            why = f", as it uses undeclared names: {names}; name with -I the folders of its headers"
         raise SourceError(f"{self.where}, line {line}: {instance} cannot be made{why}.")
 
     def _launched(self, template: Any) -> list[list[str]]:

@@ -34,7 +34,7 @@ _HERE = "stub"
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """text: the source; unknown: names in it that are declared nowhere; types: the names in it of the types that the
+    """text: the source; unknown: undeclared names in it; types: the names in it of the types that the
     task chooses; doubts: lines that clang does not understand, with its reasons."""
 
     text: str
@@ -389,7 +389,7 @@ def _usings(reached: _Reached) -> Iterator[tuple[str, int, str]]:
 
 
 def listed(unknown: Sequence[Unknown]) -> str:
-    """Names that are declared nowhere, each with its first place."""
+    """Undeclared names, each with its first place."""
     first = {one.name: f"{one.name} ({Path(one.file).name}:{one.line})" for one in reversed(unknown)}
     shown = list(reversed(first.values()))
     more = f" and {len(shown) - MAX_LISTED} more" if len(shown) > MAX_LISTED else ""

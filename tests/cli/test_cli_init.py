@@ -76,7 +76,7 @@ def test_headers_and_macros_of_a_build_are_taken_along(tmp_path: Path, here: Any
         "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) y[i] = scaled(x[i]);\n}\n"
     )
     missing = here("init", "k.cu", cwd=tmp_path)
-    assert missing.returncode == 2 and "declared nowhere: scaled (k.cu:4)" in missing.stderr and "-I" in missing.stderr
+    assert missing.returncode == 2 and "undeclared names: scaled (k.cu:4)" in missing.stderr and "-I" in missing.stderr
     assert "scale.h" in missing.stderr
     drafted = here("init", "k.cu", "-I", "include", "-D", "SCALE=3.0f", cwd=tmp_path)
     assert drafted.returncode == 0, drafted.stderr

@@ -122,7 +122,7 @@ class TestExamples:
     @pytest.mark.parametrize(
         ("source", "example", "wanted"),
         [
-            (SAXPY.replace("y[i] += a", "use(y)"), {}, "declared nowhere: use"),
+            (SAXPY.replace("y[i] += a", "use(y)"), {}, "undeclared names: use"),
             (SAXPY.replace("y[i] += a * x[i]", "return"), {}, "no run of the kernel touched"),
             (ODD, {"x": zeros(4), "y": zeros(4), "a": 1.0, "n": 4}, "give the launch, such as grid="),
         ],

@@ -73,6 +73,7 @@ def test_it_is_run_on_the_device_in_question(tmp_path: Path, monkeypatch: pytest
 
 
 FOUND = f'grep -q suspect "$job" && echo \'========= Oh\' && exit {ERROR_EXIT_CODE}; : > "$done"'
+DIFFERENT = f"grep -q suspect \"$job\" && echo '========= Oh' || echo '========= Ah'; exit {ERROR_EXIT_CODE}"
 ALWAYS = f"echo '========= Oh at 0x12' && exit {ERROR_EXIT_CODE}; : > \"$done\""
 LATE = 'printf "1 2" > "$done" || : > "$done"'
 BROKEN = 'echo "no such tool" && exit 1; : > "$done"'
@@ -82,6 +83,7 @@ BROKEN = 'echo "no such tool" && exit 1; : > "$done"'
     ("tool", "script", "expected"),
     [
         *((tool, FOUND, f"{tool}: Oh") for tool in SANITIZER_TOOLS),
+        ("synccheck", DIFFERENT, "synccheck: Oh"),
         (
             "initcheck",
             ALWAYS,
@@ -96,7 +98,7 @@ def test_the_result_of_each_tool_is_told(
 ) -> None:
     pretend(tmp_path, monkeypatch, f"[ $1 = --tool={tool} ] && {script}")
     (found,) = sanitize([(SUSPECT, PLAIN_KERNEL, STEPS[:3])], TASK, LIMITS, 0)
-    assert isinstance(found, WrongResult) == (script == FOUND)
+    assert isinstance(found, WrongResult) == (script in (FOUND, DIFFERENT))
     assert (found.detail if isinstance(found, WrongResult) else found).startswith(expected)
     assert script != LATE or str(found).count(",") == 1
 

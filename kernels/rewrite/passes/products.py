@@ -240,7 +240,7 @@ def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Element] | Refu
             continue
         shown, index = facts.text(one.node), grid.placed(one.index)
         if one.root not in facts.arrays or facts.is_written(one.root) or not subject.dtype(one.root) or one.node.fixed:
-            return Refused(f"{_WHY}: what the loop reads as `{shown}` {other}")
+            return Refused(f"{_WHY}: its operand `{shown}` {other}")
         if any(facts.conditions(one.node, loop.node)):
             return Refused(f"{_WHY}: the loop does not read `{shown}` in every round")
         axes = [axis for axis in "xy" if axis in index.atoms]
@@ -248,12 +248,12 @@ def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Element] | Refu
         given = dict.fromkeys(("x", "y", "@x", "@z", loop.atom), "k")
         alone = len(axes) < 2 and grid.of_block(rest) and grid.of_block(inner)
         if not alone or Plan(subject).written(index, None, given) is None:
-            return Refused(f"{_WHY}: what the loop reads as `{shown}` {other}")
+            return Refused(f"{_WHY}: its operand `{shown}` {other}")
         element = _Element(one.root, index, axis=axes[0] if axes else "y")
         found.setdefault((one.root, index), element).nodes.append(one.node)
     shared = {axis for axis in "xy" for one in found.values() if {axis, loop.atom} <= one.index.atoms}
     if facts.escaping & facts.names_in(loop.body) or shared != {"x", "y"}:
-        return Refused(f"{_WHY}: what the loop reads {other}")
+        return Refused(f"{_WHY}: an operand {other}")
     return sorted(found.values(), key=lambda one: one.axis, reverse=True)
 
 

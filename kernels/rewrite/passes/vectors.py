@@ -58,7 +58,7 @@ def _hint(subject: Subject, found: list[Access], plan: Plan) -> Change:
         made.header.append(switched(f"{loads} > 0", {f"{load}(...)": both}))
         made.loads = {one.root.name: loads for one in read}
     if written:
-        doc = "how arrays that are only written are stored; 1: as data that nobody needs again soon"
+        doc = "how arrays that are only written are stored; 1: as data that is not needed again soon"
         made.parameter(stores, (0, 1), doc)
         for one in written:
             node = assignment(one)

@@ -400,7 +400,7 @@ class TestTask:
             ("int x;", "there is no kernel"),
             (SAXPY + SAXPY.replace("saxpy", "other"), "2 kernels: choose one of saxpy, other with --entry"),
             ("template <int N> " + SAXPY, "is a template over the value N: say which one you launch, with -D N=VALUE"),
-            ("#include <torch/extension.h>\n" + SAXPY.replace("a *", "at::f(a) *"), "declared nowhere: at (my.cu:5)"),
+            ("#include <torch/extension.h>\n" + SAXPY.replace("a *", "at::f(a) *"), "undeclared names: at (my.cu:5)"),
             ("template <typename... T> __global__ void k(float* x, T... rest) {}", "any number of parameters"),
             (SAXPY.replace("float* y", "float** y"), "is a pointer to pointers: join the arrays into one, `float* y`"),
             (SAXPY.replace("float* in", "float (*in)[4]"), "declare it as `const float* in`, and for in[i][j] write"),
