@@ -23,9 +23,12 @@ OUTLIERS, SPARSE, MASKED, EDGES = (2.0**-10, 2.0**-3), (2.0**-12, 2.0**-6), (0.1
 """Least and largest share of elements that are outliers, infinite or NaN, masked, or one of the special values."""
 MASK_LENGTH = 12
 """Mean length of a run of masked elements."""
+HEADROOM = 0.25
+"""Largest share of the type's range in "prefix" and "exponents": a sum of two, which a kernel may round to the type,
+does not overflow."""
 LARGEST = 1e15
-"""Of the kinds that have all magnitudes: beyond it sums of squares overflow in float32, where the reference is finite,
-and each right kernel makes an infinity or a NaN of its own."""
+"""The largest magnitude there: beyond it sums of squares overflow in float32, where the reference is finite, and each
+right kernel makes an infinity or a NaN of its own."""
 LONGEST_EXPONENTS = 40
 """Binary exponents of "exponents" in a step that does not take the whole range of its type."""
 EXACT = 1 << 53
@@ -117,12 +120,13 @@ class _Floats:
     def prefix(self) -> NDArray[Any]:
         """A masked beginning of each row, of very large negative numbers."""
         chosen = np.arange(int(self.rng.integers(1, self.row + 1)))
-        most = min(LARGEST, 0.75 * DTYPES[self.dtype].finite[1])
+        most = min(LARGEST, HEADROOM * DTYPES[self.dtype].finite[1])
         return self.in_rows(self.as_declared(), chosen, -self.between(min(1e4, most / 2), most))
 
     def exponents(self) -> NDArray[Any]:
         """All magnitudes alike, up to `LARGEST` and the type's, or of a part around the declared scale."""
-        low, high = (math.log2(min(end, LARGEST)) for end in DTYPES[self.dtype].finite)
+        least, largest = DTYPES[self.dtype].finite
+        low, high = math.log2(least), math.log2(min(HEADROOM * largest, LARGEST))
         if self.rng.random() < 0.75:
             middle, width = math.log2(self.scale), self.rng.uniform(4, LONGEST_EXPONENTS / 2)
             low, high = max(low, middle - width), min(high, middle + width)

@@ -223,7 +223,7 @@ def test_each_kind_of_contents_can_be_drawn_in_each_type(kind: str, dtype: str) 
     infinite = kind in ("infinities", "masked") and dtype != "float8_e4m3"
     assert np.isinf(values).any() == infinite or (kind in ("large", "outliers", "columns") and DTYPES[dtype].size <= 2)
     assert (np.nanmax(np.abs(values)) <= least) == (kind in ("subnormal", "zeros")) or kind == "signed_zeros"
-    assert kind != "prefix" or min(9e3, largest / 3) < -values.min() <= 1.1e15
+    assert kind != "prefix" or min(8e3, largest / 9) < -values.min() <= 1.1e15
 
 
 def test_doubles_and_integers_have_all_their_bits() -> None:
