@@ -387,7 +387,7 @@ class StepRunner:
         if not isinstance(result, Passed):
             return result
         edges = [edge for edge in EDGES if self._arrays(edge)]
-        # On a workload of the task's all edges; on derived ones, of which there are hundreds, one that is drawn.
+        # All edges on the task's own workloads; a drawn one on derived workloads, as there are hundreds.
         if not step.own:
             edges = random.Random(f"{step.contents.seed} {place}").choices(edges, EDGE_WEIGHTS[: len(edges)])
         for edge in edges:

@@ -307,8 +307,8 @@ def outlasting_store(ptx: str, entry: str) -> bool:
 
 
 def _flow(body: str) -> tuple[list[str], list[list[int]]]:
-    """The statements of a function's body, the last of them empty for its end, and for each the numbers of those that
-    may come next. Labels hold inside of the braces around them, as assembly that was inlined twice has its own."""
+    """The statements of a function's body, the last one empty for its end, and for each the numbers of the next ones.
+    Labels hold inside of the braces around them, as assembly that was inlined twice has its own."""
     statements, places, scopes = list[str](), list[tuple[int, ...]](), [0]
     labels, tables, label = dict[tuple[int, str], int](), dict[str, list[str]](), ""
     for token in _tokens(body):

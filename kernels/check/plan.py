@@ -34,7 +34,7 @@ LONG_FACTOR = {"gpu": 12.0, "cpu": 4.0}
 MOST_SHARE = 0.3
 """Share of the steps that may need as much as the task's smallest workload, where that is more."""
 MAX_POWER = 256
-"""Sizes are drawn by the largest power of two up to this one that divides them: 96 and 200 are as likely as 128."""
+"""Sizes are drawn by the power of two, at most this, that divides them: 96 and 200 are as likely as 128."""
 SIZE_KINDS = 1 + int(math.log2(MAX_POWER)) + 2
 """Those powers, sizes beside any power of two, and sizes beside the task's own."""
 TRIES, ATTEMPTS = 24, 2
@@ -202,8 +202,8 @@ def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
 
 
 def _contents(task: Task, rng: np.random.Generator, seed: int) -> Contents:
-    """Drawn contents: in half of the cases one array has a kind of its own among plain ones, which show what it is
-    combined with; else all arrays have one kind, or each its own."""
+    """Drawn contents: in half of the cases one array has a kind of its own among plain ones, which show its
+    effect; else all arrays have one kind, or each its own."""
     kinds, arrays = kinds_of(task), [one.name for one in task.arguments if one.role in ("in", "inout")]
     how, change, kind = rng.random(), _any_of(CHANGES, rng), _any_of(kinds, rng)
     plain = [one for one in PLAIN if one in kinds]

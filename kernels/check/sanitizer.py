@@ -295,7 +295,7 @@ _KIND = re.compile(r" (?:address )?0x[0-9a-f]+")
 _PLACE = re.compile(r"(?:Global(\([\d,]+\)).*?)?At (line \d+)", re.DOTALL)
 _HARMLESS = ("Index (", "Uninitialized value written to local memory", f"Oclgrind: {MAX_REPORTS} errors generated")
 """An index beyond a row may be within the array, and not everything in local memory is used: what comes of a wrong
-index, or of using such a value, has a report of its own. The last says that there are no more."""
+index, or of using such a value, has a report of its own. The last says that the rest is left out."""
 _WIDE = re.compile(r"[a-z](?:8|16)\b|##")
 """What a source with vectors of 8 elements or more contains: whoever takes the twelfth of two vectors' elements reads
 unwritten memory, in the eyes of Oclgrind 21.10."""

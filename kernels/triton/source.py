@@ -346,7 +346,7 @@ def find_kernel(module: Module, entry: str | None, option: str = "--entry") -> K
     """The kernel `entry`, or the only one: a function that no other one calls. Raises `SourceError`."""
     found = {one.name: one for one in kernels_of(module)}
     if not found:
-        raise SourceError(f"{module.path}: there is no kernel, which would be a function decorated with @triton.jit.")
+        raise SourceError(f"{module.path}: there is no kernel, a function decorated with @triton.jit.")
     called = {name for one in found.values() for name in names_in(ast.Module(one.node.body, [])) if name in found}
     outer = [name for name in found if name not in called] or list(found)
     if entry is None and len(outer) > 1:

@@ -177,7 +177,7 @@ ANSWERS = (
     (("tune", "{task}/baseline.cl"), nothing, 2, "is not a task: give the task"),
     (("tune", "{task}", "--settings", "{task}/own.toml"), written("own.toml", "evaluation = 3\n"), 2, "'evaluations'?"),
     (("prompts", "gemm", "--role", "x"), nothing, 2, "Invalid value for '--role'"),
-    (("init", "{task}/reference.py"), nothing, 2, "there is no kernel, which would be a function decorated with"),
+    (("init", "{task}/reference.py"), nothing, 2, "there is no kernel, a function decorated with @triton.jit"),
     (INIT, in_bytes("k.cu", "__global__".encode("utf-16")), 2, "k.cu is not UTF-8 text: save it as"),
     # Old comments are Latin-1.
     (INIT, in_bytes("k.cu", b"// caf\xe9"), 2, "there is no kernel"),

@@ -325,7 +325,7 @@ def test_a_list_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "entry", "sentence"),
     [
-        ("x = 1\n", None, "there is no kernel, which would be a function decorated with @triton.jit"),
+        ("x = 1\n", None, "there is no kernel, a function decorated with @triton.jit"),
         (ADD + ADD.replace("add", "sub"), None, "there are 2 kernels: choose one of add, sub"),
         (ADD, "mul", "there is no kernel 'mul'; choose --entry from add"),
         ("def f(:\n", None, "line 5: it is not valid Python"),
