@@ -199,9 +199,9 @@ speak of, such as infinity less infinity, and an element that should be one may 
 HEAVY = frozenset(("outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "prefix"))
 """Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel: another order
 of a sum has several times the largest error, and so do tensor cores, which cut off the bits that an FMA rounds."""
-COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant"}
-"""Where the root mean square of the errors tells how precisely a kernel computes. With ties a sum rounds the same few
-terms the same way again and again, so that its error tells how the sum is ordered."""
+COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant", "tiny"}
+"""Where the root mean square of the errors tells how precisely a kernel computes. Where terms are nearly equal, as are
+exponentials of tiny numbers, a sum rounds the same way again and again, and its error tells how the sum is ordered."""
 EQUAL = frozenset(("ties", "constant", "peak", "prefix"))
 """Where terms of a sum are equal, so that a sum of one term after the other rounds the same way again and again."""
 INFINITE, EXTREME = frozenset(("infinities", "masked")), HEAVY | {"large", "shifted", "tiny", "subnormal"}

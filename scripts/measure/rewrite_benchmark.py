@@ -55,8 +55,7 @@ def plain_kernels() -> Iterator[Task]:
     """The plain kernels, drafted, with sizes in the place of the draft's questions."""
     corpus = module_of_tests("kernels/rewrite", "plain_kernels")
     for name in corpus.KERNELS:
-        with tempfile.TemporaryDirectory() as folder:
-            task, _ = corpus.drafted(name, Path(folder))
+        task, _ = corpus.drafted(name)
         fills = CONTENTS.get(name, {})
         changes: dict[str, object] = {
             "name": name,
