@@ -37,6 +37,8 @@ MAX_POWER = 256
 """Sizes are drawn by the power of two, at most this, that divides them: 96 and 200 are as likely as 128."""
 SIZE_KINDS = 1 + int(math.log2(MAX_POWER)) + 2
 """Those powers, sizes beside any power of two, and sizes beside the task's own."""
+STRATA = 16
+"""Parts of the logarithm of a size's range: each kind comes once in each of them before any comes again."""
 TRIES, ATTEMPTS = 24, 2
 """Drawn values of a size, and drawn sets of sizes, until one fits the task and the limits."""
 MAX_FAILED = 40
@@ -50,6 +52,8 @@ EXTENT_SHARE, EXTENT_GROWTH = 0.01, 1.5
 """Share of all bytes, and growth where a size is doubled, from which on a size makes an input long."""
 MAX_ELEMENTS_PER_BYTE = 8
 """An extent beyond this many times the bytes makes no array long: a bitmap has the most elements, 8 for each byte."""
+PLACE_GAIN = 12
+"""New pairs that a new place of a size is worth."""
 FULL_STEP_COST = 3.0
 """Additional time of a step with `MAX_BYTES` of arrays, over the time of a step with nearly none."""
 SMALL_BYTES = 1e6
@@ -104,9 +108,16 @@ class Step:
         changed scalars; and which array has which kind."""
         sizes, contents = self.workload.sizes.items(), self.contents
         factors: list[object] = [(name, math.gcd(size, MAX_POWER)) for name, size in sizes]
-        factors += [(name, "magnitude", size.bit_length() // 2) for name, size in sizes]
+        factors += [(name, "magnitude", size.bit_length()) for name, size in sizes]
         factors += [tuple(self.workload.types.items()), *contents.kinds, *contents.scalars]
         return frozenset((*itertools.combinations(factors, 2), *contents.arrays))
+
+    @property
+    def places(self) -> frozenset[object]:
+        """The remainder and the magnitude of each size together: a kernel may be wrong for one such place alone."""
+        return frozenset(
+            (name, math.gcd(size, MAX_POWER), size.bit_length()) for name, size in self.workload.sizes.items()
+        )
 
     @property
     def name(self) -> str:
@@ -174,21 +185,21 @@ def extents(task: Task, workloads: Sequence[Workload]) -> frozenset[str]:
 
 
 def _by_gain(shapes: Shapes, steps: Sequence[Step]) -> list[Step]:
-    """`steps` in greedy order: next is the step that adds the most pairs which no earlier step has, for its cost. The
-    gain of a step only shrinks, so that a queue with outdated gains suffices (Minoux, "Accelerated greedy algorithms
-    for maximizing submodular set functions", 1978)."""
-    pairs = [step.pairs for step in steps]
+    """`steps` in greedy order: next is the step that adds the most for its cost, pairs that no earlier step has and
+    places. The gain of a step only shrinks, so that a queue with outdated gains suffices (Minoux, "Accelerated greedy
+    algorithms for maximizing submodular set functions", 1978)."""
+    pairs, places = [step.pairs for step in steps], [step.places for step in steps]
     costs = [1 + FULL_STEP_COST * shapes.share(step.workload) for step in steps]
-    queue = [(-len(of_step) / cost, at) for at, (of_step, cost) in enumerate(zip(pairs, costs, strict=True))]
-    heapq.heapify(queue)
-    covered: set[object] = set()
-    order = []
+    covered, visited = set[object](), set[object]()
+    queue, order = [(-math.inf, at) for at in range(len(steps))], []
     while queue:
         gain, at = heapq.heappop(queue)
-        if (now := -len(pairs[at] - covered) / costs[at]) > gain:
+        now = -(len(pairs[at] - covered) + PLACE_GAIN * len(places[at] - visited)) / costs[at]
+        if now > gain:
             heapq.heappush(queue, (now, at))
         else:
             covered |= pairs[at]
+            visited |= places[at]
             order.append(steps[at])
     return order
 
@@ -312,6 +323,7 @@ class Shapes:
         self._costs: dict[tuple[object, ...], tuple[float, float]] = {}
         self._held: dict[tuple[object, ...], bool] = {}
         self._longest: dict[tuple[object, ...], int] = {}
+        self._places: dict[str, list[int]] = {}
         self._failed = self._found = 0
         self._required = [part for text in (*task.requires, *task.conditions) for part in conjuncts(text)]
         self._names = {text: sorted(parse(text).names & set(like.sizes)) for text in self._required}
@@ -363,15 +375,18 @@ class Shapes:
         order = [str(name) for name in rng.permutation(sorted(set(smallest) - set(start)))]
         sizes = dict(start)
         for name in sorted(order, key=lambda name: name in self.extents):
-            most, kind = self._longest_within(limit, name, types), int(rng.integers(SIZE_KINDS))
+            most = self._longest_within(limit, name, types)
+            # The first has the whole range, and its places are drawn apart from what the first leaves to others.
+            first = name if self.extents.isdisjoint(sizes) else ""
+            place = self._place(rng, first)
             decided = [
                 text for text, names in self._names.items() if name in names and {*sizes, name}.issuperset(names)
             ]
             for attempt in range(TRIES):
                 if attempt >= TRIES // 4:
-                    kind = int(rng.integers(SIZE_KINDS))
+                    place = self._place(rng, "")
                 tied = attempt >= TRIES // 2
-                size = self._proposed(rng, name, sizes, most, kind, tied=tied)
+                size = self._proposed(rng, name, sizes, most, place, tied=tied)
                 proposed = smallest | sizes | {name: size}
                 if not all(self._holds(text, proposed, types) for text in decided):
                     continue
@@ -387,11 +402,27 @@ class Shapes:
         fits = 0 <= moved <= limit[0] and 0 <= done <= limit[1]
         return made if fits and all(self._holds(text, made, types) for text in self._required) else None
 
+    def _place(self, rng: np.random.Generator, name: str) -> tuple[int, float]:
+        """The next kind of a size, of `SIZE_KINDS`, and its share of the logarithm of the range, of all combinations in
+        a drawn order."""
+        if not (places := self._places.setdefault(name, [])):
+            places.extend(rng.permutation(SIZE_KINDS * STRATA).tolist())
+        kind, part = divmod(places.pop(), STRATA)
+        return kind, (part + rng.random()) / STRATA
+
     def _proposed(
-        self, rng: np.random.Generator, name: str, sizes: Mapping[str, int], most: int, kind: int, *, tied: bool
+        self,
+        rng: np.random.Generator,
+        name: str,
+        sizes: Mapping[str, int],
+        most: int,
+        place: tuple[int, float],
+        *,
+        tied: bool,
     ) -> int:
-        """A value of a size up to `most`, of a `kind` of `SIZE_KINDS`; tied: as a task may tie it to the other `sizes`,
-        or one of the task's own."""
+        """A value of a size up to `most`. place: see `_place`; tied: as a task may tie it to the other `sizes`, or one
+        of the task's own."""
+        kind, part = place
         like = self.like.sizes[name]
         if name not in self.extents:
             # Of a radius, the length of a filter or a number of steps work may grow where arrays do not.
@@ -407,10 +438,10 @@ class Shapes:
             own = [one.sizes[name] for one in self.own]
             size = _any_of(own, rng) + int(rng.integers(-3, 4))
         elif kind == SIZE_KINDS - 2:
-            size = (1 << int(rng.integers(most.bit_length()))) + int(rng.integers(-1, 2))
+            size = (1 << int(part * most.bit_length())) + int(rng.integers(-1, 2))
         else:
             power = min(1 << kind, 1 << (most.bit_length() - 1))
-            units = int(math.exp(rng.uniform(0, math.log(most // power + 1))))
+            units = int(math.exp(part * math.log(most // power + 1)))
             # An odd multiple, but for the largest power, of which any multiple will do.
             size = power * (units if power == MAX_POWER else units - 1 + units % 2)
         return min(max(1, size), most)
