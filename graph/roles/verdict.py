@@ -144,7 +144,7 @@ def build_verdict(
     if ratio is None:
         sentence = f"No configuration is right on every workload{failed}: keep the baseline."
     elif of == "time":
-        sentence = _sentence(ratio, tuned, held_out, failed)
+        sentence = sentence_of(ratio, tuned, held_out, failed)
     else:
         sentence = _energy_sentence(of, ratio, energy, tuned, failed)
     return Verdict(
@@ -268,10 +268,10 @@ def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...
     return tuple(rows)
 
 
-def _sentence(ratio: float, rows: Sequence[WorkloadRow], held_out: Sequence[WorkloadRow], out: str) -> str:
+def sentence_of(ratio: float, rows: Sequence[WorkloadRow], held_out: Sequence[WorkloadRow], out: str) -> str:
     """The verdict first, the number after it, and the losses. out: the clause on finalists that failed."""
     losses = [
-        f"{word} on {count} of {len(group)} {kind} workloads"
+        f"{word} on {count} of {len(group)} {kind} workloads" + _served(group, verdict)
         for group, kind, verdict, word in (
             (rows, "tuned", "slower", "slower"),
             (held_out, "held-out", "slower", "slower"),
@@ -285,7 +285,8 @@ def _sentence(ratio: float, rows: Sequence[WorkloadRow], held_out: Sequence[Work
         losses.append(f"not shown to be faster with {', '.join(f'{name}={dtype}' for name, dtype in types)}")
     measured = "; ".join([_measured(ratio, rows), *losses]) + out
     if count := _count(rows, "faster"):
-        keep = " Keep the baseline where it is not beaten." if losses else ""
+        unbeaten = [row for row in (*rows, *held_out) if row.best is None or row.best.verdict != "faster"]
+        keep = " Keep the baseline where it is not beaten." if losses and unbeaten else ""
         return f"Faster than the baseline {_where(count, rows)}: {measured}.{keep}"
     if alone := sum(row.best is not None and row.best.verdict == "faster" for row in rows):
         return (
@@ -305,6 +306,13 @@ def _energy_sentence(of: Objective, ratio: float, energy: float | None, rows: Se
         return f"No reliable gain: keep the baseline. Measured {means}"
     less = "Less energy" if of == "energy" else "A smaller product of energy and time"
     return f"{less} than the baseline {_where(gained, rows)}: {means}"
+
+
+def _served(rows: Sequence[WorkloadRow], verdict: str) -> str:
+    """On how many of the workloads with this verdict another configuration is faster, which best/ holds for them."""
+    others = [row.best for row in rows if row.general is not None and row.general.verdict == verdict]
+    faster = sum(one is not None and one.verdict == "faster" for one in others)
+    return f" (another configuration is faster on {'all' if faster == len(others) else faster} of these)" * bool(faster)
 
 
 def _count(rows: Sequence[WorkloadRow], verdict: str) -> int:

@@ -18,7 +18,7 @@ from tunesmith.graph.journal.log import seconds_of
 from tunesmith.graph.journal.records import BestHere, Figures, Verdict, Winner, WorkloadRow
 from tunesmith.graph.results.summary import unsteady
 from tunesmith.graph.roles.tester import finalists
-from tunesmith.graph.roles.verdict import dispatched
+from tunesmith.graph.roles.verdict import dispatched, sentence_of
 from tunesmith.graph.run import RunResult, resumed
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.spec.template import config_key
@@ -135,6 +135,21 @@ def test_the_best_of_a_shape_is_used_where_it_is_shown_to_be_better(ratio: float
 def row_of(workload: str, **fields: Any) -> WorkloadRow:
     empty: dict[str, Any] = {"sizes": {}, "types": {}, "floor_seconds": None, "baseline_seconds": None}
     return WorkloadRow(workload=workload, **empty, **fields)
+
+
+@pytest.mark.parametrize(
+    ("of_its_own", "end"),
+    [
+        ("faster", "slower on 1 of 2 tuned workloads (another configuration is faster on all of these)."),
+        ("slower", "slower on 1 of 2 tuned workloads. Keep the baseline where it is not beaten."),
+    ],
+)
+def test_the_sentence_says_where_another_configuration_serves(of_its_own: str, end: str) -> None:
+    faster = Figures(seconds=0.5, ratio=0.5, low=0.5, high=0.5, verdict="faster")
+    slower = faster.model_copy(update={"verdict": "slower"})
+    best = {one: BestHere(template="t", config={}, **{**dict(faster), "verdict": one}) for one in ("faster", "slower")}
+    rows = row_of("a", general=faster, best=best["faster"]), row_of("b", general=slower, best=best[of_its_own])
+    assert sentence_of(0.5, rows, (), "").endswith(end)
 
 
 @pytest.mark.parametrize(
