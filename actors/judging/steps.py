@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ EDGES: tuple[Edge, ...] = ("end", "start", "read-only")
 """Where kernels reach beyond an array, the likelier first, and where they write to inputs and then restore them."""
 EDGE_WEIGHTS = (3, 3, 2)
 """How often each occurs on workloads that were made up."""
+TRIAL_KINDS = ("large", "negative", "outliers")
+"""Contents on which a plain kernel that is not written for a scalar's value is likely to fail."""
 MAX_PROCESSES = 4
 CORES_PER_PROCESS = 2
 """NumPy and the driver have threads of their own."""
@@ -384,6 +386,8 @@ class StepRunner:
         if (skipped := self.try_plain(step, findings)) is not None:
             return skipped
         result: Passed | Skipped | Outcome = self.call("verify", *findings.kernels[:2], step)
+        if isinstance(result, WrongResult) and (unfit := self._unfit_scalars(step, findings)) is not None:
+            return unfit
         if not isinstance(result, Passed):
             return result
         edges = [edge for edge in EDGES if self._arrays(edge)]
@@ -439,6 +443,16 @@ class StepRunner:
         """Whether the process has not been through a step of these types: the first one compiles and loads what later
         ones find, which takes seconds on a machine without caches."""
         return self.warm_start.get(types_key(step.workload)) != self.examiner.starts
+
+    def _unfit_scalars(self, step: Step, findings: Findings) -> Skipped | None:
+        """Whether the plain kernel fails with the step's made-up scalars on other contents: it is not written for them
+        then, as an attention for a negative scale, and it is chance on which contents which kernel fails."""
+        for kind in TRIAL_KINDS if step.contents.scalars else ():
+            self.path = None
+            trial = replace(step, contents=replace(step.contents, kind=kind, arrays=()))
+            if (skipped := self.try_plain(trial, findings)) is not None and skipped.reason == "plain kernel":
+                return skipped
+        return None
 
     def plain_fits(self, step: Step, findings: Findings) -> bool:
         """Whether nothing is known against the baseline in a made-up step, on which it must also keep to its arrays."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from tunesmith.actors.workers import Deadlines
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check.plan import Step
-from tunesmith.kernels.check.verify import Passed
+from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.outcome import Outcome, TimedOut, WrongResult
 from tunesmith.kernels.spec.taskfile import load_task
@@ -207,3 +208,26 @@ def test_each_edge_of_memory_occurs_on_made_up_sizes_and_all_on_the_task_s_own(m
     tried.clear()
     runner.run(Step(TASK.workloads[0], Contents()), 0, Findings(KERNELS, 20.0), mock.MagicMock())
     assert tried == ["end", "start", "read-only"]
+
+
+@pytest.mark.parametrize(("fails_on", "left_out"), [("negative", True), ("zeros", False)])
+def test_a_made_up_scalar_that_the_plain_kernel_is_not_written_for_rejects_nothing(
+    fails_on: str, left_out: bool
+) -> None:
+    """An attention with a negative scale: on which contents a kernel overflows is chance."""
+    wrong = WrongResult("mismatch", "out", "it is inf")
+
+    def call(method: str, _: float, *arguments: Any) -> Any:
+        step = arguments[-1]
+        if method == "try_baseline" and step.contents.kind == fails_on:
+            return Skipped(step.name, "the plain kernel is not right there")
+        return {"verify": wrong, "time_baseline": 0.001}.get(method)
+
+    examiner: Any = SimpleNamespace(starts=1, call=call)
+    device: Any = SimpleNamespace(take=lambda: 0.0)
+    runner = StepRunner(TASK, resolve_target("h200"), Deadlines(), examiner, device, lambda _: None)
+    step = made_up(8)
+    scaled = replace(step, contents=replace(step.contents, scalars=(("scale", -1.0),)))
+    found = runner.run(scaled, 0, Findings(KERNELS, 20.0), mock.MagicMock())
+    assert isinstance(found, Skipped) if left_out else found == wrong
+    assert runner.run(step, 0, Findings(KERNELS, 20.0), mock.MagicMock()) == wrong
