@@ -1,13 +1,13 @@
 """Makes mutants of the library's kernels, judges them, and counts the rejected ones.
 
-    python scripts/measure/mutants.py --out FILE [--backend opencl|cuda] [--count N] [--seed S] [--seconds S]
-        [--check-time S] [--processes N] [--device I --of N] [--only TEXT]
+    python scripts/measure/mutants.py --out FILE [--backend opencl|cuda] [--each N] [--seed S] [--workers N]
+        [--device I --of N] [--only TEXT]
 
 A mutant is a baseline, or a template at its default configuration, with one edit of `mutations`. Each kernel gives as
-many, of all operators in turn. Those that do not compile, or whose machine code is the kernel's own, do not count.
-FILE has every mutant with its edit and is written after each; a second call goes on where the first stopped. Whoever
-has looked at a survivor writes `"judgement": "equivalent: WHY"` or `"hole: WHY"` into its entry, which later calls
-keep; equivalent ones do not count. Kernels without an edit are judged as well: each must be accepted.
+many, of all operators in turn. Those that do not compile, or whose code is the kernel's own, do not count: about
+a third. FILE has every mutant with its edit and is written after each; a second call goes on where the first stopped.
+Whoever has looked at a survivor writes `"judgement": "equivalent: WHY"` or `"hole: WHY"` into its entry, which later
+calls keep; equivalent ones do not count. Kernels without an edit are judged as well: each must be accepted.
 
 --device I --of N takes the I-th of N shares of the mutants, on the device I where there is one, into a FILE of its own.
 """
@@ -16,25 +16,19 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
-import os
 import random
-import sys
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import chain, product, zip_longest
 from typing import Any
 
-from tunesmith.actors.judging.judge import CHECK_SECONDS
 from tunesmith.actors.process import Isolated
 from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.cli.measure.mutations import edits
-from tunesmith.cli.measure.runner import Record, execute, parser_of
-from tunesmith.cli.measure.verdicts import begin_worker, judged
+from tunesmith.cli.measure.runner import Record, execute
+from tunesmith.cli.measure.verdicts import judge_all, judged, parser_of_verdicts
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.kernels.backends import open_compiler
@@ -140,13 +134,13 @@ def unfit(mutant: Mutant, limits: DeviceLimits, index: int) -> str:
     return "same code"
 
 
-def answer(mutant: Mutant, device: DeviceInfo, deadlines: Deadlines, commit: str) -> dict[str, Any]:
+def answer(mutant: Mutant, device: DeviceInfo, deadlines: Deadlines, commit: str, processes: int) -> dict[str, Any]:
     """A mutant's line."""
     about = {"kernel": mutant.kernel, "line": mutant.line, "before": mutant.before, "after": mutant.after}
     if mutant.kind and (why := unfit(mutant, device.limits, device.index)):
         named = {"candidate": mutant.file, "task": mutant.task, "class": mutant.kind, "wrong": True}
         return named | about | {"verdict": "not judged", "reason": why, "commit": commit}
-    line = judged(mutant, device, deadlines, commit, 1) | about
+    line = judged(mutant, device, deadlines, commit, processes) | about
     if mutant.kind and line["verdict"] == "accepted":
         # A compiler that has compiled much may give the same code other names: compared once more by a new one.
         _compiler(device.limits, device.index).end()
@@ -156,9 +150,9 @@ def answer(mutant: Mutant, device: DeviceInfo, deadlines: Deadlines, commit: str
     return line
 
 
-def counts(line: dict[str, Any], *, judgements: bool = True) -> bool:
-    """Whether a line is of a mutant that should be rejected, or was thought so before anybody looked at it."""
-    judged_equal = judgements and str(line.get("judgement", "")).startswith("equivalent")
+def counts(line: dict[str, Any]) -> bool:
+    """Whether a line is of a mutant that should be rejected."""
+    judged_equal = str(line.get("judgement", "")).startswith("equivalent")
     no_kernel = line["verdict"] in ("not judged", "error") or line["reason"] in NO_KERNEL
     return bool(line["class"]) and not judged_equal and not no_kernel
 
@@ -205,68 +199,24 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     """Judges, and writes the file."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--backend", choices=("opencl", "cuda"), default="opencl")
-    parser.add_argument("--count", type=int, default=320, help="mutants that count, at least")
+    parser = parser_of_verdicts(__doc__)
+    parser.add_argument("--each", type=int, default=25, help="mutants of each kernel")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of mutants")
-    parser.add_argument("--seconds", type=float, default=10.0, help="deadline of a step")
-    parser.add_argument("--check-time", type=float, help="seconds for the steps of a verdict on made-up sizes")
-    parser.add_argument("--processes", type=int, default=1, help="mutants judged at a time")
     parser.add_argument("--device", type=int, default=0, help="the share, and the device, by number from 0")
     parser.add_argument("--of", type=int, default=1, help="shares")
-    parser.add_argument("--only", default="", help="kernels whose name has this text in it")
     options = parser.parse_args()
-    found = probe()
+    found, elsewhere, chosen = probe(), set[str](), list[Mutant]()
     device = found.device(options.backend, options.device if options.device < len(found.of(options.backend)) else 0)
     record = Record(options, device)
     lines, compiler = record.former("mutants", "candidate"), open_compiler(device.limits, device.index).version
-    chosen = [one for one in kernels(options.backend) if options.only in one.file]
-    # Each kernel with as many, but for what the shares round up.
-    each = math.ceil(options.count / len(chosen) / options.of)
-    elsewhere = set[str]()
-    waiting = {
-        one.file: iter(mutants_of(one, options.seed, elsewhere)[options.device :: options.of])
-        for one in kernels(options.backend)
-    }
-    check = options.check_time or CHECK_SECONDS[device.limits.kind] * options.processes
-    deadlines = Deadlines(run=options.seconds, check=check)
-    # Read by the libraries of the workers when they start.
-    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
-    spawn, asked = multiprocessing.get_context("spawn"), dict[Future[dict[str, Any]], Mutant]()
-    with (
-        tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder,
-        ProcessPoolExecutor(options.processes, spawn, begin_worker, (folder,)) as workers,
-    ):
-
-        def ask(one: Mutant) -> None:
-            asked[workers.submit(answer, one, device, deadlines, options.commit)] = one
-
-        def ask_next(kernel: str) -> None:
-            """Asks for one more mutant of a kernel, unless as many are known, or asked for, as it has to give."""
-            under_way = sum(one.kernel == kernel and bool(one.kind) for one in asked.values())
-            known = sum(line["kernel"] == kernel and counts(line, judgements=False) for line in lines.values())
-            # Known ones count wherever they stand in the order.
-            new = (one for one in waiting[kernel] if one.file not in lines)
-            if known + under_way < each and (mutant := next(new, None)) is not None:
-                ask(mutant)
-
-        for _ in range(each):
-            for kernel in chosen:
-                ask_next(kernel.file)
-        for kernel in chosen:
-            if kernel.file not in lines and options.device == 0:
-                ask(kernel)
-        while asked:
-            done, _ = wait(asked, return_when=FIRST_COMPLETED)
-            for one in done:
-                mutant, line = asked.pop(one), one.result()
-                lines[mutant.file] = line
-                mark = "" if line.get("as_expected", True) else f"   <-- {mutant.before}   ->   {mutant.after}"
-                said = f"{mutant.file}: {line['verdict']} {line['reason']} {line.get('seconds', '')}{mark}"
-                print(f"{len(lines)} {said}", file=sys.stderr, flush=True)
-                ask_next(mutant.kernel)
-            every = [lines[name] for name in sorted(lines)]
-            record.write(compiler=compiler, summary=summary(every), mutants=every)
+    for kernel in kernels(options.backend):
+        made = mutants_of(kernel, options.seed, elsewhere)[: options.each]
+        chosen += [kernel, *made] if options.only in kernel.file else []
+    waiting = [one for one in chosen[options.device :: options.of] if one.file not in lines]
+    for line in judge_all(waiting, answer, device, options):
+        lines[line["candidate"]] = line
+        every = [lines[name] for name in sorted(lines)]
+        record.write(compiler=compiler, summary=summary(every), mutants=every)
     print(json.dumps(summary(list(lines.values())), indent=1))
     return 0
 

@@ -14,6 +14,7 @@ that others could spoil, but `seconds` then says little.
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
 import os
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any
@@ -70,7 +71,33 @@ def judged(fixture: Any, device: DeviceInfo, deadlines: Deadlines, commit: str, 
     return line | {"as_expected": line.get("as_expected", False) and not printed[0]}
 
 
-def begin_worker(folder: str) -> None:
+def judge_all(
+    waiting: Sequence[Any],
+    answer: Callable[[Any, DeviceInfo, Deadlines, str, int], dict[str, Any]],
+    device: DeviceInfo,
+    options: argparse.Namespace,
+) -> Iterator[dict[str, Any]]:
+    """The lines that `answer`, as `judged`, gives for candidates, each as soon as a worker has it."""
+    # Workers share the device and slow each other down.
+    deadlines = Deadlines(run=options.seconds, check=CHECK_SECONDS[device.limits.kind] * options.workers)
+    processes = max(1, process_count(device.limits) // options.workers)
+    # Read by the libraries of the workers when they start.
+    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory(prefix="verdicts-", ignore_cleanup_errors=True) as folder,
+        ProcessPoolExecutor(options.workers, spawn, _begin_worker, (folder,)) as workers,
+    ):
+        asked = [workers.submit(answer, one, device, deadlines, options.commit, processes) for one in waiting]
+        for number, done in enumerate(as_completed(asked), 1):
+            line = done.result()
+            mark = "" if line.get("as_expected", True) else f"   <-- not as expected {line.get('after', '')}"
+            said = f"{line['candidate']}: {line['verdict']} {line['reason']} {line.get('seconds', '')} s{mark}"
+            print(f"{number}/{len(waiting)} {said}", file=sys.stderr, flush=True)
+            yield line
+
+
+def _begin_worker(folder: str) -> None:
     """A folder for a worker's temporary files, and for the locks by which processes take turns on a device."""
     tempfile.tempdir = os.environ["TMPDIR"] = os.environ[FOLDER_VARIABLE] = tempfile.mkdtemp(dir=folder)
 
@@ -100,15 +127,20 @@ def _median(lines: list[dict[str, Any]]) -> float | None:
     return round(statistics.median(line["seconds"] for line in lines), 1) if lines else None
 
 
-def main() -> int:
-    """Judges, and writes the file."""
-    parser = parser_of(__doc__)
+def parser_of_verdicts(text: str | None) -> argparse.ArgumentParser:
+    parser = parser_of(text)
     parser.add_argument("--backend", choices=("opencl", "cuda"), default="opencl")
-    parser.add_argument("--set", choices=("edited", "index", "all"), default="edited")
     parser.add_argument("--only", default="", help="candidates whose name has this text in it")
     parser.add_argument("--seconds", type=float, default=20.0, help="deadline of a step")
-    parser.add_argument("--again", action="store_true", help="judge again what the file has from another commit")
     parser.add_argument("--workers", type=int, default=1, help="candidates judged at a time")
+    return parser
+
+
+def main() -> int:
+    """Judges, and writes the file."""
+    parser = parser_of_verdicts(__doc__)
+    parser.add_argument("--set", choices=("edited", "index", "all"), default="edited")
+    parser.add_argument("--again", action="store_true", help="judge again what the file has from another commit")
     options = parser.parse_args()
     judging = module_of_tests("candidates", "judging")
     device, commit = probe().device(options.backend), options.commit
@@ -120,29 +152,13 @@ def main() -> int:
     chosen = [one for one in found if one.backend == options.backend and options.only in one.file]
     # Right candidates first: they go through all checks, and are most informative where time is short.
     chosen.sort(key=lambda one: bool(one.reasons))
-
     waiting = [
         one for one in chosen if one.file not in lines or (options.again and lines[one.file].get("commit") != commit)
     ]
-    # Workers share the device and slow each other down.
-    deadlines = Deadlines(run=options.seconds, check=CHECK_SECONDS[device.limits.kind] * options.workers)
-    processes = max(1, process_count(device.limits) // options.workers)
-    # Read by the libraries of the workers when they start.
-    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
-    spawn = multiprocessing.get_context("spawn")
-    with (
-        tempfile.TemporaryDirectory(prefix="verdicts-", ignore_cleanup_errors=True) as folder,
-        ProcessPoolExecutor(options.workers, spawn, begin_worker, (folder,)) as workers,
-    ):
-        verdicts = [workers.submit(judged, one, device, deadlines, commit, processes) for one in waiting]
-        for number, verdict in enumerate(as_completed(verdicts), 1):
-            line = verdict.result()
-            lines[line["candidate"]] = line
-            mark = "" if line.get("as_expected") else "   <-- not as expected"
-            said = f"{line['candidate']}: {line['verdict']} {line['reason']} {line['seconds']} s{mark}"
-            print(f"{number}/{len(waiting)} {said}", file=sys.stderr, flush=True)
-            every = [lines[name] for name in sorted(lines)]
-            record.write(compiler=compiler, summary=summary(every), candidates=every)
+    for line in judge_all(waiting, judged, device, options):
+        lines[line["candidate"]] = line
+        every = [lines[name] for name in sorted(lines)]
+        record.write(compiler=compiler, summary=summary(every), candidates=every)
     print(json.dumps(summary(list(lines.values())), indent=1))
     return 0
 
