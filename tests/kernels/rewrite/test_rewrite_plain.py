@@ -3,10 +3,12 @@ and where searches of their templates begin, by what limits the kernel."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from emulation import contents
-from plain_kernels import KERNELS, SHAPES, drafted
+from plain_kernels import KERNELS, SHAPES, drafted, write_tasks
 from rewrite_cases import H200, kernel, plain_task, require_right, template_of
 
 from tunesmith.kernels.backends import open_compiler
@@ -15,6 +17,7 @@ from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import Limit, starts
 from tunesmith.kernels.space import compiler_rejection, feasible
 from tunesmith.kernels.spec.task import Task, geometry
+from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Config, LaunchGeometry, Template
 from tunesmith.kernels.spec.validation import validate_template
 
@@ -147,3 +150,10 @@ def test_a_template_of_a_person_has_no_starts() -> None:
     task = plain_task("softmax")
     template = task.sources("cuda").baseline.template
     assert starts(template, "memory", lambda _: True) == ()
+
+
+def test_tasks_at_large_sizes_are_written_for_measurements(tmp_path: Path) -> None:
+    write_tasks(tmp_path)
+    for name in KERNELS:
+        task = load_task(str(tmp_path / name))
+        assert task.original_is_reference and [one.held_out for one in task.workloads] == [False, False, True]
