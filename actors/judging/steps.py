@@ -251,7 +251,7 @@ class Preparation(AbstractContextManager["Preparation"]):
         steps: Mapping[int, Step],
     ) -> None:
         self._task, self._findings, self._folder, self._seconds = task, findings, folder, seconds
-        self._hosts, self._idle = hosts, list(hosts)
+        self._hosts, self._idle, self._on_device = hosts, list(hosts), limits.kind == "gpu"
         self._room, self._stop = threading.Semaphore(MAX_PREPARED_STEPS * len(hosts)), threading.Event()
         self._threads = ThreadPoolExecutor(len(hosts), "preparation")
         self._made = {
@@ -270,12 +270,14 @@ class Preparation(AbstractContextManager["Preparation"]):
         self._stop.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._room.release(len(self._hosts))
-        wait([made for made in self._made.values() if made.running()], END_SECONDS)
+        wait([made for made in list(self._made.values()) if made.running()], END_SECONDS)
         for late in set(self._hosts) - set(self._idle):
             late.kill()
 
     def is_ready(self, place: int) -> bool:
-        """Whether `get` returns at once, or nearly so."""
+        """Whether `get` returns at once, or nearly so. Where the hosts are behind, a GPU prepares a step by itself."""
+        if self._on_device and (made := self._made.get(place)) is not None and made.cancel():
+            del self._made[place]
         return place not in self._made or bool(wait([self._made[place]], READY_SECONDS).done)
 
     def get(self, place: int) -> Path | Skipped | None:

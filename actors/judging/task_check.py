@@ -21,7 +21,7 @@ from tunesmith.kernels.backends import CompilerUnavailable
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.python_source import ARGUMENT
 from tunesmith.kernels.build.source import CodeKey, code_key
-from tunesmith.kernels.check.plan import small_workload
+from tunesmith.kernels.check.plan import SMALL_BYTES, array_bytes, small_workload
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.launch.reference import as_expected, host_inputs, reference_results, where_of
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
@@ -82,18 +82,34 @@ def examine_reference(task: Task, workload: Workload, seed: int, twice: bool) ->
 
 
 def check_reference(
-    task: Task, workloads: Sequence[Workload], *, seed: int, deadline: float = DEADLINES.prepare
-) -> None:
-    """Calls the task's reference on the `workloads` that move at most `MAX_HOST_BYTES`, else on the smallest alone; on
-    the smallest of all twice. deadline: seconds for one workload, from when its process is ready. Raises `TaskError`,
-    which names the reference and says what to fix."""
-    if task.original_is_reference:
-        return  # nothing of the user's runs on the host
+    task: Task,
+    workloads: Sequence[Workload],
+    *,
+    seed: int,
+    deadline: float = DEADLINES.prepare,
+    most_bytes: float = MAX_HOST_BYTES,
+) -> Workload | None:
+    """Calls the task's reference on the `workloads` that move at most `most_bytes`, else on one like the smallest with
+    smaller sizes (`small_workload`); on the smallest twice, which is returned, None where nothing was called. deadline:
+    seconds for one workload, from when its process is ready. Raises `TaskError`, which names the reference and says
+    what to fix."""
     ordered = sorted(workloads, key=task.bytes_of)
-    small = [workload for workload in ordered if task.bytes_of(workload) <= MAX_HOST_BYTES]
+    if task.original_is_reference or not ordered:
+        return None  # nothing of the user's runs on the host
+    small = [workload for workload in ordered if task.bytes_of(workload) <= most_bytes]
+    try:
+        return _call_reference(task, small or [small_workload(task, ordered, most_bytes)], seed, deadline)
+    except TaskError:
+        if small:
+            raise
+        # A failure on made-up sizes is not held against the author.
+        return _call_reference(task, ordered[:1], seed, deadline)
+
+
+def _call_reference(task: Task, workloads: Sequence[Workload], seed: int, deadline: float) -> Workload:
     with Isolated("run", partial, examine_reference, task) as process:
-        for workload in small or ordered[:1]:
-            answer = process.call("__call__", deadline, workload, seed, workload is ordered[0])
+        for workload in workloads:
+            answer = process.call("__call__", deadline, workload, seed, workload is workloads[0])
             if isinstance(answer, TimedOut):
                 raise TaskError(
                     f"{where_of(task, workload)} has not returned for {answer.limit:g} s: fix it, make the workload "
@@ -101,6 +117,7 @@ def check_reference(
                 )
             if isinstance(answer, Crashed):
                 raise TaskError(f"{where_of(task, workload)} ends the process that calls it ({answer.detail}): fix it.")
+    return workloads[0]
 
 
 def meant_for(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
@@ -116,21 +133,14 @@ def check_task(
     driver compiles."""
     preload(limits.backend)
     workloads = meant_for(task, limits) or task.workloads
-    small = small_workload(task, workloads)
     right, unchecked = list[str](), list[str]()
     for kernel, why in require_signatures(task, limits.backend).items():
         (unchecked if why else right).append(f"{kernel}: {why or 'its signature is that of the arguments'}")
-    try:
-        check_reference(task, [small], seed=0, deadline=reference_deadline)
-    except TaskError:
-        if small in workloads:
-            raise
-        # A failure on made-up sizes is not held against the author.
-        small = min(workloads, key=task.bytes_of)
-        check_reference(task, [small], seed=0, deadline=reference_deadline)
+    smallest = min(workloads, key=lambda one: array_bytes(task, one))
+    called = check_reference(task, [smallest], seed=0, deadline=reference_deadline, most_bytes=SMALL_BYTES)
     _check_baseline(task, limits, index, workloads, right, unchecked)
-    if not task.original_is_reference:
-        right.append(f"reference: {task.reference_name} gives every output on {small.name}")
+    if called is not None:
+        right.append(f"reference: {task.reference_name} gives every output on {called.name}")
     return right, unchecked
 
 
