@@ -124,7 +124,34 @@ TUNESMITH_BOTH float modff(float, float*); TUNESMITH_BOTH int abs(int); TUNESMIT
 TUNESMITH_BOTH double abs(double); TUNESMITH_BOTH long labs(long); TUNESMITH_BOTH long long llabs(long long);
 TUNESMITH_BOTH bool isnan(double); TUNESMITH_BOTH bool isinf(double); TUNESMITH_BOTH bool isfinite(double); TUNESMITH_BOTH bool signbit(double);
 TUNESMITH_BOTH float rnorm3df(float, float, float); TUNESMITH_BOTH float norm3df(float, float, float);
-TUNESMITH_BOTH int rand(); TUNESMITH_BOTH long lrintf(float); TUNESMITH_BOTH long lroundf(float); TUNESMITH_BOTH int lround(double);
+TUNESMITH_BOTH int rand(); TUNESMITH_BOTH float fdividef(float, float);
+#define WHOLE1(name, T) TUNESMITH_BOTH T name(double); TUNESMITH_BOTH T name(float); TUNESMITH_BOTH T name##f(float);
+WHOLE1(lrint, long) WHOLE1(lround, long) WHOLE1(llrint, long long) WHOLE1(llround, long long) WHOLE1(ilogb, int)
+MATH1(erfcinv) MATH1(erfcx) MATH1(normcdfinv) MATH1(y0) MATH1(y1) MATH2(rhypot)
+TUNESMITH_BOTH double frexp(double, int*); TUNESMITH_BOTH double modf(double, double*); TUNESMITH_BOTH void sincospi(double, double*, double*);
+TUNESMITH_BOTH double scalbn(double, int); TUNESMITH_BOTH float scalbnf(float, int); TUNESMITH_BOTH double scalbln(double, long);
+TUNESMITH_BOTH double nan(const char*); TUNESMITH_BOTH float nanf(const char*); TUNESMITH_BOTH float jnf(int, float); TUNESMITH_BOTH double jn(int, double);
+TUNESMITH_BOTH double norm3d(double, double, double); TUNESMITH_BOTH double rnorm3d(double, double, double);
+TUNESMITH_BOTH float norm4df(float, float, float, float); TUNESMITH_BOTH float rnorm4df(float, float, float, float);
+#define ROUNDED(name, T, ...) TUNESMITH_BOTH T name##_rn(__VA_ARGS__); TUNESMITH_BOTH T name##_rz(__VA_ARGS__); \
+    TUNESMITH_BOTH T name##_ru(__VA_ARGS__); TUNESMITH_BOTH T name##_rd(__VA_ARGS__);
+#define ARITHMETIC(f, fma, T) ROUNDED(__##f##add, T, T, T) ROUNDED(__##f##sub, T, T, T) ROUNDED(__##f##mul, T, T, T) \
+    ROUNDED(__##f##div, T, T, T) ROUNDED(__##f##rcp, T, T) ROUNDED(__##f##sqrt, T, T) ROUNDED(fma, T, T, T, T)
+ARITHMETIC(f, __fmaf, float) ARITHMETIC(d, __fma, double)
+#define CONVERTED(name, T) ROUNDED(__##name##2int, int, T) ROUNDED(__##name##2uint, unsigned, T) \
+    ROUNDED(__##name##2ll, long long, T) ROUNDED(__##name##2ull, unsigned long long, T)
+CONVERTED(float, float) CONVERTED(double, double)
+ROUNDED(__int2float, float, int) ROUNDED(__uint2float, float, unsigned) ROUNDED(__ll2float, float, long long) ROUNDED(__ull2float, float, unsigned long long)
+ROUNDED(__ll2double, double, long long) ROUNDED(__ull2double, double, unsigned long long) ROUNDED(__double2float, float, double)
+TUNESMITH_BOTH double __int2double_rn(int); TUNESMITH_BOTH double __uint2double_rn(unsigned); TUNESMITH_BOTH int __double2hiint(double);
+TUNESMITH_BOTH int __double2loint(double); TUNESMITH_BOTH double __hiloint2double(int, int); TUNESMITH_BOTH unsigned long long __brevll(unsigned long long);
+TUNESMITH_BOTH long long __mul64hi(long long, long long); TUNESMITH_BOTH int __sad(int, int, unsigned); TUNESMITH_BOTH unsigned __uhadd(unsigned, unsigned);
+TUNESMITH_BOTH int __rhadd(int, int); TUNESMITH_BOTH unsigned __urhadd(unsigned, unsigned); TUNESMITH_BOTH unsigned __fns(unsigned, unsigned, int);
+TUNESMITH_BOTH unsigned __funnelshift_lc(unsigned, unsigned, unsigned); TUNESMITH_BOTH unsigned __funnelshift_rc(unsigned, unsigned, unsigned);
+TUNESMITH_BOTH int __dp2a_lo(int, int, int); TUNESMITH_BOTH int __dp2a_hi(int, int, int);
+#define VIDEO(name) TUNESMITH_BOTH unsigned __v##name##2(unsigned, unsigned); TUNESMITH_BOTH unsigned __v##name##4(unsigned, unsigned);
+VIDEO(add) VIDEO(sub) VIDEO(addss) VIDEO(subss) VIDEO(addus) VIDEO(subus) VIDEO(cmpeq) VIDEO(cmpne) VIDEO(cmpgtu) VIDEO(cmpgts) VIDEO(minu) VIDEO(mins)
+VIDEO(maxu) VIDEO(maxs) VIDEO(avgu) VIDEO(seteq) TUNESMITH_BOTH unsigned __vabs4(unsigned); TUNESMITH_BOTH unsigned __vneg4(unsigned);
 #define LESS(T) TUNESMITH_BOTH T min(T, T); TUNESMITH_BOTH T max(T, T);
 LESS(int) LESS(unsigned) LESS(long) LESS(unsigned long) LESS(long long) LESS(unsigned long long) LESS(float) LESS(double)
 TUNESMITH_BOTH double min(float, double); TUNESMITH_BOTH double min(double, float); TUNESMITH_BOTH double max(float, double); TUNESMITH_BOTH double max(double, float);
@@ -225,6 +252,10 @@ template <bool C, class A, class B> using conditional_t = typename conditional<C
 template <bool C, class A = void> struct enable_if {};
 template <class A> struct enable_if<true, A> { using type = A; };
 template <bool C, class A = void> using enable_if_t = typename enable_if<C, A>::type;
+template <class A> struct is_integral { static constexpr bool value = __is_integral(A); };
+template <class A> struct is_arithmetic { static constexpr bool value = __is_arithmetic(A); };
+template <class A> constexpr bool is_integral_v = is_integral<A>::value;
+template <class A> constexpr bool is_arithmetic_v = is_arithmetic<A>::value;
 template <class A> struct is_floating_point { static constexpr bool value = false; };
 template <> struct is_floating_point<float> { static constexpr bool value = true; };
 template <> struct is_floating_point<double> { static constexpr bool value = true; };
@@ -255,12 +286,18 @@ using ::fabs; using ::abs; using ::nearbyint; using ::isnan; using ::isinf; usin
     TUNESMITH_BOTH bool operator<(T, T); TUNESMITH_BOTH bool operator>(T, T); TUNESMITH_BOTH bool operator==(T, T); \
     TUNESMITH_BOTH T __hadd(T, T); TUNESMITH_BOTH T __hsub(T, T); TUNESMITH_BOTH T __hmul(T, T); TUNESMITH_BOTH T __hdiv(T, T); TUNESMITH_BOTH T __hfma(T, T, T); \
     TUNESMITH_BOTH T __hmax(T, T); TUNESMITH_BOTH T __hmin(T, T); TUNESMITH_BOTH bool __hgt(T, T); TUNESMITH_BOTH bool __hlt(T, T); TUNESMITH_BOTH bool __hge(T, T); \
-    TUNESMITH_BOTH T __hneg(T); TUNESMITH_BOTH T hexp(T); TUNESMITH_BOTH T hlog(T); TUNESMITH_BOTH T hsqrt(T); TUNESMITH_BOTH T hrsqrt(T); TUNESMITH_BOTH T htanh(T); TUNESMITH_BOTH bool __hisnan(T); TUNESMITH_BOTH T __habs(T);
+    TUNESMITH_BOTH T __hneg(T); TUNESMITH_BOTH T hexp(T); TUNESMITH_BOTH T hlog(T); TUNESMITH_BOTH T hsqrt(T); TUNESMITH_BOTH T hrsqrt(T); TUNESMITH_BOTH T htanh(T); TUNESMITH_BOTH bool __hisnan(T); TUNESMITH_BOTH T __habs(T); \
+    TUNESMITH_BOTH T hrcp(T); TUNESMITH_BOTH T hsin(T); TUNESMITH_BOTH T hcos(T); TUNESMITH_BOTH T hceil(T); TUNESMITH_BOTH T hfloor(T); TUNESMITH_BOTH T htrunc(T); \
+    TUNESMITH_BOTH T hrint(T); TUNESMITH_BOTH T hexp2(T); TUNESMITH_BOTH T hlog2(T); TUNESMITH_BOTH T __hmul_sat(T, T); TUNESMITH_BOTH T __hfma_relu(T, T, T); \
+    TUNESMITH_BOTH bool __heq(T, T); TUNESMITH_BOTH bool __hne(T, T); TUNESMITH_BOTH bool __hle(T, T); TUNESMITH_BOTH bool __hisinf(T);
 #define NARROW_PAIR(T, P)                                                                                        \
     struct __attribute__((aligned(4))) P { T x, y; P() = default; TUNESMITH_BOTH P(T, T); };                      \
     TUNESMITH_BOTH P operator+(P, P); TUNESMITH_BOTH P operator*(P, P); TUNESMITH_BOTH P operator-(P, P); \
     TUNESMITH_BOTH P __hadd2(P, P); TUNESMITH_BOTH P __hsub2(P, P); TUNESMITH_BOTH P __hmul2(P, P); TUNESMITH_BOTH P __hfma2(P, P, P); TUNESMITH_BOTH P __hmax2(P, P); \
-    TUNESMITH_BOTH P h2exp(P); TUNESMITH_BOTH P h2rcp(P); TUNESMITH_BOTH P __hneg2(P);
+    TUNESMITH_BOTH P h2exp(P); TUNESMITH_BOTH P h2rcp(P); TUNESMITH_BOTH P __hneg2(P); TUNESMITH_BOTH P __hmin2(P, P); TUNESMITH_BOTH P __habs2(P); \
+    TUNESMITH_BOTH P __h2div(P, P); TUNESMITH_BOTH P h2log(P); TUNESMITH_BOTH P h2sqrt(P); TUNESMITH_BOTH P h2rsqrt(P); TUNESMITH_BOTH P h2exp2(P); \
+    TUNESMITH_BOTH P __lows2half2(P, P); TUNESMITH_BOTH P __highs2half2(P, P); TUNESMITH_BOTH P __lowhigh2highlow(P); TUNESMITH_BOTH P __low2half2(P); \
+    TUNESMITH_BOTH P __high2half2(P); TUNESMITH_BOTH bool __hbeq2(P, P); TUNESMITH_BOTH bool __hblt2(P, P); TUNESMITH_BOTH bool __hbgt2(P, P);
 NARROW(__half)
 NARROW_PAIR(__half, __half2)
 typedef __half half; typedef __half2 half2; typedef __half nv_half;
@@ -268,15 +305,18 @@ TUNESMITH_BOTH float __half2float(__half); TUNESMITH_BOTH __half __float2half(fl
 TUNESMITH_BOTH float2 __half22float2(__half2); TUNESMITH_BOTH __half2 __float22half2_rn(float2); TUNESMITH_BOTH __half2 __floats2half2_rn(float, float);
 TUNESMITH_BOTH __half2 __half2half2(__half); TUNESMITH_BOTH __half2 __float2half2_rn(float); TUNESMITH_BOTH __half2 __halves2half2(__half, __half);
 TUNESMITH_BOTH __half __low2half(__half2); TUNESMITH_BOTH __half __high2half(__half2); TUNESMITH_BOTH float __low2float(__half2); TUNESMITH_BOTH float __high2float(__half2);
-TUNESMITH_BOTH __half __int2half_rn(int); TUNESMITH_BOTH __half __ushort_as_half(unsigned short); TUNESMITH_BOTH unsigned short __half_as_ushort(__half);
+TUNESMITH_BOTH __half __double2half(double); TUNESMITH_BOTH __half __ushort_as_half(unsigned short); TUNESMITH_BOTH unsigned short __half_as_ushort(__half);
 TUNESMITH_BOTH __half __short_as_half(short); TUNESMITH_BOTH short __half_as_short(__half); TUNESMITH_BOTH __half2 make_half2(__half, __half);
+ROUNDED(__int2half, __half, int) ROUNDED(__uint2half, __half, unsigned) ROUNDED(__short2half, __half, short) ROUNDED(__ushort2half, __half, unsigned short)
+ROUNDED(__half2short, short, __half) ROUNDED(__half2ushort, unsigned short, __half)
+CONVERTED(half, __half)
 // <cuda_bf16.h>
 NARROW(__nv_bfloat16)
 NARROW_PAIR(__nv_bfloat16, __nv_bfloat162)
 typedef __nv_bfloat16 nv_bfloat16; typedef __nv_bfloat162 nv_bfloat162;
 TUNESMITH_BOTH float __bfloat162float(__nv_bfloat16); TUNESMITH_BOTH __nv_bfloat16 __float2bfloat16(float); TUNESMITH_BOTH __nv_bfloat16 __float2bfloat16_rn(float);
 TUNESMITH_BOTH float2 __bfloat1622float2(__nv_bfloat162); TUNESMITH_BOTH __nv_bfloat162 __float22bfloat162_rn(float2); TUNESMITH_BOTH __nv_bfloat162 __floats2bfloat162_rn(float, float);
-TUNESMITH_BOTH __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16); TUNESMITH_BOTH __nv_bfloat16 __ushort_as_bfloat16(unsigned short); TUNESMITH_BOTH unsigned short __bfloat16_as_ushort(__nv_bfloat16);
+TUNESMITH_BOTH __nv_bfloat16 __double2bfloat16(double); TUNESMITH_BOTH __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16); TUNESMITH_BOTH __nv_bfloat16 __ushort_as_bfloat16(unsigned short); TUNESMITH_BOTH unsigned short __bfloat16_as_ushort(__nv_bfloat16);
 TUNESMITH_BOTH float __low2float(__nv_bfloat162); TUNESMITH_BOTH float __high2float(__nv_bfloat162); TUNESMITH_BOTH __nv_bfloat162 __halves2bfloat162(__nv_bfloat16, __nv_bfloat16);
 // <cuda_fp8.h>
 struct __nv_fp8_e4m3 { unsigned char __x; __nv_fp8_e4m3() = default; TUNESMITH_BOTH explicit __nv_fp8_e4m3(float); TUNESMITH_BOTH explicit operator float() const; };

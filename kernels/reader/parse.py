@@ -8,6 +8,7 @@ lists them. The values of a kernel's template are bound as a compiler binds them
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +27,12 @@ _OPTIONS = {"cuda": _CUDA.split(), "opencl": ["-x", "cl", "-cl-std=CL1.2", "-tar
 _QUIET = ["-w", "-ferror-limit=0", "-Wno-unknown-cuda-version"]
 _EMPTY = "/empty"
 """A folder that exists in memory alone, for headers that are not found."""
-MAX_ROUNDS = 12
+MAX_ROUNDS = 24
 """How often a file is parsed until each name in it is declared."""
+MAX_FREE_TYPES = 4
+"""Types of a template that nothing binds, of which each is tried as a float and as an integer."""
+MAX_ABOVE = 6
+"""Folders above that of the file in which, and in whose `include` folders, headers are looked for."""
 MAX_LENGTH = 1 << 20
 """Bytes of a file, at most."""
 _UNKNOWN = re.compile(
@@ -37,6 +42,8 @@ _UNKNOWN = re.compile(
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 _SPACED_LAUNCH = re.compile(r"<<[ \t]+<([^;]*?)>>[ \t]+>(?=\s*\()")
 """A launch as formatters write it, which nvcc takes."""
+_NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)")
+"""A type of the template is a class of the host's choice."""
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
 
 
@@ -134,7 +141,7 @@ class Unit:
         if len(code) > MAX_LENGTH:
             raise SourceError(f"{where}: the source is longer than {MAX_LENGTH} characters; take less along.")
         self.code, self.where, self.language = _SPACED_LAUNCH.sub(r"<<<\1>>>", code), str(where), language
-        self.folders, given = folders, dict(defines or {})
+        self.folders, given = [*folders], dict(defines or {})
         # The name of a template's parameter binds it; as a macro it would hide the parameter.
         bound = {
             one for one in given if re.search(rf"template\s*<[^;{{}}()]*\b{one}\s*[,>=][^;{{}}]*\b__global__\b", code)
@@ -181,22 +188,35 @@ class Unit:
 
     def _declared(self, diagnostics: Sequence[Any]) -> bool:
         """Whether something that was missing has been declared."""
-        before = len(self.missing) + len(self._stubs)
+        before = len(self.missing) + len(self._stubs) + len(self.folders)
         for one in diagnostics:
             file = "" if one.location.file is None else one.location.file.name
             place = file, one.location.line
             if (header := re.match(r"'(.+)' file not found", one.spelling)) is not None:
-                self.missing.setdefault(header[1], place)
                 # The others of the file as well, as clang stops at each.
-                for name in _INCLUDE.findall(self.text(file).decode(errors="replace")) if file else ():
+                for name in (header[1], *(_INCLUDE.findall(self.text(file).decode(errors="replace")) if file else ())):
                     if not any((folder / name).is_file() for folder in (Path(file).parent, *self.folders)):
-                        self.missing.setdefault(name, place)
+                        if (folder := self._folder_above(name)) is not None:
+                            self.folders.append(folder)
+                        else:
+                            self.missing.setdefault(name, place)
             elif (found := _UNKNOWN.match(one.spelling)) is not None and file:
                 at = one.location.offset
                 if not file.startswith(_EMPTY) and at < len(self.text(file)):
                     self.unknown.setdefault((file, at), Unknown(found[1], file, one.location.line, at))
                 self._stubs.setdefault(f"{found[2] or ''}::{found[1]}", self._stub(file, at, found[1], found[2] or ""))
-        return len(self.missing) + len(self._stubs) > before
+        return len(self.missing) + len(self._stubs) + len(self.folders) > before
+
+    def _folder_above(self, header: str) -> Path | None:
+        """The folder of the project that has a header of this name, as its build gives it with -I."""
+        where = Path(self.where).resolve()
+        for folder in where.parents[1 : 1 + MAX_ABOVE] if where.is_file() else ():
+            for place in (folder, folder / "include", folder / "includes"):
+                if (place / header).is_file():
+                    return place
+            if (folder / ".git").exists():
+                break
+        return None
 
     def _stub(self, file: str, at: int, name: str, within: str) -> str:
         """A declaration of `name` that fits its use in `file` at the byte `at`."""
@@ -270,7 +290,7 @@ class Unit:
                 "write that out; if a condition of the preprocessor leaves it out, give the macro with -D."
             )
         name, _, bound = (wanted or "").partition("<")
-        name = name.strip().split("::")[-1]
+        name, _, at = name.strip().split("::")[-1].partition(":")
         if not name:
             if len(names) > 1:
                 raise SourceError(
@@ -283,8 +303,13 @@ class Unit:
         if any(kind(one) == "FUNCTION_TEMPLATE" for one in chosen):
             # Of a template and its specialisations, the values choose.
             chosen = [one for one in chosen if library().clang_getSpecializedCursorTemplate(one) is None]
-        if len(chosen) > 1:
-            raise SourceError(f"{self.where}: there are {len(chosen)} kernels '{name}'; keep one of them in the file.")
+        lines = [str(one.location.line) for one in chosen]
+        if len(chosen) > 1 and at not in lines:
+            raise SourceError(
+                f"{self.where}: there are {len(chosen)} kernels '{name}', in the lines {', '.join(lines)}: choose one "
+                f"with {option} {name}:{lines[0]}."
+            )
+        chosen = [one for one in chosen if str(one.location.line) == at] or chosen
         if kind(chosen[0]) != "FUNCTION_TEMPLATE":
             return Entry(name, chosen[0], chosen[0])
         return self._bound(chosen[0], [one.strip() for one in split(bound.strip().removesuffix(">"))] if bound else [])
@@ -307,7 +332,10 @@ class Unit:
                 order.append(types[name] or (launched[at] if at < len(launched) else "") or "float")
                 continue
             value = given[at] if at < len(given) else self.bound.get(name)
-            value = value or (launched[at] if at < len(launched) else "") or default
+            found = launched[at] if at < len(launched) else ""
+            if found and one.type.get_canonical().kind.name == "ENUM":
+                found = f"({one.type.spelling}){found}"
+            value = value or found or default
             if not value:
                 raise SourceError(
                     f"{self.where}: {template.spelling} is a template over the value {name}: say which one you launch, "
@@ -319,25 +347,53 @@ class Unit:
         while above is not None and kind(above) == "NAMESPACE":
             scope.insert(0, above.spelling)
             above = above.semantic_parent
-        instance = "::".join(scope) + f"<{', '.join(order)}>"
-        line = template.location.line
-        diagnostics = self.parse(f"auto tunesmith_entry = &{instance};")
-        for cursor in self.tree.cursor.get_children():
-            if cursor.spelling == "tunesmith_entry":
-                for one in walk(cursor):
-                    made = one.referenced if kind(one) == "DECL_REF_EXPR" else None
-                    if made is not None and made.spelling == template.spelling and body(made) is not None:
-                        declared = next(one for one in self.kernels() if one.location == made.location)
-                        others = tuple(", ".join(one) for one in instances[1:]) if not given and values else ()
-                        named = {one.spelling: text for one, text in zip(parameters, order, strict=True)}
-                        return Entry(template.spelling, declared, made, values, types, others, named)
-        why = next((f": {one.spelling}" for one in reversed(diagnostics)), "")
-        first, last = template.extent.start, template.extent.end.offset
-        missing = [at for at in self.unknown if at[0] == first.file.name and first.offset <= at[1] < last]
+        names = [one.spelling for one in parameters]
+        free = [name for at, name in enumerate(names) if name in types and not types[name] and order[at] == "float"]
+        # A type of indices is an integer; the fewest that will do.
+        ways = itertools.product((False, True), repeat=min(len(free), MAX_FREE_TYPES))
+        texts = []
+        for whole in sorted(ways, key=sum):
+            integers = dict.fromkeys(itertools.compress(free, whole), "int")
+            texts.append([integers.get(name, text) for name, text in zip(names, order, strict=True)])
+        instances_of = ["::".join(scope) + f"<{', '.join(one)}>" for one in texts]
+        faults = list[list[str]]()
+        for instance in instances_of:
+            faults.append(self._faults(template, instance))
+            if not faults[-1]:
+                break
+        at = min(range(len(faults)), key=lambda at: len(faults[at]))
+        if at != len(faults) - 1:
+            self._faults(template, instances_of[at])
+        if not any(map(_NO_CLASS.search, faults[at])) and (made := self._instance(template)) is not None:
+            declared = next(one for one in self.kernels() if one.location == made.location)
+            others = tuple(", ".join(one) for one in instances[1:]) if not given and values else ()
+            named = dict(zip(names, texts[at], strict=True))
+            chosen = {name: "int" for name in free if named[name] == "int"}
+            return Entry(template.spelling, declared, made, values, types | chosen, others, named)
+        why = next((f": {one.spelling}" for one in reversed(self.diagnostics)), "")
+        why = next((f": {one}" for one in faults[at] if _NO_CLASS.search(one)), why)
+        missing = [one.name for one in self.unknown.values() if _within(template, one.file, one.offset)]
         if missing:
-            names = ", ".join(dict.fromkeys(self.unknown[at].name for at in missing))
-            why = f", as it uses undeclared names: {names}; name with -I the folders of its headers"
-        raise SourceError(f"{self.where}, line {line}: {instance} cannot be made{why}.")
+            used = ", ".join(dict.fromkeys(missing))
+            why = f", as it uses undeclared names: {used}; name with -I the folders of its headers"
+        line = template.location.line
+        raise SourceError(f"{self.where}, line {line}: {instances_of[at]} cannot be made{why}.")
+
+    def _faults(self, template: Any, instance: str) -> list[str]:
+        """Parses again, with the instance of a template named behind the source: what clang has against it."""
+        found = self.parse(f"auto tunesmith_entry = &{instance};")
+        places = [(one.spelling, one.location.file, one.location.offset) for one in found]
+        faults = [why for why, file, at in places if file is not None and _within(template, file.name, at)]
+        return faults or ([] if self._instance(template) is not None else [instance])
+
+    def _instance(self, template: Any) -> Any | None:
+        """The instance that `tunesmith_entry`, behind the source, names; None where it could not be made."""
+        for cursor in self.tree.cursor.get_children():
+            for one in walk(cursor) if cursor.spelling == "tunesmith_entry" else ():
+                made = one.referenced if kind(one) == "DECL_REF_EXPR" else None
+                if made is not None and made.spelling == template.spelling and body(made) is not None:
+                    return made
+        return None
 
     def _launched(self, template: Any) -> list[list[str]]:
         """The template arguments with which the source names the kernel, literal ones first."""
@@ -352,7 +408,7 @@ class Unit:
                         value = str(made.get_template_argument_value(at)) if what == "INTEGRAL" else ""
                         texts.append(made.get_template_argument_type(at).spelling if what == "TYPE" else value)
                     found[tuple(texts)] = None
-        for text in () if found else re.findall(rf"\b{template.spelling}\s*<([^;<>(){{}}]*)>\s*<<<", self.code):
+        for text in () if found else re.findall(rf"\b{template.spelling}\s*<([^;<>(){{}}]*)>(?!\s*\()", self.code):
             # Host code that needs headers that are not here has no complete tree.
             known = [one if re.fullmatch(r"-?\d+|true|false", one) else self._constant(one) for one in split(text)]
             found[tuple(known)] = None
@@ -372,6 +428,11 @@ class Unit:
         file = cursor.extent.start.file
         data = b"" if file is None else self.text(file.name)
         return data[cursor.extent.start.offset : cursor.extent.end.offset].decode(errors="replace")
+
+
+def _within(cursor: Any, file: str, offset: int) -> bool:
+    first, last = cursor.extent.start, cursor.extent.end
+    return bool(first.file.name == file and first.offset <= offset < last.offset)
 
 
 def _head(function: Any) -> Iterator[Any]:

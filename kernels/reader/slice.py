@@ -100,6 +100,7 @@ class _Reached:
                 self.add(other.cursor)
             if kind(found.cursor) == "FUNCTION_TEMPLATE" or kind(found.cursor) == "CLASS_TEMPLATE":
                 self._specialised(found.cursor)
+            self.add(library().clang_getSpecializedCursorTemplate(found.cursor))
         if kind(cursor) in FUNCTIONS and found is not None and cursor != found.cursor:
             # The instance of a template names more than the template itself.
             self._follow(cursor)
@@ -121,7 +122,8 @@ class _Reached:
             return
         self._seen.add(cursor.hash)
         for one in walk(cursor):
-            if kind(one) == "OVERLOADED_DECL_REF":
+            # Of operators a template could use those of any class; the ones that it does use, its instance names.
+            if kind(one) == "OVERLOADED_DECL_REF" and not one.spelling.startswith("operator"):
                 overloads = (
                     library().clang_getOverloadedDecl(one, at)
                     for at in range(library().clang_getNumOverloadedDecls(one))

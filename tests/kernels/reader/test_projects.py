@@ -1,0 +1,97 @@
+"""Kernels inside of projects: headers of other folders, overloads, and what templates leave open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.reader.draft import draft
+from tunesmith.kernels.reader.parse import SourceError
+
+INDEX = "const I i = blockIdx.x * blockDim.x + threadIdx.x;"
+
+
+def drafted(code: str, entry: str = "k", where: str = "my.cu") -> tuple[str, str]:
+    """The task and the source."""
+    files = draft(code, entry, where).files
+    return files["task.toml"], files["baseline.cu"]
+
+
+def test_a_type_of_indices_is_an_integer() -> None:
+    code = f"""template <typename T, typename I>
+    __global__ void k(const T* x, const I* at, T* y, I n) {{ {INDEX} if (i < n) y[i] = x[at[i]]; }}"""
+    task, _ = drafted(code)
+    assert '"at", role = "in", dtype = "int32"' in task and '"x", role = "in", dtype = "T"' in task
+
+
+def test_a_type_that_is_called_is_refused() -> None:
+    code = f"""template <typename T, typename F>
+    __global__ void k(const T* x, T* y, int n, F f) {{ typedef int I; {INDEX} if (i < n) y[i] = f(x[i]); }}"""
+    with pytest.raises(
+        SourceError, match="k<float, float> cannot be made: called object type 'float' is not a function"
+    ):
+        drafted(code)
+
+
+def test_headers_of_the_project_are_found_as_its_build_finds_them(tmp_path: Path) -> None:
+    (tmp_path / "csrc" / "ops").mkdir(parents=True)
+    (tmp_path / "csrc" / "include" / "math").mkdir(parents=True)
+    (tmp_path / "csrc" / "include" / "math" / "twice.cuh").write_text(
+        "__device__ inline float twice(float x) { return 2.0f * x; }\n"
+    )
+    file = tmp_path / "csrc" / "ops" / "k.cu"
+    code = f"""#include "math/twice.cuh"
+    __global__ void k(const float* x, float* y, int n) {{ typedef int I; {INDEX} if (i < n) y[i] = twice(x[i]); }}"""
+    file.write_text(code)
+    _, source = drafted(code, where=str(file))
+    assert "return 2.0f * x;" in source and "#include" not in source
+
+
+def test_one_of_several_kernels_of_a_name_is_chosen_by_its_line() -> None:
+    code = "\n".join(
+        f"__global__ void k(const {one}* x, {one}* y, int n) {{ typedef int I; {INDEX} if (i < n) y[i] = x[i]; }}"
+        for one in ("float", "double")
+    )
+    with pytest.raises(SourceError, match="2 kernels 'k', in the lines 1, 2: choose one with --entry k:1"):
+        drafted(code)
+    task, source = drafted(code, "k:2")
+    assert 'dtype = "float64"' in task and "float*" not in source
+
+
+def test_values_of_an_enumeration_are_bound_as_the_source_launches_them(nvrtc: Any) -> None:
+    code = f"""enum Way {{ ONCE, TWICE }};
+    template <Way W> __global__ void k(const float* x, float* y, int n) {{
+        typedef int I; {INDEX} if (i < n) y[i] = W == TWICE ? 2 * x[i] : x[i]; }}
+    void host(const float* x, float* y, int n) {{ k<TWICE><<<n / 256, 256>>>(x, y, n); }}"""
+    made = nvrtc.compile(Specialised("cuda", "k", drafted(code)[1]))
+    assert isinstance(made, Artifact), made
+
+
+def test_a_specialisation_comes_with_its_template_and_operators_of_the_host_do_not(nvrtc: Any) -> None:
+    code = f"""struct Tensor {{ std::vector<int> shape; }};
+    template <class T> bool operator!=(const Tensor& a, const T& b);
+    namespace access {{ template <int N> __device__ void load(float* to, const float* from);
+    template <> __device__ void load<4>(float* to, const float* from) {{ *to = *from; }} }}
+    template <typename T> __global__ void k(const T* x, T* y, int n) {{
+        typedef int I; {INDEX} float got; if (i < n && x[i] != T(3)) {{ access::load<4>(&got, x + i);
+        y[i] = got; }} }}"""
+    _, source = drafted(code)
+    assert "Tensor" not in source
+    made = nvrtc.compile(Specialised("cuda", "k", "#define T float\n" + source))
+    assert isinstance(made, Artifact), made
+
+
+def test_functions_that_cuda_rounds_and_converts_with_are_known(nvrtc: Any) -> None:
+    code = f"""#include <cuda_fp16.h>
+    __global__ void k(const float* x, __half* h, float* y, int n) {{
+        typedef int I; {INDEX}
+        if (i >= n) return;
+        h[i] = hceil(__float2half(x[i]));
+        y[i] = __fmul_rz(x[i], 2.0f) + lrint(x[i]) + __float2ll_rd(x[i]);
+    }}"""
+    made = nvrtc.compile(Specialised("cuda", "k", drafted(code)[1]))
+    assert isinstance(made, Artifact), made
