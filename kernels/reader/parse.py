@@ -315,34 +315,9 @@ class Unit:
         return self._bound(chosen[0], [one.strip() for one in split(bound.strip().removesuffix(">"))] if bound else [])
 
     def _bound(self, template: Any, given: list[str]) -> Entry:
-        values, types, order = dict[str, str](), dict[str, str | None](), list[str]()
         instances = self._launched(template)
-        launched = instances[0] if instances else []
         parameters = [one for one in template.get_children() if kind(one).startswith("TEMPLATE_")]
-        for at, one in enumerate(parameters):
-            name, written = one.spelling, self.written(one)
-            if "..." in written or kind(one) == "TEMPLATE_TEMPLATE_PARAMETER":
-                raise SourceError(
-                    f"{self.where}: {template.spelling} is a template over any number of parameters, or over templates "
-                    f"({written}): write out the ones that you use."
-                )
-            default = written.partition("=")[2].strip()
-            if kind(one) == "TEMPLATE_TYPE_PARAMETER":
-                types[name] = given[at] if at < len(given) else self.bound.get(name)
-                order.append(types[name] or (launched[at] if at < len(launched) else "") or "float")
-                continue
-            value = given[at] if at < len(given) else self.bound.get(name)
-            found = launched[at] if at < len(launched) else ""
-            if found and one.type.get_canonical().kind.name == "ENUM":
-                found = f"({one.type.spelling}){found}"
-            value = value or found or default
-            if not value:
-                raise SourceError(
-                    f"{self.where}: {template.spelling} is a template over the value {name}: say which one you launch, "
-                    f"with -D {name}=VALUE or --entry '{template.spelling}<...>'."
-                )
-            values[name] = value
-            order.append(value)
+        values, types, order = self._values(template, parameters, given, instances[0] if instances else [])
         scope, above = [template.spelling], template.semantic_parent
         while above is not None and kind(above) == "NAMESPACE":
             scope.insert(0, above.spelling)
@@ -350,37 +325,67 @@ class Unit:
         names = [one.spelling for one in parameters]
         free = [name for at, name in enumerate(names) if name in types and not types[name] and order[at] == "float"]
         # A type of indices is an integer; the fewest that will do.
-        ways = itertools.product((False, True), repeat=min(len(free), MAX_FREE_TYPES))
-        texts = []
-        for whole in sorted(ways, key=sum):
-            integers = dict.fromkeys(itertools.compress(free, whole), "int")
-            texts.append([integers.get(name, text) for name, text in zip(names, order, strict=True)])
-        instances_of = ["::".join(scope) + f"<{', '.join(one)}>" for one in texts]
-        faults = list[list[str]]()
-        for instance in instances_of:
-            faults.append(self._faults(template, instance))
-            if not faults[-1]:
+        tried = list[tuple[int, list[str], list[str]]]()
+        for whole in sorted(itertools.product((False, True), repeat=min(len(free), MAX_FREE_TYPES)), key=sum):
+            texts = [
+                "int" if name in itertools.compress(free, whole) else text
+                for name, text in zip(names, order, strict=True)
+            ]
+            faults = self._faults(template, texts, scope)
+            tried.append((len(faults), texts, faults))
+            if not faults:
                 break
-        at = min(range(len(faults)), key=lambda at: len(faults[at]))
-        if at != len(faults) - 1:
-            self._faults(template, instances_of[at])
-        if not any(map(_NO_CLASS.search, faults[at])) and (made := self._instance(template)) is not None:
+        _, texts, faults = min(tried, key=lambda one: one[0])
+        if texts != tried[-1][1]:
+            self._faults(template, texts, scope)
+        if not any(map(_NO_CLASS.search, faults)) and (made := self._instance(template)) is not None:
             declared = next(one for one in self.kernels() if one.location == made.location)
             others = tuple(", ".join(one) for one in instances[1:]) if not given and values else ()
-            named = dict(zip(names, texts[at], strict=True))
-            chosen = {name: "int" for name in free if named[name] == "int"}
-            return Entry(template.spelling, declared, made, values, types | chosen, others, named)
+            named = dict(zip(names, texts, strict=True))
+            types |= {name: "int" for name in free if named[name] == "int"}
+            return Entry(template.spelling, declared, made, values, types, others, named)
         why = next((f": {one.spelling}" for one in reversed(self.diagnostics)), "")
-        why = next((f": {one}" for one in faults[at] if _NO_CLASS.search(one)), why)
-        missing = [one.name for one in self.unknown.values() if _within(template, one.file, one.offset)]
-        if missing:
+        why = next((f": {one}" for one in faults if _NO_CLASS.search(one)), why)
+        if missing := [one.name for one in self.unknown.values() if _within(template, one.file, one.offset)]:
             used = ", ".join(dict.fromkeys(missing))
             why = f", as it uses undeclared names: {used}; name with -I the folders of its headers"
-        line = template.location.line
-        raise SourceError(f"{self.where}, line {line}: {instances_of[at]} cannot be made{why}.")
+        instance = f"{'::'.join(scope)}<{', '.join(texts)}>"
+        raise SourceError(f"{self.where}, line {template.location.line}: {instance} cannot be made{why}.")
 
-    def _faults(self, template: Any, instance: str) -> list[str]:
+    def _values(
+        self, template: Any, parameters: Sequence[Any], given: Sequence[str], launched: Sequence[str]
+    ) -> tuple[dict[str, str], dict[str, str | None], list[str]]:
+        """The values and types of a template's parameters, and all of them in order: as given, else as the source
+        launches it, else the default; a float where nothing binds a type."""
+        values, types, order = dict[str, str](), dict[str, str | None](), list[str]()
+        for at, one in enumerate(parameters):
+            name, written = one.spelling, self.written(one)
+            if "..." in written or kind(one) == "TEMPLATE_TEMPLATE_PARAMETER":
+                raise SourceError(
+                    f"{self.where}: {template.spelling} is a template over any number of parameters, or over templates "
+                    f"({written}): write out the ones that you use."
+                )
+            chosen = given[at] if at < len(given) else self.bound.get(name)
+            found = launched[at] if at < len(launched) else ""
+            if kind(one) == "TEMPLATE_TYPE_PARAMETER":
+                types[name] = chosen
+                order.append(chosen or found or "float")
+                continue
+            if found and one.type.get_canonical().kind.name == "ENUM":
+                found = f"({one.type.spelling}){found}"
+            value = chosen or found or written.partition("=")[2].strip()
+            if not value:
+                raise SourceError(
+                    f"{self.where}: {template.spelling} is a template over the value {name}: say which one you launch, "
+                    f"with -D {name}=VALUE or --entry '{template.spelling}<...>'."
+                )
+            values[name] = value
+            order.append(value)
+        return values, types, order
+
+    def _faults(self, template: Any, arguments: Sequence[str], scope: Sequence[str]) -> list[str]:
         """Parses again, with the instance of a template named behind the source: what clang has against it."""
+        instance = f"{'::'.join(scope)}<{', '.join(arguments)}>"
         found = self.parse(f"auto tunesmith_entry = &{instance};")
         places = [(one.spelling, one.location.file, one.location.offset) for one in found]
         faults = [why for why, file, at in places if file is not None and _within(template, file.name, at)]
