@@ -161,11 +161,14 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     explain: bool = _option(True, "With a model: let it summarise each round for the next plan.")
     approve: Literal["none", "plans"] = _option("none", "'plans' stops before each plan for your approval; or none.")
 
-    model: Text = _option(NO_MODEL, "The language model: its name, batch:DIR, replay:DIR, or none; see docs/models.md.")
+    model: Text = _option(NO_MODEL, "The language model: its name, command:PROGRAM, batch:DIR, replay:DIR, or none.")
     base_url: str | None = _option(None, "An OpenAI-compatible server (default: OpenAI).", variable="OPENAI_BASE_URL")
     key_env: Text = _option("OPENAI_API_KEY", "The environment variable that has the server's key.")
     model_for: Annotated[dict[str, Text], BeforeValidator(lambda given: _table(given, "ROLE=NAME"))] = _option(
         {}, "Another model for one role; may be repeated.", metavar="ROLE=NAME"
+    )
+    model_api: Literal["chat", "responses"] = _option(
+        "chat", "OpenAI's API for a server's models: chat (completions) or responses."
     )
     model_method: Literal["auto", Method] = _option("auto", f"How to ask for JSON: {', '.join(METHODS)} or auto.")
     model_option: Annotated[

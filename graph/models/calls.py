@@ -141,6 +141,30 @@ class Completion(BaseModel):
         return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def completion_of(response: Mapping[str, Any]) -> dict[str, Any]:
+    """A response of OpenAI's Responses API as a chat completion; as it is where it is none."""
+    if not isinstance(response, dict) or not isinstance(response.get("output"), list):
+        return dict(response)
+    parts = [part for item in response["output"] for part in item.get("content") or () if isinstance(part, dict)]
+    calls = [item for item in response["output"] if item.get("type") == "function_call"]
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(part.get("text", "") for part in parts)}
+    if refusals := [part["refusal"] for part in parts if "refusal" in part]:
+        message["refusal"] = refusals[0]
+    if calls:
+        message["tool_calls"] = [{"function": {key: one.get(key) for key in ("name", "arguments")}} for one in calls]
+    usage = response.get("usage") or {}
+    reason = (response.get("incomplete_details") or {}).get("reason")
+    return {
+        "model": response.get("model"),
+        "choices": [{"message": message, "finish_reason": "length" if reason == "max_output_tokens" else reason}],
+        "usage": {
+            "prompt_tokens": usage.get("input_tokens"),
+            "completion_tokens": usage.get("output_tokens"),
+            "prompt_tokens_details": usage.get("input_tokens_details") or {},
+        },
+    }
+
+
 def completion_error(body: object) -> str | None:
     """The reason why `body` is not a chat completion with an answer; None if it is."""
     try:

@@ -19,7 +19,7 @@ from langchain_openai import ChatOpenAI
 from langsmith import tracing_context
 from pydantic import SecretStr, ValidationError
 
-from tunesmith.graph.models.calls import FailureKind, ModelFailed, completion_error
+from tunesmith.graph.models.calls import FailureKind, ModelFailed, completion_error, completion_of
 from tunesmith.graph.models.client import Question
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.settings import Settings
@@ -48,6 +48,8 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
         super().__init__(follow_redirects=False, verify=files is None, trust_env=files is None)
         self._settings, self._url, self._key, self._files = settings, base_url, key or NO_KEY, files
         self._limiter, self._host, self._seconds = None, urlsplit(base_url).netloc, settings.model_timeout
+        self._responses = settings.model_api == "responses" and files is None
+        self._limit_field = "max_output_tokens" if self._responses else limit_field(base_url)
         if settings.requests_per_minute is not None and files is None:
             rate = settings.requests_per_minute / 60.0
             self._limiter = InMemoryRateLimiter(requests_per_second=rate, check_every_n_seconds=min(0.1, 0.1 / rate))
@@ -77,9 +79,9 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
             timeout=openai.Timeout(self._seconds, connect=min(CONNECT_SECONDS, self._seconds)),
             max_retries=question.retries,
             rate_limiter=self._limiter,
-            use_responses_api=False,
+            use_responses_api=self._responses,
             cache=False,
-            extra_body={limit_field(self._url): self._settings.answer_tokens, **self._settings.model_option},
+            extra_body={self._limit_field: self._settings.answer_tokens, **self._settings.model_option},
             http_client=self._unused_http,
             http_async_client=self,
             openai_proxy=None,  # OPENAI_PROXY would be refused beside a client, which knows HTTPS_PROXY
@@ -115,7 +117,7 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
             self._note_refusal(question, response)
             return response
         try:
-            completion = json.loads(self._redacted(response.text))
+            completion = completion_of(json.loads(self._redacted(response.text)))
             problem = completion_error(completion)
         except (ValueError, RecursionError) as error:
             problem = f"{type(error).__name__}: {error}"

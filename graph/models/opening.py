@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,8 +11,9 @@ from urllib.parse import urlsplit
 
 from tunesmith.graph.journal.records import ModelsUsage
 from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.models import command
 from tunesmith.graph.models.calls import Models
-from tunesmith.graph.models.client import Ledger, ModelClient, Prices, load_prices, price_of
+from tunesmith.graph.models.client import Ledger, ModelClient, Prices, Question, load_prices, price_of
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.progress import Listener
 from tunesmith.graph.settings import Settings
@@ -40,12 +42,16 @@ def _mistakes(settings: Settings, prices: Prices) -> Iterator[str]:
         if settings.model_for:
             yield "--model-for: other models for some roles need a --model for the rest."
         return
-    if find_spec("langchain_openai") is None:
+    programs = [name for name in settings.names if name.startswith(command.PREFIX)]
+    served = settings.transport != "live" or len(programs) < len(settings.names)
+    for name in programs:
+        yield from _mistakes_of_program(name)
+    if served and find_spec("langchain_openai") is None:
         yield "--model: the package langchain-openai is not installed: pip install 'tunesmith[models]'."
     if taken := ", ".join(sorted(settings.model_option.keys() & _TAKEN_FIELDS)):
         # The upper bound of a call, for the caps, is computed from --answer-tokens.
         yield f"--model-option: {taken} cannot be set; the length of an answer is set by --answer-tokens."
-    if settings.transport == "live":
+    if settings.transport == "live" and served:
         yield from _mistakes_of_url(settings.base_url or OPENAI_URL)
         if not _key(settings) and (settings.base_url is None or settings.key_env != "OPENAI_API_KEY"):
             yield (
@@ -63,6 +69,17 @@ def _mistakes(settings: Settings, prices: Prices) -> Iterator[str]:
             settings.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             yield f"--model: the folder {settings.folder} cannot be created ({error.strerror})."
+
+
+def _mistakes_of_program(name: str) -> Iterator[str]:
+    try:
+        program = command.program_of(name)
+    except ValueError as error:
+        yield f"--model: {name} cannot be split into words ({error}): close its quotation."
+        return
+    if not program or shutil.which(program[0]) is None:
+        named = program[0] if program else "named"
+        yield f"--model: there is no program {named}; give one after `command:`, as in --model 'command:agent -p'."
 
 
 def _mistakes_of_url(url: str) -> Iterator[str]:
@@ -98,8 +115,15 @@ def open_models(
     elif settings.transport == "replay":
         files = ReplayModels(settings.folder, exact=settings.replay_exact)
     url = settings.base_url or OPENAI_URL if files is None else OPENAI_URL
-    source = ChatModels(settings, url, _key(settings), files)
-    return ModelClient(settings, source.answer, files, journal, prices, folder / TRANSCRIPTS, listener, seconds_left)
+    chat = ChatModels(settings, url, _key(settings), files)
+
+    async def source(question: Question) -> None:
+        if question.model.startswith(command.PREFIX) and files is None:
+            await command.answer(question, settings.model_timeout)
+        else:
+            await chat.answer(question)
+
+    return ModelClient(settings, source, files, journal, prices, folder / TRANSCRIPTS, listener, seconds_left)
 
 
 def destination(settings: Settings) -> str | None:
@@ -111,11 +135,16 @@ def destination(settings: Settings) -> str | None:
         return f"{facts} are written to {settings.folder} for a model to read; nothing is sent"
     if settings.transport == "replay":
         return f"answers come from the recording in {settings.folder}; nothing is sent"
+    programs = [name for name in settings.names if name.startswith(command.PREFIX)]
+    given = f"{facts} are given to {' and '.join(programs)}"
+    if len(programs) == len(settings.names):
+        return given
     parts = urlsplit(settings.base_url or OPENAI_URL)
     key = f"with the key in {settings.key_env}" if _key(settings) else "without a key"
     private = parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1")
     open_line = "" if private else "; the line is not encrypted"
-    return f"{facts} go to {parts.netloc} ({', '.join(settings.names)}), {key}{open_line}"
+    names = ", ".join(name for name in settings.names if name not in programs)
+    return f"{facts} go to {parts.netloc} ({names}), {key}{open_line}" + (f"; {given}" if programs else "")
 
 
 def models_summary(settings: Settings, journal: Journal) -> ModelsUsage | None:
@@ -123,7 +152,9 @@ def models_summary(settings: Settings, journal: Journal) -> ModelsUsage | None:
     if settings.transport == "none":
         return None
     live = settings.transport == "live"
-    where = urlsplit(settings.base_url or OPENAI_URL).netloc if live else str(settings.folder)
+    server = urlsplit(settings.base_url or OPENAI_URL).netloc
+    names = (name if name.startswith(command.PREFIX) else server for name in settings.names)
+    where = ", ".join(dict.fromkeys(names)) if live else str(settings.folder)
     return Ledger(journal, live=live).summary(settings.transport, where)
 
 
