@@ -23,9 +23,9 @@ from tunesmith.kernels.reader.syntax import Kind
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.task import KernelOpponent
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, LaunchGeometry, Parameter, Template
-from tunesmith.kernels.triton.launch import Launch, find_launch
+from tunesmith.kernels.triton.launch import Launch
 from tunesmith.kernels.triton.reading import Reading
-from tunesmith.kernels.triton.source import Config, Kernel, Module, Named, Slice, Unknown, find_kernel
+from tunesmith.kernels.triton.source import Config, Kernel, Module, Named, Slice, Symbol, Unknown, find_kernel
 from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_of, template_text
 
 MANY = 3
@@ -112,7 +112,7 @@ def read_triton(
 ) -> TritonKernel:
     """The known facts of a kernel. given: values of its constants, where a caller has them, and None for an array that
     is not passed; configs: of its list; grid: of its call. Raises `SourceError`."""
-    return _Reader(kernel, find_launch(kernel), given or {}, configs, grid).kernel()
+    return _Reader(kernel, Launch(kernel), given or {}, configs, grid).kernel()
 
 
 class _Reader:
@@ -152,12 +152,11 @@ class _Reader:
         """The value that the launch passes for all sizes, or the default of the parameter."""
         if name in self.given:
             return self.given[name] if name in self.source.constexprs or self.given[name] is None else _UNKNOWN
-        for node in (self.launch.given.get(name), self.source.defaults.get(name)):
-            try:
-                return _UNKNOWN if node is None else self.launch.evaluate(node, {})
-            except Unknown:
-                continue
-        return _UNKNOWN
+        passed = self.launch.given.get(name, _UNKNOWN)
+        if name in self.source.defaults and (passed is _UNKNOWN or isinstance(passed, Symbol)):
+            with contextlib.suppress(Unknown):
+                return self.source.module.evaluate(self.source.defaults[name])
+        return _UNKNOWN if isinstance(passed, Symbol) else passed
 
     def _listed(self) -> tuple[list[dict[str, Any]], list[str]]:
         configs, key = list[dict[str, Any]](), list[str]()
@@ -247,7 +246,7 @@ class _Reader:
         list's key has it."""
         if name not in self.source.constexprs or name in self.constants:
             return False
-        by_key = name not in self.launch.given and name in self.key and name in self.reading.numbers
+        by_key = name not in self.launch.nodes and name in self.key and name in self.reading.numbers
         return self.launch.shaped(name) or by_key or (name in extents and name not in self.reading.tiles)
 
     def _first(self, name: str) -> int:
@@ -257,10 +256,7 @@ class _Reader:
 
     def _at(self, name: str, sizes: Mapping[str, int]) -> Any:
         """The value that the launch passes at `sizes`; None where it cannot be told."""
-        try:
-            return self.launch.evaluate(self.launch.given[name], sizes)
-        except (KeyError, Unknown):
-            return None
+        return self.launch.at(sizes).get(name)
 
     def _constants(
         self, tuned: list[str], strides: list[str], sizes: Mapping[str, int], scope: dict[str, str]
@@ -285,7 +281,7 @@ class _Reader:
             if by_size and (value := self._at(name, sizes)) is None:
                 usual = {"eps": 1e-05, "type": Named("tl.float16")}
                 value = 64 if tile else next((one for part, one in usual.items() if part in name.lower()), 1)
-                if self.launch.open and name not in self.launch.given and not tile:
+                if self.launch.open and name not in self.launch.nodes and not tile:
                     values[name] = [1, 16]
                     continue
                 if not tile and name in self.reading.used:

@@ -6,7 +6,7 @@ Owns what a call's `grid` means in terms of the kernel's arguments: it is called
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
@@ -16,37 +16,10 @@ from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.reader.syntax import Kind
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.triton.draft import TritonKernel, read_triton
-from tunesmith.kernels.triton.source import Config, Module, find_kernel
+from tunesmith.kernels.triton.launch import axes_of
+from tunesmith.kernels.triton.source import Config, Module, Symbol, find_kernel
 
 WHERE = "tune_kernel"
-
-
-class Symbol:
-    """A number that is known by its name only."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def __neg__(self) -> Symbol:
-        return Symbol(f"(-{self.text})")
-
-    def __ceil__(self) -> Symbol:
-        return Symbol(f"ceil({self.text})")
-
-
-def _operation(sign: str, *, reverse: bool) -> Callable[[Symbol, Any], Symbol]:
-    def operate(one: Symbol, other: Any) -> Symbol:
-        return Symbol(f"({other} {sign} {one})" if reverse else f"({one} {sign} {other})")
-
-    return operate
-
-
-for _name, _sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("floordiv", "//"), ("truediv", "/"), ("mod", "%")):
-    setattr(Symbol, f"__{_name}__", _operation(_sign, reverse=False))
-    setattr(Symbol, f"__r{_name}__", _operation(_sign, reverse=True))
 
 
 def plain_function(kernel: Any) -> FunctionType | None:
@@ -94,10 +67,7 @@ def _grid(grid: Any, names: Sequence[str]) -> tuple[str, ...]:
             f"{WHERE}: grid: called with names instead of values it raises {type(error).__name__} ({error}); write it "
             "with triton.cdiv, + - * // % only, or as expressions, such as ['ceil_div(M, BLOCK)']."
         ) from error
-    listed = list(found) if isinstance(found, tuple | list) else [found]
-    while len(listed) > 1 and listed[-1] == 1:
-        listed.pop()
-    return tuple(str(one) for one in listed)
+    return tuple(axes_of(found))
 
 
 def typed(kernel: TritonKernel, example: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from tunesmith.kernels.reader.parse import SourceError
@@ -39,7 +39,10 @@ class Named:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Named(f"{self.name}.{name}")
+        return self.part(f".{name}")
+
+    def part(self, text: str) -> Any:
+        return Named(f"{self.name}{text}")
 
     def __repr__(self) -> str:
         return self.name.replace("torch.", "tl.").replace("triton.language.", "tl.")
@@ -74,12 +77,60 @@ class Config:
         return {**self.kwargs, **options, **({"maxnreg": self.maxnreg} if self.maxnreg else {})}
 
 
+class Symbol(Named):
+    """A number or an array of a host of which only an expression is known. known: values of some expressions."""
+
+    def __init__(self, text: str, known: Mapping[str, Any] = MappingProxyType({})) -> None:
+        super().__init__(text, known=known)
+
+    def part(self, text: str) -> Any:
+        return self.made(f"{self.name}{text}")
+
+    def made(self, text: str) -> Any:
+        return self.known[text] if text in self.known else Symbol(text, self.known)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.part(f"[{at!r}]")
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        # Of the first type that tasks are drafted with.
+        return 4 if self.name.endswith(".element_size") else self.part(f"({', '.join(map(repr, given))})")
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __hash__, __iter__ = Named.__hash__, None
+
+
+def symbolic(form: str, function: Any = None) -> Any:
+    """A function whose value is `form`, such as "{} + {}" or the name of a function, where symbols are given."""
+
+    def computed(*given: Any) -> Any:
+        symbol = next((one for one in given if isinstance(one, Symbol)), None)
+        if symbol is None:
+            return function(*given)
+        return symbol.made(form.format(*given) if "{" in form else f"{form}({', '.join(map(str, given))})")
+
+    return computed
+
+
+for _name, _form in {"neg": "(-{})", "ceil": "ceil"}.items():
+    setattr(Symbol, f"__{_name}__", symbolic(_form))
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "truediv": "/", "mod": "%"}
+for _name, _sign in {**_SIGNS, "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+    setattr(Symbol, f"__{_name}__", symbolic(f"({{0}} {_sign} {{1}})"))
+    setattr(Symbol, f"__r{_name}__", symbolic(f"({{1}} {_sign} {{0}})"))
+
+
 def _unchanged(*given: Any, **named: Any) -> Any:
     """A decorator, or what makes one."""
     return given[0] if len(given) == 1 and not named and callable(given[0]) else lambda function: function
 
 
-_SIZES = {"cdiv": lambda a, b: -(-a // b), "next_power_of_2": lambda number: 1 << max(int(number) - 1, 0).bit_length()}
+_SIZES = {
+    **dict.fromkeys(("cdiv", "ceil_div"), symbolic("ceil_div", lambda a, b: -(-a // b))),
+    "next_power_of_2": lambda number: 1 << max(int(number) - 1, 0).bit_length(),
+}
 _LANGUAGE = Named("triton.language", constexpr=lambda value: value, **_SIZES)
 _TARGET = SimpleNamespace(backend="cuda", arch=90, warp_size=32)
 _ACTIVE = Named("active", get_current_target=lambda: _TARGET)
@@ -166,7 +217,7 @@ class Module:
             module = importlib.import_module(name)
             return module if asked else importlib.import_module(root)
         local_one = self.module(name, level)
-        return Named(name) if local_one is None else _Lazy(local_one)
+        return Named(name, triton=_TRITON, tl=_LANGUAGE, **_SIZES) if local_one is None else _Lazy(local_one)
 
     def statements(self, name: str) -> list[ast.stmt]:
         """The simple statements that bind `name`, in their order: conditions are decided, of `try` the body counts."""
@@ -192,15 +243,18 @@ class Module:
             self.doubts.append(f"`{ast.unparse(test)}` in {self.path.name} is taken as {taken} ({error})")
             return taken
 
-    def evaluate(self, node: ast.expr, given: Mapping[str, Any] | None = None) -> Any:
-        """The value of an expression; raises `Unknown`. given: names that the module does not bind."""
-        for name in names_in(node):
-            if name not in (given or {}):
+    def evaluate(self, node: ast.expr, given: dict[str, Any] | None = None) -> Any:
+        """The value of an expression; raises `Unknown`. given: names that go before those of the module, which gets
+        what it uses of these."""
+        scope = self._values if given is None else given
+        for name in ("__builtins__", *names_in(node)):
+            if name not in scope:
                 self._ensure(name)
+                scope |= {name: self._values[name]} if name in self._values else {}
         try:
             with warnings.catch_warnings(action="ignore"):
                 code = compile(ast.fix_missing_locations(ast.Expression(node)), str(self.path), "eval")
-            return eval(code, self._values, dict(given or {}))
+            return eval(code, scope)
         except Exception as error:  # the user's code may raise anything
             raise Unknown(f"{error}" or type(error).__name__) from error
 
