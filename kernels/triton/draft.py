@@ -25,7 +25,17 @@ from tunesmith.kernels.spec.task import KernelOpponent
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, LaunchGeometry, Parameter, Template
 from tunesmith.kernels.triton.launch import Launch
 from tunesmith.kernels.triton.reading import Reading
-from tunesmith.kernels.triton.source import Config, Kernel, Module, Named, Slice, Symbol, Unknown, find_kernel
+from tunesmith.kernels.triton.source import (
+    Config,
+    Kernel,
+    Module,
+    Named,
+    Slice,
+    Symbol,
+    Unknown,
+    find_kernel,
+    values_of,
+)
 from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_of, template_text
 
 MANY = 3
@@ -161,7 +171,7 @@ class _Reader:
     def _listed(self) -> tuple[list[dict[str, Any]], list[str]]:
         configs, key = list[dict[str, Any]](), list[str]()
         try:
-            configs = [one.values for one in self.source.listed("configs", 0) if isinstance(one, Config)]
+            configs = [values_of(one) for one in self.source.listed("configs", 0) if isinstance(one, Config)]
         except Unknown as error:
             why = f"the list of configurations cannot be evaluated ({error}): give the values in template.toml"
             self.facts.ask("source", why)
@@ -365,14 +375,8 @@ class _Reader:
             self.facts.ask("source", f"None in FIXED, as the launch or nothing uses them: {', '.join(self.absent)}")
 
 
-class _Unknown:
-    """Something that is not None and not known."""
-
-    def __bool__(self) -> bool:
-        raise Unknown("it is not known")
-
-
-_UNKNOWN: Any = _Unknown()
+_UNKNOWN: Any = Named("it")
+"""Something that is not None and not known."""
 
 
 def _values_of(configs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, list[Any]]:

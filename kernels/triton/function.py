@@ -17,7 +17,7 @@ from tunesmith.kernels.reader.syntax import Kind
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.triton.draft import TritonKernel, read_triton
 from tunesmith.kernels.triton.launch import axes_of
-from tunesmith.kernels.triton.source import Config, Module, Symbol, find_kernel
+from tunesmith.kernels.triton.source import Module, Symbol, find_kernel, values_of
 
 WHERE = "tune_kernel"
 
@@ -42,10 +42,8 @@ def read_function(kernel: Any, inputs: Any, grid: Any) -> tuple[TritonKernel, An
     listed = [one for one in inputs if isinstance(one, Mapping)] if isinstance(inputs, list | tuple) else []
     first = inputs if isinstance(inputs, Mapping) else listed[0] if listed else {}
     constants = {name: value for name, value in first.items() if name in found.constexprs or value is None}
-    configs = [
-        Config(one.kwargs, one.num_warps, one.num_stages, one.num_ctas, maxnreg=one.maxnreg).values
-        for one in getattr(kernel, "configs", None) or getattr(getattr(kernel, "fn", None), "configs", None) or ()
-    ]
+    listed_configs = getattr(kernel, "configs", None) or getattr(getattr(kernel, "fn", None), "configs", None)
+    configs = list(map(values_of, listed_configs or ()))
     names = [one.arg for one in found.parameters]
     read = read_triton(found, constants, configs, None if grid is None else _grid(grid, names))
     taken = {one.name for one in read.read.parameters}

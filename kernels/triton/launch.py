@@ -138,7 +138,7 @@ class Launch:
         """An expression of the host in terms of sizes, of which it may make new ones. Raises `Unknown`."""
         text = ast.unparse(node)
         match node:
-            case ast.Subscript(value=ast.Name("META"), slice=ast.Constant(key)):
+            case ast.Subscript(value=ast.Name("META"), slice=ast.Constant(str() as key)):
                 return ast.Name(key)
             case ast.expr() if text in names:
                 return ast.Name(names[text])

@@ -20,6 +20,7 @@ from typing import Any
 
 from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.spec.taskfile import read_source
+from tunesmith.kernels.spec.template import TRITON_OPTIONS
 
 _PLAIN = ("math", "itertools", "functools", "operator", "collections", "dataclasses", "enum", "typing", "packaging")
 _FORBIDDEN = frozenset({"open", "input", "eval", "exec", "compile", "breakpoint", "exit", "quit", "help", "__import__"})
@@ -69,12 +70,12 @@ class Config:
         self.kwargs, self.num_warps, self.num_stages, self.num_ctas = dict(kwargs), num_warps, num_stages, num_ctas
         self.maxnreg, self.pre_hook = more.get("maxnreg"), more.get("pre_hook")
 
-    @property
-    def values(self) -> dict[str, Any]:
-        """Of constexprs and options."""
-        options = {"num_warps": self.num_warps, "num_stages": self.num_stages}
-        options |= {"num_ctas": self.num_ctas} if self.num_ctas != 1 else {}
-        return {**self.kwargs, **options, **({"maxnreg": self.maxnreg} if self.maxnreg else {})}
+
+def values_of(config: Any) -> dict[str, Any]:
+    """The values of constexprs and options of a line of a list, Triton's own or ours."""
+    given = {name: getattr(config, name) for name in TRITON_OPTIONS}
+    usual = {"num_ctas": 1, "maxnreg": None}
+    return {**config.kwargs, **{name: value for name, value in given.items() if value != usual.get(name, ())}}
 
 
 class Symbol(Named):
@@ -381,9 +382,7 @@ class Kernel:
 def kernels_of(module: Module) -> list[Kernel]:
     """The functions of a module that are compiled by Triton, kernels and their helpers."""
     found = dict[str, Kernel]()
-    names = {name for one in module.tree.body for name in bound_by(one)}
-    order = {name: min(one.lineno for one in module.tree.body if name in bound_by(one)) for name in names}
-    for name in sorted(names, key=lambda one: order[one]):
+    for name in dict.fromkeys(name for one in module.tree.body for name in sorted(bound_by(one))):
         wraps, node = list[ast.expr](), None
         for one in module.statements(name):
             if isinstance(one, ast.FunctionDef):
@@ -424,8 +423,7 @@ class Slice:
     texts: list[str] = field(default_factory=list)
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
-    _seen: dict[str, object] = field(default_factory=dict)
-    _added: set[str] = field(default_factory=set)
+    _meanings: dict[str, object] = field(default_factory=dict)
 
     def text(self, fixed: Mapping[str, Any] | None = None) -> str:
         """A source: imports, constants, `FIXED`, functions."""
@@ -454,11 +452,10 @@ class Slice:
 
     def _new(self, name: str, meaning: object) -> bool:
         """Whether a name is new. Raises `SourceError` where it means something else already."""
-        if (known := self._seen.setdefault(name, meaning)) != meaning:
+        is_new = name not in self._meanings
+        if (known := self._meanings.setdefault(name, meaning)) != meaning:
             raise SourceError(f"{name} has two meanings, in {known} and in {meaning}; rename one of them.")
-        fresh = name not in self._added
-        self._added.add(name)
-        return fresh
+        return is_new
 
     def _import(self, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> None:
         one = next(at for at in statement.names if (at.asname or at.name.partition(".")[0]) == name)

@@ -13,9 +13,9 @@ import re
 import sys
 import tempfile
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from tunesmith.hw.limits import DeviceLimits
@@ -60,30 +60,15 @@ _VALUES = {"": 2**40 + 17, "16": 2**40 + 16, "1": 1}
 """A whole number of each class, beyond 32 bits; of the others these modulo 2^32."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Driver:
-    """What Triton asks the driver for while it compiles."""
+def pretend_device(arch: str, warp_size: int = 32) -> None:
+    """Gives Triton, in place of a driver, what it asks one for while it compiles for `arch`, "sm_90" or "gfx942"."""
+    import triton
+    from triton.backends.compiler import GPUTarget
 
-    target: Any
-
-    def get_current_target(self) -> Any:
-        return self.target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int | None = None) -> int:
-        return 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Array:
-    """An argument that is an array. dtype: Triton's name of its type; its address is a multiple of 16."""
-
-    dtype: str
-
-    def data_ptr(self) -> int:
-        return 0
+    number = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    target = GPUTarget("cuda", int(number[1]), 32) if number else GPUTarget("hip", arch, warp_size)
+    numbers = dict.fromkeys(("get_current_device", "get_current_stream"), lambda *device: 0)
+    triton.runtime.driver.set_active(SimpleNamespace(get_current_target=lambda: target, **numbers))
 
 
 class TritonCompiler:
@@ -92,16 +77,14 @@ class TritonCompiler:
     def __init__(self, limits: DeviceLimits) -> None:
         try:
             import triton
-            from triton.backends.compiler import GPUTarget
+
+            pretend_device(limits.arch, limits.warp_size or 32)
         except ImportError as error:
             raise CompilerUnavailable(
                 f"Triton kernels cannot be compiled here ({error}): install it with `pip install 'tunesmith[triton]'`."
             ) from error
         self.arch, self._limits = limits.arch, limits
         self.version = f"triton {triton.__version__}"
-        number = re.fullmatch(r"sm_(\d+)[af]?", limits.arch)
-        target = GPUTarget("cuda", int(number[1]), 32) if number else GPUTarget("hip", limits.arch, limits.warp_size)
-        triton.runtime.driver.set_active(_Driver(target))
         self._harness: NvrtcCompiler | None = None
         self._kept: dict[str, Any] = {}
         """The latest compiled kernels, by the source's digest: marks are set in the same PTX."""
@@ -217,7 +200,8 @@ def _warm_up(path: Path, source: Specialised) -> Any:
 def _argument(text: str) -> Any:
     """A value of the class `text`, as of `argument_classes`."""
     if text.startswith("*"):
-        return _Array(text[1:])
+        # Not Triton's own stand-in, which claims to be small.
+        return SimpleNamespace(dtype=text[1:], data_ptr=lambda: 0)
     if text == "fp32":
         return 0.5
     if text == "u1":
