@@ -20,7 +20,7 @@ from typing import Any
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import MAX_LOG, CompilerUnavailable, NotMarked
-from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, assemble
+from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, marked
 from tunesmith.kernels.backends.triton.resources import amd_resources, nvidia_resources
 from tunesmith.kernels.build.artifact import Artifact, CompiledCall
 from tunesmith.kernels.build.guard import refuse
@@ -30,7 +30,6 @@ from tunesmith.kernels.build.machine_code import (
     global_variables,
     hot_lines,
     instruction_mix,
-    mark_blocks,
     refuse_assembly,
     special_registers,
     unfollowed,
@@ -38,7 +37,7 @@ from tunesmith.kernels.build.machine_code import (
 )
 from tunesmith.kernels.build.python_source import FIXED, SPECIALISED
 from tunesmith.kernels.build.source import Specialised
-from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
+from tunesmith.kernels.outcome import CompileFailed, Rejected
 from tunesmith.kernels.space import MAX_CLUSTER
 
 _FIRST = """import triton
@@ -127,7 +126,7 @@ class TritonCompiler:
         else:
             code, variables = made.asm["hsaco"], ()
             resources = amd_resources(made.asm["amdgcn"])
-        # The code's own static memory, and all of Triton's, which is dynamic.
+        # The code's own static memory, on AMD, and Triton's.
         resources = replace(resources, shared=(resources.shared or 0) + metadata.shared)
         name, digest = metadata.name, source.digest
         return Artifact("triton", self.arch, name, code, digest, resources, variables, call, unfollowed(assembly))
@@ -149,16 +148,8 @@ class TritonCompiler:
         if "ptx" not in made.asm:
             return NotMarked("only NVIDIA's machine code can be marked")
         target = re.search(r"^\.target\s+(\w+)", made.asm["ptx"], re.MULTILINE)
-        try:
-            marked, blocks = mark_blocks(made.asm["ptx"], FILE, made.metadata.name)
-        except ValueError as error:
-            return NotMarked(str(error))
-        code = assemble(marked, target[1] if target else self.arch)
-        if not isinstance(code, bytes):
-            return code
-        call = _call(made, source)
-        artifact = Artifact("triton", self.arch, made.metadata.name, code, source.digest, Resources(), (), call)
-        return MarkedArtifact(artifact, blocks)
+        artifact = Artifact("triton", self.arch, made.metadata.name, b"", source.digest, call=_call(made, source))
+        return marked(artifact, made.asm["ptx"], FILE, target[1] if target else self.arch)
 
     def _compiled(self, source: Specialised) -> Any:
         """Triton's compiled kernel, or why there is none."""
