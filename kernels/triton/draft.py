@@ -33,6 +33,7 @@ from tunesmith.kernels.triton.source import (
     Slice,
     Symbol,
     Unknown,
+    defaults_of,
     find_kernel,
     values_of,
 )
@@ -137,7 +138,7 @@ class _Reader:
         grid: tuple[str, ...] | None,
     ) -> None:
         self.source, self.launch, self.given, self.grid = kernel, launch, given, grid
-        self.names = [one.arg for one in kernel.parameters]
+        self.names = kernel.parameters
         # One that only converts what is passed needs a value to be passed.
         self.heuristics = {name: text for name, text in kernel.heuristics.items() if f"args['{name}']" not in text}
         self.facts = Facts([])
@@ -163,9 +164,10 @@ class _Reader:
         if name in self.given:
             return self.given[name] if name in self.source.constexprs or self.given[name] is None else _UNKNOWN
         passed = self.launch.given.get(name, _UNKNOWN)
-        if name in self.source.defaults and (passed is _UNKNOWN or isinstance(passed, Symbol)):
+        default = defaults_of(self.source.node.args).get(name)
+        if default and (passed is _UNKNOWN or isinstance(passed, Symbol)):
             with contextlib.suppress(Unknown):
-                return self.source.module.evaluate(self.source.defaults[name])
+                return self.source.module.evaluate(default)
         return _UNKNOWN if isinstance(passed, Symbol) else passed
 
     def _listed(self) -> tuple[list[dict[str, Any]], list[str]]:

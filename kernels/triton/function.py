@@ -44,7 +44,7 @@ def read_function(kernel: Any, inputs: Any, grid: Any) -> tuple[TritonKernel, An
     constants = {name: value for name, value in first.items() if name in found.constexprs or value is None}
     listed_configs = getattr(kernel, "configs", None) or getattr(getattr(kernel, "fn", None), "configs", None)
     configs = list(map(values_of, listed_configs or ()))
-    names = [one.arg for one in found.parameters]
+    names = found.parameters
     read = read_triton(found, constants, configs, None if grid is None else _grid(grid, names))
     taken = {one.name for one in read.read.parameters}
 

@@ -28,7 +28,7 @@ class Launch:
     def __init__(self, kernel: Kernel) -> None:
         self.names, self.sizes, self._variables = dict[str, str](), dict[str, str](), dict[str, str]()
         self._module, (call, self._grid, host) = kernel.module, _call_of(kernel)
-        self.nodes = dict(zip((one.arg for one in kernel.parameters), call.args, strict=False))
+        self.nodes = dict(zip(kernel.parameters, call.args, strict=False))
         self.nodes |= {word.arg: word.value for word in call.keywords if word.arg and word.arg != "grid"}
         self.open = any(word.arg is None for word in call.keywords)
         self._body, self._passed = host.body, dict[str, ast.expr | None]()

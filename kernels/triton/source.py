@@ -10,14 +10,16 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
+import symtable
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+from tunesmith.kernels.build.python_source import constexprs_of, heuristics_in, parameters_of
 from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.spec.taskfile import read_source
 from tunesmith.kernels.spec.template import TRITON_OPTIONS
@@ -323,36 +325,25 @@ class Kernel:
         return self.node.name
 
     @property
-    def parameters(self) -> list[ast.arg]:
-        return [*self.node.args.posonlyargs, *self.node.args.args, *self.node.args.kwonlyargs]
+    def parameters(self) -> list[str]:
+        return [one.arg for one in parameters_of(self.node)]
 
     @property
     def constexprs(self) -> list[str]:
-        return [one.arg for one in self.parameters if one.annotation and "constexpr" in ast.unparse(one.annotation)]
-
-    @property
-    def defaults(self) -> dict[str, ast.expr]:
-        return defaults_of(self.node.args)
+        return constexprs_of(self.node)
 
     @property
     def heuristics(self) -> dict[str, str]:
         """What `triton.heuristics` computes: lambdas as text. Raises `SourceError` where it is not a plain table."""
-        found = dict[str, str]()
+        decorators = list[ast.expr]()
         for one in self.decorators:
-            if called_name(one) != "heuristics":
-                continue
-            table = one.args[0] if isinstance(one, ast.Call) and one.args else one
-            if isinstance(table, ast.Name):
-                bound = [s for s in self.module.statements(table.id) if isinstance(s, ast.Assign)]
-                table = bound[-1].value if bound else table
-            if not isinstance(table, ast.Dict) or not all(isinstance(key, ast.Constant) for key in table.keys):
-                raise SourceError(
-                    f"{self.module.path}: write the heuristics of {self.name} as a table, {{'NAME': ...}}."
-                )
-            for key, value in zip(table.keys, table.values, strict=True):
-                assert isinstance(key, ast.Constant)
-                found[str(key.value)] = ast.unparse(value)
-        return found
+            named = one.args[0] if isinstance(one, ast.Call) and one.args else None
+            bound = self.module.statements(named.id) if isinstance(named, ast.Name) else []
+            table = bound[-1].value if bound and isinstance(bound[-1], ast.Assign) else None
+            decorators.append(ast.Call(one.func, [table], []) if isinstance(one, ast.Call) and table else one)
+        if (found := heuristics_in(decorators)) is None:
+            raise SourceError(f"{self.module.path}: write the heuristics of {self.name} as a table, {{'NAME': ...}}.")
+        return {name: ast.unparse(value) for name, value in found.items()}
 
     @property
     def tuner(self) -> ast.Call | None:
@@ -483,11 +474,12 @@ class Slice:
         jit = next((ast.unparse(one) for one in kernel.decorators if is_jit(one)), None)
         if jit is None:
             raise SourceError(f"{module.path}: {node.name}, which the kernel uses, is not decorated with @triton.jit.")
-        for name in _free_names(node, heuristics, jit):
-            self.collect(module, name)
         lines = [f"    {name!r}: {value}," for name, value in heuristics.items()]
         marks = ["@triton.heuristics({", *lines, "})"] if heuristics else []
-        self.texts.append("\n".join([*marks, f"@{jit}", module.lines(node)]))
+        text = "\n".join([*marks, f"@{jit}", module.lines(node)])
+        for name in _free_names(text):
+            self.collect(module, name)
+        self.texts.append(text)
 
     def _constant(self, module: Module, statement: ast.Assign | ast.AnnAssign, name: str) -> None:
         value = statement.value
@@ -515,14 +507,10 @@ class Slice:
         self._function(kernel, heuristics)
 
 
-def _free_names(node: ast.FunctionDef, heuristics: Mapping[str, str], jit: str) -> list[str]:
-    """The names of its module that a function uses."""
-    local: Set[str] = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
-    body = ast.Module(node.body, [])
-    local |= {one.id for one in ast.walk(body) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-    used = [one for one in names_in(body) if one not in local]
-    used += [name for part in (node.args, *([node.returns] if node.returns else [])) for name in names_in(part)]
-    for tree in (ast.parse(text, mode="eval") for text in (*heuristics.values(), jit)):
-        given = {one.arg for one in ast.walk(tree) if isinstance(one, ast.arg)}
-        used += [name for name in names_in(tree) if name not in given]
-    return list(dict.fromkeys(used))
+def _free_names(text: str) -> list[str]:
+    """The names of its module that a source uses."""
+    tables, found = [symtable.symtable(text, "source", "exec")], dict[str, None]()
+    for table in tables:
+        tables += table.get_children()
+        found |= {one.get_name(): None for one in table.get_symbols() if one.is_global() and one.is_referenced()}
+    return list(found)
