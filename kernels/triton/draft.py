@@ -150,13 +150,11 @@ class _Reader:
                 self.constants[name] = False
                 self.facts.ask("source", f"{name} in FIXED (of baseline.py and kernel.py) is guessed")
         self.absent = [name for name, value in self.constants.items() if value is None]
-        self.configs, self.key = self._listed()
-        self.configs = [dict(one) for one in configs] or self.configs
+        self.configs = [dict(one) for one in configs] or self._listed()
         passed = [name for name in self.names if name not in self.heuristics]
         self.reading = Reading(kernel.node, self.slice.functions, passed, self._holds)
         unused = [name for name in passed if name not in self.reading.used and name not in kernel.constexprs]
         self.absent += [name for name in unused if name not in self.absent]
-        self.constants |= dict.fromkeys(unused)
         self.dims = {name: self.reading.dims(name) for name in self.names if name in self.reading.pointers}
 
     def _constant(self, name: str) -> Any:
@@ -170,16 +168,13 @@ class _Reader:
                 return self.source.module.evaluate(default)
         return _UNKNOWN if isinstance(passed, Symbol) else passed
 
-    def _listed(self) -> tuple[list[dict[str, Any]], list[str]]:
-        configs, key = list[dict[str, Any]](), list[str]()
+    def _listed(self) -> list[dict[str, Any]]:
         try:
-            configs = [values_of(one) for one in self.source.listed("configs", 0) if isinstance(one, Config)]
+            return [values_of(one) for one in self.source.configs if isinstance(one, Config)]
         except Unknown as error:
             why = f"the list of configurations cannot be evaluated ({error}): give the values in template.toml"
             self.facts.ask("source", why)
-        with contextlib.suppress(Unknown):
-            key = [str(one) for one in self.source.listed("key", 1)]
-        return configs, key
+            return []
 
     def _holds(self, test: ast.expr) -> bool | None:
         """Whether a condition holds, by constants and heuristics."""
@@ -221,7 +216,6 @@ class _Reader:
         lists = _values_of(self.configs, tuned) | values
         loops = any(isinstance(one, ast.For) for one in self._nodes())
         parameters = parameters_of(reading, lists, options, loops=loops)
-        parameters = [one for one in parameters if one.name not in self.heuristics]
         facts.sizes += launch.sizes
         defaults |= {name: self._first(name) for name in launch.sizes}
         chosen = {one.name: one.start for one in parameters}
@@ -254,12 +248,10 @@ class _Reader:
         return [node for one in self.slice.functions.values() for node in ast.walk(one)]
 
     def _size_constant(self, name: str, extents: set[str]) -> bool:
-        """Whether a constexpr is a size of the workload: the launch takes it from a shape, it bounds an array, or the
-        list's key has it."""
+        """Whether a constexpr is a size of the workload: the launch takes it from a shape, or it bounds an array."""
         if name not in self.source.constexprs or name in self.constants:
             return False
-        by_key = name not in self.launch.nodes and name in self.key and name in self.reading.numbers
-        return self.launch.shaped(name) or by_key or (name in extents and name not in self.reading.tiles)
+        return self.launch.shaped(name) or (name in extents and name not in self.reading.tiles)
 
     def _first(self, name: str) -> int:
         """The value of a size that a draft begins with."""

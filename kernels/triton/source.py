@@ -346,28 +346,21 @@ class Kernel:
         return {name: ast.unparse(value) for name, value in found.items()}
 
     @property
-    def tuner(self) -> ast.Call | None:
-        """The call of `triton.autotune`, or of a decorator like it."""
-        for one in self.decorators:
-            named = {word.arg for word in one.keywords} if isinstance(one, ast.Call) else set()
-            if isinstance(one, ast.Call) and ("autotune" in called_name(one) or "configs" in named):
-                return one
-        return None
-
-    def listed(self, what: str, position: int) -> Any:
-        """The value of an argument of the tuner, `configs` or `key`; raises `Unknown`."""
-        tuner = self.tuner
-        given = {word.arg: word.value for word in tuner.keywords} if tuner else {}
-        node = given.get(what) or (tuner.args[position] if tuner and len(tuner.args) > position else None)
-        if tuner is None or node is None:
-            return []
-        # What a module binds below the kernel, such as the configurations of a benchmark, the tuner does not see.
-        earlier = Module(self.module.path, self.module.text)
-        earlier.tree.body = [one for one in earlier.tree.body if one.lineno < tuner.lineno]
-        try:
-            return earlier.evaluate(node)
-        finally:
-            self.module.doubts += earlier.doubts
+    def configs(self) -> Any:
+        """The value of the list of `triton.autotune`, or of a decorator like it; raises `Unknown`."""
+        for tuner in (one for one in self.decorators if isinstance(one, ast.Call)):
+            words = {word.arg: word.value for word in tuner.keywords}
+            node = words.get("configs") or ([*tuner.args, None][0] if "autotune" in called_name(tuner) else None)
+            if node is None:
+                continue
+            # What a module binds below the kernel, such as the configurations of a benchmark, the tuner does not see.
+            earlier = Module(self.module.path, self.module.text)
+            earlier.tree.body = [one for one in earlier.tree.body if one.lineno < tuner.lineno]
+            try:
+                return earlier.evaluate(node)
+            finally:
+                self.module.doubts += earlier.doubts
+        return []
 
 
 def kernels_of(module: Module) -> list[Kernel]:
