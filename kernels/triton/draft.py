@@ -144,7 +144,7 @@ class _Reader:
         self.facts = Facts([])
         self.slice = Slice()
         self.slice.kernel(kernel, {})
-        self.constants = {name: value for name in self.names if (value := self._constant(name)) is not _UNKNOWN}
+        self.constants = {name: value for name in self.names if not isinstance(value := self._constant(name), Symbol)}
         for name in kernel.constexprs:
             if name not in self.constants and name not in self.heuristics and self._tested(name):
                 self.constants[name] = False
@@ -163,10 +163,10 @@ class _Reader:
             return self.given[name] if name in self.source.constexprs or self.given[name] is None else _UNKNOWN
         passed = self.launch.given.get(name, _UNKNOWN)
         default = defaults_of(self.source.node.args).get(name)
-        if default and (passed is _UNKNOWN or isinstance(passed, Symbol)):
+        if default and isinstance(passed, Symbol):
             with contextlib.suppress(Unknown):
                 return self.source.module.evaluate(default)
-        return _UNKNOWN if isinstance(passed, Symbol) else passed
+        return passed
 
     def _listed(self) -> list[dict[str, Any]]:
         try:
@@ -186,10 +186,9 @@ class _Reader:
             except Exception:  # noqa: BLE001, S112 - the user's code may raise anything; the condition stays open
                 continue
         try:
-            found = self.source.module.evaluate(test, values)
+            return bool(self.source.module.evaluate(test, values))
         except Unknown:
             return None
-        return bool(found) if isinstance(found, bool | int) else None
 
     def kernel(self) -> TritonKernel:
         facts, reading, launch = self.facts, self.reading, self.launch
@@ -217,12 +216,7 @@ class _Reader:
         loops = any(isinstance(one, ast.For) for one in self._nodes())
         parameters = parameters_of(reading, lists, options, loops=loops)
         facts.sizes += launch.sizes
-        defaults |= {name: self._first(name) for name in launch.sizes}
         chosen = {one.name: one.start for one in parameters}
-        if self.configs:
-            chosen |= {name: value for name, value in self.configs[0].items() if name in chosen}
-        elif "num_stages" in chosen and "num_stages" not in options:
-            chosen["num_stages"] = 3
         first = {**fixed, **chosen}
         known = {name: name for name in (*facts.sizes, *chosen)}
         text = {**{name: str(value) for name, value in fixed.items() if isinstance(value, int)}, **scope}
@@ -369,8 +363,7 @@ class _Reader:
             self.facts.ask("source", f"None in FIXED, as the launch or nothing uses them: {', '.join(self.absent)}")
 
 
-_UNKNOWN: Any = Named("it")
-"""Something that is not None and not known."""
+_UNKNOWN: Any = Symbol("it")
 
 
 def _values_of(configs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, list[Any]]:
