@@ -211,7 +211,8 @@ class _Reader:
         defaults = {name: self._first(name) for name in facts.sizes}
         values, fixed = self._constants(tuned, strides, defaults, scope)
         grid, why = launch.dimensions() if self.grid is None else (self.grid, "")
-        options = {one: [v] for one in TRITON_OPTIONS if (v := self._at(one, defaults)) is not None}
+        passed = launch.at(defaults)
+        options = {one: [v] for one in TRITON_OPTIONS if (v := passed.get(one)) is not None}
         lists = _values_of(self.configs, tuned) | values
         loops = any(isinstance(one, ast.For) for one in self._nodes())
         parameters = parameters_of(reading, lists, options, loops=loops)
@@ -252,10 +253,6 @@ class _Reader:
         small = name in self.reading.tiles or len(self.facts.sizes) > MANY
         return int(self.given.get(name, 64 if small else 1024))
 
-    def _at(self, name: str, sizes: Mapping[str, int]) -> Any:
-        """The value that the launch passes at `sizes`; None where it cannot be told."""
-        return self.launch.at(sizes).get(name)
-
     def _constants(
         self, tuned: list[str], strides: list[str], sizes: Mapping[str, int], scope: dict[str, str]
     ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
@@ -276,7 +273,7 @@ class _Reader:
                 continue
             by_size = value is _UNKNOWN
             tile = name in self.reading.tiles
-            if by_size and (value := self._at(name, sizes)) is None:
+            if by_size and (value := self.launch.at(sizes).get(name)) is None:
                 usual = {"eps": 1e-05, "type": Named("tl.float16")}
                 value = 64 if tile else next((one for part, one in usual.items() if part in name.lower()), 1)
                 if self.launch.open and name not in self.launch.nodes and not tile:

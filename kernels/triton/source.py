@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 from tunesmith.kernels.build.python_source import constexprs_of, heuristics_in, parameters_of
@@ -220,7 +220,12 @@ class Module:
             module = importlib.import_module(name)
             return module if asked else importlib.import_module(root)
         local_one = self.module(name, level)
-        return Named(name, triton=_TRITON, tl=_LANGUAGE, **_SIZES) if local_one is None else _Lazy(local_one)
+        if local_one is None:
+            return Named(name, triton=_TRITON, tl=_LANGUAGE, **_SIZES)
+        # Names are evaluated when they are asked for (PEP 562).
+        found = ModuleType(name or local_one.path.stem)
+        found.__dict__["__getattr__"] = local_one.value
+        return found
 
     def statements(self, name: str) -> list[ast.stmt]:
         """The simple statements that bind `name`, in their order: conditions are decided, of `try` the body counts."""
@@ -282,18 +287,6 @@ class Module:
     def lines(self, node: ast.stmt) -> str:
         """A statement as its author wrote it, without decorators."""
         return textwrap.dedent("\n".join(self.text.splitlines()[node.lineno - 1 : node.end_lineno]))
-
-
-class _Lazy:
-    """A module of the user's, of which names are evaluated when they are asked for."""
-
-    def __init__(self, module: Module) -> None:
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._module.value(name)
 
 
 def is_jit(decorator: ast.expr) -> bool:
