@@ -29,12 +29,12 @@ from tunesmith.kernels.triton.source import (
     Config,
     Kernel,
     Module,
-    Named,
     Slice,
     Symbol,
     Unknown,
     defaults_of,
     find_kernel,
+    unknown,
     values_of,
 )
 from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_of, template_text
@@ -144,7 +144,7 @@ class _Reader:
         self.facts = Facts([])
         self.slice = Slice()
         self.slice.kernel(kernel, {})
-        self.constants = {name: value for name in self.names if not isinstance(value := self._constant(name), Symbol)}
+        self.constants = {name: value for name in self.names if not unknown(value := self._constant(name))}
         for name in kernel.constexprs:
             if name not in self.constants and name not in self.heuristics and self._tested(name):
                 self.constants[name] = False
@@ -163,7 +163,7 @@ class _Reader:
             return self.given[name] if name in self.source.constexprs or self.given[name] is None else _UNKNOWN
         passed = self.launch.given.get(name, _UNKNOWN)
         default = defaults_of(self.source.node.args).get(name)
-        if default and isinstance(passed, Symbol):
+        if default and unknown(passed):
             with contextlib.suppress(Unknown):
                 return self.source.module.evaluate(default)
         return passed
@@ -274,7 +274,7 @@ class _Reader:
             by_size = value is _UNKNOWN
             tile = name in self.reading.tiles
             if by_size and (value := self.launch.at(sizes).get(name)) is None:
-                usual = {"eps": 1e-05, "type": Named("tl.float16")}
+                usual = {"eps": 1e-05, "type": Symbol("tl.float16")}
                 value = 64 if tile else next((one for part, one in usual.items() if part in name.lower()), 1)
                 if self.launch.open and name not in self.launch.nodes and not tile:
                     values[name] = [1, 16]

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunesmith.kernels.triton.source import Kernel, Symbol, Unknown, defaults_of, names_in, symbolic
+from tunesmith.kernels.triton.source import Kernel, Symbol, Unknown, defaults_of, names_in, symbolic, unknown
 
 _SHAPED = re.compile(r"\.shape(\[-?\d+\])+$|\.size\(-?\d+\)$|\.numel\(\)$|^len\(\w+\)$")
 _STRIDE = re.compile(r"(.+)\.stride\((-?\d+)\)")
@@ -97,7 +97,7 @@ class Launch:
         """What the call passes where sizes, and arguments that became sizes, are `sizes`, as far as that is known."""
         known = {text: sizes[name] for text, name in self.names.items() if name in sizes}
         found = self._values(self._scope(known))
-        return {name: value for name, value in found.items() if not isinstance(value, Symbol)}
+        return {name: value for name, value in found.items() if not unknown(value)}
 
     def name(self, argument: str) -> None:
         """What the call passes for `argument` is a size of this name from now on."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
+import re
 import symtable
 import textwrap
 import warnings
@@ -32,26 +33,38 @@ class Unknown(SourceError):
     """A value that does not follow from the definitions in reach."""
 
 
-class Named:
-    """A thing of a package that is not imported: only its name is known, and what `known` tells."""
+class Symbol:
+    """A thing of a package that is not imported, or a number or an array of a host, of which only an expression is
+    known. known: values of some expressions."""
 
-    def __init__(self, name: str, **known: Any) -> None:
-        self.name = name
-        self.__dict__.update(known)
+    def __init__(self, name: str, known: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.name, self.known = name, known
+
+    def made(self, text: str) -> Any:
+        return self.known[text] if text in self.known else Symbol(text, self.known)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self.part(f".{name}")
+        return _ANYWHERE[name] if name in _ANYWHERE else self.made(f"{self.name}.{name}")
 
-    def part(self, text: str) -> Any:
-        return Named(f"{self.name}{text}")
+    def __getitem__(self, at: Any) -> Any:
+        return self.made(f"{self.name}[{at!r}]")
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        # Of the first type that tasks are drafted with.
+        if self.name.endswith(".element_size"):
+            return 4
+        texts = [repr(one) if isinstance(one, int | float | str | Symbol) else "..." for one in given]
+        return self.made(f"{self.name}({', '.join(texts)})")
 
     def __repr__(self) -> str:
-        return self.name.replace("torch.", "tl.").replace("triton.language.", "tl.")
+        return re.sub(r"^torch(?=\.\w+$)", "tl", self.name)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Named) and repr(self) == repr(other)
+    def __eq__(self, other: object) -> Any:
+        if isinstance(other, Symbol) and (repr(self) == repr(other) or not (unknown(self) or unknown(other))):
+            return repr(self) == repr(other)
+        return symbolic("({} == {})")(self, other)
 
     def __hash__(self) -> int:
         return hash(repr(self))
@@ -59,8 +72,13 @@ class Named:
     def __bool__(self) -> bool:
         raise Unknown(f"{self.name} is not known")
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        raise Unknown(f"{self.name}() is not known")
+    def __iter__(self) -> Iterator[Any]:
+        raise Unknown(f"{self.name} is not known")
+
+
+def unknown(value: Any) -> bool:
+    """Whether a value is known by an expression that is no constant of Triton, such as a data type."""
+    return isinstance(value, Symbol) and not re.fullmatch(r"tl\.\w+", repr(value))
 
 
 class Config:
@@ -80,31 +98,6 @@ def values_of(config: Any) -> dict[str, Any]:
     return {**config.kwargs, **{name: value for name, value in given.items() if value != usual.get(name, ())}}
 
 
-class Symbol(Named):
-    """A number or an array of a host of which only an expression is known. known: values of some expressions."""
-
-    def __init__(self, text: str, known: Mapping[str, Any] = MappingProxyType({})) -> None:
-        super().__init__(text, known=known)
-
-    def part(self, text: str) -> Any:
-        return self.made(f"{self.name}{text}")
-
-    def made(self, text: str) -> Any:
-        return self.known[text] if text in self.known else Symbol(text, self.known)
-
-    def __getitem__(self, at: Any) -> Any:
-        return self.part(f"[{at!r}]")
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        # Of the first type that tasks are drafted with.
-        return 4 if self.name.endswith(".element_size") else self.part(f"({', '.join(map(repr, given))})")
-
-    def __repr__(self) -> str:
-        return self.name
-
-    __hash__, __iter__ = Named.__hash__, None
-
-
 def symbolic(form: str, function: Any = None) -> Any:
     """A function whose value is `form`, such as "{} + {}" or the name of a function, where symbols are given."""
 
@@ -120,7 +113,7 @@ def symbolic(form: str, function: Any = None) -> Any:
 for _name, _form in {"neg": "(-{})", "ceil": "ceil"}.items():
     setattr(Symbol, f"__{_name}__", symbolic(_form))
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "truediv": "/", "mod": "%"}
-for _name, _sign in {**_SIGNS, "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+for _name, _sign in {**_SIGNS, "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
     setattr(Symbol, f"__{_name}__", symbolic(f"({{0}} {_sign} {{1}})"))
     setattr(Symbol, f"__r{_name}__", symbolic(f"({{1}} {_sign} {{0}})"))
 
@@ -134,28 +127,20 @@ _SIZES = {
     **dict.fromkeys(("cdiv", "ceil_div"), symbolic("ceil_div", lambda a, b: -(-a // b))),
     "next_power_of_2": lambda number: 1 << max(int(number) - 1, 0).bit_length(),
 }
-_LANGUAGE = Named("triton.language", constexpr=lambda value: value, **_SIZES)
-_TARGET = SimpleNamespace(backend="cuda", arch=90, warp_size=32)
-_ACTIVE = Named("active", get_current_target=lambda: _TARGET)
-_TRITON = Named(
-    "triton",
-    __version__="3.9.0",
-    Config=Config,
-    language=_LANGUAGE,
-    runtime=Named("triton.runtime", driver=Named("driver", active=_ACTIVE)),
-    **dict.fromkeys(("jit", "autotune", "heuristics"), _unchanged),
-    **_SIZES,
-)
-_TORCH = Named(
-    "torch",
-    version=SimpleNamespace(hip=None, cuda="13.0"),
-    cuda=Named("torch.cuda", is_available=lambda: True, get_device_capability=lambda *device: (9, 0)),
-)
-_STANDINS = {
-    "triton": _TRITON,
-    "torch": _TORCH,
-    "os": SimpleNamespace(environ={}, getenv=lambda name, other=None: other),
+_KNOWN: dict[str, Any] = {
+    **{f"triton.{name}": _unchanged for name in ("jit", "autotune", "heuristics")},
+    "triton.Config": Config,
+    "tl.constexpr": lambda value: value,
+    "triton.runtime.driver.active.get_current_target()": SimpleNamespace(backend="cuda", arch=90, warp_size=32),
+    "torch.version": SimpleNamespace(hip=None, cuda="13.0"),
+    "torch.cuda.is_available()": True,
+    **{f"torch.cuda.get_device_capability({device})": (9, 0) for device in ("", 0)},
+    "os.environ": {},
+    "os.getenv": lambda name, other=None: other,
 }
+_KNOWN["triton.language"] = Symbol("tl", _KNOWN)
+_ANYWHERE = {**_SIZES, "triton": Symbol("triton", _KNOWN), "tl": _KNOWN["triton.language"]}
+"""What these names mean in whatever package."""
 ALIASES = {"tl": "import triton.language as tl", "triton": "import triton"}
 """Names that mean Triton wherever they are imported from, with the plain import."""
 
@@ -211,17 +196,15 @@ class Module:
     def _imported(self, name: str, scope: Any = None, local: Any = None, asked: Any = (), level: int = 0) -> Any:
         """What `import` gives to code of this module that is evaluated."""
         root = name.partition(".")[0]
-        if not level and root in _STANDINS:
-            found = _STANDINS[root]
-            for part in name.split(".")[1:] if asked else ():
-                found = getattr(found, part)
-            return found
         if not level and root in _PLAIN:
             module = importlib.import_module(name)
             return module if asked else importlib.import_module(root)
         local_one = self.module(name, level)
         if local_one is None:
-            return Named(name, triton=_TRITON, tl=_LANGUAGE, **_SIZES)
+            found: Any = Symbol(root, _KNOWN)
+            for part in name.split(".")[1:] if asked else ():
+                found = getattr(found, part)
+            return found
         # Names are evaluated when they are asked for (PEP 562).
         found = ModuleType(name or local_one.path.stem)
         found.__dict__["__getattr__"] = local_one.value
