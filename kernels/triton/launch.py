@@ -17,7 +17,7 @@ from tunesmith.kernels.triton.source import Kernel, Symbol, Unknown, defaults_of
 _SHAPED = re.compile(r"\.shape(\[-?\d+\])+$|\.size\(-?\d+\)$|\.numel\(\)$|^len\(\w+\)$")
 _STRIDE = re.compile(r"(.+)\.stride\((-?\d+)\)")
 _BUILT_IN = {name: symbolic(name, getattr(builtins, name)) for name in ("min", "max", "len")}
-_EQUAL = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
+_EQUAL: dict[type, ast.cmpop] = {ast.Is: ast.Eq(), ast.IsNot: ast.NotEq()}
 
 
 class Launch:
@@ -36,7 +36,7 @@ class Launch:
             for one in ast.walk(host):
                 if isinstance(one, ast.Compare):
                     # Whether a caller passes something is no more known than what it passes.
-                    one.ops = [_EQUAL.get(type(sign), lambda sign=sign: sign)() for sign in one.ops]
+                    one.ops = [_EQUAL.get(type(sign), sign) for sign in one.ops]
             named = [one.arg for one in ast.walk(host.args) if isinstance(one, ast.arg)]
             self._passed = {**dict.fromkeys(named), **defaults_of(host.args)}
         self.given = self._values(self._scope({}))
@@ -158,10 +158,10 @@ class Launch:
 
 
 def axes_of(grid: Any) -> list[str]:
-    """Expressions of a grid, without those ones at its end. Raises `Unknown`."""
+    """The extents of a grid as expressions; trailing extents of 1 are left out. Raises `Unknown`."""
     axes = list(grid) if isinstance(grid, tuple | list) else [grid]
-    if unknown := [one for one in axes if not isinstance(one, int | str | Symbol)]:
-        raise Unknown(f"`{unknown[0]}` is no number of blocks")
+    if wrong := [one for one in axes if not isinstance(one, int | str | Symbol)]:
+        raise Unknown(f"`{wrong[0]}` is no number of blocks")
     texts = list(map(str, axes))
     while len(texts) > 1 and texts[-1] == "1":
         texts.pop()

@@ -35,7 +35,7 @@ def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 def launch(x, y):
     out = torch.empty_like(x)
-    count = x.numel()
+    count: int = x.numel()
     add[lambda meta: (triton.cdiv(count, meta["BLOCK"]),)](x, y, out, count, BLOCK=1024)
     return out
 """
