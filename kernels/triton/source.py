@@ -118,17 +118,11 @@ for _name, _sign in {**_SIGNS, "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge
     setattr(Symbol, f"__r{_name}__", symbolic(f"({{1}} {_sign} {{0}})"))
 
 
-def _unchanged(*given: Any, **named: Any) -> Any:
-    """A decorator, or what makes one."""
-    return given[0] if len(given) == 1 and not named and callable(given[0]) else lambda function: function
-
-
 _SIZES = {
     **dict.fromkeys(("cdiv", "ceil_div"), symbolic("ceil_div", lambda a, b: -(-a // b))),
     "next_power_of_2": lambda number: 1 << max(int(number) - 1, 0).bit_length(),
 }
 _KNOWN: dict[str, Any] = {
-    **{f"triton.{name}": _unchanged for name in ("jit", "autotune", "heuristics")},
     "triton.Config": Config,
     "tl.constexpr": lambda value: value,
     "triton.runtime.driver.active.get_current_target()": SimpleNamespace(backend="cuda", arch=90, warp_size=32),
@@ -157,9 +151,7 @@ def bound_by(statement: ast.stmt) -> set[str]:
         case ast.Import() | ast.ImportFrom():
             return {one.asname or one.name.partition(".")[0] for one in statement.names}
         case ast.If() | ast.Try() | ast.With() | ast.For():
-            inside = [*statement.body, *getattr(statement, "orelse", ()), *getattr(statement, "finalbody", ())]
-            inside += [one for handler in getattr(statement, "handlers", ()) for one in handler.body]
-            return {name for one in inside for name in bound_by(one)}
+            return {name for one in (*statement.body, *getattr(statement, "orelse", ())) for name in bound_by(one)}
     return {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
 
 
