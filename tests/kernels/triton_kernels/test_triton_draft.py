@@ -322,6 +322,11 @@ def test_a_list_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
         load_task(str(tmp_path))
 
 
+def test_a_value_of_a_package_that_is_not_there_is_no_constant(tmp_path: Path) -> None:
+    task = drafted(tmp_path, ADD.replace("BLOCK=1024", "BLOCK=logger.BLOCK"))
+    assert "logger" not in template(task).source and len(values(task)["BLOCK"]) > 3
+
+
 @pytest.mark.parametrize(
     ("text", "entry", "sentence"),
     [
