@@ -25,7 +25,7 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends.triton.compiler import pretend_device
 from tunesmith.kernels.build.python_source import FIXED, SPECIALISED
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import TRITON_OPTIONS
+from tunesmith.kernels.spec.template import without_options
 from tunesmith.kernels.triton.exports import kernel_body
 
 SECONDS = 600.0
@@ -149,17 +149,16 @@ def _configuration(source: Path, tuner: Any) -> tuple[Any, dict[str, Any]]:
     tuned = made[SPECIALISED]["values"]
     if kernel_body(source.read_text(encoding="utf-8"), made[SPECIALISED]["kernel"]) != kernel_body(fn.src, fn.__name__):
         raise TunesmithError(f"the kernel's text is not that of {source}.")
-    values, options = {**made.get(FIXED, {}), **tuned}, {*TRITON_OPTIONS}
+    values, options = without_options({**made.get(FIXED, {}), **tuned})
     listed = dict.fromkeys(name for config in tuner.configs for name in config.kwargs)
     if missing := [name for name in listed if name not in values]:
         raise TunesmithError(f"the tuning has no value of {', '.join(missing)}, which the list has.")
-    if stray := sorted(tuned.keys() - listed.keys() - options):
+    if stray := sorted(tuned.keys() - listed.keys() - options.keys()):
         raise TunesmithError(
             f"{', '.join(stray)} was tuned, and the list does not have it: add it there, or take tuned.py."
         )
-    rest = {name: value for name, value in values.items() if name not in options and name not in listed}
-    chosen = {name: values[name] for name in TRITON_OPTIONS if name in values}
-    return triton.Config({name: values[name] for name in listed}, **chosen), rest
+    rest = {name: value for name, value in values.items() if name not in listed}
+    return triton.Config({name: values[name] for name in listed}, **options), rest
 
 
 def _asked(outer: Any, tuner: Any, call: Mapping[str, Any], rest: Mapping[str, Any], winner: Any = None) -> Any:
