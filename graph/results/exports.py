@@ -30,13 +30,13 @@ from tunesmith.graph.results.best import CHECKSUMS, RUNTIME, altered_files
 from tunesmith.graph.results.runtime import STORAGE_TYPES, Kernels
 from tunesmith.graph.settings import as_path
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.backends.triton.autotune_cache import calls_of, write_cache
 from tunesmith.kernels.search.tables import ConfigResult, write_t4
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task
 from tunesmith.kernels.spec.template import BACKENDS
 from tunesmith.kernels.spec.translate import C_FUNCTIONS, folded, to_c
-from tunesmith.kernels.triton.autotune_cache import calls_of, write_cache
 
 SCALARS = frozenset(name for name in DTYPES if name in ("float64", "float32") or not DTYPES[name].is_float)
 """The data types of scalars that a caller may pass."""

@@ -12,6 +12,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,18 @@ def assemble(ptx: str, arch: str, max_registers: int | None = None) -> bytes | C
         return CompileFailed(f"nvJitLink: {text.splitlines()[0] if text else error}"[:500], text[:MAX_LOG])
     finally:
         nvjitlink.destroy(handle)
+
+
+def marked(
+    artifact: Artifact, ptx: str, file: str, target: str, max_registers: int | None = None
+) -> MarkedArtifact | CompileFailed | NotMarked:
+    """`artifact` with the machine code of `ptx` with marks. file: the name by which the PTX speaks of the source."""
+    try:
+        text, blocks = mark_blocks(ptx, file, artifact.entry)
+    except ValueError as error:
+        return NotMarked(str(error))
+    code = assemble(text, target, max_registers)
+    return MarkedArtifact(replace(artifact, code=code), blocks) if isinstance(code, bytes) else code
 
 
 HEADER_FOLDERS = (".", "cccl", "crt", "cooperative_groups", "cooperative_groups/details")
@@ -167,14 +180,8 @@ class NvrtcCompiler:
             if failure:
                 return CompileFailed(first_error(log or failure), log[:MAX_LOG])
             assembly = _assembly(program)
-        try:
-            marked, blocks = mark_blocks(assembly, _file_of(source), source.entry)
-        except ValueError as error:
-            return NotMarked(str(error))
-        code = assemble(marked, target, source.max_registers)
-        if not isinstance(code, bytes):
-            return code
-        return MarkedArtifact(Artifact("cuda", self.arch, source.entry, code, source.digest), blocks)
+        artifact = Artifact("cuda", self.arch, source.entry, b"", source.digest)
+        return marked(artifact, assembly, _file_of(source), target, source.max_registers)
 
     def _options_of(self, source: Specialised) -> list[str]:
         architecture = f"--gpu-architecture={_target(self.arch, source.source)}"

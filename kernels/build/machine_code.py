@@ -392,30 +392,10 @@ _SPECIAL_REGISTER = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of an ELF file. kind: its type's number; start, size: in bytes, where a section that is only reserved in
-    memory has no bytes in the file; link: the number of the section that it refers to."""
-
-    name: str
-    kind: int
-    start: int
-    size: int
-    link: int
-
-
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """section: the name of the section that it lies in; "" where that is undefined or special."""
-
-    name: str
-    section: str
-    names_section: bool
-
-
-def read_elf(code: bytes) -> tuple[list[Section], list[Symbol]]:
-    """The sections and the symbols of a little-endian 64-bit ELF file, as numbered there (of one symbol table; further
-    ones follow). Raises `ValueError` for other bytes."""
+def read_elf(code: bytes) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """The bytes of each section of a little-endian 64-bit ELF file by name, also where they are only reserved, and the
+    symbols, each with the section that it lies in, "" where that is undefined or special; without the symbols that
+    stand for sections. Raises `ValueError` for other bytes."""
     try:
         header = _HEADER.unpack_from(code)
         table, (size, count, names_at) = header[6], header[11:]
@@ -423,18 +403,17 @@ def read_elf(code: bytes) -> tuple[list[Section], list[Symbol]]:
             raise ValueError("the ELF header is missing")
         rows = [_SECTION.unpack_from(code, table + index * size) for index in range(count)]
         names = [_text(code, rows[names_at][4] + row[0]) for row in rows]
-        sections = [Section(name, row[1], *row[4:7]) for name, row in zip(names, rows, strict=True)]
-        symbols = []
-        for section in sections:
-            end = section.start + section.size
-            for at in range(section.start, end, _SYMBOL.size) if section.kind == _SYMBOL_TABLE else ():
+        sizes, symbols = Counter[str](), []
+        for holder, (_, kind, _, _, start, length, link, *_) in zip(names, rows, strict=True):
+            sizes[holder] += length
+            for at in range(start, start + length, _SYMBOL.size) if kind == _SYMBOL_TABLE else ():
                 name, info, _, index, _, _ = _SYMBOL.unpack_from(code, at)
-                holder = names[index] if 0 < index < count else ""
-                text = _text(code, sections[section.link].start + name)
-                symbols.append(Symbol(text, holder, info & 0xF == _SECTION_SYMBOL))
+                text = _text(code, rows[link][4] + name)
+                if info & 0xF != _SECTION_SYMBOL:
+                    symbols.append((text, names[index] if 0 < index < count else ""))
     except (struct.error, IndexError, OverflowError) as error:
         raise ValueError(f"these bytes cannot be read as a cubin: {error}") from error
-    return sections, symbols
+    return sizes, symbols
 
 
 def global_variables(code: bytes) -> tuple[str, ...]:
@@ -443,14 +422,10 @@ def global_variables(code: bytes) -> tuple[str, ...]:
     A table declared `__device__ const`, a `static constexpr` array with addresses and the text of a printf are among
     them: the file does not tell them from variables, and a cast makes them such. Raises `ValueError` as `read_elf`.
     """
-    sections, symbols = read_elf(code)
-    found = {
-        one.name
-        for one in symbols
-        if not one.names_section and (one.section in GLOBAL_SECTIONS or (not one.section and one.name in HEAP))
-    }
+    sizes, symbols = read_elf(code)
+    found = {name for name, section in symbols if section in GLOBAL_SECTIONS or (not section and name in HEAP)}
     # A section with bytes and no names would be a way to hide a variable.
-    if not found and any(one.name in GLOBAL_SECTIONS and one.size for one in sections):
+    if not found and any(sizes.get(section) for section in GLOBAL_SECTIONS):
         found.add("(unnamed)")
     return tuple(sorted(found))
 
@@ -458,7 +433,7 @@ def global_variables(code: bytes) -> tuple[str, ...]:
 @lru_cache(maxsize=64)
 def constant_variables(code: bytes) -> tuple[str, ...]:
     """Names of the variables of a cubin in constant memory. Raises `ValueError` as `read_elf`."""
-    return tuple(one.name for one in read_elf(code)[1] if one.section == ".nv.constant3" and not one.names_section)
+    return tuple(name for name, section in read_elf(code)[1] if section == ".nv.constant3")
 
 
 def _text(code: bytes, at: int) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tunesmith.kernels.outcome import Rejected
@@ -86,6 +86,27 @@ def fixed_in(tree: ast.Module) -> dict[str, ast.expr]:
     return {}
 
 
+def parameters_of(kernel: ast.FunctionDef) -> list[ast.arg]:
+    return [*kernel.args.posonlyargs, *kernel.args.args, *kernel.args.kwonlyargs]
+
+
+def constexprs_of(kernel: ast.FunctionDef) -> list[str]:
+    return [one.arg for one in parameters_of(kernel) if one.annotation and "constexpr" in ast.unparse(one.annotation)]
+
+
+def heuristics_in(decorators: Sequence[ast.expr]) -> dict[str, ast.expr] | None:
+    """The functions of `triton.heuristics` by the parameters that they compute; None where they are no plain table."""
+    found = dict[str, ast.expr]()
+    for one in decorators:
+        if "heuristics" in ast.unparse(one).partition("(")[0]:
+            table = one.args[0] if isinstance(one, ast.Call) and one.args else None
+            if not isinstance(table, ast.Dict):
+                return None
+            pairs = zip(table.keys, table.values, strict=True)
+            found |= {str(key.value): value for key, value in pairs if isinstance(key, ast.Constant)}
+    return found
+
+
 @functools.lru_cache(maxsize=256)
 def asked_values(source: str, entry: str) -> Mapping[str, bool]:
     """The arguments of a kernel whose values decide its machine code: constants, and arguments that heuristics read.
@@ -93,21 +114,16 @@ def asked_values(source: str, entry: str) -> Mapping[str, bool]:
     kernel = kernel_of(source, entry)
     if kernel is None:
         return {}
-    given = [*kernel.args.args, *kernel.args.kwonlyargs]
-    found = {one.arg: True for one in given if one.annotation and "constexpr" in ast.unparse(one.annotation)}
-    for decorator in kernel.decorator_list:
-        if "heuristics" not in ast.unparse(decorator):
-            continue
-        table = decorator.args[0] if isinstance(decorator, ast.Call) and decorator.args else None
-        for one in table.values if isinstance(table, ast.Dict) else [decorator]:
-            text, name = ast.unparse(one), one.args.args[0].arg if isinstance(one, ast.Lambda) and one.args.args else ""
-            read = re.findall(rf"\b{name}\['(\w+)'\]", text) if name else []
-            if re.fullmatch(rf"lambda {name}: (?:\w+\.)*next_power_of_2\({name}\['\w+'\]\)", text):
-                found.setdefault(read[0], False)
-            elif name and len(read) + 1 == len(re.findall(rf"\b{name}\b", text)):
-                found |= dict.fromkeys(read, True)
-            else:
-                found |= {at.arg: True for at in given}
+    found, computed = dict.fromkeys(constexprs_of(kernel), True), heuristics_in(kernel.decorator_list)
+    for one in kernel.decorator_list if computed is None else computed.values():
+        text, name = ast.unparse(one), one.args.args[0].arg if isinstance(one, ast.Lambda) and one.args.args else ""
+        read = re.findall(rf"\b{name}\['(\w+)'\]", text) if name else []
+        if re.fullmatch(rf"lambda {name}: (?:\w+\.)*next_power_of_2\({name}\['\w+'\]\)", text):
+            found.setdefault(read[0], False)
+        elif name and len(read) + 1 == len(re.findall(rf"\b{name}\b", text)):
+            found |= dict.fromkeys(read, True)
+        else:
+            found |= {at.arg: True for at in parameters_of(kernel)}
     return found
 
 
@@ -130,13 +146,8 @@ def taken_arguments(source: str, entry: str, config: Mapping[str, Any]) -> list[
     if kernel is None:
         known = ", ".join(one.name for one in tree.body if isinstance(one, ast.FunctionDef))
         return f"there is no kernel '{entry}', which `entry` names; the source has {known or 'none'}"
-    bound = {*config, *TRITON_OPTIONS, *fixed_in(tree)}
-    for one in kernel.decorator_list:
-        table = one.args[0] if isinstance(one, ast.Call) and one.args else None
-        if isinstance(table, ast.Dict) and "heuristics" in ast.unparse(one):
-            bound |= {str(key.value) for key in table.keys if isinstance(key, ast.Constant)}
-    given = kernel.args
-    return [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs) if one.arg not in bound]
+    bound = {*config, *TRITON_OPTIONS, *fixed_in(tree), *(heuristics_in(kernel.decorator_list) or ())}
+    return [one.arg for one in parameters_of(kernel) if one.arg not in bound]
 
 
 def refuse_python(source: str) -> Rejected | None:
@@ -160,7 +171,8 @@ def _objections(source: str) -> Iterator[Rejected]:
             case ast.ImportFrom(module=module):
                 unknown = [str(module)] if statement.level or module not in MODULES else []
             case ast.FunctionDef():
-                unknown = [text for one in statement.decorator_list if not _decorates(text := ast.unparse(one))]
+                made = [ast.unparse(one).partition("(")[0] for one in statement.decorator_list]
+                unknown = [one for one in made if one.removeprefix("triton.") not in ("jit", "heuristics")]
                 if unknown or not statement.decorator_list:
                     why = f"`{statement.name}` is decorated by something else than triton.jit and triton.heuristics"
                     yield forbidden("functions", statement, f"{why}: a Triton source has functions of kernels alone")
@@ -193,7 +205,3 @@ def _objections(source: str) -> Iterator[Rejected]:
                 continue
         if outside or name.startswith("__"):
             yield forbidden("names", node, f"{name[:60]}: a kernel has no need of it")
-
-
-def _decorates(text: str) -> bool:
-    return text.partition("(")[0] in ("triton.jit", "jit", "triton.heuristics", "heuristics")

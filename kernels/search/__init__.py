@@ -19,7 +19,7 @@ import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Rejected
-from tunesmith.kernels.search.tables import is_t4, read_cache, read_t4
+from tunesmith.kernels.search.tables import read_results
 from tunesmith.kernels.space import Space
 from tunesmith.kernels.spec.template import Config
 
@@ -59,11 +59,7 @@ class Prior:
     @classmethod
     def from_table(cls, path: Path) -> Prior:
         """The prior of a Kernel Tuner cache file, or of results in the format T4. Raises `TunesmithError`."""
-        if is_t4(path):
-            results, name = read_t4(path), path.stem
-        else:
-            table = read_cache(path)
-            results, name = list(table.results.values()), table.name
+        results, name = read_results(path)
         return cls([(one.config, Observation(one.time, failure=one.failure)) for one in results], name)
 
     def best(self, space: Space, count: int) -> list[int]:

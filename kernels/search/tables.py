@@ -155,10 +155,10 @@ def _parse(path: Path) -> dict[str, Any]:
             # Not gzip.decompress: this gives the readable part of a file that ends too early.
             raw = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(raw)
     except OSError as error:
-        raise TunesmithError(f"The cache file {path} cannot be read: {error.strerror}.") from error
+        raise TunesmithError(f"The file {path} cannot be read: {error.strerror}.") from error
     except zlib.error as error:
-        raise TunesmithError(f"The cache file {path} is damaged ({error}); copy it again.") from error
-    text, ending = raw.decode("utf-8", errors="replace"), ""
+        raise TunesmithError(f"The file {path} is damaged ({error}); copy it again.") from error
+    text, ending = raw.decode("utf-8-sig", errors="replace"), ""
     for _ in range(1 + MAX_REPAIRS):
         try:
             data = json.loads(text + ending)
@@ -207,28 +207,25 @@ def write_t4(path: Path, records: Iterable[ConfigResult]) -> int:
     return len(results)
 
 
-def is_t4(path: Path) -> bool:
-    """Whether the file at `path` can be read and says that it is a results file."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(data, dict) and "results" in data and "schema_version" in data
-
-
 def read_t4(path: Path) -> list[ConfigResult]:
     """The results in the file at `path`, times in milliseconds. Raises `TunesmithError`."""
+    data = _parse(path)
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
         if str(data["schema_version"]).split(".")[0] != T4_VERSION.split(".")[0]:
             raise TunesmithError(
                 f"{path} has the schema version {data['schema_version']}; this version reads {T4_VERSION}."
             )
         return [_record(path, number, one) for number, one in enumerate(data["results"], 1)]
-    except OSError as error:
-        raise TunesmithError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TunesmithError(f"{path} is not a results file in the format T4: {error!r}.") from error
+
+
+def read_results(path: Path) -> tuple[list[ConfigResult], str]:
+    """The results, and the name, of a file in either format. Raises `TunesmithError`."""
+    if "schema_version" in _parse(path):
+        return read_t4(path), path.stem
+    table = read_cache(path)
+    return list(table.results.values()), table.name
 
 
 def _record(path: Path, number: int, one: dict[str, Any]) -> ConfigResult:

@@ -190,6 +190,14 @@ BACKENDS: Mapping[str, BackendTraits] = {
 """By name, in the order in which a run prefers them."""
 TRITON_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Options of Triton's compiler that may be parameters, or be fixed, beside the kernel's own arguments."""
+
+
+def without_options(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of a kernel's own arguments in a configuration for Triton, and the compiler's options in it."""
+    own = {name: value for name, value in config.items() if name not in TRITON_OPTIONS}
+    return own, {name: config[name] for name in TRITON_OPTIONS if name in config}
+
+
 MAX_SOURCE_BYTES = 1 << 20
 MAX_PARAMETERS = 64
 

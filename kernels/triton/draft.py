@@ -23,9 +23,20 @@ from tunesmith.kernels.reader.syntax import Kind
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.task import KernelOpponent
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, LaunchGeometry, Parameter, Template
-from tunesmith.kernels.triton.launch import Launch, find_launch
+from tunesmith.kernels.triton.launch import Launch
 from tunesmith.kernels.triton.reading import Reading
-from tunesmith.kernels.triton.source import Config, Kernel, Module, Named, Slice, Unknown, find_kernel
+from tunesmith.kernels.triton.source import (
+    Config,
+    Kernel,
+    Module,
+    Slice,
+    Symbol,
+    Unknown,
+    defaults_of,
+    find_kernel,
+    unknown,
+    values_of,
+)
 from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_of, template_text
 
 MANY = 3
@@ -112,7 +123,7 @@ def read_triton(
 ) -> TritonKernel:
     """The known facts of a kernel. given: values of its constants, where a caller has them, and None for an array that
     is not passed; configs: of its list; grid: of its call. Raises `SourceError`."""
-    return _Reader(kernel, find_launch(kernel), given or {}, configs, grid).kernel()
+    return _Reader(kernel, Launch(kernel), given or {}, configs, grid).kernel()
 
 
 class _Reader:
@@ -127,48 +138,43 @@ class _Reader:
         grid: tuple[str, ...] | None,
     ) -> None:
         self.source, self.launch, self.given, self.grid = kernel, launch, given, grid
-        self.names = [one.arg for one in kernel.parameters]
+        self.names = kernel.parameters
         # One that only converts what is passed needs a value to be passed.
         self.heuristics = {name: text for name, text in kernel.heuristics.items() if f"args['{name}']" not in text}
         self.facts = Facts([])
         self.slice = Slice()
         self.slice.kernel(kernel, {})
-        self.constants = {name: value for name in self.names if (value := self._constant(name)) is not _UNKNOWN}
+        self.constants = {name: value for name in self.names if not unknown(value := self._constant(name))}
         for name in kernel.constexprs:
             if name not in self.constants and name not in self.heuristics and self._tested(name):
                 self.constants[name] = False
                 self.facts.ask("source", f"{name} in FIXED (of baseline.py and kernel.py) is guessed")
         self.absent = [name for name, value in self.constants.items() if value is None]
-        self.configs, self.key = self._listed()
-        self.configs = [dict(one) for one in configs] or self.configs
+        self.configs = [dict(one) for one in configs] or self._listed()
         passed = [name for name in self.names if name not in self.heuristics]
         self.reading = Reading(kernel.node, self.slice.functions, passed, self._holds)
         unused = [name for name in passed if name not in self.reading.used and name not in kernel.constexprs]
         self.absent += [name for name in unused if name not in self.absent]
-        self.constants |= dict.fromkeys(unused)
         self.dims = {name: self.reading.dims(name) for name in self.names if name in self.reading.pointers}
 
     def _constant(self, name: str) -> Any:
         """The value that the launch passes for all sizes, or the default of the parameter."""
         if name in self.given:
             return self.given[name] if name in self.source.constexprs or self.given[name] is None else _UNKNOWN
-        for node in (self.launch.given.get(name), self.source.defaults.get(name)):
-            try:
-                return _UNKNOWN if node is None else self.launch.evaluate(node, {})
-            except Unknown:
-                continue
-        return _UNKNOWN
+        passed = self.launch.given.get(name, _UNKNOWN)
+        default = defaults_of(self.source.node.args).get(name)
+        if default and unknown(passed):
+            with contextlib.suppress(Unknown):
+                return self.source.module.evaluate(default)
+        return passed
 
-    def _listed(self) -> tuple[list[dict[str, Any]], list[str]]:
-        configs, key = list[dict[str, Any]](), list[str]()
+    def _listed(self) -> list[dict[str, Any]]:
         try:
-            configs = [one.values for one in self.source.listed("configs", 0) if isinstance(one, Config)]
+            return [values_of(one) for one in self.source.configs if isinstance(one, Config)]
         except Unknown as error:
             why = f"the list of configurations cannot be evaluated ({error}): give the values in template.toml"
             self.facts.ask("source", why)
-        with contextlib.suppress(Unknown):
-            key = [str(one) for one in self.source.listed("key", 1)]
-        return configs, key
+            return []
 
     def _holds(self, test: ast.expr) -> bool | None:
         """Whether a condition holds, by constants and heuristics."""
@@ -180,10 +186,9 @@ class _Reader:
             except Exception:  # noqa: BLE001, S112 - the user's code may raise anything; the condition stays open
                 continue
         try:
-            found = self.source.module.evaluate(test, values)
+            return bool(self.source.module.evaluate(test, values))
         except Unknown:
             return None
-        return bool(found) if isinstance(found, bool | int) else None
 
     def kernel(self) -> TritonKernel:
         facts, reading, launch = self.facts, self.reading, self.launch
@@ -206,18 +211,13 @@ class _Reader:
         defaults = {name: self._first(name) for name in facts.sizes}
         values, fixed = self._constants(tuned, strides, defaults, scope)
         grid, why = launch.dimensions() if self.grid is None else (self.grid, "")
-        options = {one: [v] for one in TRITON_OPTIONS if (v := self._at(one, defaults)) is not None}
+        passed = launch.at(defaults)
+        options = {one: [v] for one in TRITON_OPTIONS if (v := passed.get(one)) is not None}
         lists = _values_of(self.configs, tuned) | values
         loops = any(isinstance(one, ast.For) for one in self._nodes())
         parameters = parameters_of(reading, lists, options, loops=loops)
-        parameters = [one for one in parameters if one.name not in self.heuristics]
         facts.sizes += launch.sizes
-        defaults |= {name: self._first(name) for name in launch.sizes}
         chosen = {one.name: one.start for one in parameters}
-        if self.configs:
-            chosen |= {name: value for name, value in self.configs[0].items() if name in chosen}
-        elif "num_stages" in chosen and "num_stages" not in options:
-            chosen["num_stages"] = 3
         first = {**fixed, **chosen}
         known = {name: name for name in (*facts.sizes, *chosen)}
         text = {**{name: str(value) for name, value in fixed.items() if isinstance(value, int)}, **scope}
@@ -243,24 +243,15 @@ class _Reader:
         return [node for one in self.slice.functions.values() for node in ast.walk(one)]
 
     def _size_constant(self, name: str, extents: set[str]) -> bool:
-        """Whether a constexpr is a size of the workload: the launch takes it from a shape, it bounds an array, or the
-        list's key has it."""
+        """Whether a constexpr is a size of the workload: the launch takes it from a shape, or it bounds an array."""
         if name not in self.source.constexprs or name in self.constants:
             return False
-        by_key = name not in self.launch.given and name in self.key and name in self.reading.numbers
-        return self.launch.shaped(name) or by_key or (name in extents and name not in self.reading.tiles)
+        return self.launch.shaped(name) or (name in extents and name not in self.reading.tiles)
 
     def _first(self, name: str) -> int:
         """The value of a size that a draft begins with."""
         small = name in self.reading.tiles or len(self.facts.sizes) > MANY
         return int(self.given.get(name, 64 if small else 1024))
-
-    def _at(self, name: str, sizes: Mapping[str, int]) -> Any:
-        """The value that the launch passes at `sizes`; None where it cannot be told."""
-        try:
-            return self.launch.evaluate(self.launch.given[name], sizes)
-        except (KeyError, Unknown):
-            return None
 
     def _constants(
         self, tuned: list[str], strides: list[str], sizes: Mapping[str, int], scope: dict[str, str]
@@ -282,10 +273,10 @@ class _Reader:
                 continue
             by_size = value is _UNKNOWN
             tile = name in self.reading.tiles
-            if by_size and (value := self._at(name, sizes)) is None:
-                usual = {"eps": 1e-05, "type": Named("tl.float16")}
+            if by_size and (value := self.launch.at(sizes).get(name)) is None:
+                usual = {"eps": 1e-05, "type": Symbol("tl.float16")}
                 value = 64 if tile else next((one for part, one in usual.items() if part in name.lower()), 1)
-                if self.launch.open and name not in self.launch.given and not tile:
+                if self.launch.open and name not in self.launch.nodes and not tile:
                     values[name] = [1, 16]
                     continue
                 if not tile and name in self.reading.used:
@@ -369,14 +360,7 @@ class _Reader:
             self.facts.ask("source", f"None in FIXED, as the launch or nothing uses them: {', '.join(self.absent)}")
 
 
-class _Unknown:
-    """Something that is not None and not known."""
-
-    def __bool__(self) -> bool:
-        raise Unknown("it is not known")
-
-
-_UNKNOWN: Any = _Unknown()
+_UNKNOWN: Any = Symbol("it")
 
 
 def _values_of(configs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, list[Any]]:

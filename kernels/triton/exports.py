@@ -19,7 +19,7 @@ from typing import Any
 from tunesmith.kernels.build.python_source import fixed_in, kernel_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.template import TRITON_OPTIONS, Config, Template
+from tunesmith.kernels.spec.template import TRITON_OPTIONS, Config, Template, without_options
 from tunesmith.kernels.spec.translate import folded
 
 TUNED = Path(__file__).with_name("tuned.py")
@@ -73,9 +73,8 @@ def fixed_values(source: str) -> dict[str, Any]:
 
 def config_line(config: Mapping[str, Any]) -> str:
     """A configuration as `triton.Config(...)`."""
-    constants = {name: value for name, value in config.items() if name not in TRITON_OPTIONS}
-    options = "".join(f", {name}={config[name]!r}" for name in TRITON_OPTIONS if name in config)
-    return f"triton.Config({constants!r}{options})"
+    constants, options = without_options(config)
+    return f"triton.Config({constants!r}{''.join(f', {name}={value!r}' for name, value in options.items())})"
 
 
 def _lines(about: Mapping[str, Any], configs: Mapping[str, Config]) -> Iterator[str]:

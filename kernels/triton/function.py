@@ -6,7 +6,7 @@ Owns what a call's `grid` means in terms of the kernel's arguments: it is called
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
@@ -16,37 +16,10 @@ from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.reader.syntax import Kind
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.triton.draft import TritonKernel, read_triton
-from tunesmith.kernels.triton.source import Config, Module, find_kernel
+from tunesmith.kernels.triton.launch import axes_of
+from tunesmith.kernels.triton.source import Module, Symbol, find_kernel, values_of
 
 WHERE = "tune_kernel"
-
-
-class Symbol:
-    """A number that is known by its name only."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def __neg__(self) -> Symbol:
-        return Symbol(f"(-{self.text})")
-
-    def __ceil__(self) -> Symbol:
-        return Symbol(f"ceil({self.text})")
-
-
-def _operation(sign: str, *, reverse: bool) -> Callable[[Symbol, Any], Symbol]:
-    def operate(one: Symbol, other: Any) -> Symbol:
-        return Symbol(f"({other} {sign} {one})" if reverse else f"({one} {sign} {other})")
-
-    return operate
-
-
-for _name, _sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("floordiv", "//"), ("truediv", "/"), ("mod", "%")):
-    setattr(Symbol, f"__{_name}__", _operation(_sign, reverse=False))
-    setattr(Symbol, f"__r{_name}__", _operation(_sign, reverse=True))
 
 
 def plain_function(kernel: Any) -> FunctionType | None:
@@ -69,11 +42,9 @@ def read_function(kernel: Any, inputs: Any, grid: Any) -> tuple[TritonKernel, An
     listed = [one for one in inputs if isinstance(one, Mapping)] if isinstance(inputs, list | tuple) else []
     first = inputs if isinstance(inputs, Mapping) else listed[0] if listed else {}
     constants = {name: value for name, value in first.items() if name in found.constexprs or value is None}
-    configs = [
-        Config(one.kwargs, one.num_warps, one.num_stages, one.num_ctas, maxnreg=one.maxnreg).values
-        for one in getattr(kernel, "configs", None) or getattr(getattr(kernel, "fn", None), "configs", None) or ()
-    ]
-    names = [one.arg for one in found.parameters]
+    listed_configs = getattr(kernel, "configs", None) or getattr(getattr(kernel, "fn", None), "configs", None)
+    configs = list(map(values_of, listed_configs or ()))
+    names = found.parameters
     read = read_triton(found, constants, configs, None if grid is None else _grid(grid, names))
     taken = {one.name for one in read.read.parameters}
 
@@ -94,10 +65,7 @@ def _grid(grid: Any, names: Sequence[str]) -> tuple[str, ...]:
             f"{WHERE}: grid: called with names instead of values it raises {type(error).__name__} ({error}); write it "
             "with triton.cdiv, + - * // % only, or as expressions, such as ['ceil_div(M, BLOCK)']."
         ) from error
-    listed = list(found) if isinstance(found, tuple | list) else [found]
-    while len(listed) > 1 and listed[-1] == 1:
-        listed.pop()
-    return tuple(str(one) for one in listed)
+    return tuple(axes_of(found))
 
 
 def typed(kernel: TritonKernel, example: Mapping[str, Any]) -> None:

@@ -96,9 +96,10 @@ class Reading:
     def _body(self, body: Sequence[ast.stmt], env: dict[str, Value], returned: list[Value]) -> None:
         for one in body:
             match one:
-                case ast.Assign(targets=[target]) | ast.AnnAssign(target=target, value=ast.expr()):
-                    assert one.value is not None
-                    self._bind(target, one.value, self._value(one.value, env), env)
+                case (
+                    ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value)
+                ):
+                    self._bind(target, value, self._value(value, env), env)
                 case ast.AugAssign(target=ast.Name(id=name)):
                     whole = ast.BinOp(ast.Name(name, ast.Load()), one.op, one.value)
                     env[name] = self._value(whole, env)
@@ -408,8 +409,6 @@ def _bounds(mask: ast.expr | None, definitions: Mapping[str, ast.expr], index: s
             return _bounds(definitions[name], definitions, index, depth + 1)
         case ast.BinOp(left=left, right=right):
             return [*_bounds(left, definitions, index, depth + 1), *_bounds(right, definitions, index, depth + 1)]
-        case ast.BoolOp(op=ast.And(), values=values):
-            return [bound for one in values for bound in _bounds(one, definitions, index, depth + 1)]
         case ast.Compare(left=left, ops=[op], comparators=[right]):
             small, large = (left, right) if isinstance(op, ast.Lt) else (right, left)
             if isinstance(op, ast.Lt | ast.Gt) and ast.unparse(_stripped(small)) == index:

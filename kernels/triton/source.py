@@ -10,16 +10,20 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
+import re
+import symtable
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
+from tunesmith.kernels.build.python_source import constexprs_of, heuristics_in, parameters_of
 from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.spec.taskfile import read_source
+from tunesmith.kernels.spec.template import TRITON_OPTIONS
 
 _PLAIN = ("math", "itertools", "functools", "operator", "collections", "dataclasses", "enum", "typing", "packaging")
 _FORBIDDEN = frozenset({"open", "input", "eval", "exec", "compile", "breakpoint", "exit", "quit", "help", "__import__"})
@@ -29,23 +33,38 @@ class Unknown(SourceError):
     """A value that does not follow from the definitions in reach."""
 
 
-class Named:
-    """A thing of a package that is not imported: only its name is known, and what `known` tells."""
+class Symbol:
+    """A thing of a package that is not imported, or a number or an array of a host, of which only an expression is
+    known. known: values of some expressions."""
 
-    def __init__(self, name: str, **known: Any) -> None:
-        self.name = name
-        self.__dict__.update(known)
+    def __init__(self, name: str, known: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.name, self.known = name, known
+
+    def made(self, text: str) -> Any:
+        return self.known[text] if text in self.known else Symbol(text, self.known)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Named(f"{self.name}.{name}")
+        return _ANYWHERE[name] if name in _ANYWHERE else self.made(f"{self.name}.{name}")
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.made(f"{self.name}[{at!r}]")
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        # Of the first type that tasks are drafted with.
+        if self.name.endswith(".element_size"):
+            return 4
+        texts = [repr(one) if isinstance(one, int | float | str | Symbol) else "..." for one in given]
+        return self.made(f"{self.name}({', '.join(texts)})")
 
     def __repr__(self) -> str:
-        return self.name.replace("torch.", "tl.").replace("triton.language.", "tl.")
+        return re.sub(r"^torch(?=\.\w+$)", "tl", self.name)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Named) and repr(self) == repr(other)
+    def __eq__(self, other: object) -> Any:
+        if isinstance(other, Symbol) and (repr(self) == repr(other) or not (unknown(self) or unknown(other))):
+            return repr(self) == repr(other)
+        return symbolic("({} == {})")(self, other)
 
     def __hash__(self) -> int:
         return hash(repr(self))
@@ -53,8 +72,13 @@ class Named:
     def __bool__(self) -> bool:
         raise Unknown(f"{self.name} is not known")
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        raise Unknown(f"{self.name}() is not known")
+    def __iter__(self) -> Iterator[Any]:
+        raise Unknown(f"{self.name} is not known")
+
+
+def unknown(value: Any) -> bool:
+    """Whether a value is known by an expression that is no constant of Triton, such as a data type."""
+    return isinstance(value, Symbol) and not re.fullmatch(r"tl\.\w+", repr(value))
 
 
 class Config:
@@ -66,42 +90,51 @@ class Config:
         self.kwargs, self.num_warps, self.num_stages, self.num_ctas = dict(kwargs), num_warps, num_stages, num_ctas
         self.maxnreg, self.pre_hook = more.get("maxnreg"), more.get("pre_hook")
 
-    @property
-    def values(self) -> dict[str, Any]:
-        """Of constexprs and options."""
-        options = {"num_warps": self.num_warps, "num_stages": self.num_stages}
-        options |= {"num_ctas": self.num_ctas} if self.num_ctas != 1 else {}
-        return {**self.kwargs, **options, **({"maxnreg": self.maxnreg} if self.maxnreg else {})}
+
+def values_of(config: Any) -> dict[str, Any]:
+    """The values of constexprs and options of a line of a list, Triton's own or ours."""
+    given = {name: getattr(config, name) for name in TRITON_OPTIONS}
+    usual = {"num_ctas": 1, "maxnreg": None}
+    return {**config.kwargs, **{name: value for name, value in given.items() if value != usual.get(name, ())}}
 
 
-def _unchanged(*given: Any, **named: Any) -> Any:
-    """A decorator, or what makes one."""
-    return given[0] if len(given) == 1 and not named and callable(given[0]) else lambda function: function
+def symbolic(form: str, function: Any = None) -> Any:
+    """A function whose value is `form`, such as "{} + {}" or the name of a function, where symbols are given."""
+
+    def computed(*given: Any) -> Any:
+        symbol = next((one for one in given if isinstance(one, Symbol)), None)
+        if symbol is None:
+            return function(*given)
+        return symbol.made(form.format(*given) if "{" in form else f"{form}({', '.join(map(str, given))})")
+
+    return computed
 
 
-_SIZES = {"cdiv": lambda a, b: -(-a // b), "next_power_of_2": lambda number: 1 << max(int(number) - 1, 0).bit_length()}
-_LANGUAGE = Named("triton.language", constexpr=lambda value: value, **_SIZES)
-_TARGET = SimpleNamespace(backend="cuda", arch=90, warp_size=32)
-_ACTIVE = Named("active", get_current_target=lambda: _TARGET)
-_TRITON = Named(
-    "triton",
-    __version__="3.9.0",
-    Config=Config,
-    language=_LANGUAGE,
-    runtime=Named("triton.runtime", driver=Named("driver", active=_ACTIVE)),
-    **dict.fromkeys(("jit", "autotune", "heuristics"), _unchanged),
-    **_SIZES,
-)
-_TORCH = Named(
-    "torch",
-    version=SimpleNamespace(hip=None, cuda="13.0"),
-    cuda=Named("torch.cuda", is_available=lambda: True, get_device_capability=lambda *device: (9, 0)),
-)
-_STANDINS = {
-    "triton": _TRITON,
-    "torch": _TORCH,
-    "os": SimpleNamespace(environ={}, getenv=lambda name, other=None: other),
+for _name, _form in {"neg": "(-{})", "ceil": "ceil"}.items():
+    setattr(Symbol, f"__{_name}__", symbolic(_form))
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "truediv": "/", "mod": "%"}
+for _name, _sign in {**_SIGNS, "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+    setattr(Symbol, f"__{_name}__", symbolic(f"({{0}} {_sign} {{1}})"))
+    setattr(Symbol, f"__r{_name}__", symbolic(f"({{1}} {_sign} {{0}})"))
+
+
+_SIZES = {
+    **dict.fromkeys(("cdiv", "ceil_div"), symbolic("ceil_div", lambda a, b: -(-a // b))),
+    "next_power_of_2": lambda number: 1 << max(int(number) - 1, 0).bit_length(),
 }
+_KNOWN: dict[str, Any] = {
+    "triton.Config": Config,
+    "tl.constexpr": lambda value: value,
+    "triton.runtime.driver.active.get_current_target()": SimpleNamespace(backend="cuda", arch=90, warp_size=32),
+    "torch.version": SimpleNamespace(hip=None, cuda="13.0"),
+    "torch.cuda.is_available()": True,
+    **{f"torch.cuda.get_device_capability({device})": (9, 0) for device in ("", 0)},
+    "os.environ": {},
+    "os.getenv": lambda name, other=None: other,
+}
+_KNOWN["triton.language"] = Symbol("tl", _KNOWN)
+_ANYWHERE = {**_SIZES, "triton": Symbol("triton", _KNOWN), "tl": _KNOWN["triton.language"]}
+"""What these names mean in whatever package."""
 ALIASES = {"tl": "import triton.language as tl", "triton": "import triton"}
 """Names that mean Triton wherever they are imported from, with the plain import."""
 
@@ -118,9 +151,7 @@ def bound_by(statement: ast.stmt) -> set[str]:
         case ast.Import() | ast.ImportFrom():
             return {one.asname or one.name.partition(".")[0] for one in statement.names}
         case ast.If() | ast.Try() | ast.With() | ast.For():
-            inside = [*statement.body, *getattr(statement, "orelse", ()), *getattr(statement, "finalbody", ())]
-            inside += [one for handler in getattr(statement, "handlers", ()) for one in handler.body]
-            return {name for one in inside for name in bound_by(one)}
+            return {name for one in (*statement.body, *getattr(statement, "orelse", ())) for name in bound_by(one)}
     return {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
 
 
@@ -157,16 +188,19 @@ class Module:
     def _imported(self, name: str, scope: Any = None, local: Any = None, asked: Any = (), level: int = 0) -> Any:
         """What `import` gives to code of this module that is evaluated."""
         root = name.partition(".")[0]
-        if not level and root in _STANDINS:
-            found = _STANDINS[root]
-            for part in name.split(".")[1:] if asked else ():
-                found = getattr(found, part)
-            return found
         if not level and root in _PLAIN:
             module = importlib.import_module(name)
             return module if asked else importlib.import_module(root)
         local_one = self.module(name, level)
-        return Named(name) if local_one is None else _Lazy(local_one)
+        if local_one is None:
+            found: Any = Symbol(root, _KNOWN)
+            for part in name.split(".")[1:] if asked else ():
+                found = getattr(found, part)
+            return found
+        # Names are evaluated when they are asked for (PEP 562).
+        found = ModuleType(name or local_one.path.stem)
+        found.__dict__["__getattr__"] = local_one.value
+        return found
 
     def statements(self, name: str) -> list[ast.stmt]:
         """The simple statements that bind `name`, in their order: conditions are decided, of `try` the body counts."""
@@ -192,15 +226,18 @@ class Module:
             self.doubts.append(f"`{ast.unparse(test)}` in {self.path.name} is taken as {taken} ({error})")
             return taken
 
-    def evaluate(self, node: ast.expr, given: Mapping[str, Any] | None = None) -> Any:
-        """The value of an expression; raises `Unknown`. given: names that the module does not bind."""
-        for name in names_in(node):
-            if name not in (given or {}):
+    def evaluate(self, node: ast.expr, given: dict[str, Any] | None = None) -> Any:
+        """The value of an expression; raises `Unknown`. given: names that go before those of the module, which gets
+        what it uses of these."""
+        scope = self._values if given is None else given
+        for name in ("__builtins__", *names_in(node)):
+            if name not in scope:
                 self._ensure(name)
+                scope |= {name: self._values[name]} if name in self._values else {}
         try:
             with warnings.catch_warnings(action="ignore"):
                 code = compile(ast.fix_missing_locations(ast.Expression(node)), str(self.path), "eval")
-            return eval(code, self._values, dict(given or {}))
+            return eval(code, scope)
         except Exception as error:  # the user's code may raise anything
             raise Unknown(f"{error}" or type(error).__name__) from error
 
@@ -225,18 +262,6 @@ class Module:
     def lines(self, node: ast.stmt) -> str:
         """A statement as its author wrote it, without decorators."""
         return textwrap.dedent("\n".join(self.text.splitlines()[node.lineno - 1 : node.end_lineno]))
-
-
-class _Lazy:
-    """A module of the user's, of which names are evaluated when they are asked for."""
-
-    def __init__(self, module: Module) -> None:
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._module.value(name)
 
 
 def is_jit(decorator: ast.expr) -> bool:
@@ -268,68 +293,48 @@ class Kernel:
         return self.node.name
 
     @property
-    def parameters(self) -> list[ast.arg]:
-        return [*self.node.args.posonlyargs, *self.node.args.args, *self.node.args.kwonlyargs]
+    def parameters(self) -> list[str]:
+        return [one.arg for one in parameters_of(self.node)]
 
     @property
     def constexprs(self) -> list[str]:
-        return [one.arg for one in self.parameters if one.annotation and "constexpr" in ast.unparse(one.annotation)]
-
-    @property
-    def defaults(self) -> dict[str, ast.expr]:
-        return defaults_of(self.node.args)
+        return constexprs_of(self.node)
 
     @property
     def heuristics(self) -> dict[str, str]:
         """What `triton.heuristics` computes: lambdas as text. Raises `SourceError` where it is not a plain table."""
-        found = dict[str, str]()
+        decorators = list[ast.expr]()
         for one in self.decorators:
-            if called_name(one) != "heuristics":
-                continue
-            table = one.args[0] if isinstance(one, ast.Call) and one.args else one
-            if isinstance(table, ast.Name):
-                bound = [s for s in self.module.statements(table.id) if isinstance(s, ast.Assign)]
-                table = bound[-1].value if bound else table
-            if not isinstance(table, ast.Dict) or not all(isinstance(key, ast.Constant) for key in table.keys):
-                raise SourceError(
-                    f"{self.module.path}: write the heuristics of {self.name} as a table, {{'NAME': ...}}."
-                )
-            for key, value in zip(table.keys, table.values, strict=True):
-                assert isinstance(key, ast.Constant)
-                found[str(key.value)] = ast.unparse(value)
-        return found
+            named = one.args[0] if isinstance(one, ast.Call) and one.args else None
+            bound = self.module.statements(named.id) if isinstance(named, ast.Name) else []
+            table = bound[-1].value if bound and isinstance(bound[-1], ast.Assign) else None
+            decorators.append(ast.Call(one.func, [table], []) if isinstance(one, ast.Call) and table else one)
+        if (found := heuristics_in(decorators)) is None:
+            raise SourceError(f"{self.module.path}: write the heuristics of {self.name} as a table, {{'NAME': ...}}.")
+        return {name: ast.unparse(value) for name, value in found.items()}
 
     @property
-    def tuner(self) -> ast.Call | None:
-        """The call of `triton.autotune`, or of a decorator like it."""
-        for one in self.decorators:
-            named = {word.arg for word in one.keywords} if isinstance(one, ast.Call) else set()
-            if isinstance(one, ast.Call) and ("autotune" in called_name(one) or "configs" in named):
-                return one
-        return None
-
-    def listed(self, what: str, position: int) -> Any:
-        """The value of an argument of the tuner, `configs` or `key`; raises `Unknown`."""
-        tuner = self.tuner
-        given = {word.arg: word.value for word in tuner.keywords} if tuner else {}
-        node = given.get(what) or (tuner.args[position] if tuner and len(tuner.args) > position else None)
-        if tuner is None or node is None:
-            return []
-        # What a module binds below the kernel, such as the configurations of a benchmark, the tuner does not see.
-        earlier = Module(self.module.path, self.module.text)
-        earlier.tree.body = [one for one in earlier.tree.body if one.lineno < tuner.lineno]
-        try:
-            return earlier.evaluate(node)
-        finally:
-            self.module.doubts += earlier.doubts
+    def configs(self) -> Any:
+        """The value of the list of `triton.autotune`, or of a decorator like it; raises `Unknown`."""
+        for tuner in (one for one in self.decorators if isinstance(one, ast.Call)):
+            words = {word.arg: word.value for word in tuner.keywords}
+            node = words.get("configs") or ([*tuner.args, None][0] if "autotune" in called_name(tuner) else None)
+            if node is None:
+                continue
+            # What a module binds below the kernel, such as the configurations of a benchmark, the tuner does not see.
+            earlier = Module(self.module.path, self.module.text)
+            earlier.tree.body = [one for one in earlier.tree.body if one.lineno < tuner.lineno]
+            try:
+                return earlier.evaluate(node)
+            finally:
+                self.module.doubts += earlier.doubts
+        return []
 
 
 def kernels_of(module: Module) -> list[Kernel]:
     """The functions of a module that are compiled by Triton, kernels and their helpers."""
     found = dict[str, Kernel]()
-    names = {name for one in module.tree.body for name in bound_by(one)}
-    order = {name: min(one.lineno for one in module.tree.body if name in bound_by(one)) for name in names}
-    for name in sorted(names, key=lambda one: order[one]):
+    for name in dict.fromkeys(name for one in module.tree.body for name in sorted(bound_by(one))):
         wraps, node = list[ast.expr](), None
         for one in module.statements(name):
             if isinstance(one, ast.FunctionDef):
@@ -370,8 +375,7 @@ class Slice:
     texts: list[str] = field(default_factory=list)
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
-    _seen: dict[str, object] = field(default_factory=dict)
-    _added: set[str] = field(default_factory=set)
+    _meanings: dict[str, object] = field(default_factory=dict)
 
     def text(self, fixed: Mapping[str, Any] | None = None) -> str:
         """A source: imports, constants, `FIXED`, functions."""
@@ -400,11 +404,10 @@ class Slice:
 
     def _new(self, name: str, meaning: object) -> bool:
         """Whether a name is new. Raises `SourceError` where it means something else already."""
-        if (known := self._seen.setdefault(name, meaning)) != meaning:
+        is_new = name not in self._meanings
+        if (known := self._meanings.setdefault(name, meaning)) != meaning:
             raise SourceError(f"{name} has two meanings, in {known} and in {meaning}; rename one of them.")
-        fresh = name not in self._added
-        self._added.add(name)
-        return fresh
+        return is_new
 
     def _import(self, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> None:
         one = next(at for at in statement.names if (at.asname or at.name.partition(".")[0]) == name)
@@ -432,11 +435,12 @@ class Slice:
         jit = next((ast.unparse(one) for one in kernel.decorators if is_jit(one)), None)
         if jit is None:
             raise SourceError(f"{module.path}: {node.name}, which the kernel uses, is not decorated with @triton.jit.")
-        for name in _free_names(node, heuristics, jit):
-            self.collect(module, name)
         lines = [f"    {name!r}: {value}," for name, value in heuristics.items()]
         marks = ["@triton.heuristics({", *lines, "})"] if heuristics else []
-        self.texts.append("\n".join([*marks, f"@{jit}", module.lines(node)]))
+        text = "\n".join([*marks, f"@{jit}", module.lines(node)])
+        for name in _free_names(text):
+            self.collect(module, name)
+        self.texts.append(text)
 
     def _constant(self, module: Module, statement: ast.Assign | ast.AnnAssign, name: str) -> None:
         value = statement.value
@@ -464,14 +468,10 @@ class Slice:
         self._function(kernel, heuristics)
 
 
-def _free_names(node: ast.FunctionDef, heuristics: Mapping[str, str], jit: str) -> list[str]:
-    """The names of its module that a function uses."""
-    local: Set[str] = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
-    body = ast.Module(node.body, [])
-    local |= {one.id for one in ast.walk(body) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-    used = [one for one in names_in(body) if one not in local]
-    used += [name for part in (node.args, *([node.returns] if node.returns else [])) for name in names_in(part)]
-    for tree in (ast.parse(text, mode="eval") for text in (*heuristics.values(), jit)):
-        given = {one.arg for one in ast.walk(tree) if isinstance(one, ast.arg)}
-        used += [name for name in names_in(tree) if name not in given]
-    return list(dict.fromkeys(used))
+def _free_names(text: str) -> list[str]:
+    """The names of its module that a source uses."""
+    tables, found = [symtable.symtable(text, "source", "exec")], dict[str, None]()
+    for table in tables:
+        tables += table.get_children()
+        found |= {one.get_name(): None for one in table.get_symbols() if one.is_global() and one.is_referenced()}
+    return list(found)

@@ -20,6 +20,7 @@ from tunesmith.graph.results.best import export_best
 from tunesmith.graph.results.exports import Package
 from tunesmith.graph.roles.verdict import build_verdict
 from tunesmith.graph.settings import make_settings
+from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
@@ -32,10 +33,10 @@ ORIGIN = Origin(command="tunesmith tune a|b", host="a test's host", python="3.11
 
 
 @contextmanager
-def cuda_context(folder: Path, task: Task) -> Iterator[Context]:
+def cuda_context(folder: Path, task: Task, limits: DeviceLimits = LIMITS) -> Iterator[Context]:
     """A run in `folder` that has begun with the task's first template."""
-    template, settings = task.sources("cuda").templates[0], make_settings(task=task.name)
-    device = DeviceInfo(backend="cuda", index=0, name="a test's GPU", limits=LIMITS, driver="0")
+    template, settings = task.sources(limits.backend).templates[0], make_settings(task=task.name)
+    device = DeviceInfo(backend=limits.backend, index=0, name="a test's GPU", limits=limits, driver="0")
 
     def no_pool() -> Any:
         raise AssertionError("an export needs no device")
@@ -43,7 +44,7 @@ def cuda_context(folder: Path, task: Task) -> Iterator[Context]:
     with Journal(folder, create=True) as journal:
         journal.append(RunStarted(settings=settings, task=task, device=device, origin=ORIGIN))
         journal.append(TemplateAdded(template=template))
-        yield Context(task, device, (LIMITS,), settings, journal, no_pool)
+        yield Context(task, device, (limits,), settings, journal, no_pool)
 
 
 def compared(context: Context, workload: str, seconds: float, code: str = "", baseline_code: str = "") -> Compared:

@@ -10,7 +10,7 @@ from tunesmith.kernels.backends.triton.compiler import FILE, imported
 from tunesmith.kernels.build.python_source import FIXED
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import KernelOpponent, Workload
-from tunesmith.kernels.spec.template import TRITON_OPTIONS, Config
+from tunesmith.kernels.spec.template import Config, without_options
 
 
 class Autotuned:
@@ -32,16 +32,8 @@ class Autotuned:
             path = Path(folder, FILE)
             path.write_text(opponent.template.source, encoding="utf-8")
             module = imported(path)
-        fixed = getattr(module, FIXED, {})
-        options = {name: fixed[name] for name in TRITON_OPTIONS if name in fixed}
-        listed = [
-            triton.Config(
-                {name: value for name, value in one.items() if name not in TRITON_OPTIONS},
-                **{**options, **{name: one[name] for name in TRITON_OPTIONS if name in one}},
-            )
-            for one in opponent.configs
-        ]
-        self._fixed = {name: value for name, value in fixed.items() if name not in options}
+        self._fixed, options = without_options(getattr(module, FIXED, {}))
+        listed = [triton.Config(own, **{**options, **more}) for own, more in map(without_options, opponent.configs)]
         self.tuner = triton.autotune(configs=listed, key=[])(getattr(module, opponent.template.entry))
         self._names, self._chosen = [one.name for one in opponent.template.parameters], False
 

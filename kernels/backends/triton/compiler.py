@@ -13,14 +13,14 @@ import re
 import sys
 import tempfile
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import MAX_LOG, CompilerUnavailable, NotMarked
-from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, assemble
+from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, marked
 from tunesmith.kernels.backends.triton.resources import amd_resources, nvidia_resources
 from tunesmith.kernels.build.artifact import Artifact, CompiledCall
 from tunesmith.kernels.build.guard import refuse
@@ -30,7 +30,6 @@ from tunesmith.kernels.build.machine_code import (
     global_variables,
     hot_lines,
     instruction_mix,
-    mark_blocks,
     refuse_assembly,
     special_registers,
     unfollowed,
@@ -38,7 +37,7 @@ from tunesmith.kernels.build.machine_code import (
 )
 from tunesmith.kernels.build.python_source import FIXED, SPECIALISED
 from tunesmith.kernels.build.source import Specialised
-from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
+from tunesmith.kernels.outcome import CompileFailed, Rejected
 from tunesmith.kernels.space import MAX_CLUSTER
 
 _FIRST = """import triton
@@ -60,30 +59,15 @@ _VALUES = {"": 2**40 + 17, "16": 2**40 + 16, "1": 1}
 """A whole number of each class, beyond 32 bits; of the others these modulo 2^32."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Driver:
-    """What Triton asks the driver for while it compiles."""
+def pretend_device(arch: str, warp_size: int = 32) -> None:
+    """Gives Triton, in place of a driver, what it asks one for while it compiles for `arch`, "sm_90" or "gfx942"."""
+    import triton
+    from triton.backends.compiler import GPUTarget
 
-    target: Any
-
-    def get_current_target(self) -> Any:
-        return self.target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int | None = None) -> int:
-        return 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Array:
-    """An argument that is an array. dtype: Triton's name of its type; its address is a multiple of 16."""
-
-    dtype: str
-
-    def data_ptr(self) -> int:
-        return 0
+    number = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    target = GPUTarget("cuda", int(number[1]), 32) if number else GPUTarget("hip", arch, warp_size)
+    numbers = dict.fromkeys(("get_current_device", "get_current_stream"), lambda *device: 0)
+    triton.runtime.driver.set_active(SimpleNamespace(get_current_target=lambda: target, **numbers))
 
 
 class TritonCompiler:
@@ -92,16 +76,14 @@ class TritonCompiler:
     def __init__(self, limits: DeviceLimits) -> None:
         try:
             import triton
-            from triton.backends.compiler import GPUTarget
+
+            pretend_device(limits.arch, limits.warp_size or 32)
         except ImportError as error:
             raise CompilerUnavailable(
                 f"Triton kernels cannot be compiled here ({error}): install it with `pip install 'tunesmith[triton]'`."
             ) from error
         self.arch, self._limits = limits.arch, limits
         self.version = f"triton {triton.__version__}"
-        number = re.fullmatch(r"sm_(\d+)[af]?", limits.arch)
-        target = GPUTarget("cuda", int(number[1]), 32) if number else GPUTarget("hip", limits.arch, limits.warp_size)
-        triton.runtime.driver.set_active(_Driver(target))
         self._harness: NvrtcCompiler | None = None
         self._kept: dict[str, Any] = {}
         """The latest compiled kernels, by the source's digest: marks are set in the same PTX."""
@@ -144,7 +126,7 @@ class TritonCompiler:
         else:
             code, variables = made.asm["hsaco"], ()
             resources = amd_resources(made.asm["amdgcn"])
-        # The code's own static memory, and all of Triton's, which is dynamic.
+        # The code's own static memory, on AMD, and Triton's.
         resources = replace(resources, shared=(resources.shared or 0) + metadata.shared)
         name, digest = metadata.name, source.digest
         return Artifact("triton", self.arch, name, code, digest, resources, variables, call, unfollowed(assembly))
@@ -166,16 +148,8 @@ class TritonCompiler:
         if "ptx" not in made.asm:
             return NotMarked("only NVIDIA's machine code can be marked")
         target = re.search(r"^\.target\s+(\w+)", made.asm["ptx"], re.MULTILINE)
-        try:
-            marked, blocks = mark_blocks(made.asm["ptx"], FILE, made.metadata.name)
-        except ValueError as error:
-            return NotMarked(str(error))
-        code = assemble(marked, target[1] if target else self.arch)
-        if not isinstance(code, bytes):
-            return code
-        call = _call(made, source)
-        artifact = Artifact("triton", self.arch, made.metadata.name, code, source.digest, Resources(), (), call)
-        return MarkedArtifact(artifact, blocks)
+        artifact = Artifact("triton", self.arch, made.metadata.name, b"", source.digest, call=_call(made, source))
+        return marked(artifact, made.asm["ptx"], FILE, target[1] if target else self.arch)
 
     def _compiled(self, source: Specialised) -> Any:
         """Triton's compiled kernel, or why there is none."""
@@ -217,7 +191,8 @@ def _warm_up(path: Path, source: Specialised) -> Any:
 def _argument(text: str) -> Any:
     """A value of the class `text`, as of `argument_classes`."""
     if text.startswith("*"):
-        return _Array(text[1:])
+        # Not Triton's own stand-in, which claims to be small.
+        return SimpleNamespace(dtype=text[1:], data_ptr=lambda: 0)
     if text == "fp32":
         return 0.5
     if text == "u1":

@@ -25,13 +25,13 @@ from tunesmith.kernels.backends import (
     open_compiler,
     open_device,
 )
-from tunesmith.kernels.backends.cuda import _OWN
+from tunesmith.kernels.backends.cuda import _OWN, BEYOND_EDGE, _Mapping
 from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, _header_roots, _target, assemble, parse_resources
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
 from tunesmith.kernels.spec.task import Geometry
 
-pytest.importorskip("cuda.bindings")
+driver = pytest.importorskip("cuda.bindings.driver")
 
 # More live values than the compiler may keep in registers.
 HUNGRY = """
@@ -188,34 +188,36 @@ def test_the_devices_own_kernels_can_be_assembled() -> None:
     assert isinstance(assemble(_OWN.decode().rstrip("\0"), "sm_90"), bytes)
 
 
-@pytest.mark.parametrize("fails", ["cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"])
-def test_a_mapping_that_fails_gives_everything_back(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the driver records the resources that it gave and has not got back."""
-    from cuda.bindings import driver
+ENDS = {"cuMemRelease": "cuMemCreate", "cuMemAddressFree": "cuMemAddressReserve", "cuMemUnmap": "cuMemMap"}
+GRAIN = 2 << 20
 
-    from tunesmith.kernels.backends.cuda import _Mapping
 
-    held: set[str] = set()
-    ends = {"cuMemRelease": "cuMemCreate", "cuMemAddressFree": "cuMemAddressReserve", "cuMemUnmap": "cuMemMap"}
+def pretended(monkeypatch: pytest.MonkeyPatch, reserved: int = GRAIN, fails: str = "") -> list[tuple[str, Any]]:
+    """The calls of a stand-in for the driver that succeed, with what is given first. reserved: the addresses it has."""
+    calls = list[tuple[str, Any]]()
 
-    def pretend(name: str) -> Any:
-        def call(*_: Any) -> Any:
+    def pretend(name: str) -> None:
+        def call(*given: Any) -> Any:
             if name == fails:
                 return (driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY,)
-            if name in ends:
-                held.discard(ends[name])
-            elif name not in ("cuMemSetAccess", "cuCtxSynchronize"):
-                held.add(name)
-            return driver.CUresult.CUDA_SUCCESS, 1 << 21
+            calls.append((name, (*given, None)[0]))
+            return driver.CUresult.CUDA_SUCCESS, reserved if name == "cuMemAddressReserve" else GRAIN
 
-        return call
+        monkeypatch.setattr(driver, name, call)
 
-    for name in (*ends, *ends.values(), "cuMemSetAccess", "cuMemGetAllocationGranularity", "cuCtxSynchronize"):
-        monkeypatch.setattr(driver, name, pretend(name))
+    for name in (*ENDS, *ENDS.values(), "cuMemSetAccess", "cuMemGetAllocationGranularity", "cuCtxSynchronize"):
+        pretend(name)
+    return calls
+
+
+@pytest.mark.parametrize("fails", ["cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"])
+def test_a_mapping_that_fails_gives_everything_back(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = pretended(monkeypatch, fails=fails)
     with pytest.raises(OutOfDeviceMemory):
         _Mapping(1 << 21, 0)
     gc.collect()
-    assert held == {"cuMemGetAllocationGranularity"}
+    names = [name for name, _ in calls]
+    assert "cuMemCreate" in names and all(names.count(end) >= names.count(start) for end, start in ENDS.items())
 
 
 @pytest.mark.parametrize("reserved", [7 << 21, (1 << 32) - (64 << 20), (5 << 32) + (3 << 21)])
@@ -223,27 +225,13 @@ def test_a_mapping_that_fails_gives_everything_back(fails: str, monkeypatch: pyt
 def test_a_mapping_lies_across_a_multiple_of_four_gibibytes(
     nbytes: int, at: int, reserved: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for the driver reserves the addresses from `reserved` on."""
-    from cuda.bindings import driver
-
-    from tunesmith.kernels.backends.cuda import BEYOND_EDGE, _Mapping
-
-    asked: list[int] = []
-    answers = {"cuMemGetAllocationGranularity": 1 << 21, "cuMemCreate": 1, "cuMemAddressReserve": reserved}
-    ends = ("cuMemMap", "cuMemSetAccess", "cuMemRelease", "cuMemUnmap", "cuMemAddressFree", "cuCtxSynchronize")
-    for name in (*answers, *ends):
-
-        def call(*given: Any, name: str = name) -> Any:
-            asked.extend(given[:1] if name == "cuMemAddressReserve" else [])
-            return driver.CUresult.CUDA_SUCCESS, answers.get(name)
-
-        monkeypatch.setattr(driver, name, call)
+    calls = pretended(monkeypatch, reserved)
     mapping = _Mapping(nbytes, 0, at)
-    first = mapping.start + mapping.offset
-    assert (first + at) % (1 << 32) == 0 and mapping.start % (1 << 21) == mapping.size % (1 << 21) == 0
-    assert mapping.start <= first and first + nbytes <= mapping.start + mapping.size < first + nbytes + (2 << 21)
+    first, [room] = mapping.start + mapping.offset, [given for name, given in calls if name == "cuMemAddressReserve"]
+    assert (first + at) % (1 << 32) == 0 and mapping.start % GRAIN == mapping.size % GRAIN == 0
+    assert mapping.start <= first and first + nbytes <= mapping.start + mapping.size < first + nbytes + 2 * GRAIN
     assert reserved + BEYOND_EDGE <= mapping.start
-    assert mapping.start + mapping.size + BEYOND_EDGE <= reserved + asked[0]
+    assert mapping.start + mapping.size + BEYOND_EDGE <= reserved + room
     del mapping
     gc.collect()
 

@@ -55,29 +55,17 @@ class TestOpenclDevice(DeviceContract):
         assert len(opened.run([launch, launch])) == len(opened.run([HostCall(lambda: None)] * 2)) == 2
 
 
-class FakeCl:
-    """What of pyopencl tells devices apart."""
-
-    class Error(Exception):
-        pass
-
-    class device_type:
-        CPU, GPU = 2, 4
-
-
-class FakeDevice:
-    name = " a device "
+FAKE_CL = SimpleNamespace(Error=RuntimeError, device_type=SimpleNamespace(CPU=2, GPU=4))
+"""The part of pyopencl that tells devices apart."""
 
 
 def fake_devices(*addresses: tuple[int, int] | None, cpu: bool = False) -> list[Any]:
     """Devices of one platform, GPUs with these PCI buses and slots, where their driver tells."""
-    platform = SimpleNamespace()
-    devices: list[Any] = [FakeDevice() for _ in addresses]
+    devices: list[Any] = [SimpleNamespace(name=" a device ", type=2 if cpu else 4) for _ in addresses]
     for device, address in zip(devices, addresses, strict=True):
-        device.type, device.platform = 2 if cpu else 4, platform
+        device.platform = SimpleNamespace(get_devices=lambda: devices)
         if address is not None:
             device.pci_bus_id_nv, device.pci_slot_id_nv = address
-    platform.get_devices = lambda: devices
     return devices
 
 
@@ -85,13 +73,13 @@ def test_a_gpu_has_the_uuid_that_cuda_knows_it_by(monkeypatch: pytest.MonkeyPatc
     """So that it has one lock."""
     known = {(0, 0x3B, 0): "GPU-1", (0, 0x3B, 5): "GPU-2"}
     monkeypatch.setattr("tunesmith.kernels.backends.opencl.uuid_at", known.get)
-    found = [device_uuid(FakeCl, one) for one in fake_devices((0x3B, 0), (0x3B, 5 << 3), (0x5E, 0))]
+    found = [device_uuid(FAKE_CL, one) for one in fake_devices((0x3B, 0), (0x3B, 5 << 3), (0x5E, 0))]
     assert found == ["GPU-1", "GPU-2", "opencl-a device-0000:5e:00"]
 
 
 def test_a_name_does_not_depend_on_the_drivers_that_a_process_finds(device: Any, opened: Device) -> None:
-    assert [device_uuid(FakeCl, one) for one in fake_devices(None, None)] == ["opencl-a device-0", "opencl-a device-1"]
-    assert [device_uuid(FakeCl, one) for one in fake_devices(None, cpu=True)] == ["opencl-a device"]
+    assert [device_uuid(FAKE_CL, one) for one in fake_devices(None, None)] == ["opencl-a device-0", "opencl-a device-1"]
+    assert [device_uuid(FAKE_CL, one) for one in fake_devices(None, cpu=True)] == ["opencl-a device"]
     if device.limits.kind == "cpu":
         assert opened.uuid == f"opencl-{device.name}"
 

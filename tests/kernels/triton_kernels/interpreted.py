@@ -13,43 +13,35 @@ from typing import Any
 import numpy as np
 
 
-class Storage:
+class Tensor:
+    """A flat array, and its own storage; offsets and strides are the kernel's business."""
+
     def __init__(self, array: Any) -> None:
-        self.array = array
+        self.array, self.dtype = array, f"torch.{array.dtype}"
 
     def data_ptr(self) -> int:
         return int(self.array.ctypes.data)
 
-    def cpu(self) -> Storage:
-        return Storage(self.array.copy())
+    def untyped_storage(self) -> Tensor:
+        return self
 
-    def copy_(self, other: Storage) -> None:
+    def cpu(self) -> Tensor:
+        return Tensor(self.array.copy())
+
+    def copy_(self, other: Tensor) -> None:
         self.array[...] = other.array
 
-
-class Tensor:
-    """A flat array; offsets and strides are the kernel's business."""
-
-    def __init__(self, array: Any) -> None:
-        self._storage, self.dtype = Storage(array), f"torch.{array.dtype}"
-
-    def untyped_storage(self) -> Storage:
-        return self._storage
-
-    def data_ptr(self) -> int:
-        return self._storage.data_ptr()
-
     def new_empty(self, size: int, device: str) -> Tensor:
-        return Tensor(self._storage.array)
+        return Tensor(self.array)
 
-    def set_(self, storage: Storage, *layout: Any) -> None:
-        self._storage = storage
+    def set_(self, storage: Tensor, *layout: Any) -> None:
+        self.array = storage.array
 
     def storage_offset(self) -> int:
         return 0
 
     def size(self) -> tuple[int, ...]:
-        return tuple(self._storage.array.shape)
+        return tuple(self.array.shape)
 
     stride = size
 

@@ -35,7 +35,7 @@ def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 def launch(x, y):
     out = torch.empty_like(x)
-    count = x.numel()
+    count: int = x.numel()
     add[lambda meta: (triton.cdiv(count, meta["BLOCK"]),)](x, y, out, count, BLOCK=1024)
     return out
 """
@@ -320,6 +320,11 @@ def test_a_list_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(TunesmithError, match="still to be filled in"):
         (tmp_path / "task.toml").write_text(task)
         load_task(str(tmp_path))
+
+
+def test_a_value_of_a_package_that_is_not_there_is_no_constant(tmp_path: Path) -> None:
+    task = drafted(tmp_path, ADD.replace("BLOCK=1024", "BLOCK=logger.BLOCK"))
+    assert "logger" not in template(task).source and len(values(task)["BLOCK"]) > 3
 
 
 @pytest.mark.parametrize(

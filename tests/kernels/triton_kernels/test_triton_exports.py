@@ -12,22 +12,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cuda_runs import cuda_context
 
-from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import RunStarted, ShapeCompared, TemplateAdded
-from tunesmith.graph.journal.records import Dispatched, Figures, FinalistResult, Origin, Verdict, Winner, WorkloadRow
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.events import Compared, RooflineMeasured, ShapeCompared
+from tunesmith.graph.journal.records import FinalistResult, Winner
 from tunesmith.graph.results.best import altered_files, export_best
 from tunesmith.graph.results.exports import export_run
-from tunesmith.graph.settings import make_settings
+from tunesmith.graph.roles.verdict import build_verdict
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import as_triton
-from tunesmith.hw.probe import DeviceInfo
+from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -133,41 +131,22 @@ def task_folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(task_folder: Path, tmp_path: Path) -> Iterator[Path]:
+def run(task_folder: Path, tmp_path: Path) -> Path:
     """A run in which n4096 and n65536 have a winner of their own, n1000 the general one, and n64 the baseline."""
     task = load_task(str(task_folder))
-    template = task.sources("triton").templates[0]
-    limits = as_triton(resolve_target("sm_90"))
-    device = DeviceInfo(backend="triton", index=0, name="NVIDIA H100 80GB HBM3", limits=limits, driver="0")
-    settings = make_settings(task=task.name)
-    origin = Origin(command="tunesmith tune scaling", host="a test", python="3.11")
-
-    def no_pool() -> Any:
-        raise AssertionError("an export needs no device")
-
-    with Journal(tmp_path / "run", create=True) as journal:
-        journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
-        journal.append(TemplateAdded(template=template))
-        context = Context(task, device, (limits,), settings, journal, no_pool)
-        gains = {"n4096": (0.8, 0.5), "n1000": (0.9, 1.2), "n65536": (0.9, 0.6), "n64": (1.1, 1.3)}
-        winners = [Winner(template=template.id, config=one) for one in (GENERAL, LARGE)]
-        rows, dispatch = [], []
+    template, winners, found = task.sources("triton").templates[0], list[Winner](), list[Compared]()
+    with cuda_context(tmp_path / "run", task, as_triton(resolve_target("sm_90"))) as context:
+        winners += [Winner(template=template.id, config=one) for one in (GENERAL, LARGE)]
+        gains = {"n4096": (0.8, 0.5), "n1000": (0.9, 2.0), "n65536": (0.9, 0.6), "n64": (1.1, 3.0)}
         for name, ratios in gains.items():
-            workload = task.workload(name)
-            found = [compare([[ratio * 2e-6] * 3] * 5, [[2e-6] * 3] * 5) for ratio in ratios]
-            entries = [
-                FinalistResult(**one.model_dump(), comparison=seen) for one, seen in zip(winners, found, strict=True)
-            ]
-            journal.append(ShapeCompared(workload=workload, fitted=True, entries=tuple(entries)))
-            about = {"workload": name, "sizes": workload.sizes, "types": workload.types}
-            general, large = map(Figures.of, found)
-            rows.append(WorkloadRow(**about, floor_seconds=None, baseline_seconds=2e-6, general=general))
-            winner, figures = (winners[1], large) if large.ratio < general.ratio else (winners[0], general)
-            if figures.ratio < 1:
-                dispatch.append(Dispatched(**about, **winner.model_dump(), **figures.model_dump()))
-        verdict = Verdict(general=winners[0], tuned=tuple(rows), dispatch=tuple(dispatch), sentence="Faster.")
-        export_best(context, tmp_path / "run" / "best", verdict)
-    yield tmp_path / "run"
+            seen = [compare([[ratio * 2e-6] * 3] * 5, [[2e-6] * 3] * 5) for ratio in ratios]
+            pairs = zip(winners, seen, strict=True)
+            entries = tuple(FinalistResult(**one.model_dump(), comparison=ratio) for one, ratio in pairs)
+            found.append(Compared(workload=name, entries=entries))
+            context.journal.append(ShapeCompared(workload=task.workload(name), fitted=True, entries=entries))
+        context.journal.append(RooflineMeasured(roofline=Roofline()))
+        export_best(context, tmp_path / "run" / "best", build_verdict(context, found, winners, {}))
+    return tmp_path / "run"
 
 
 def ask(folder: Path, program: str, arch: int = 90, **environment: str) -> Any:
@@ -182,7 +161,7 @@ def ask(folder: Path, program: str, arch: int = 90, **environment: str) -> Any:
 def test_best_holds_sources_and_tables_and_nothing_of_cuda(run: Path) -> None:
     best = run / "best"
     names = {str(path.relative_to(best)) for path in best.rglob("*") if path.is_file()}
-    device = "configs/scaling,device_name=NVIDIA_H100_80GB_HBM3.json"
+    device = "configs/scaling,device_name=a_test_s_GPU.json"
     tables = {"dispatch.json", "reference.py", "SHA256SUMS", "tuned.py", "configs.txt", device}
     assert names == tables | {f"{name}/kernel-float16.py" for name in ("baseline", "general", "n4096")}
     assert not altered_files(best)

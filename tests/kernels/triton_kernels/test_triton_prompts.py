@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scripted_models import template
 from typer.testing import CliRunner
 from written import KERNEL, triton_task
 
@@ -15,29 +16,11 @@ from tunesmith.kernels.reader.signature import require_signature
 
 def test_an_answer_becomes_a_template(tmp_path: Path) -> None:
     task = triton_task(tmp_path)
-    parameters = [("BLOCK", [256, 512]), ("num_warps", [2, 4]), ("num_stages", [1, 2])]
-    made = template_of(
-        TemplateAnswer.model_validate(
-            {
-                "name": "blocks",
-                "description": "",
-                "source": KERNEL,
-                "grid": ["ceil_div(n, BLOCK)"],
-                "block": ["32 * num_warps"],
-                "shared_bytes": "0",
-                "static_shared_bytes": "0",
-                "parameters": [
-                    {"name": name, "values": values, "default": values[0], "doc": ""} for name, values in parameters
-                ],
-                "constraints": [],
-                "max_registers": "0",
-                "fast_math": "False",
-                "seeds": [],
-            }
-        ),
-        task,
-        "triton",
-    )
+    values = {"BLOCK": [256, 512], "num_warps": [2, 4], "num_stages": [1, 2]}
+    parameters = [{"name": name, "values": one, "default": one[0], "doc": ""} for name, one in values.items()]
+    launch = {"grid": ["ceil_div(n, BLOCK)"], "block": ["32 * num_warps"]}
+    answer = template(source=KERNEL, parameters=parameters, constraints=[], **launch)
+    made = template_of(TemplateAnswer.model_validate(answer), task, "triton")
     assert require_signature(task, made, "the answer") == ""
     text = specialise(made, made.default_config, dict(code_key(task, made, task.workloads[0]))).source
     assert "'num_stages': 1" in text and "'num_warps': 2" in text

@@ -22,9 +22,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.backends.triton.compiler import pretend_device
 from tunesmith.kernels.build.python_source import FIXED, SPECIALISED
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import TRITON_OPTIONS
+from tunesmith.kernels.spec.template import without_options
 from tunesmith.kernels.triton.exports import kernel_body
 
 SECONDS = 600.0
@@ -82,10 +83,6 @@ def write_cache(kernel: str, arch: str, calls: Sequence[Mapping[str, Any]], fold
 # In the process with the user's module
 
 
-class _Refused(Exception):
-    """Why there is no file, as a sentence."""
-
-
 class _Answered(Exception):
     """Ends a call of the kernel before its launch."""
 
@@ -95,33 +92,30 @@ def _main() -> None:
     with contextlib.redirect_stdout(sys.stderr):
         try:
             answer: list[str] | str = _write(given)
-        except _Refused as refused:
+        except TunesmithError as refused:
             answer = str(refused)
     Path(given["answer"]).write_text(json.dumps(answer), encoding="utf-8")
 
 
 def _write(given: Mapping[str, Any]) -> list[str]:
     import triton
-    from triton.backends.compiler import GPUTarget
 
-    target = GPUTarget("cuda", int(given["arch"][3:].rstrip("af")), 32)
-    constant = {"get_current_target": lambda: target, "get_current_device": lambda: 0}
-    triton.runtime.driver.set_active(SimpleNamespace(get_current_stream=lambda device=None: 0, **constant))
+    pretend_device(given["arch"])
     outer = tuner = getattr(_imported(Path(given["file"])), given["kernel"], None)
     while tuner is not None and not isinstance(tuner, triton.runtime.Autotuner):
         tuner = getattr(tuner, "fn", None)
     if tuner is None:
-        raise _Refused("it is not decorated with triton.autotune: take tuned.py or configs.txt of best/.")
+        raise TunesmithError("it is not decorated with triton.autotune: take tuned.py or configs.txt of best/.")
     if any(one.pre_hook for one in tuner.configs):
-        raise _Refused("a configuration of its list has a pre_hook, with which Triton keeps no choice.")
+        raise TunesmithError("a configuration of its list has a pre_hook, with which Triton keeps no choice.")
     if len(tuner.configs) < 2:
-        raise _Refused("its list has one configuration, which Triton takes without a look into its cache.")
+        raise TunesmithError("its list has one configuration, which Triton takes without a look into its cache.")
     notes, keys = list[str](), dict[Any, list[Any]]()
     for call in given["calls"]:
         try:
             found = [_configuration(Path(source), tuner) for source in call["sources"]]
             keys.setdefault(_asked(outer, tuner, call, found[0][1]), []).append((call, found))
-        except _Refused as refused:
+        except TunesmithError as refused:
             notes.append(f"{call['shape']} has no entry: {refused}")
     for (key, _), group in keys.items():
         call, found = group[0]
@@ -132,7 +126,7 @@ def _write(given: Mapping[str, Any]) -> list[str]:
             notes.append(f"{shapes} have one tuning key, {key}, and take one configuration: {winner}.")
         _asked(outer, tuner, call, found[0][1], winner)
     if not keys:
-        raise _Refused(" ".join(notes))
+        raise TunesmithError(" ".join(notes))
     return notes
 
 
@@ -154,16 +148,17 @@ def _configuration(source: Path, tuner: Any) -> tuple[Any, dict[str, Any]]:
         fn = fn.fn
     tuned = made[SPECIALISED]["values"]
     if kernel_body(source.read_text(encoding="utf-8"), made[SPECIALISED]["kernel"]) != kernel_body(fn.src, fn.__name__):
-        raise _Refused(f"the kernel's text is not that of {source}.")
-    values, options = {**made.get(FIXED, {}), **tuned}, {*TRITON_OPTIONS}
+        raise TunesmithError(f"the kernel's text is not that of {source}.")
+    values, options = without_options({**made.get(FIXED, {}), **tuned})
     listed = dict.fromkeys(name for config in tuner.configs for name in config.kwargs)
     if missing := [name for name in listed if name not in values]:
-        raise _Refused(f"the tuning has no value of {', '.join(missing)}, which the list has.")
-    if stray := sorted(tuned.keys() - listed.keys() - options):
-        raise _Refused(f"{', '.join(stray)} was tuned, and the list does not have it: add it there, or take tuned.py.")
-    rest = {name: value for name, value in values.items() if name not in options and name not in listed}
-    chosen = {name: values[name] for name in TRITON_OPTIONS if name in values}
-    return triton.Config({name: values[name] for name in listed}, **chosen), rest
+        raise TunesmithError(f"the tuning has no value of {', '.join(missing)}, which the list has.")
+    if stray := sorted(tuned.keys() - listed.keys() - options.keys()):
+        raise TunesmithError(
+            f"{', '.join(stray)} was tuned, and the list does not have it: add it there, or take tuned.py."
+        )
+    rest = {name: value for name, value in values.items() if name not in listed}
+    return triton.Config({name: values[name] for name in listed}, **options), rest
 
 
 def _asked(outer: Any, tuner: Any, call: Mapping[str, Any], rest: Mapping[str, Any], winner: Any = None) -> Any:
@@ -173,7 +168,9 @@ def _asked(outer: Any, tuner: Any, call: Mapping[str, Any], rest: Mapping[str, A
 
     def pruned(given: Any) -> Any:
         if len(left := type(tuner).prune_configs(tuner, given)) == 1:
-            raise _Refused("its pruning leaves one configuration, which Triton takes without a look into its cache.")
+            raise TunesmithError(
+                "its pruning leaves one configuration, which Triton takes without a look into its cache."
+            )
         return left
 
     def instead() -> None:
@@ -181,7 +178,7 @@ def _asked(outer: Any, tuner: Any, call: Mapping[str, Any], rest: Mapping[str, A
 
     def check(key: Any, configs: Any, bench: Any) -> bool:
         if not key:
-            raise _Refused("its call has an empty tuning key, with which Triton keeps no choice.")
+            raise TunesmithError("its call has an empty tuning key, with which Triton keeps no choice.")
         asked.append((key, tuple(map(str, configs))))
         if winner is not None:
             type(tuner).check_disk_cache(tuner, key, configs, instead)
@@ -190,7 +187,7 @@ def _asked(outer: Any, tuner: Any, call: Mapping[str, Any], rest: Mapping[str, A
     tuner.cache, tuner.cache_results, tuner.prune_configs, tuner.check_disk_cache = {}, True, pruned, check
     values = {**rest, **{name: _stand_in(value) for name, value in call["arguments"].items()}}
     if unknown := [name for name in tuner.keys if values.get(name) is None]:
-        raise _Refused(f"the tuning does not tell {', '.join(unknown)}, which its tuning key has.")
+        raise TunesmithError(f"the tuning does not tell {', '.join(unknown)}, which its tuning key has.")
     # By place as far as it goes, as most callers do: a list's pruning sees those under `named_args`.
     leading = list(itertools.takewhile(values.__contains__, tuner.arg_names))
     ordered = {name: values[name] for name in tuner.arg_names[len(leading) :] if name in values}
@@ -198,7 +195,7 @@ def _asked(outer: Any, tuner: Any, call: Mapping[str, Any], rest: Mapping[str, A
         outer.run(*map(values.__getitem__, leading), grid=(1,), warmup=False, **ordered)
     except _Answered:
         return asked[0]
-    raise _Refused("it does not look for a choice.")
+    raise TunesmithError("it does not look for a choice.")
 
 
 def _stand_in(value: Any) -> Any:
