@@ -198,19 +198,30 @@ class _Reader:
         strided = {one for one in self.names if launch.stride(one) or ("stride" in one and one in reading.numbers)}
         strides = [one for one in self.names if one in strided and one not in told]
         extents = {name for dims in self.dims.values() for one in dims.values() if one for name in parse_names(one)}
+        composed = list[str]()
         counted = {one for one in reading.counted | extents if one in reading.numbers}
         for name in (one for one in self.names if one not in (*strides, *self.heuristics, *tuned)):
             plain = name not in constexprs and name not in reading.pointers and name not in self.absent
-            is_size = name in counted or (name in reading.numbers and launch.shaped(name))
+            is_size = name in counted or launch.shaped(name)
             if is_size if plain else self._size_constant(name, extents):
-                facts.sizes.append(name)
-                launch.name(name)
+                if plain and launch.composed(name):
+                    composed.append(name)
+                else:
+                    facts.sizes.append(name)
+                    launch.name(name)
         for name in constexprs:
             launch.name(name)
+        for name in composed:
+            if (value := launch.expression(name)) is not None:
+                facts.values[name] = value
+            else:
+                facts.sizes.append(name)
+                launch.name(name)
         scope = dict[str, str]()
         defaults = {name: self._first(name) for name in facts.sizes}
         values, fixed = self._constants(tuned, strides, defaults, scope)
         grid, why = launch.dimensions() if self.grid is None else (self.grid, "")
+        shapes = {array: launch.shape(array) for array in self.dims if not self._told_by_indices(array)}
         passed = launch.at(defaults)
         options = {one: [v] for one in TRITON_OPTIONS if (v := passed.get(one)) is not None}
         lists = _values_of(self.configs, tuned) | values
@@ -228,7 +239,7 @@ class _Reader:
         grid = tuple(_replaced(one, text) for one in grid)
         facts.grid = tuple(_replaced(one, {name: str(value) for name, value in chosen.items()}) for one in grid)
         facts.block = (str(32 * int(first.get("num_warps", 4))),)
-        self._arrays(strides, grid, {*facts.sizes})
+        self._arrays(strides, grid, {*facts.sizes}, shapes)
         self._arguments(fixed, chosen, strides, defaults)
         self._doubts(fixed)
         sliced = Slice()
@@ -238,6 +249,12 @@ class _Reader:
         rows = [one for one in facts.sizes if one in extents and one not in launch.sizes]
         own = [{**chosen, **{name: one[name] for name in one if name in tuned}} for one in self.configs]
         return TritonKernel(read, sliced, parameters, reading, constants | known, rows, grid, fixed, first, own)
+
+    def _told_by_indices(self, array: str) -> bool:
+        """Whether the shape of an array is known without the launch, or needed by nobody."""
+        extents = [one or "?" for one in self.dims[array].values()]
+        known = (one.startswith("@") or parse_names(one) <= {*self.facts.sizes} for one in extents)
+        return array in self.absent or (bool(extents) and all(known))
 
     def _nodes(self) -> list[ast.AST]:
         return [node for one in self.slice.functions.values() for node in ast.walk(one)]
@@ -292,8 +309,11 @@ class _Reader:
         parts = [part for test in tests for part in (test.values if isinstance(test, ast.BoolOp) else [test])]
         return any(ast.unparse(part) in (name, f"not {name}") for part in parts)
 
-    def _arrays(self, strides: list[str], grid: Sequence[str], sizes: set[str]) -> None:
-        """Roles and shapes of arrays, and the values of strides."""
+    def _arrays(
+        self, strides: list[str], grid: Sequence[str], sizes: set[str], told: Mapping[str, tuple[str, ...] | None]
+    ) -> None:
+        """Roles and shapes of arrays, and the values of strides. told: shapes by the launch, for arrays whose indices
+        do not tell theirs."""
         facts = self.facts
         for array, dims in self.dims.items():
             if array in self.absent:
@@ -315,6 +335,8 @@ class _Reader:
                 for place, one in enumerate(order):
                     if one in strides:
                         facts.values.setdefault(one, product(shape[place + 1 :]) or "1")
+            elif shaped := told.get(array):
+                facts.shapes[array] = shaped
             else:
                 seen = f", of which [{', '.join(shape)}] is seen" if shape and set(shape) != {"?"} else ""
                 facts.ask(array, f"the shape{seen}")

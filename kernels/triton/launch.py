@@ -16,6 +16,8 @@ from tunesmith.kernels.triton.source import Kernel, Symbol, Unknown, defaults_of
 
 _SHAPED = re.compile(r"\.shape(\[-?\d+\])+$|\.size\(-?\d+\)$|\.numel\(\)$|^len\(\w+\)$")
 _STRIDE = re.compile(r"(.+)\.stride\((-?\d+)\)")
+_MADE, _LIKE = re.compile(r"(?:new_)?(?:empty|zeros|ones|full)"), re.compile(r"\w+_like")
+"""Functions that make an array of a shape, and of another's shape."""
 _BUILT_IN = {name: symbolic(name, getattr(builtins, name)) for name in ("min", "max", "len")}
 _EQUAL: dict[type, ast.cmpop] = {ast.Is: ast.Eq(), ast.IsNot: ast.NotEq()}
 
@@ -28,7 +30,7 @@ class Launch:
     def __init__(self, kernel: Kernel) -> None:
         self.names, self.sizes, self._variables = dict[str, str](), dict[str, str](), dict[str, str]()
         self._module, (call, self._grid, host) = kernel.module, _call_of(kernel)
-        self.nodes = dict(zip(kernel.parameters, call.args, strict=False))
+        self.nodes = dict(zip(kernel.parameters, _passed(call.args), strict=False))
         self.nodes |= {word.arg: word.value for word in call.keywords if word.arg and word.arg != "grid"}
         self.open = any(word.arg is None for word in call.keywords)
         self._body, self._passed = host.body, dict[str, ast.expr | None]()
@@ -44,6 +46,7 @@ class Launch:
         scope = self._scope({name: Symbol(name) for name in self._passed})
         strides = {name: node.body if isinstance(node, ast.IfExp) else node for name, node in self.nodes.items()}
         self._strides = {name: self._value(node, scope, None) for name, node in strides.items()}
+        self._shapes = _shapes(host.body)
 
     def _scope(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """The host's variables; one that is assigned in several ways has the last. known: values by expression."""
@@ -111,11 +114,38 @@ class Launch:
         value = self.given.get(argument)
         return isinstance(value, Symbol) and _SHAPED.search(value.name) is not None
 
+    def composed(self, argument: str) -> bool:
+        """Whether the call computes what it passes from several values, as the quotient of two dimensions."""
+        return re.search(r"[*/%+]", str(self.given.get(argument))) is not None
+
+    def expression(self, argument: str) -> str | None:
+        """What the call passes in terms of sizes, of which it may make new ones; None where that is not known."""
+        try:
+            return ast.unparse(self._in_sizes([self.given[argument]])[0])
+        except Unknown:
+            return None
+
     def stride(self, argument: str) -> tuple[str, int] | None:
         """The array and the dimension whose stride the call passes for `argument`."""
         found = _STRIDE.fullmatch(str(self._strides.get(argument)))
         arrays = {str(value): name for name, value in self._strides.items()}
         return (arrays[found[1]], int(found[2])) if found and found[1] in arrays else None
+
+    def shape(self, argument: str) -> tuple[str, ...] | None:
+        """The shape of the array that the call passes, in terms of sizes, of which it may make new ones; None where the
+        host does not tell it."""
+        found, seen = str(self._strides.get(argument)), set[str]()
+        told: Any = self._variables.get(found, found)
+        while isinstance(told, str) and told not in seen:
+            seen.add(told)
+            told = self._shapes.get(told)
+        if not isinstance(told, list):
+            return None
+        scope = self._scope({name: Symbol(name) for name in self.names if name.isidentifier()})
+        try:
+            return tuple(map(ast.unparse, self._in_sizes([self._module.evaluate(one, scope) for one in told])))
+        except Unknown:
+            return None
 
     def dimensions(self) -> tuple[tuple[str, ...], str]:
         """The grid, and why it is not known, else nothing."""
@@ -128,11 +158,15 @@ class Launch:
             if callable(found) and not isinstance(found, Symbol):
                 call = ast.Call(self._grid, [ast.Name("META", ast.Load())], [])
                 found = self._module.evaluate(call, {**scope, "META": Symbol("META")})
-            names = {ast.unparse(ast.parse(text)): name for text, name in self.names.items()}
-            axes = [self._named(ast.parse(one, mode="eval").body, names) for one in axes_of(found)]
+            axes = self._in_sizes(axes_of(found))
         except Unknown as error:
             return (), str(error)
         return tuple(map(ast.unparse, axes)), ""
+
+    def _in_sizes(self, values: Sequence[Any]) -> list[Any]:
+        """Expressions of the host in terms of sizes. Raises `Unknown`."""
+        names = {ast.unparse(ast.parse(text)): name for text, name in self.names.items()}
+        return [self._named(ast.parse(str(one), mode="eval").body, names) for one in values]
 
     def _named(self, node: Any, names: dict[str, str]) -> Any:
         """An expression of the host in terms of sizes, of which it may make new ones. Raises `Unknown`."""
@@ -151,10 +185,67 @@ class Launch:
             case ast.Constant():
                 return node
             case ast.Name() | ast.Subscript() | ast.Call() if text in self._passed or _SHAPED.search(text):
-                names[text] = re.sub(r"\W+", "_", self._variables.get(text, text).replace(".shape", "")).strip("_")
-                self.sizes[names[text]], self.names[text] = self._variables.get(text, text), names[text]
+                called = self._variables.get(text, text)
+                called = text if called == "_" else called
+                names[text] = re.sub(r"\W+", "_", called.replace(".shape", "")).strip("_")
+                self.sizes[names[text]], self.names[text] = called, names[text]
                 return ast.Name(names[text])
         raise Unknown(f"`{text}` is not known")
+
+
+def _passed(arguments: Sequence[ast.expr]) -> list[ast.expr]:
+    """The arguments of a call one by one, of a tuple too; where it is passed in one case alone, those of this case."""
+    found = list[ast.expr]()
+    for one in arguments:
+        inner = one.value.body if isinstance(one, ast.Starred) and isinstance(one.value, ast.IfExp) else one
+        inner = inner.value if isinstance(inner, ast.Starred) else inner
+        if isinstance(one, ast.Starred) and not isinstance(inner, ast.Tuple):
+            break  # of any length
+        found += inner.elts if isinstance(one, ast.Starred) and isinstance(inner, ast.Tuple) else [one]
+    return found
+
+
+def _shapes(body: Sequence[ast.stmt]) -> dict[str, list[ast.expr] | str | None]:
+    """The host's arrays with their dimensions, or another of the same shape, by unpacked shapes, assertions and how it
+    makes them; None where two places differ."""
+    found = dict[str, list[ast.expr] | str | None]()
+    for one in (node for statement in body for node in ast.walk(statement)):
+        told: list[ast.expr] | str | None = None
+        match one:
+            case ast.Assign([ast.Tuple(elts)], ast.Attribute(ast.Name(name), "shape") as shape):
+                if not any(isinstance(each, ast.Starred) for each in elts):
+                    told = [ast.Subscript(shape, ast.Constant(at), ast.Load()) for at in range(len(elts))]
+            case ast.Assert(ast.Compare(ast.Attribute(ast.Name(name), "shape"), [ast.Eq()], [ast.Tuple(elts)])):
+                told = elts
+            case ast.Assert(
+                ast.Compare(
+                    ast.Attribute(ast.Name(name), "shape"), [ast.Eq()], [ast.Attribute(ast.Name(other), "shape")]
+                )
+            ):
+                told = other
+            case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(_, "contiguous"), [])):
+                continue
+            case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(_, made), [ast.Name(other), *_])) if (
+                _LIKE.fullmatch(made)
+            ):
+                found[name] = other
+                continue
+            case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(_, made), [first, *more])) if _MADE.fullmatch(
+                made
+            ):
+                found[name] = first.elts if isinstance(first, ast.Tuple | ast.List) else [first, *more]
+                continue
+            case ast.Assign([ast.Name(name)]):
+                found.pop(name, None)
+                continue
+        if told is not None:
+            before = found.get(name, told)
+            same = isinstance(before, str) or isinstance(told, str) or (before is not None and len(before) == len(told))
+            # An assertion says that it has the dimensions of other arrays.
+            found[name] = (
+                (before if isinstance(one, ast.Assign) and isinstance(before, list) else told) if same else None
+            )
+    return found
 
 
 def axes_of(grid: Any) -> list[str]:

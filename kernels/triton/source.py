@@ -178,8 +178,10 @@ class Module:
     def module(self, name: str | None, level: int) -> Module | None:
         """The module that an import of this file names, where its file lies beside it or in the same package."""
         parts = (name or "").split(".") if name else []
-        folders = [self.path.resolve().parents[level - 1]] if level else list(self.path.resolve().parents)[:8]
-        for folder in folders:
+        above = self.path.resolve().parents
+        # The modules of a package have its name before theirs: `ops/triton/` is not Triton.
+        outside = [folder for folder in above[:8] if not (folder / "__init__.py").is_file()]
+        for folder in [above[level - 1]] if level else outside:
             for path in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
                 if path.is_file() and (parts or path.name == "__init__.py"):
                     return self._loaded.get(path) or Module(path, None, self._loaded)

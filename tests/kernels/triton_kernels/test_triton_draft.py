@@ -22,6 +22,7 @@ from tunesmith.kernels.spec.task import Argument, Task
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Constraint, Template
 from tunesmith.kernels.triton.draft import TritonKernel, draft_triton, read_triton
+from tunesmith.kernels.triton.launch import Launch
 from tunesmith.kernels.triton.source import Module, find_kernel
 
 HEAD = "import torch\nimport triton\nimport triton.language as tl\nfrom nowhere import logger\n"
@@ -411,3 +412,74 @@ def kernel(a, b, c, K, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BACK: 
     tl.store(c + rows[:, None] * D + wide[None, :], total)
 """
     assert set(read(tmp_path, text).reading.sums) == {("R", "C"), ("R", "D")}
+
+
+HEADS = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(x_ptr, b_ptr, y_ptr, mask_ptr, out_ptr, seqlen, width, ratio, stride_xb, stride_xl, stride_xh, stride_xw,
+           stride_bb, stride_bl, stride_bg, stride_bw, stride_mb, stride_ml, stride_ob, stride_ol, stride_oh, stride_ow,
+           HAS_MASK: tl.constexpr, BLOCK: tl.constexpr):
+    at, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    cols = tl.arange(0, BLOCK)
+    inside = (cols < width) & (at < seqlen)
+    x = tl.load(x_ptr + batch * stride_xb + at * stride_xl + head * stride_xh + cols * stride_xw, inside)
+    b = tl.load(b_ptr + batch * stride_bb + at * stride_bl + head // ratio * stride_bg + cols * stride_bw, inside)
+    if HAS_MASK:
+        x *= tl.load(mask_ptr + batch * stride_mb + at * stride_ml)
+    tl.store(out_ptr + batch * stride_ob + at * stride_ol + head * stride_oh + cols * stride_ow, x * b, inside)
+
+
+def scale(x, b, mask=None):
+    batch, seqlen, heads, width = x.shape
+    _, _, groups, _ = b.shape
+    assert b.shape == (batch, seqlen, groups, width)
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    kernel[(seqlen, heads, batch)](
+        x, b, None, mask, out, seqlen, width, heads // groups,
+        x.stride(0), x.stride(1), x.stride(2), x.stride(3), b.stride(0), b.stride(1), b.stride(2), b.stride(3),
+        *((mask.stride(0), mask.stride(1)) if mask is not None else (0, 0)),
+        out.stride(0), out.stride(1), out.stride(2), out.stride(3), HAS_MASK=mask is not None, BLOCK=64,
+    )
+    return out
+"""
+
+
+def test_the_host_tells_shapes_strides_and_numbers_that_it_computes(tmp_path: Path) -> None:
+    # A folder of this name beside the file is not Triton, as it lies in a package.
+    (tmp_path / "triton").mkdir()
+    for package in (tmp_path, tmp_path / "triton"):
+        (package / "__init__.py").touch()
+    made = draft_triton(written(tmp_path, HEADS), "kernel")
+    task = made.files["task.toml"]
+    assert [line for line in task.splitlines() if "stride" in line and "FILL: the value" in line] == []
+    for line in (
+        '{ name = "x_ptr", role = "in", dtype = "T", shape = ["batch", "seqlen", "heads", "width"] },',
+        '{ name = "b_ptr", role = "in", dtype = "T", shape = ["batch", "seqlen", "groups", "width"] },',
+        '{ name = "out_ptr", role = "out", dtype = "T", shape = ["batch", "seqlen", "heads", "width"] },',
+        '{ name = "ratio", role = "scalar", dtype = "int32", value = "heads // groups" },',
+        '{ name = "stride_bl", role = "scalar", dtype = "int32", value = "groups * width" },',
+    ):
+        assert line in task, task
+    assert 'grid = ["seqlen", "heads", "batch"]' in task
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "x = x.reshape(-1, heads * width)",  # not what was unpacked
+        "if heads > 1:\n        n, total, more = x.shape",  # two ways
+    ],
+)
+def test_shapes_that_the_host_does_not_tell_are_unknown(tmp_path: Path, change: str) -> None:
+    told, untold = (
+        Launch(find_kernel(Module(written(tmp_path, text)), "kernel"))
+        for text in (HEADS, HEADS.replace("    x = x.contiguous()\n", f"    {change}\n"))
+    )
+    assert told.shape("x_ptr") == ("batch", "seqlen", "heads", "width") == told.shape("out_ptr")
+    assert untold.shape("x_ptr") is None
