@@ -13,7 +13,7 @@ from tunesmith.kernels.reader.syntax import Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span, wrap
 from tunesmith.kernels.rewrite.facts import ENDS, Loop
 from tunesmith.kernels.rewrite.forms import ONE
-from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import WARP, behind
 from tunesmith.kernels.spec.template import LaunchGeometry
@@ -63,10 +63,10 @@ def _column(subject: Subject) -> _Column | Refused:
     return _Column(before, loop, sums, after)
 
 
-def _share(subject: Subject, found: _Column, plan: Plan) -> Change | Refused:
+def _share(subject: Subject, found: _Column) -> Change | Refused:
     facts, loop = subject.facts, found.loop
     name, at, lane = (subject.name(one) for one in ("COLUMN_LANES", "column_at", "column_lane"))
-    bound, first, last = plan.written(subject.bounds["x"]), "threadIdx.x", "threadIdx.y"
+    bound, first, last = subject.written(subject.bounds["x"]), "threadIdx.x", "threadIdx.y"
     if bound is None:
         return Refused(f"{_WHY}: the guard's bound is not known ahead of it")
     moved = tuple(replace(node, at) for axis in subject.work.axes for node in axis.nodes)

@@ -14,7 +14,7 @@ from tunesmith.kernels.reader.syntax import NOTHING, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, insert, switched, wrap
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.forms import Form
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
 
 _SLOW = re.compile(r"(?:__)?(?:exp2?|exp10|log(?:2|10)?|pow|sin|cos|tan|tanh|r?sqrt|erf|sincos|rcp)f?")
 MAX_ARRAY_LENGTH = (1 << 31) - 1
@@ -39,7 +39,7 @@ def _loops(subject: Subject) -> list[Node] | Refused:
     return found or Refused("there is no loop to unroll whose length the compiler does not know")
 
 
-def _unroll(subject: Subject, loops: list[Node], plan: Plan) -> Change:
+def _unroll(subject: Subject, loops: list[Node]) -> Change:
     name = subject.name("UNROLL")
     pragma = f"\n#if {name} > 0\n#pragma unroll {name}\n#endif\n"
     made = Change(edits=[insert(one.start, pragma) for one in loops])
@@ -57,7 +57,7 @@ def _slow(subject: Subject) -> bool | Refused:
     return Refused("no function, and no division of floats, has a faster, less exact form")
 
 
-def _fast_math(subject: Subject, _: bool, plan: Plan) -> Change:
+def _fast_math(subject: Subject, _: bool) -> Change:
     """The check decides whether results are exact enough."""
     made = Change(fast_math=subject.name("FAST_MATH"))
     made.parameter(made.fast_math, (False, True), "whether to compile with fast math")
@@ -177,7 +177,7 @@ def _wide_indices(subject: Subject) -> _Search | Refused:
     return found
 
 
-def _narrow(subject: Subject, found: _Search, plan: Plan) -> Change:
+def _narrow(subject: Subject, found: _Search) -> Change:
     facts, bits, compared = subject.facts, subject.name("INDEX_BITS"), subject.name("COMPARED")
     places = [_wide_type(facts, one) for one in [*found.variables.values(), *found.casts]]
     spans = sorted({one for one in places if one is not None})

@@ -18,8 +18,7 @@ from tunesmith.kernels.reader.syntax import Node
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
 from tunesmith.kernels.rewrite.facts import AXES, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.sharing import Cells
+from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Refused, Subject
 from tunesmith.kernels.spec.template import LaunchGeometry
 
 MAX_TILES = (1 << 31) - 1
@@ -186,7 +185,7 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
         found.append(Coordinate(subject.name(f"number_{axis}"), atom, axis, nodes, bound, extent, loop))
 
     loops = [one for one in facts.loops if one.kind == "grid"]
-    if not isinstance(work, Cells) or (subject.unmovable and not loops):
+    if work.kind != "cells" or (subject.unmovable and not loops):
         return Refused(f"{_WHY}: {subject.unmovable}")
     for loop in loops:
         alone = len(loops) == len(work.axes) == 1 and loop.node.parent is facts.body and not subject.returns
@@ -276,23 +275,23 @@ class _Texts:
     tiles: dict[Access, str]
 
 
-def _texts(subject: Subject, found: _Permutation, plan: Plan) -> _Texts | None:
+def _texts(subject: Subject, found: _Permutation) -> _Texts | None:
     """None where something is not known at the beginning of the kernel's body."""
     made, given = _Texts({}, {}, {}, {}, {}), {one.name: one.name for one in found.digits}
     for access, form in found.forms.items():
-        text = plan.written(form, None, given)
+        text = subject.written(form, None, given)
         if text is not None and subject.facts.is_known(access.root, None):
             made.indices[access] = text
     for one in found.coordinates:
         terms = (digit.low * Form.atom(digit.name) for digit in found.digits if digit.coordinate is one)
-        value = plan.written(sum(terms, ZERO), None, given)
-        count = subject.in_kernel(one.extent) if one.bound is None else plan.written(one.bound)
+        value = subject.written(sum(terms, ZERO), None, given)
+        count = subject.in_kernel(one.extent) if one.bound is None else subject.written(one.bound)
         if value is None or count is None:
             return None
         made.values[one], made.counts[one] = value, f"({count})"
     for digit in found.digits:
-        count, low = made.counts[digit.coordinate], plan.written(digit.low)
-        extent = f"({count} + {low} - 1) / ({low})" if digit.radix is None else plan.written(digit.radix)
+        count, low = made.counts[digit.coordinate], subject.written(digit.low)
+        extent = f"({count} + {low} - 1) / ({low})" if digit.radix is None else subject.written(digit.radix)
         if extent is None:
             return None
         made.extents[digit] = extent
@@ -305,7 +304,7 @@ def _texts(subject: Subject, found: _Permutation, plan: Plan) -> _Texts | None:
     return made
 
 
-def _opens(subject: Subject, found: _Permutation, texts: _Texts, plan: Plan, side: str, rows: str) -> str:
+def _opens(subject: Subject, found: _Permutation, texts: _Texts, side: str, rows: str) -> str:
     """The code ahead of the kernel's body, which is then inside the loop over a tile."""
     number, left, both = subject.name("tile_number"), subject.name("tiles_left"), (found.along, found.across)
     loads, lines, taken, counts = {texts.tiles[one]: one for one in found.loads}, [], list[str](), list[str]()
@@ -330,7 +329,7 @@ def _opens(subject: Subject, found: _Permutation, texts: _Texts, plan: Plan, sid
         lines.append(f"if ({' && '.join(inside)}) {{")
         for element, load in loads.items() if inner is found.along else ():
             value = f"{load.root.name}[{texts.indices[load]}]"
-            hinted = f"tunesmith::load<{plan.hint(load.root)}>(&{value})" if subject.backend == "cuda" else value
+            hinted = f"tunesmith::load<{subject.hint(load.root)}>(&{value})" if subject.backend == "cuda" else value
             lines.append(f"{element} = {hinted};")
         lines += ["} }", "TUNESMITH_MEET;"] if inner is found.along else []
     return "\n".join(lines)
@@ -357,15 +356,15 @@ def _swaps(subject: Subject, found: _Permutation, texts: _Texts) -> Iterator[Edi
         yield from (replace(one, "continue") for one in subject.returns)
 
 
-def _permute(subject: Subject, found: _Permutation, plan: Plan) -> Change | Refused:
+def _permute(subject: Subject, found: _Permutation) -> Change | Refused:
     side, rows = subject.name("PERMUTE"), subject.name("PERMUTE_ROWS")
-    texts, length = _texts(subject, found, plan), subject.lengths.get(found.stores[0].root.name)
+    texts, length = _texts(subject, found), subject.lengths.get(found.stores[0].root.name)
     if texts is None or length is None:
         return Refused(f"{_WHY}: its dimensions are not known ahead of its body")
     body = Span(subject.facts.body.start + 1, subject.facts.body.end - 1)
     once = ("[&] {", "}();") if subject.returns and subject.backend == "cuda" else ("", "")
     parts: tuple[str | Span, ...] = (
-        f"\n#if {side} > 0\n{_opens(subject, found, texts, plan, side, rows)}\n{once[0]}",
+        f"\n#if {side} > 0\n{_opens(subject, found, texts, side, rows)}\n{once[0]}",
         Span(body.start, body.end, tuple(_swaps(subject, found, texts))),
         f"{once[1]}\n}} }}\nTUNESMITH_MEET;\n}}\n#else\n",
         body,

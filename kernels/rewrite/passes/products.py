@@ -19,7 +19,7 @@ from tunesmith.kernels.reader.syntax import NOTHING, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Condition, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import behind
 from tunesmith.kernels.spec.template import LaunchGeometry
 
@@ -247,7 +247,7 @@ def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Element] | Refu
         rest, inner = index.without("x", "y", loop.atom), index.times(loop.atom).without("x", "y")
         given = dict.fromkeys(("x", "y", "@x", "@z", loop.atom), "k")
         alone = len(axes) < 2 and grid.of_block(rest) and grid.of_block(inner)
-        if not alone or Plan(subject).written(index, None, given) is None:
+        if not alone or subject.written(index, None, given) is None:
             return Refused(f"{_WHY}: its operand `{shown}` {other}")
         element = _Element(one.root, index, axis=axes[0] if axes else "y")
         found.setdefault((one.root, index), element).nodes.append(one.node)
@@ -301,7 +301,7 @@ def _unit(subject: Subject, loop: Loop, operands: list[_Element], results: list[
     return unit if plain and found in ([True, False, False, True], [False, True, True, False]) else 1
 
 
-def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
+def _tiles(subject: Subject, found: _Sum) -> Change | Refused:
     facts, loop, index, grid = subject.facts, found.loop, subject.index_type, found.grid
     words = ("OUTPUT_TILE", "OUTPUT_DEPTH", "OUTPUT_ROWS", "OUTPUT_COLUMNS", "OUTPUT_STEPS", "row", "column", "step")
     tile, depth, rows, columns, unit, i, j, k = map(subject.name, words)
@@ -311,20 +311,20 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     given = {**here, "@z": "blockIdx.z", loop.atom: k}
     given |= {f"threads.{axis}": f"({total})" for axis, total in totals.items()}
     if grid.over is not None:
-        given["@x"] = f"((long long)blockIdx.z * ({plan.written(grid.over)}))"
+        given["@x"] = f"((long long)blockIdx.z * ({subject.written(grid.over)}))"
 
     def guard(but: str = "") -> str | None:
         """The test for a result, or for what depends on one coordinate, `but` the other."""
-        found = [plan.written(one.replaced(but, ZERO), None, given) for one in grid.limits]
+        found = [subject.written(one.replaced(but, ZERO), None, given) for one in grid.limits]
         return None if None in found else " && ".join(f"(long long)({one}) >= 0" for one in dict.fromkeys(found))
 
-    first, bound = plan.written(loop.first), plan.written(loop.bound)
+    first, bound = subject.written(loop.first), subject.written(loop.bound)
     tests = {one: guard(one) for one in ("", "x", "y")}
     if first is None or bound is None or None in tests.values():
         return Refused(f"{_WHY}: its bounds are not known ahead of the guard")
     stored = [grid.placed(one.index) for one in facts.accesses if one.written]
     across = "y" if any(one.times("y") == ONE for one in stored) else "x"
-    numbers = {axis: plan.written(grid.placed(Form.atom(f"@{axis}")), None, given) for axis in subject.axes}
+    numbers = {axis: subject.written(grid.placed(Form.atom(f"@{axis}")), None, given) for axis in subject.axes}
     moved = tuple(
         replace(node, f"(({index})({numbers[axis.name]}))") for axis in subject.work.axes for node in axis.nodes
     )
@@ -344,12 +344,13 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
         method, count = ("columns", columns) if axis == across else ("rows", rows)
         parts.append(f"__shared__ tunesmith::Part<{element}, {tile}, {depth}, {pack}> {tiles[at]};\n")
         staged += (
-            f"tunesmith::stage<({tile} / {rows}) * ({tile} / {columns}), {near}, {plan.hint(one.root)}>({tiles[at]}, "
+            f"tunesmith::stage<({tile} / {rows}) * ({tile} / {columns}), {near}, {subject.hint(one.root)}>("
+            f"{tiles[at]}, "
             f"[&](const int {along}, const int {at_step}) -> const {element}* {{ "
             f"const {index} {here[axis]} = blockIdx.{axis} * {tile} + {along}; "
             f"const long long {k} = {begin} + {at_step};\n"
             f"return {k} < {bound} && {tests['y' if axis == 'x' else 'x']} "
-            f"? &{one.root.name}[{plan.written(one.index, None, given)}] : nullptr; }});\n"
+            f"? &{one.root.name}[{subject.written(one.index, None, given)}] : nullptr; }});\n"
         )
         taken += f"{element} of_{tiles[at]}[{count}]; {own}.{method}(of_{tiles[at]}, {tiles[at]}, {at_step});\n"
     results = {one.root: subject.name(f"all_{one.root.name}") for one in found.results}
@@ -357,7 +358,7 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     for one in found.results:
         kind, element, kept = one.root.written, one.root.name, f"{results[one.root]}[{i}][{j}]"
         if one.nodes:
-            kind, element = one.root.element, f"{element}[{plan.written(one.index, None, given)}]"
+            kind, element = one.root.element, f"{element}[{subject.written(one.index, None, given)}]"
         parts.append(f"{kind} {results[one.root]}[{rows}][{columns}];\n")
         keep, back = f"{keep} {kept} = {element};", f"{back} {element} = {kept};"
     before = [part for one in found.before for part in (span(one, *moved), ";\n")]

@@ -15,7 +15,7 @@ from tunesmith.kernels.reader.syntax import LEFT, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import Form
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, PlacedArray, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, PlacedArray, Refused, Subject
 from tunesmith.kernels.rewrite.passes.vectors import WIDEST, assignment, placed, value_of
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import reads_thread
@@ -56,8 +56,7 @@ def _rows(subject: Subject) -> _Rows | Refused:
     groups: dict[Form, list[_Row]] = {}
     for row in rows:
         groups.setdefault(row.loop.bound, []).append(row)
-    plain = Plan(subject)
-    usable = [group for bound, group in groups.items() if plain.written(bound, group[0].loop.node) is not None]
+        usable = [group for bound, group in groups.items() if subject.written(bound, group[0].loop.node) is not None]
     for group in usable:
         for row in group:
             loop, inside = row.loop, facts.inside(row.loop.body)
@@ -147,7 +146,7 @@ def _read_again(subject: Subject, rows: list[_Row]) -> tuple[Symbol | None, list
     return best
 
 
-def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
+def _change(subject: Subject, found: _Rows) -> Change:
     kept, keeping = found.kept, found.keeping
     wide, keep = subject.name("ROW_VEC"), subject.name("KEEP")
     count = wide if found.vectors else "1"
@@ -159,11 +158,11 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
         for at, row in enumerate(concerned):
             lines = [f"\n#if {on}"]
             if at == 0:
-                lines += _begin(subject, plan, concerned, units, count)
+                lines += _begin(subject, concerned, units, count)
             if kept is not None and row is keeping[0]:
                 size = f"{subject.name('kept')}[{keep} > 0 ? {keep} : 1]"
                 lines.append(f"tunesmith::Elements<{kept.element}, {count}> {size};")
-            made.edits.append(_rewritten(subject, plan, row, found, lines, units, count))
+            made.edits.append(_rewritten(subject, row, found, lines, units, count))
             sizes |= {subject.dtype(root) for root in row.arrays}
     if found.vectors:
         doc = "neighbouring elements of a row that a thread reads and writes together"
@@ -178,17 +177,17 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
     return made
 
 
-def _begin(subject: Subject, plan: Plan, rows: list[_Row], units: str, count: str) -> list[str]:
+def _begin(subject: Subject, rows: list[_Row], units: str, count: str) -> list[str]:
     """How many whole vectors the loops have: none where an array begins at another address."""
     place, kind = rows[0].loop.node, rows[0].loop.variable.written
     pointers = [
-        f"{root.name} + {plan.written(array.rest, place)}" for row in rows for root, array in row.arrays.items()
+        f"{root.name} + {subject.written(array.rest, place)}" for row in rows for root, array in row.arrays.items()
     ]
     aligned = f"tunesmith::aligned<{count}>({', '.join(dict.fromkeys(pointers))})"
-    return [f"const {kind} {units} = {aligned} ? ({plan.written(rows[0].loop.bound, place)}) / {count} : 0;"]
+    return [f"const {kind} {units} = {aligned} ? ({subject.written(rows[0].loop.bound, place)}) / {count} : 0;"]
 
 
-def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: list[str], units: str, count: str) -> Edit:
+def _rewritten(subject: Subject, row: _Row, found: _Rows, lines: list[str], units: str, count: str) -> Edit:
     """A loop as its body, for one element, and the walk over the row."""
     loop, holds = row.loop, row in found.keeping
     kind, body = loop.variable.written, subject.name("element_body")
@@ -197,26 +196,29 @@ def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: lis
         local = subject.name(f"{root.name}_here")
         for access in array.accesses:
             node = assignment(access)
-            if plan.hint(root, stored=True) != "0" and node is not None:
+            if subject.hint(root, stored=True) != "0" and node is not None:
                 swaps.append(Edit(node.start, node.end, (f"{local} = ", value_of(subject, node))))
             else:
                 swaps.append(replace(access.node, local))
         mine = holds and root is found.kept
         which = 0 if not mine else 1 if row is found.keeping[0] else 2
         flags = f"{str(array.read).lower()}, {str(array.written).lower()}, {which}"
-        hints = f"{plan.hint(root)}, {plan.hint(root, stored=True)}"
-        pointer = f"const_cast<{root.element}*>({root.name}) + {plan.written(array.rest, loop.node)}"
+        hints = f"{subject.hint(root)}, {subject.hint(root, stored=True)}"
+        pointer = f"const_cast<{root.element}*>({root.name}) + {subject.written(array.rest, loop.node)}"
         held = subject.name("kept") if mine else "nullptr"
         arrays.append(f"tunesmith::Along<{root.element}, {count}, {flags}, {hints}>{{{pointer}, {held}}}")
     goes_on = [one for one in loop.body.walk() if one.what == "continue" and not one.inside(LEFT, loop.node)]
     swaps += [replace(one, "return") for one in goes_on]
     # NVRTC 13.0 takes no lambda whose parameters are `auto` within a kernel.
     taken = "".join(f", {root.element}& {subject.name(f'{root.name}_here')}" for root in row.arrays)
-    first, step = plan.builtins.get("turn", "threadIdx.x"), plan.builtins.get("turns", plan.builtin("blockDim.x"))
+    first, step = (
+        subject.so_far("writes").get("turn", "threadIdx.x"),
+        subject.so_far("writes").get("turns", subject.builtin("blockDim.x")),
+    )
     if loop.kind == "grid":
-        first, step = plan.at("x"), f"{plan.builtin('gridDim.x')} * {plan.builtin('blockDim.x')}"
+        first, step = subject.at("x"), f"{subject.builtin('gridDim.x')} * {subject.builtin('blockDim.x')}"
     keep = subject.name("KEEP") if holds else "0"
-    bound = plan.written(loop.bound, loop.node)
+    bound = subject.written(loop.bound, loop.node)
     walked = f"tunesmith::row<{count}, {keep}>(({kind})({first}), ({kind})({step}), {units}, ({kind})({bound}), {body}"
     lines += ["{", f"const auto {body} = [&](const {kind} {loop.variable.name}{taken}) {{ "]
     after = "\n".join(["; };", ", ".join([walked, *arrays]) + ");", "}", "#else", ""])

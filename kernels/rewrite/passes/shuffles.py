@@ -22,9 +22,9 @@ from tunesmith.kernels.reader.syntax import LOOPS, Kind, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span
 from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.forms import ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import key
-from tunesmith.kernels.rewrite.sharing import Fixed, reads_thread
+from tunesmith.kernels.rewrite.sharing import reads_thread
 
 _EXTREMES = frozenset({"max", "min", "fmax", "fmin", "fmaxf", "fminf", "__hmax", "__hmin"})
 _REPEATABLE = frozenset({"&", "|", *_EXTREMES})
@@ -156,13 +156,13 @@ class _Tree:
 
 
 def _trees(subject: Subject) -> list[_Tree] | Refused:
-    facts, threads = subject.facts, subject.block("x")
+    facts, threads = subject.facts, subject.extent("x")
     if not facts.shared or not facts.barriers:
         return Refused("there is no tree of additions or maxima in shared memory")
-    if not isinstance(subject.work, Fixed):
+    if not subject.work.why:
         return Refused("trees in shared memory stay: the size of a block is free")
     whole = threads.isdigit() and 32 <= int(threads) <= 1024 and int(threads) & (int(threads) - 1) == 0
-    if not whole or (subject.block("y"), subject.block("z")) != ("1", "1"):
+    if not whole or (subject.extent("y"), subject.extent("z")) != ("1", "1"):
         why = f"the block of {' x '.join(subject.launch.block)} threads is not a power of two from 32 to 1024 along x"
         return Refused(f"trees in shared memory stay: {why}")
     found = list[_Tree]()
@@ -232,13 +232,13 @@ def _used(subject: Subject, array: Symbol, trees: list[_Tree]) -> str:
     return ""
 
 
-def _exchanged(subject: Subject, trees: list[_Tree], plan: Plan) -> Change:
+def _exchanged(subject: Subject, trees: list[_Tree]) -> Change:
     name, made = subject.name("SHUFFLES"), Change(kit=("shuffles",))
     for tree in trees:
         start, last = tree.statements[0].start, tree.statements[-1]
         element, end = tree.array.element, subject.facts.syntax.end(last)
         join = f"[]({element} a, {element} b) {{ return {tree.how}; }}"
-        call = f"tunesmith::combine<{subject.block('x')}>({tree.array.name}, {join});"
+        call = f"tunesmith::combine<{subject.extent('x')}>({tree.array.name}, {join});"
         made.edits.append(Edit(start, end, (f"\n#if {name}\n{call}\n#else\n", Span(start, end), "\n#endif\n")))
     made.parameter(name, (False, True), "whether warps combine values by shuffles")
     return made

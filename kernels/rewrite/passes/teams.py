@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from tunesmith.kernels.rewrite.edits import insert, replace, wrap
 from tunesmith.kernels.rewrite.facts import Loop
 from tunesmith.kernels.rewrite.forms import ONE
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.sharing import Fixed, Rows
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +26,8 @@ class _Teams:
 
 def _teams(subject: Subject) -> _Teams | Refused:
     facts = subject.facts
-    if not isinstance(subject.work, Rows):
-        why = subject.work.why if isinstance(subject.work, Fixed) else "its threads do not take turns on one"
-        return Refused(f"a block has one row: {why}")
+    if subject.work.kind != "rows":
+        return Refused(f"a block has one row: {subject.work.why or 'its threads do not take turns on one'}")
     if facts.together:
         where = next((f", line {facts.syntax.line(one)}" for one in facts.barriers), "")
         return Refused(f"a block has one row: its threads work together{where}")
@@ -75,8 +73,8 @@ def _one_place(subject: Subject, loops: list[Loop]) -> str:
     return next(iter(written), "")
 
 
-def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
-    made, first = Change(), plan.threads[:1]
+def _change(subject: Subject, found: _Teams) -> Change:
+    made, first = Change(), subject.factors[:1]
     rows, blocks = subject.name("TEAM_ROWS"), subject.name("TEAM_BLOCKS")
     own = f"{first[0]} > 0" if first else "True"
     if found.axis:
@@ -101,7 +99,7 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
             enough = f"{first[0]} == 0 or {first[0]} >= 32 or {first[0]} * {rows} >= 64"
             made.constraints[enough] = "Rows that have less than a warp share a block of two warps or more."
     if not found.alone:
-        turn, turns = plan.builtin("threadIdx.x"), plan.builtin("blockDim.x")
+        turn, turns = subject.builtin("threadIdx.x"), subject.builtin("blockDim.x")
         made.parameter(blocks, (1, 2, 4, 8, 16, 32), "blocks that share a row")
         few = " * ".join(f"({subject.grid(one)})" for one in "xyz") + " <= 256"
         made.constraints[f"{blocks} <= 8 or {few}"] = "More rows have blocks enough."

@@ -13,8 +13,7 @@ from tunesmith.kernels.reader.syntax import Symbol
 from tunesmith.kernels.rewrite.edits import replace, switched, wrap
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import ONE, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.sharing import Cells
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
 
 REGISTERS = 32
 """Elements that a thread keeps at most."""
@@ -63,7 +62,7 @@ _Walk = tuple[str, list[_Window]]
 
 def _walk(subject: Subject) -> _Walk | Refused:
     facts, best, why = subject.facts, list[_Walk](), "neighbours along an axis read nothing alike"
-    if subject.unmovable or not isinstance(subject.work, Cells):
+    if subject.unmovable or subject.work.kind != "cells":
         return Refused(f"{_WHY}: {subject.unmovable}")
     for axis in (one for one in AXES if not any(own.strided and own.name == one for own in subject.work.axes)):
         blocks, kept = axis not in subject.axes, list[_Window]()
@@ -86,13 +85,13 @@ def _walk(subject: Subject) -> _Walk | Refused:
 
 
 def _windows(subject: Subject, root: Symbol, step: str) -> list[_Window]:
-    facts, plan, groups = subject.facts, Plan(subject), dict[tuple[Form, Form], list[_Place]]()
+    facts, groups = subject.facts, dict[tuple[Form, Form], list[_Place]]()
     for access in facts.of(root) if not facts.is_written(root) and subject.dtype(root) else []:
         apart, rest = access.index.times(step), access.index.without(step)
         if access.node.fixed or not apart.terms or facts.reach(apart) > 0 or _depends(facts, rest + apart, step[-1]):
             continue
         found = _place(subject, access, rest, apart)
-        if found is not None and plan.written(found[1]) is not None and plan.written(apart) is not None:
+        if found is not None and subject.written(found[1]) is not None and subject.written(apart) is not None:
             groups.setdefault((apart, found[1]), []).append(found[0])
     windows = [_Window(root, apart, base, tuple(places)) for (apart, base), places in groups.items()]
     return [one for one in windows if one.saved > 0 and root not in facts.escaping]
@@ -113,7 +112,7 @@ def _place(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[_
         which = 0 if by in (apart, -apart) else 1
         forwards, length = by == (ONE if which else apart), (loop.bound - loop.first - ONE).constant
         begin = loop.first if forwards else loop.bound - ONE
-        first, name = Plan(subject).written(begin, loop.node), loop.variable.name
+        first, name = subject.written(begin, loop.node), loop.variable.name
         counts = loop.kind == "counting" and loop.body.holds(access.node) and facts.reach(begin) == 0
         if first is None or length is None or not counts or by not in (apart, -apart, ONE, -ONE):
             return None
@@ -127,17 +126,21 @@ def _place(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[_
     return place, rest - Form.number(column)
 
 
-def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
+def _change(subject: Subject, found: _Walk) -> Change:
     name, (axis, windows), facts, lines = subject.name("WALK"), found, subject.facts, list[str]()
     blocks = axis not in subject.axes
     step, walked, macro = subject.name("walk"), subject.name(f"walk_{axis}"), subject.name(f"WALK_{axis.upper()}")
-    here = plan.builtin(f"blockIdx.{axis}") if blocks else plan.at(axis)
+    here = subject.builtin(f"blockIdx.{axis}") if blocks else subject.at(axis)
     made, begins, macros = Change(kit=("slide",)), list[str](), dict[str, tuple[str, str]]()
     for number, window in enumerate(windows):
         (top, left), (rows, columns), root = window.least, window.size, window.root
-        own, at, apart = subject.name(f"window_{number}"), subject.name(f"WINDOW_{number}"), plan.written(window.apart)
+        own, at, apart = (
+            subject.name(f"window_{number}"),
+            subject.name(f"WINDOW_{number}"),
+            subject.written(window.apart),
+        )
         length = subject.in_kernel(subject.lengths[root.name])
-        begin = plan.written(window.base + Form.number(left) + window.apart * Form.number(top))
+        begin = subject.written(window.base + Form.number(left) + window.apart * Form.number(top))
         begins.append(f"{root.element} {own}[{columns}][{rows}];")
         lines.append(f"TUNESMITH_SLIDE({own}, {columns}, {rows}, {step} == 0, {root.name}, {length},")
         lines.append(f"    {begin} + ({apart}) * ({subject.wide}){walked}, {apart});")
