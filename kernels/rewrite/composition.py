@@ -139,8 +139,7 @@ def _body(subject: Subject) -> list[Edit]:
         else:
             macro = subject.name("END_ELEMENT")
             edits += [Edit(one.start, one.end, (macro,)) for one in subject.returns]
-    body = subject.facts.body
-    inside = Span(body.start + 1, body.end - 1)
+    inside = subject.inside
     parts = (
         "\n".join(["", f"#if {on}", *opens, "#endif", ""]),
         inside,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from dataclasses import replace as replaced
 
 from tunesmith.kernels.reader.syntax import Node
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
@@ -46,15 +45,6 @@ class Coordinate:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """`coordinate % high / low`; high: None where nothing is taken off."""
-
-    coordinate: str
-    low: Form
-    high: Form | None
-
-
-@dataclass(frozen=True, slots=True)
 class Digit:
     """`coordinate / low % radix`; radix: None for the last one, which has as many values as are left. name: in forms
     and in C."""
@@ -69,11 +59,12 @@ class Radix:
     """The digits of the coordinates, by the divisions in `forms`: the lowest of each coordinate first."""
 
     def __init__(self, subject: Subject, coordinates: list[Coordinate], forms: Iterable[Form]) -> None:
-        self._facts, self._atoms = subject.facts, {one.atom for one in coordinates}
+        self._facts, self._atoms = subject.facts, frozenset(one.atom for one in coordinates)
         self.digits: list[Digit] = []
-        parts = [part for form in forms for atom in form.atoms if (part := self.part(Form.atom(atom))) is not None]
+        atoms = [Form.atom(atom) for form in forms for atom in form.atoms]
+        parts = [part for one in atoms if (part := subject.facts.part(one, self._atoms)) is not None]
         for one in coordinates:
-            borders = {low for part in parts if part.coordinate == one.atom for low in (part.low, part.high)}
+            borders = {low for part in parts if part.number == one.atom for low in (part.low, part.high)}
             lows = {ONE, *(low for low in borders if low not in (None, one.bound))}
             chain = sorted(lows, key=lambda low: (len(low.terms[0][0]), low.terms[0][1]))
             for low, above in zip(chain, [*chain[1:], one.bound], strict=True):
@@ -86,48 +77,15 @@ class Radix:
         pairs = zip(self.digits, self.digits[1:], strict=False)
         return all(one.radix is not None or one.coordinate is not above.coordinate for one, above in pairs)
 
-    def part(self, form: Form) -> Part | None:
-        """The part of a coordinate that a form is; None where it is another value."""
-        for atom in form.atoms:
-            alone, divided = form == Form.atom(atom), self._divided(atom)
-            if alone and atom in self._atoms:
-                return Part(atom, ONE, None)
-            inner = None if divided is None else self.part(divided[1])
-            if divided is None or inner is None:
-                continue
-            divides, whole, by = divided
-            remainder = form == whole - by * Form.atom(atom) if divides else alone
-            border = inner.low * by
-            if not (remainder or alone):
-                continue
-            if inner.high is not None and inner.high.over(border) is None:
-                # A remainder by more than there is left.
-                return inner if remainder and border.over(inner.high) is not None else None
-            return replaced(inner, high=border) if remainder else replaced(inner, low=border)
-        return None
-
-    def _divided(self, atom: str) -> tuple[bool, Form, Form] | None:
-        """Whether an operation is a division, else a remainder; of which form, and by which."""
-        found = self._facts.atoms.get(atom)
-        if found is None or found.op not in ("/", "%", ">>", "&"):
-            return None
-        (whole, by), number = found.parts, found.parts[1].constant
-        if found.op == ">>":
-            by = Form.number(1 << number) if number is not None and 0 <= number < 31 else ZERO
-        elif found.op == "&":
-            by = Form.number(number + 1) if number is not None and number & (number + 1) == 0 else ZERO
-        positive = len(by.terms) == 1 and by.terms[0][1] > 0
-        return (found.op in ("/", ">>"), whole, by) if positive and self._facts.reach(by) == 0 else None
-
     def of(self, form: Form) -> Form | None:
         """A form over digits; None where it is made of more than them and of what is the same for all threads."""
         for atom in form.atoms:
-            part = self.part(Form.atom(atom))
+            part = self._facts.part(Form.atom(atom), self._atoms)
             if part is None:
                 if self._facts.reach(Form.atom(atom)) > 0:
                     return None
                 continue
-            mine = [one for one in self.digits if one.coordinate.atom == part.coordinate]
+            mine = [one for one in self.digits if one.coordinate.atom == part.number]
             borders = [*(one.low for one in mine), mine[0].coordinate.bound]
             if part.low not in borders or part.high not in (*borders, None):
                 return None
@@ -361,18 +319,17 @@ def _permute(subject: Subject, found: _Permutation) -> Change | Refused:
     texts, length = _texts(subject, found), subject.lengths.get(found.stores[0].root.name)
     if texts is None or length is None:
         return Refused(f"{_WHY}: its dimensions are not known ahead of its body")
-    body = Span(subject.facts.body.start + 1, subject.facts.body.end - 1)
+    body = subject.inside
     once = ("[&] {", "}();") if subject.returns and subject.backend == "cuda" else ("", "")
-    parts: tuple[str | Span, ...] = (
-        f"\n#if {side} > 0\n{_opens(subject, found, texts, side, rows)}\n{once[0]}",
+    parts = (
+        f"{_opens(subject, found, texts, side, rows)}\n{once[0]}",
         Span(body.start, body.end, tuple(_swaps(subject, found, texts))),
-        f"{once[1]}\n}} }}\nTUNESMITH_MEET;\n}}\n#else\n",
-        body,
-        "\n#endif\n",
+        f"{once[1]}\n}} }}\nTUNESMITH_MEET;\n}}\n",
     )
     launch = LaunchGeometry(grid=(f"ceil_div({length}, max({side} * {side}, 1))", "1", "1"), block=(side, rows, "1"))
     sizes = {texts.tiles[one]: f"sizeof({subject.dtype(one.root)})" for one in found.loads}
-    made = Change(edits=[Edit(body.start, body.end, parts)], kit=("permuted",), instead=(side, launch))
+    made = Change(kit=("permuted",))
+    made.alternative(subject, side, parts, launch)
     made.parameter(side, (0, 32, 64), "side of a tile of two dimensions in shared memory; 0: none")
     made.parameter(rows, ROWS, "rows of threads that go over a tile")
     made.constraints[f"{side} > 0 or {rows} == {ROWS[0]}"] = "Without a tile it has no rows of threads."

@@ -16,8 +16,8 @@ import re
 from dataclasses import dataclass, field
 
 from tunesmith.kernels.reader.syntax import NOTHING, Node, Symbol
-from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
-from tunesmith.kernels.rewrite.facts import ENDS, Condition, Facts, Loop
+from tunesmith.kernels.rewrite.edits import Span, replace, span
+from tunesmith.kernels.rewrite.facts import ENDS, Condition, Loop, Part
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import behind
@@ -30,21 +30,7 @@ _WIDENS = re.compile(r"__half2float|__bfloat162float|operator float")
 _FUSED = re.compile(r"(?:__)?fmaf?(?:_rn)?")
 _UNITS = {"float16": 16, "bfloat16": 16, "int8": 4, "uint8": 4}
 """Steps of a sum that one instruction takes, by the type of both factors."""
-Digit = tuple[Form, Form | None]
-"""Of a number: what it is divided by, and by what the digits above it divide; None for the highest."""
-
-
-def _digit(facts: Facts, atom: str) -> Digit | None:
-    """The digit of the number of a thread that an atom is."""
-    found = facts.atoms.get(atom)
-    if atom == "@x" or found is None or found.op not in ("/", "%"):
-        return (ONE, None) if atom == "@x" else None
-    whole, by = found.parts
-    name = next(iter(whole.atoms), "")
-    inner = _digit(facts, name) if whole == Form.atom(name) and facts.reach(by) == 0 else None
-    if inner is None or (found.op == "%" and inner[1] is not None and inner[1].over(inner[0] * by) is None):
-        return None
-    return (inner[0] * by, inner[1]) if found.op == "/" else (inner[0], inner[0] * by)
+_NUMBER = frozenset({"@x"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +50,17 @@ class _Grid:
             return form.replaced("@x", _X).replaced("@y", _Y)
         made = form.replaced("@x", _X + _Y * self.wide + (Form.atom("@x") if self.over is not None else ZERO))
         for atom in form.atoms - {"@x"}:
-            digit = _digit(self.subject.facts, atom)
-            if digit in ((ONE, self.wide), (self.wide, self.over)):
-                made = made.replaced(atom, _X if digit == (ONE, self.wide) else _Y)
+            part = self.subject.facts.part(Form.atom(atom), _NUMBER)
+            if part is not None and part in (Part("@x", ONE, self.wide), Part("@x", self.wide, self.over)):
+                made = made.replaced(atom, _X if part.low == ONE else _Y)
         return made
 
     def of_block(self, form: Form) -> bool:
         """Whether a value that was placed is the same for a whole tile."""
         facts, over = self.subject.facts, self.over
         own = [atom for atom in form.atoms - {"@x", "@z"} if facts.reach(Form.atom(atom)) > 1]
-        digits = [_digit(facts, atom) for atom in own]
-        return all(one is not None and over is not None and one[0].over(over) is not None for one in digits)
+        parts = [facts.part(Form.atom(atom), _NUMBER) for atom in own]
+        return all(one is not None and over is not None and one.low.over(over) is not None for one in parts)
 
     def limit(self, condition: Condition) -> Form | None:
         """The limit of rows, columns or blocks that a condition sets, if it sets one."""
@@ -103,10 +89,11 @@ def _grid(subject: Subject) -> _Grid | Refused:
         return Refused(f"{_WHY}: threads step through the grid")
     grid = _Grid(subject)
     if axes == ["x"] and not any(one.op.endswith((".y", ".z")) for one in facts.builtins()):
-        digits = {digit for one in facts.accesses for atom in one.index.atoms if (digit := _digit(facts, atom))}
-        lows = {low for low, _ in digits} - {ONE}
-        wide = {limit for low, limit in digits if low == ONE and limit is not None} or lows
-        over = {limit for low, limit in digits if low in wide}
+        atoms = {atom for one in facts.accesses for atom in one.index.atoms}
+        parts = {part for atom in atoms if (part := facts.part(Form.atom(atom), _NUMBER)) is not None}
+        wide = {one.high for one in parts if one.low == ONE and one.high is not None}
+        wide = wide or {one.low for one in parts} - {ONE}
+        over = {one.high for one in parts if one.low in wide}
         if len(wide) == len(over) == 1:
             grid = _Grid(subject, wide.pop(), over.pop())
     if grid.wide is None and axes[:2] != ["x", "y"]:
@@ -336,7 +323,7 @@ def _tiles(subject: Subject, found: _Sum) -> Change | Refused:
     each = f"tunesmith::each<{size}>([&](const int {i}, const int {j}) {{ {coordinates}"
     pack = {1: "1", 4: unit, 16: f"({unit} == 16 ? 2 : 1)"}[found.unit]
     tiles = {at: f"{part_of}_{at}" for at in range(len(found.operands))}
-    parts: list[str | Span] = [f"\n#if {tile} > 0\nconst tunesmith::Own<{steps}, {tile}, {size}> {own};\n"]
+    parts: list[str | Span] = [f"const tunesmith::Own<{steps}, {tile}, {size}> {own};\n"]
     staged, taken = "", ""
     for at, one in enumerate(found.operands):
         axis, element = one.axis, one.root.element
@@ -390,12 +377,11 @@ def _tiles(subject: Subject, found: _Sum) -> Change | Refused:
     ]
     again = [part for one in found.before if one.what == "declaration" for part in (span(one, *moved), "\n")]
     after = [part for one in found.after for part in (span(one, *moved), ";\n")]
-    body = Span(facts.body.start + 1, facts.body.end - 1)
-    parts += [f"{each} if ({tests['']}) {{\n", *again, back, "\n", *after, "} });\n#else\n", body, "\n#endif\n"]
-    return _launch(subject, found, Edit(body.start, body.end, tuple(parts)), (tile, depth, rows, columns, unit))
+    parts += [f"{each} if ({tests['']}) {{\n", *again, back, "\n", *after, "} });\n"]
+    return _launch(subject, found, parts, (tile, depth, rows, columns, unit))
 
 
-def _launch(subject: Subject, found: _Sum, edit: Edit, names: tuple[str, ...]) -> Change:
+def _launch(subject: Subject, found: _Sum, parts: list[str | Span], names: tuple[str, ...]) -> Change:
     (tile, depth, rows, columns, unit), grid = names, found.grid
     threads, side = f"({tile} // {rows}) * ({tile} // {columns})", f"max({tile}, 1)"
     counts = [subject.threads("x"), subject.threads("y"), subject.threads("z")]
@@ -407,7 +393,8 @@ def _launch(subject: Subject, found: _Sum, edit: Edit, names: tuple[str, ...]) -
     )
     alone = f"{depth} == 8 and {rows} == 1 and {columns} == 1"
     kit, pad, least, said = "products", "4", 0, ""
-    made = Change(edits=[edit], instead=(tile, launch))
+    made = Change()
+    made.alternative(subject, tile, parts, launch)
     made.parameter(tile, (0, 32, 64, 128), "side of a tile of results of a block; 0: none")
     made.parameter(depth, (8, 16, 32), "steps of the sum that are in shared memory at a time")
     made.parameter(rows, (1, 2, 4, 8), "rows of the tile that a thread computes")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tunesmith.kernels.reader.syntax import LAMBDA, LEFT, WORK_ITEM, Node, Symbol, builtin
-from tunesmith.kernels.rewrite.edits import Edit
+from tunesmith.kernels.rewrite.edits import Edit, Span
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.sharing import Work, reads_thread
@@ -72,6 +72,13 @@ class Change:
     def parameter(self, name: str, values: tuple[int, ...], doc: str, *, launch_only: bool = False) -> None:
         """Adds a parameter, whose first value leaves the kernel as it came."""
         self.parameters.append(Parameter(name=name, values=values, doc=doc, launch_only=launch_only))
+
+    def alternative(self, subject: Subject, name: str, parts: Sequence[str | Span], launch: LaunchGeometry) -> None:
+        """Adds other code for the kernel's body, with a launch of its own, where the parameter `name` is not 0."""
+        body = subject.inside
+        whole = (f"\n#if {name} > 0\n", *parts, "#else\n", body, "\n#endif\n")
+        self.edits.append(Edit(body.start, body.end, whole))
+        self.instead = name, launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +263,11 @@ class Subject:
         if self.backend == "opencl" and any(one.inside(LEFT) or one.fixed for one in self.returns):
             return "the kernel returns from inside a loop or a macro"
         return ""
+
+    @property
+    def inside(self) -> Span:
+        """The statements of the kernel's body."""
+        return Span(self.facts.body.start + 1, self.facts.body.end - 1)
 
     @property
     def returns(self) -> list[Node]:
