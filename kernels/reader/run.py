@@ -95,13 +95,6 @@ class Pointer:
 
 
 @dataclass(slots=True)
-class Fields:
-    """A structure's members that are known."""
-
-    members: dict[str, Any]
-
-
-@dataclass(slots=True)
 class Frame:
     """A function or a loop that statements may leave. left_by: their kind; sure, may: the threads that left it;
     snapshots: of variables, for threads that may have."""
@@ -270,7 +263,7 @@ class Run:
             return
         value = self.value(node.kids[0], type_) if node.kids else None
         if value is None:
-            value = number(0) if type_.what in ("number", "float") else Fields({})
+            value = number(0) if type_.what in ("number", "float") else {}
         self._set((symbol,), fitted(value, type_) if isinstance(value, Span) else value, True)
 
     def _if(self, node: Node) -> None:
@@ -407,7 +400,8 @@ class Run:
         return found if isinstance(found, Span) else ANY
 
     def value(self, node: Node, wanted: Kind | None = None) -> Any:
-        """A `Span`, a `Pointer`, `Fields` or, of a lambda, its node. wanted: the type of a list without one."""
+        """A `Span`, a `Pointer`, the members of a structure by name or, of a lambda, its node. wanted: the type of a
+        list without one."""
         self._step()
         into = node.converted
         if into is None:
@@ -436,7 +430,7 @@ class Run:
     def _list(self, node: Node, type_: Kind) -> Any:
         if type_.what == "record":
             names = [one.spelling for one in node.cursor.type.get_canonical().get_fields()] or list("xyzw")
-            return Fields({name: self.value(one) for name, one in zip(names, node.kids, strict=False)})
+            return {name: self.value(one) for name, one in zip(names, node.kids, strict=False)}
         return self.value(node.kids[0]) if node.kids else number(0)
 
     def _cast(self, node: Node) -> Any:
@@ -594,7 +588,7 @@ class Run:
             return self.place(node.kids[0])
         value = self._plain(node)
         name = (f"temporary {self.steps}",)
-        self.env[name] = value
+        self._set(name, value, True)
         return name
 
     def _owner(self, member: Node) -> Any:
@@ -608,7 +602,7 @@ class Run:
         """The value of a variable outside of functions."""
         declared = node.cursor.referenced
         if symbol.what == "function":
-            return Fields({})
+            return {}
         if declared is not None and kind(declared) == "VAR_DECL" and declared.type.is_const_qualified():
             made = self.lowering.node(declared)
             if made.kids and made.type.what in ("number", "float"):
@@ -643,28 +637,24 @@ class Run:
     def _get(self, place: Any, kind_: Kind) -> Any:
         if place in self.env:
             return self.env[place]
-        for upto in range(len(place) - 1, 0, -1):
-            above = self.env.get(place[:upto])
-            if isinstance(above, Fields) and place[upto] in above.members and upto == len(place) - 1:
-                return above.members[place[upto]]
         members = {
             name[len(place)]: value
             for name, value in self.env.items()
             if len(name) == len(place) + 1 and name[: len(place)] == place
         }
         if kind_.what == "record" and members:
-            return Fields(members)
+            return members
         return self._unknown(kind_)
 
     def _set(self, place: Any, value: Any, fresh: bool = False) -> None:
         """Assigns for the threads that may be here; fresh: a new variable, which others do not have."""
-        if isinstance(value, Fields):
-            for name, one in value.members.items():
+        if isinstance(value, dict):
+            for name, one in value.items():
                 self._set((*place, name), one)
-            if not value.members:
+            if not value:
                 for name in [one for one in self.env if len(one) > len(place) and one[: len(place)] == place]:
                     del self.env[name]
-            self.env[place] = Fields({})
+            self.env[place] = {}
             return
         before = self.env.get(place)
         if place[-1:] == ("*",):
@@ -749,7 +739,7 @@ class Run:
     def _unknown(self, kind_: Kind) -> Any:
         if kind_.what in ("number", "float"):
             return of_kind(kind_)
-        return Pointer({}) if kind_.what in ("pointer", "array") else Fields({})
+        return Pointer({}) if kind_.what in ("pointer", "array") else {}
 
     def _reached(self, value: Any) -> list[Array]:
         """The kernel's arrays to which a value points."""
@@ -792,7 +782,7 @@ class Run:
             return values[0] if isinstance(values[0], Span) else self._unknown(node.type)
         if any(isinstance(one, Pointer) for one in values):
             self._lose(node, f"`{node.cursor.spelling}`")
-        return Fields({})
+        return {}
 
     def _known(self, node: Node, given: Sequence[Node]) -> Any:
         """A call of a function without a body: one of the language, or a stranger."""
@@ -820,7 +810,7 @@ class Run:
             return everywhere(numbers[1 if name.endswith("_sync") else 0]) if not pointers else self._unknown(node.type)
         if name.startswith(("make_", "convert_", "as_")) and not pointers:
             if name.startswith("make_"):
-                return Fields(dict(zip("xyzw", values, strict=False)))
+                return dict(zip("xyzw", values, strict=False))
             converts = "convert" in name and node.type.what == "number"
             return fitted(numbers[0], node.type) if converts else self._unknown(node.type)
         if pointers:

@@ -11,7 +11,6 @@ from tunesmith.kernels.rewrite.facts import Loop
 from tunesmith.kernels.rewrite.forms import ONE
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
 
-
 _Teams = tuple[list[Loop], str, str]
 """The loops in which a block takes turns, the axis of the grid along which rows may share a block, or nothing, and why
 one block has the whole of a row, as a clause, or nothing."""
