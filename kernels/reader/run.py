@@ -316,11 +316,8 @@ class Run:
             self.statement(start)
         elif node.what == "while":
             test = node.kids[0]
-        elif node.what == "do":
-            inside, test = node.kids
         else:
-            self.statement(node.kids[0])
-            self._widen(node)
+            inside, test = node.kids
         if test is not None and test.what == "nothing":
             test = None
         self._framed("break", lambda: self._turns(node, test, step, inside))
@@ -332,8 +329,6 @@ class Run:
             true = maybe = np.ones(self.count, bool)
             if test is not None and (node.what != "do" or turns):
                 true, maybe = (np.broadcast_to(one, self.count) for one in self.truth(test))
-            elif node.what == "for each":
-                true = np.zeros(self.count, bool)
             if (unsure := maybe & ~true & self.may).any():
                 left.append((unsure, dict(self.env)))
             self.sure, self.may = self.sure & true, self.may & maybe
@@ -837,15 +832,6 @@ class Run:
                 at = self.operated("+", pointer, index, Kind("pointer", 8, "", element=wide))
                 self.access(at, wide, reads=vector[1] == "load", writes=vector[1] == "store")
             return self._unknown(node.type)
-        if "memcpy" in name and len(values) >= 3 and isinstance(values[1], Pointer):
-            size = values[2] if isinstance(values[2], Span) else ANY
-            bytes_ = bytes_of(int(size.high) if size.known and size.uniform else 1)
-            if not size.known:
-                self._lose(node, f"`{name}`")
-            self.access(values[1], bytes_, reads=True)
-            if isinstance(first, Pointer):
-                self.access(first, bytes_, writes=True)
-            return first
         return self._strange(node, values)
 
     def _strange(self, node: Node, values: Sequence[Any]) -> Any:
@@ -911,7 +897,7 @@ _STATEMENTS: dict[str, Callable[[Run, Node], Any]] = {
     **dict.fromkeys(LOOPS, Run._loop),
     **dict.fromkeys(("return", "break", "continue"), Run._leave),
     **dict.fromkeys(("case", "default", "label"), Run._last),
-    **dict.fromkeys(("goto", "asm", "cxx_try"), Run._jump),
+    **dict.fromkeys(("goto", "asm", "cxx_try", "for each"), Run._jump),
     **{"variable": Run._declare, "if": Run._if, "switch": Run._switch, "nothing": Run._nothing},
 }
 _EXPRESSIONS: dict[str, Callable[[Run, Node], Any]] = {

@@ -20,14 +20,8 @@ REGISTERS = 32
 _WHY = "no thread keeps a window"
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where an access is in a window. at: its row and its column; rounds: what loops add, in C, from 0 to `most`."""
-
-    access: Access
-    at: tuple[int, int]
-    rounds: tuple[str, str]
-    most: tuple[int, int]
+_Place = tuple[Access, list[int], list[str], list[int]]
+"""An access of a window, its row and its column, what loops add to both, in C, from 0, and the most that they add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +34,14 @@ class _Window:
     places: tuple[_Place, ...]
 
     @property
-    def least(self) -> tuple[int, int]:
-        return min(one.at[0] for one in self.places), min(one.at[1] for one in self.places)
+    def least(self) -> list[int]:
+        return [min(at[k] for _, at, _, _ in self.places) for k in (0, 1)]
 
     @property
-    def size(self) -> tuple[int, int]:
+    def size(self) -> list[int]:
         """Its rows and its columns."""
-        most = [max(one.at[k] + one.most[k] for one in self.places) for k in (0, 1)]
-        return most[0] - self.least[0] + 1, most[1] - self.least[1] + 1
+        last = [max(at[k] + most[k] for _, at, _, most in self.places) for k in (0, 1)]
+        return [last[k] - self.least[k] + 1 for k in (0, 1)]
 
     @property
     def saved(self) -> int:
@@ -122,8 +116,7 @@ def _place(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[_
     row = round(terms.get(atoms, 0) / factor)
     rest -= apart * Form.number(row)
     column = dict(rest.terms).get((), 0)
-    place = _Place(access, (row, column), (rounds[0], rounds[1]), (most[0], most[1]))
-    return place, rest - Form.number(column)
+    return (access, [row, column], rounds, most), rest - Form.number(column)
 
 
 def _change(subject: Subject, found: _Walk) -> Change:
@@ -134,21 +127,17 @@ def _change(subject: Subject, found: _Walk) -> Change:
     made, begins, macros = Change(kit=("slide",)), list[str](), dict[str, tuple[str, str]]()
     for number, window in enumerate(windows):
         (top, left), (rows, columns), root = window.least, window.size, window.root
-        own, at, apart = (
-            subject.name(f"window_{number}"),
-            subject.name(f"WINDOW_{number}"),
-            subject.written(window.apart),
-        )
+        own, at = (subject.name(f"{one}_{number}") for one in ("window", "WINDOW"))
+        apart = subject.written(window.apart)
         length = subject.in_kernel(subject.lengths[root.name])
         begin = subject.written(window.base + Form.number(left) + window.apart * Form.number(top))
         begins.append(f"{root.element} {own}[{columns}][{rows}];")
         lines.append(f"TUNESMITH_SLIDE({own}, {columns}, {rows}, {step} == 0, {root.name}, {length},")
         lines.append(f"    {begin} + ({apart}) * ({subject.wide}){walked}, {apart});")
         macros[f"{at}(row, column, ...)"] = f"{own}[column][row]", "(__VA_ARGS__)"
-        for one in window.places:
-            row, column = (f"{one.at[k] - window.least[k]} + {one.rounds[k]}" for k in (0, 1))
-            node = one.access.node
-            made.edits.append(wrap(node, f"{at}({row}, {column}, ", ")"))
+        for access, place, rounds, _ in window.places:
+            row, column = (f"{place[k] - window.least[k]} + {rounds[k]}" for k in (0, 1))
+            made.edits.append(wrap(access.node, f"{at}({row}, {column}, ", ")"))
     stops, count = "", subject.grid(axis)
     if blocks:
         macros[macro] = walked, here
