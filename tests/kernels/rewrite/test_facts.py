@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rewrite_cases import LIBRARY_NAMES, OWN, RAW_NAMES, TURNS, plain_task
 
+from tunesmith.kernels.reader.draft import draft
 from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.reader.syntax import Symbol, Syntax
 from tunesmith.kernels.rewrite.facts import Facts
@@ -165,11 +166,11 @@ def test_what_may_depend_on_the_block_stays(text: str) -> None:
 def test_any_text_is_read_or_refused_with_a_sentence(code: str) -> None:
     try:
         found = facts(code)
-    except SourceError as error:
-        assert str(error).startswith("the source")
-    else:
         sharing(found)
         assert isinstance(found.oddities, dict)
+        draft(code, None, "the source")
+    except SourceError as error:
+        assert str(error).startswith("the source")
 
 
 @pytest.mark.parametrize(
