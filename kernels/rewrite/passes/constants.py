@@ -127,14 +127,15 @@ def _natural(readings: Sequence[_Reading]) -> list[_Reading]:
 
 class _Observed(Run):
     """A run that also knows the number of accesses to arrays; seen: the first bytes of all reads, and writes, by array,
-    those in shared memory by their order in the source; last: the first and the last byte of each other array that the
-    last block reads, and writes."""
+    those in shared memory by their order in the source; clashes: of these, where two threads of a block write one
+    element; last: the first and the last byte of each other array that the last block reads, and writes."""
 
     accesses = 0
 
     def __init__(self, *given: Any) -> None:
         self.seen: dict[tuple[str | int, bool], Any] = {}
         self.last: dict[tuple[str, bool], tuple[float, float]] = {}
+        self.clashes: set[int] = set()
         super().__init__(*given)
 
     def access(self, pointer: Pointer, kind_: Any, **how: Any) -> Any:
@@ -146,7 +147,10 @@ class _Observed(Run):
             known = self.may & (low == high) & (low >= 0) & (low < _FAR)
             bytes_ = low[known].astype(np.int64)
             if root in self.shared:
-                self._see((list(self.shared).index(root), writes), bytes_)
+                place = list(self.shared).index(root)
+                self._see((place, writes), bytes_)
+                cells = bytes_ + _FAR * (np.flatnonzero(known) // threads)
+                self.clashes |= {place} if writes and len(np.unique(cells)) < len(cells) else set()
             elif root in self.arrays:
                 self._see((root, writes), bytes_)
                 if (here := self.may[-threads:]).any():
@@ -186,7 +190,7 @@ class _Observed(Run):
         # A block with the same results has the same data.
         results, others = ({place: one for place, one in run.last.items() if place[1]} for run in (self, base))
         same = same and (self.last == base.last or results != others)
-        same = same and self.unwritten <= base.unwritten
+        same = same and self.clashes <= base.clashes and self.unwritten <= base.unwritten
         return same and not any(_doubts(now) - _doubts(old) for now, old in pairs)
 
     @property
