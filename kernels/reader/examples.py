@@ -193,25 +193,17 @@ class _Sizes:
                     raise SourceError(f"{WHERE}: {name} is {least}; give a whole number of at least 1.")
 
     def _solve(self) -> None:
-        """Values of whole-number parameters from the shapes that the kernel reaches."""
-        for _ in range(2):
-            for name, drafted in self._drafted.items():
-                if name not in self._examples[0]:
-                    continue
-                dims = self._dims(name)
-                if len(drafted) == len(dims[0]):
-                    for axis, dim in enumerate(drafted):
-                        if dim in self._whole:
-                            self._values.setdefault(dim, [one[axis] for one in dims])
-                self._divide(product(drafted), [math.prod(one) for one in dims])
-
-    def _divide(self, count: str, elements: list[int]) -> None:
-        """The value of the only unknown size in a number of elements."""
-        unknown = [one for one in sorted(parse(count).names) if one not in self._values]
-        if len(unknown) == 1 and unknown[0] in self._whole:
-            found = [_solved(count, unknown[0], total, self.of(number)) for number, total in enumerate(elements)]
-            if all(found):
-                self._values[unknown[0]] = found
+        """Values of whole-number parameters from the shapes that the kernel reaches: of a number of elements, or of one
+        dimension, the only unknown size."""
+        for name, drafted in [one for one in self._drafted.items() if one[0] in self._examples[0]] * 2:
+            dims = self._dims(name)
+            alike = all(len(one) == len(drafted) for one in dims)
+            known = [*zip(drafted, zip(*dims, strict=True), strict=True)] if alike else []
+            for count, elements in [*known, (product(drafted), tuple(math.prod(one) for one in dims))]:
+                unknown = [one for one in sorted(parse(count).names) if one not in self._values]
+                if len(unknown) == 1 and unknown[0] in self._whole:
+                    found = [_solved(count, unknown[0], one, self.of(at)) for at, one in enumerate(elements)]
+                    self._values |= {unknown[0]: found} if all(found) else {}
 
     def _shape(self, name: str) -> tuple[str, ...]:
         dims = self._dims(name)
@@ -219,21 +211,12 @@ class _Sizes:
             raise SourceError(
                 f"{WHERE}: {name} has {len(dims[0])} dimensions in one example and other numbers in others."
             )
-        drafted = self._drafted.get(name)
-        if drafted is not None:
-            known = all(parse(dim).names <= self._values.keys() for dim in drafted)
-            if (
-                known
-                and len(drafted) == len(dims[0])
-                and all(
-                    tuple(parse(dim).integer(self.of(number)) for dim in drafted) == one
-                    for number, one in enumerate(dims)
-                )
-            ):
+        drafted = self._drafted.get(name, ())
+        if drafted and all(parse(dim).names <= self._values.keys() for dim in drafted):
+            reached = [tuple(parse(dim).integer(self.of(at)) for dim in drafted) for at in range(len(dims))]
+            if reached == dims:
                 return tuple(drafted)
-        return tuple(self._size(f"{name}_{axis}", [one[axis] for one in dims]) for axis in range(len(dims[0]))) or (
-            "1",
-        )
+        return tuple(self._size(f"{name}_{at}", [one[at] for one in dims]) for at in range(len(dims[0]))) or ("1",)
 
     def _size(self, new: str, values: list[int]) -> str:
         same = next((name for name, known in self._values.items() if known == values), None)
@@ -247,15 +230,10 @@ class _Sizes:
             if parse(value).names <= self.names:
                 self.derived[name] = self.text(value)
         used = {name for shape in self.shapes.values() for dim in shape for name in parse(dim).names}
-        for name in self._whole:
-            if name in used or name not in self._values:
-                continue
-            for shape in self.shapes.values():
-                product = " * ".join(shape)
-                if len(shape) > 1 and all(
-                    parse(product).integer(self.of(number)) == value for number, value in enumerate(self._values[name])
-                ):
-                    self.derived[name] = product
+        for name in [one for one in self._whole if one not in used and one in self._values]:
+            for count in [" * ".join(shape) for shape in self.shapes.values() if len(shape) > 1]:
+                if [parse(count).integer(self.of(at)) for at in range(len(self._examples))] == self._values[name]:
+                    self.derived[name] = count
                     del self._values[name]
                     break
 

@@ -95,13 +95,6 @@ class Pointer:
 
 
 @dataclass(slots=True)
-class Fields:
-    """A structure's members that are known."""
-
-    members: dict[str, Any]
-
-
-@dataclass(slots=True)
 class Frame:
     """A function or a loop that statements may leave. left_by: their kind; sure, may: the threads that left it;
     snapshots: of variables, for threads that may have."""
@@ -270,7 +263,7 @@ class Run:
             return
         value = self.value(node.kids[0], type_) if node.kids else None
         if value is None:
-            value = number(0) if type_.what in ("number", "float") else Fields({})
+            value = number(0) if type_.what in ("number", "float") else {}
         self._set((symbol,), fitted(value, type_) if isinstance(value, Span) else value, True)
 
     def _if(self, node: Node) -> None:
@@ -323,11 +316,8 @@ class Run:
             self.statement(start)
         elif node.what == "while":
             test = node.kids[0]
-        elif node.what == "do":
-            inside, test = node.kids
         else:
-            self.statement(node.kids[0])
-            self._widen(node)
+            inside, test = node.kids
         if test is not None and test.what == "nothing":
             test = None
         self._framed("break", lambda: self._turns(node, test, step, inside))
@@ -339,8 +329,6 @@ class Run:
             true = maybe = np.ones(self.count, bool)
             if test is not None and (node.what != "do" or turns):
                 true, maybe = (np.broadcast_to(one, self.count) for one in self.truth(test))
-            elif node.what == "for each":
-                true = np.zeros(self.count, bool)
             if (unsure := maybe & ~true & self.may).any():
                 left.append((unsure, dict(self.env)))
             self.sure, self.may = self.sure & true, self.may & maybe
@@ -407,7 +395,8 @@ class Run:
         return found if isinstance(found, Span) else ANY
 
     def value(self, node: Node, wanted: Kind | None = None) -> Any:
-        """A `Span`, a `Pointer`, `Fields` or, of a lambda, its node. wanted: the type of a list without one."""
+        """A `Span`, a `Pointer`, the members of a structure by name or, of a lambda, its node. wanted: the type of a
+        list without one."""
         self._step()
         into = node.converted
         if into is None:
@@ -436,7 +425,7 @@ class Run:
     def _list(self, node: Node, type_: Kind) -> Any:
         if type_.what == "record":
             names = [one.spelling for one in node.cursor.type.get_canonical().get_fields()] or list("xyzw")
-            return Fields({name: self.value(one) for name, one in zip(names, node.kids, strict=False)})
+            return {name: self.value(one) for name, one in zip(names, node.kids, strict=False)}
         return self.value(node.kids[0]) if node.kids else number(0)
 
     def _cast(self, node: Node) -> Any:
@@ -594,7 +583,7 @@ class Run:
             return self.place(node.kids[0])
         value = self._plain(node)
         name = (f"temporary {self.steps}",)
-        self.env[name] = value
+        self._set(name, value, True)
         return name
 
     def _owner(self, member: Node) -> Any:
@@ -608,7 +597,7 @@ class Run:
         """The value of a variable outside of functions."""
         declared = node.cursor.referenced
         if symbol.what == "function":
-            return Fields({})
+            return {}
         if declared is not None and kind(declared) == "VAR_DECL" and declared.type.is_const_qualified():
             made = self.lowering.node(declared)
             if made.kids and made.type.what in ("number", "float"):
@@ -643,28 +632,24 @@ class Run:
     def _get(self, place: Any, kind_: Kind) -> Any:
         if place in self.env:
             return self.env[place]
-        for upto in range(len(place) - 1, 0, -1):
-            above = self.env.get(place[:upto])
-            if isinstance(above, Fields) and place[upto] in above.members and upto == len(place) - 1:
-                return above.members[place[upto]]
         members = {
             name[len(place)]: value
             for name, value in self.env.items()
             if len(name) == len(place) + 1 and name[: len(place)] == place
         }
         if kind_.what == "record" and members:
-            return Fields(members)
+            return members
         return self._unknown(kind_)
 
     def _set(self, place: Any, value: Any, fresh: bool = False) -> None:
         """Assigns for the threads that may be here; fresh: a new variable, which others do not have."""
-        if isinstance(value, Fields):
-            for name, one in value.members.items():
+        if isinstance(value, dict):
+            for name, one in value.items():
                 self._set((*place, name), one)
-            if not value.members:
+            if not value:
                 for name in [one for one in self.env if len(one) > len(place) and one[: len(place)] == place]:
                     del self.env[name]
-            self.env[place] = Fields({})
+            self.env[place] = {}
             return
         before = self.env.get(place)
         if place[-1:] == ("*",):
@@ -749,7 +734,7 @@ class Run:
     def _unknown(self, kind_: Kind) -> Any:
         if kind_.what in ("number", "float"):
             return of_kind(kind_)
-        return Pointer({}) if kind_.what in ("pointer", "array") else Fields({})
+        return Pointer({}) if kind_.what in ("pointer", "array") else {}
 
     def _reached(self, value: Any) -> list[Array]:
         """The kernel's arrays to which a value points."""
@@ -792,7 +777,7 @@ class Run:
             return values[0] if isinstance(values[0], Span) else self._unknown(node.type)
         if any(isinstance(one, Pointer) for one in values):
             self._lose(node, f"`{node.cursor.spelling}`")
-        return Fields({})
+        return {}
 
     def _known(self, node: Node, given: Sequence[Node]) -> Any:
         """A call of a function without a body: one of the language, or a stranger."""
@@ -820,7 +805,7 @@ class Run:
             return everywhere(numbers[1 if name.endswith("_sync") else 0]) if not pointers else self._unknown(node.type)
         if name.startswith(("make_", "convert_", "as_")) and not pointers:
             if name.startswith("make_"):
-                return Fields(dict(zip("xyzw", values, strict=False)))
+                return dict(zip("xyzw", values, strict=False))
             converts = "convert" in name and node.type.what == "number"
             return fitted(numbers[0], node.type) if converts else self._unknown(node.type)
         if pointers:
@@ -847,15 +832,6 @@ class Run:
                 at = self.operated("+", pointer, index, Kind("pointer", 8, "", element=wide))
                 self.access(at, wide, reads=vector[1] == "load", writes=vector[1] == "store")
             return self._unknown(node.type)
-        if "memcpy" in name and len(values) >= 3 and isinstance(values[1], Pointer):
-            size = values[2] if isinstance(values[2], Span) else ANY
-            bytes_ = bytes_of(int(size.high) if size.known and size.uniform else 1)
-            if not size.known:
-                self._lose(node, f"`{name}`")
-            self.access(values[1], bytes_, reads=True)
-            if isinstance(first, Pointer):
-                self.access(first, bytes_, writes=True)
-            return first
         return self._strange(node, values)
 
     def _strange(self, node: Node, values: Sequence[Any]) -> Any:
@@ -921,7 +897,7 @@ _STATEMENTS: dict[str, Callable[[Run, Node], Any]] = {
     **dict.fromkeys(LOOPS, Run._loop),
     **dict.fromkeys(("return", "break", "continue"), Run._leave),
     **dict.fromkeys(("case", "default", "label"), Run._last),
-    **dict.fromkeys(("goto", "asm", "cxx_try"), Run._jump),
+    **dict.fromkeys(("goto", "asm", "cxx_try", "for each"), Run._jump),
     **{"variable": Run._declare, "if": Run._if, "switch": Run._switch, "nothing": Run._nothing},
 }
 _EXPRESSIONS: dict[str, Callable[[Run, Node], Any]] = {

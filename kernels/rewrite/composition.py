@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tunesmith.kernels.rewrite.edits import Edit, Span, rendered, switched
 from tunesmith.kernels.rewrite.facts import AXES
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter, Template
 
 NAME = "by-rules"
@@ -50,19 +50,18 @@ def compose(
             refused[one.name] = match.why
         else:
             found[one.name] = one, match
-    plan = Plan(subject)
     for name in _ordered([one for one, _ in found.values()]):
         one, match = found[name]
-        made = one.change(subject, match, plan)
+        made = one.change(subject, match)
         if isinstance(made, Refused):
             refused[name] = made.why
             del found[name]
         else:
-            plan.add(name, made)
+            subject.changes[name] = made
     skipped = tuple(refused.values())
     if not found:
         return Rewritten(None, skipped, refused=refused)
-    changes = {name: plan.changes[name] for name in found}
+    changes = {name: subject.changes[name] for name in found}
     all_changes, code = list(changes.values()), subject.facts.syntax.code
     pairs = [pair for change in all_changes for pair in change.constraints.items()]
     pairs += [
@@ -71,11 +70,11 @@ def compose(
         for other, because in one.excludes.items()
         if other in changes
     ]
-    launch, exact = _launch(subject, plan, all_changes)
+    launch, exact = _launch(subject, all_changes)
     constraints = [Constraint(expression=one, because=because) for one, because in (*pairs, *exact.items())]
-    edits = [edit for change in all_changes for edit in change.edits] + _body(subject, plan)
+    edits = [edit for change in all_changes for edit in change.edits] + _body(subject)
     blocks = kit(subject.backend, list(dict.fromkeys(name for change in all_changes for name in change.kit)))
-    headers = [*(line for change in all_changes for line in change.header), *blocks, _coordinates(subject, plan)]
+    headers = [*(line for change in all_changes for line in change.header), *blocks, _coordinates(subject)]
     said = [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if exact else []
     static = [one.static_shared for one in all_changes if one.static_shared]
     template = Template(
@@ -121,9 +120,9 @@ def _off(change: Change) -> str:
     return change.off or (f"not {first.name}" if first.values[0] is False else f"{first.name} == {first.values[0]}")
 
 
-def _body(subject: Subject, plan: Plan) -> list[Edit]:
+def _body(subject: Subject) -> list[Edit]:
     """The layers around the kernel's body, the coordinates inside, and what ends an element in place of a thread."""
-    layers = [layer for change in plan.changes.values() for layer in change.layers]
+    layers = [layer for change in subject.changes.values() for layer in change.layers]
     if not layers:
         return []
     edits = list[Edit]()
@@ -140,8 +139,7 @@ def _body(subject: Subject, plan: Plan) -> list[Edit]:
         else:
             macro = subject.name("END_ELEMENT")
             edits += [Edit(one.start, one.end, (macro,)) for one in subject.returns]
-    body = subject.facts.body
-    inside = Span(body.start + 1, body.end - 1)
+    inside = subject.inside
     parts = (
         "\n".join(["", f"#if {on}", *opens, "#endif", ""]),
         inside,
@@ -150,21 +148,21 @@ def _body(subject: Subject, plan: Plan) -> list[Edit]:
     return [*edits, Edit(inside.start, inside.end, parts)]
 
 
-def _coordinates(subject: Subject, plan: Plan) -> str:
-    layers = [layer for change in plan.changes.values() for layer in change.layers]
+def _coordinates(subject: Subject) -> str:
+    layers = [layer for change in subject.changes.values() for layer in change.layers]
     lines = list[str]()
     for axis in dict.fromkeys(layer.axis for layer in layers if layer.axis):
         on = " || ".join(dict.fromkeys(layer.on for layer in layers if layer.axis == axis))
         cast = "decltype(__VA_ARGS__)" if subject.backend == "cuda" else "size_t"
         macro = f"{subject.name(f'AT_{axis.upper()}')}(...)"
-        lines.append(switched(on, {macro: (f"(({cast}){plan.at(axis)})", "(__VA_ARGS__)")}))
+        lines.append(switched(on, {macro: (f"(({cast}){subject.at(axis)})", "(__VA_ARGS__)")}))
     if subject.backend == "opencl" and subject.returns and any(layer.loops for layer in layers):
         on = " || ".join(dict.fromkeys(layer.on for layer in layers if layer.loops))
         lines.append(switched(on, {subject.name("END_ELEMENT"): ("continue", "return")}))
     return "\n".join(lines)
 
 
-def _launch(subject: Subject, plan: Plan, changes: list[Change]) -> tuple[LaunchGeometry, dict[str, str]]:
+def _launch(subject: Subject, changes: list[Change]) -> tuple[LaunchGeometry, dict[str, str]]:
     """The launch, and the conditions under which it computes what the plain one does, each with the reason."""
     plain, shares, grids = subject.launch, dict[str, str](), dict[str, str]()
     for change in changes:
@@ -173,7 +171,7 @@ def _launch(subject: Subject, plan: Plan, changes: list[Change]) -> tuple[Launch
             shares[axis] = f"{shares[axis]} * {share}" if shares.get(axis, "1") != "1" else share
     grid, block, exact = list[str](), list[str](), dict[str, str]()
     for axis in AXES:
-        block.append(plan.blocks.get(axis, subject.block(axis)))
+        block.append(subject.so_far("block").get(axis, subject.extent(axis)))
         if axis not in shares:
             grid.append(grids.get(axis, subject.grid(axis)))
             continue

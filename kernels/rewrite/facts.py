@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -106,6 +106,15 @@ class Atom:
     op: str = ""
     parts: tuple[Form, ...] = ()
     memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`number % high / low` of a number; high: None where nothing is taken off."""
+
+    number: str
+    low: Form
+    high: Form | None
 
 
 def grid_size(axis: str) -> Form:
@@ -355,6 +364,39 @@ class Facts:
     def reach(self, form: Form) -> int:
         """How far a value is the same: 0 for all threads, 1 for the threads of a block, 2 for the thread alone."""
         return max((self.atoms[one].reach if one in self.atoms else 2 for one in form.atoms), default=0)
+
+    def part(self, form: Form, numbers: frozenset[str]) -> Part | None:
+        """The part of one of some numbers, which are atoms, that a form is; None where it is another value."""
+        for atom in form.atoms:
+            alone, divided = form == Form.atom(atom), self._divided(atom)
+            if alone and atom in numbers:
+                return Part(atom, ONE, None)
+            inner = None if divided is None else self.part(divided[1], numbers)
+            if divided is None or inner is None:
+                continue
+            divides, whole, by = divided
+            remainder = form == whole - by * Form.atom(atom) if divides else alone
+            border = inner.low * by
+            if not (remainder or alone):
+                continue
+            if inner.high is not None and inner.high.over(border) is None:
+                # A remainder by more than there is left.
+                return inner if remainder and border.over(inner.high) is not None else None
+            return replace(inner, high=border) if remainder else replace(inner, low=border)
+        return None
+
+    def _divided(self, atom: str) -> tuple[bool, Form, Form] | None:
+        """Whether an operation is a division, else a remainder; of which form, and by which."""
+        found = self.atoms.get(atom)
+        if found is None or found.op not in ("/", "%", ">>", "&"):
+            return None
+        (whole, by), number = found.parts, found.parts[1].constant
+        if found.op == ">>":
+            by = Form.number(1 << number) if number is not None and 0 <= number < 31 else ZERO
+        elif found.op == "&":
+            by = Form.number(number + 1) if number is not None and number & (number + 1) == 0 else ZERO
+        positive = len(by.terms) == 1 and by.terms[0][1] > 0
+        return (found.op in ("/", ">>"), whole, by) if positive and self.reach(by) == 0 else None
 
     # Memory.
 

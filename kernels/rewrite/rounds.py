@@ -89,30 +89,27 @@ class Carried:
 
     def _combined(self, symbol: Symbol) -> str:
         """How two parts of a state become one; empty where that is not known."""
-        found = set[str]()
-        for _, change in self.states[symbol]:
-            value = change.kids[-1]
-            if change.what == "count" or (change.op in ("+=", "-=") and self.kind(change.kids[0], change) == "+"):
-                found.add("a + b")
-            elif change.what == "assign" and change.op == "=" and value.what == "binary" and value.op in "+-":
-                found.add("a + b" if self.kind(change.kids[0], change) == "+" and not self.weights else "")
-            elif change.what == "assign" and change.op == "=" and value.what == "call" and self._is_extreme(value):
-                found.add(f"{value.op}(a, b)" if len(value.kids) == 3 else "")
-            else:
-                found.add(self._kept(change) if change.what == "assign" else "")
-        return found.pop() if len(found) == 1 else ""
+        changes = [change for _, change in self.states[symbol]]
+        kinds = {"+" if one.what == "count" else self.kind(one.kids[0], one) for one in changes}
+        if kinds == {"+"} and not self.weights:
+            plain = all(one.op != "=" or one.kids[1].what == "binary" for one in changes)
+            return "a + b" if plain else ""
+        texts = {self._kept(one) for one in changes} if kinds == {"pick"} else set()
+        return texts.pop() if len(texts) == 1 else ""
 
     def _kept(self, change: Node) -> str:
-        """Which of `a` and `b` a change keeps where a comparison of the two decides; empty for another change."""
+        """Which of `a` and `b` a change keeps that picks one of them; empty where another value decides."""
         target, value = change.kids
+        if self._is_extreme(value):
+            return f"{value.op}(a, b)" if len(value.kids) == 3 else ""
         above = next(one for one, _ in change.above() if one.what != "block")
         choice = value if value.what == "choice" else above
         sides = choice.kids[1:] if choice is value else [value, target]
         first = choice is value or (choice.what == "if" and choice.kids[1].holds(change))
-        test = choice.kids[0] if first else None
-        if test is None or not self._picks(target, change) or _compared(test) != {key(one) for one in sides}:
+        if not first or _compared(choice.kids[0]) != {key(one) for one in sides}:
             return ""
-        return "a > b ? a : b" if (key(sides[0]) == key(test.kids[0])) == (test.op[0] == ">") else "a < b ? a : b"
+        larger = (key(sides[0]) == key(choice.kids[0].kids[0])) == (choice.kids[0].op[0] == ">")
+        return "a > b ? a : b" if larger else "a < b ? a : b"
 
     def _made_anew(self, symbol: Symbol) -> bool:
         """Whether each round gives the variable a value before it uses it, and nothing uses the last one."""

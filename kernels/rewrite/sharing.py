@@ -1,15 +1,15 @@
 """How a kernel shares its work among threads: which parts of the launch may change, and why not more.
 
-Three kinds are told apart. `Cells`: each thread computes from its global coordinates alone, so that any launch with as
-many threads computes the same. `Rows`: the threads of a block share loops that step by the block's size, so that the
-size of the block is free and the grid is not. `Fixed`: neither was recognised, with the reason.
+Three kinds are told apart. Cells: each thread computes from its global coordinates alone, so that any launch with as
+many threads computes the same. Rows: the threads of a block share loops that step by the block's size, so that the
+size of the block is free and the grid is not. Fixed: neither was recognised, with the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Literal
 
 from tunesmith.kernels.reader.syntax import Node, Symbol
 from tunesmith.kernels.rewrite.facts import AXES, ENDS, Condition, Facts, grid_size
@@ -22,7 +22,7 @@ MAX_BLOCK_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a `Cells` launch. guarded: more threads than the kernel came with do nothing; else the launch must
+    """One axis of the launch of cells. guarded: more threads than the kernel came with do nothing; else the launch must
     cover exactly the same coordinates. bound: below which coordinates do something, the same everywhere in the kernel,
     where there is one; strided: the threads step through the axis by the size of the whole grid, so that any number of
     them will do. nodes: where the source computes the coordinate."""
@@ -35,45 +35,39 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
-    """axes: those with global coordinates, x first."""
+class Work:
+    """How threads share their work. kind: as above; axes: of cells, those with global coordinates, x first; most: of
+    rows, threads that a block may have, by the sizes of the arrays in shared memory; why: of fixed work, a sentence
+    without its full stop."""
 
-    axes: tuple[Axis, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """most: threads that a block may have, by the sizes of the arrays in shared memory."""
-
+    kind: Literal["cells", "rows", "fixed"]
+    axes: tuple[Axis, ...] = ()
     most: int = MAX_BLOCK_THREADS
-    axes: ClassVar[tuple[Axis, ...]] = ()
+    why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """why: a sentence without its full stop."""
-
-    why: str
-    axes: ClassVar[tuple[Axis, ...]] = ()
+def fixed(why: str) -> Work:
+    """Work of which nothing may change."""
+    return Work("fixed", why=why)
 
 
-def sharing(facts: Facts) -> Cells | Rows | Fixed:
+def sharing(facts: Facts) -> Work:
     """How a kernel shares its work."""
     cells = _cells(facts)
-    if isinstance(cells, Cells):
+    if not cells.why:
         return cells
     rows = _rows(facts)
-    return rows if isinstance(rows, Rows) else Fixed(rows.why if facts.shared or facts.barriers else cells.why)
+    return rows if not rows.why or facts.shared or facts.barriers else cells
 
 
-def _cells(facts: Facts) -> Cells | Fixed:
+def _cells(facts: Facts) -> Work:
     if facts.together:
-        return Fixed("its threads work together")
+        return fixed("its threads work together")
     strided = dict[str, Node]()
     for loop in facts.loops:
         if loop.kind == "grid":
             if why := Carried(facts, loop.node, facts.body).why:
-                return Fixed(why)
+                return fixed(why)
             strided[loop.axis] = loop.node
     found: dict[str, list[Node]] = {}
     others = list[Node]()
@@ -87,19 +81,19 @@ def _cells(facts: Facts) -> Cells | Fixed:
             found.setdefault(axis, []).append(one)
     for use in others:
         if not use.op.startswith(("blockIdx.", "gridDim.")) or use.op[-1] in found:
-            return Fixed(f"it uses {facts.text(use)} for more than the global coordinate of a thread")
+            return fixed(f"it uses {facts.text(use)} for more than the global coordinate of a thread")
     if not found:
-        return Fixed("it has no global coordinate, blockIdx.x * blockDim.x + threadIdx.x")
+        return fixed("it has no global coordinate, blockIdx.x * blockDim.x + threadIdx.x")
     axes = []
     for axis, nodes in sorted(found.items()):
         if axis in strided and not all(_only_starts(facts, one) for one in nodes):
-            return Fixed(f"its coordinate along {axis} does more than begin a loop over the grid")
+            return fixed(f"its coordinate along {axis} does more than begin a loop over the grid")
         bounds = [] if axis in strided else _bounds(facts, axis)
         guarded = axis not in strided and all(bounds)
         common = (one for one in bounds[0] if all(one in those for those in bounds)) if bounds else iter(())
         unique = tuple(sorted(dict.fromkeys(nodes), key=lambda one: one.start))
         axes.append(Axis(axis, next(common, None), axis in strided, guarded, unique))
-    return Cells(tuple(axes))
+    return Work("cells", tuple(axes))
 
 
 def _coordinates(facts: Facts, use: Node, seen: frozenset[Symbol], strided: set[str]) -> list[Node] | None:
@@ -166,10 +160,10 @@ def behind(facts: Facts, among: list[Node], is_guard: Callable[[Condition], bool
     return found
 
 
-def _rows(facts: Facts) -> Rows | Fixed:
+def _rows(facts: Facts) -> Work:
     most = _most_threads(facts)
-    if isinstance(most, Fixed):
-        return most
+    if isinstance(most, str):
+        return fixed(most)
     understood, loops = set[Node](), 0
     inside = [(loop, facts.body) for loop in facts.loops] + facts.loops_of_functions
     for loop, within in inside:
@@ -178,9 +172,9 @@ def _rows(facts: Facts) -> Rows | Fixed:
         meets = [one for one in facts.barriers if loop.body.holds(one)]
         warps = any(one.what == "call" and one.op.startswith(("__shfl", "__sync")) for one in loop.body.walk())
         if meets or warps:
-            return Fixed("threads meet inside a loop that steps by the block's size")
+            return fixed("threads meet inside a loop that steps by the block's size")
         if why := Carried(facts, loop.node, within).why:
-            return Fixed(why)
+            return fixed(why)
         loops += 1
         understood |= {one for part in (loop.node.kids[0], loop.node.kids[2]) for one in part.walk()}
     for use in facts.builtins():
@@ -190,12 +184,12 @@ def _rows(facts: Facts) -> Rows | Fixed:
             one in understood or _generic(facts, one, use.op) for one in meanings(facts, use)
         )
         if not generic:
-            return Fixed(f"it uses {facts.text(use)} in a way that may depend on the size of a block")
+            return fixed(f"it uses {facts.text(use)} in a way that may depend on the size of a block")
     if not loops:
-        return Fixed("it has no loop that steps by the size of a block")
+        return fixed("it has no loop that steps by the size of a block")
     if counted := _by_every_thread(facts):
-        return Fixed(f"every thread carries out `{counted}`, and how many there are depends on the size of a block")
-    return Rows(most)
+        return fixed(f"every thread carries out `{counted}`, and how many there are depends on the size of a block")
+    return Work("rows", most=most)
 
 
 def meanings(facts: Facts, node: Node) -> Iterator[Node]:
@@ -237,8 +231,8 @@ def reads_thread(facts: Facts, node: Node) -> bool:
     return direct or any(reads_thread(facts, one.declared.kids[-1]) for one in names if one.declared is not None)
 
 
-def _most_threads(facts: Facts) -> int | Fixed:
-    """The threads for whose warps the arrays in shared memory have an element each."""
+def _most_threads(facts: Facts) -> int | str:
+    """The threads for whose warps the arrays in shared memory have an element each; or why that is not known."""
     most = MAX_BLOCK_THREADS
     for one in facts.shared:
         if one.type.what != "array" or not one.type.size:
@@ -250,7 +244,7 @@ def _most_threads(facts: Facts) -> int | Fixed:
             or element.what == "array"
             or not written.rstrip("]").rstrip().split("[")[-1].strip().isdigit()
         ):
-            return Fixed(f"the size of the shared array `{one.name}` may depend on that of a block")
+            return f"the size of the shared array `{one.name}` may depend on that of a block"
         most = min(most, WARP * (one.type.size // max(element.size, 1)))
     return most
 

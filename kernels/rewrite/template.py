@@ -35,7 +35,7 @@ from tunesmith.kernels.rewrite.passes import (
     walk,
 )
 from tunesmith.kernels.rewrite.passes.record import Pass, Subject
-from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, sharing
+from tunesmith.kernels.rewrite.sharing import fixed, sharing
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, Template, config_key
@@ -124,7 +124,7 @@ def facts_of(task: Task, backend: BackendName) -> Facts:
 
 
 def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
-    """What passes look at; a launch that the kernel's code does not explain makes its work `Fixed`."""
+    """What passes look at; the work is fixed where the kernel's code does not explain its launch."""
     plain = task.sources(backend).baseline.template
     used = set(re.findall(r"[A-Za-z_]\w*", plain.source)) | set(task.size_names) | set(task.types) | set(DTYPES)
 
@@ -138,13 +138,13 @@ def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
                 sizes[argument.value] = parameter.name
             lengths[parameter.name] = " * ".join(one if one.isalnum() else f"({one})" for one in argument.shape)
     made = Subject(facts, plain.launch, work, name, task, backend, lengths, sizes)
-    if isinstance(work, Rows) and (made.block("y"), made.block("z")) != ("1", "1"):
-        work = Fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
+    if work.kind == "rows" and (made.extent("y"), made.extent("z")) != ("1", "1"):
+        work = fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
     if facts.syntax.lowering.ranks and any(one != "1" for one in (*plain.launch.grid[1:], *plain.launch.block[1:])):
-        work = Fixed("it asks groups for the rank of a thread, in a launch of more than one dimension")
-    unused = [axis for axis in AXES if axis not in made.axes and made.block(axis) != "1"]
-    if isinstance(work, Cells) and unused:
-        work = Fixed(f"its blocks have several threads along {unused[0]}, which the code does not use")
+        work = fixed("it asks groups for the rank of a thread, in a launch of more than one dimension")
+    unused = [axis for axis in AXES if axis not in made.axes and made.extent(axis) != "1"]
+    if work.kind == "cells" and unused:
+        work = fixed(f"its blocks have several threads along {unused[0]}, which the code does not use")
     return replace(made, work=work)
 
 

@@ -25,7 +25,7 @@ from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.rewrite import template
 from tunesmith.kernels.rewrite.edits import insert
 from tunesmith.kernels.rewrite.passes.launch import BLOCK_SIZE
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
 from tunesmith.kernels.spec.template import Parameter, config_key
 
 pytestmark = pytest.mark.usefixtures("simulation")
@@ -194,7 +194,7 @@ def test_a_template_without_choices_is_measured(task: Path, folder: Path, second
 def planted(name: str, mark: str) -> Pass:
     """A rule whose code the simulated device takes for wrong, whatever its parameter is."""
 
-    def broken(subject: Subject, _: bool, plan: Plan) -> Change:
+    def broken(subject: Subject, _: bool) -> Change:
         edit = insert(subject.facts.body.end - 1, f"// {mark}\n")
         return Change(parameters=(Parameter(name=name.upper(), values=(0, 1), doc=name),), edits=(edit,))
 

@@ -4,9 +4,9 @@ A pass is a record (`record.Pass`) in the list `template.RULES`, in the order in
 
 - `needs(subject)` looks at the facts (`subject.facts`), the launch and how threads share work (`subject.work`), and
   gives what it found, of any type, or `Refused` with a reason that holds and names the code.
-- `change(subject, found, plan)` fills in a `Change`: parameters, whose first values leave the kernel as it came;
-  edits of the source; layers around its body; lines before it; constraints; what becomes of the launch. `plan` has what
-  the passes before (`after`) made of coordinates, builtins, blocks and cache hints, and writes forms in C (`written`).
+- `change(subject, found)` fills in a `Change`: parameters, whose first values leave the kernel as it came;
+  edits of the source; layers around its body; lines before it; constraints; what becomes of the launch. By then the
+  subject says coordinates, builtins, blocks and cache hints as the passes before (`after`) have made them.
 - `excludes` names the passes with which it has no meaning together, each with the reason.
 
 Edits (`edits.py`) replace a range of bytes by text and by spans of the source; a span has the edits of all other passes

@@ -7,13 +7,11 @@ each, one warp a lane; their parts meet in shared memory (CUDA C++ Best Practice
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tunesmith.kernels.reader.syntax import Node, Symbol
-from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span, wrap
+from tunesmith.kernels.rewrite.edits import replace, span, wrap
 from tunesmith.kernels.rewrite.facts import ENDS, Loop
 from tunesmith.kernels.rewrite.forms import ONE
-from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import WARP, behind
 from tunesmith.kernels.spec.template import LaunchGeometry
@@ -21,15 +19,8 @@ from tunesmith.kernels.spec.template import LaunchGeometry
 _WHY = "lanes do not share a column"
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """before: declarations ahead of the loop; sums: how two parts `a` and `b` of a sum become one, in C; after:
-    statements behind it."""
-
-    before: list[Node]
-    loop: Loop
-    sums: dict[Symbol, str]
-    after: list[Node]
+_Column = tuple[list[Node], Loop, dict[Symbol, str], list[Node]]
+"""Declarations ahead of the loop, the loop, how two parts `a` and `b` of a sum become one, in C, statements behind."""
 
 
 def _column(subject: Subject) -> _Column | Refused:
@@ -60,21 +51,21 @@ def _column(subject: Subject) -> _Column | Refused:
     made = {symbol for one in before for symbol in facts.declared_in(one)}
     if isinstance(sums, str) or not sums or not sums.keys() <= made:
         return Refused(f"{_WHY}: the loop has no sums whose order is free")
-    return _Column(before, loop, sums, after)
+    return before, loop, sums, after
 
 
-def _share(subject: Subject, found: _Column, plan: Plan) -> Change | Refused:
-    facts, loop = subject.facts, found.loop
+def _share(subject: Subject, found: _Column) -> Change | Refused:
+    before, loop, sums, after = found
     name, at, lane = (subject.name(one) for one in ("COLUMN_LANES", "column_at", "column_lane"))
-    bound, first, last = plan.written(subject.bounds["x"]), "threadIdx.x", "threadIdx.y"
+    bound, first, last = subject.written(subject.bounds["x"]), "threadIdx.x", "threadIdx.y"
     if bound is None:
         return Refused(f"{_WHY}: the guard's bound is not known ahead of it")
     moved = tuple(replace(node, at) for axis in subject.work.axes for node in axis.nodes)
-    begin = [part for one in found.before for part in (span(one, *moved), "\n")]
+    begin = [part for one in before for part in (span(one, *moved), "\n")]
     step = replace(loop.node.kids[2], f"{loop.variable.name} += {name}")
     turns = span(loop.node, *moved, wrap(loop.first_node, "((", f") + {last})"), step)
     parts, each, zeros, keep, meet, back = "", "", "", "", "", ""
-    for one, how in found.sums.items():
+    for one, how in sums.items():
         part, shared = subject.name(f"part_{one.name}"), subject.name(f"parts_{one.name}")
         other = f"{shared}[{lane}][{first}]"
         parts += f"{one.written} {part} = 0;\n__shared__ {one.written} {shared}[{name}][{WARP}];\n"
@@ -85,18 +76,17 @@ def _share(subject: Subject, found: _Column, plan: Plan) -> Change | Refused:
         back += f"{one.name} = {part};\n"
     meet += f"__syncthreads();\nfor (int {lane} = 1; {lane} < {name}; ++{lane}) {{\n{each}}}\n"
     column = f"const {subject.index_type} {at} = blockIdx.x * {WARP} + {first};\n"
-    body = Span(facts.body.start + 1, facts.body.end - 1)
-    text = [f"\n#if {name} > 0\n{column}{parts}if ({at} < {bound}) {{\n", *begin, zeros, turns, f";\n{keep}}}\n{meet}"]
+    text = [f"{column}{parts}if ({at} < {bound}) {{\n", *begin, zeros, turns, f";\n{keep}}}\n{meet}"]
     text += [f"if ({at} < {bound} && {last} == 0) {{\n", *begin, back]
-    text += [part for one in found.after for part in (span(one, *moved), ";\n")]
+    text += [part for one in after for part in (span(one, *moved), ";\n")]
     count = f"ceil_div({subject.threads('x')}, {WARP})"
     launch = LaunchGeometry(grid=(count, subject.grid("y"), subject.grid("z")), block=(f"{WARP}", name, "1"))
-    edit = Edit(body.start, body.end, (*text, "}\n#else\n", body, "\n#endif\n"))
-    made = Change(edits=[edit], instead=(name, launch))
+    made = Change()
+    made.alternative(subject, name, (*text, "}\n"), launch)
     made.parameter(
         name, (0, 2, 4, 8, 16, 32), "lanes, each of its own warp, that share the loop down a column; 0: none"
     )
-    made.static_shared = f"{name} * {WARP} * {sum(one.type.size for one in found.sums)}"
+    made.static_shared = f"{name} * {WARP} * {sum(one.type.size for one in sums)}"
     return made
 
 

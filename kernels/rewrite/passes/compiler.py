@@ -8,13 +8,15 @@ of every workload. A number that is compared keeps its type, so it must fit by i
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Collection
 
 from tunesmith.kernels.reader.syntax import NOTHING, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, insert, switched, wrap
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.forms import Form
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
 
 _SLOW = re.compile(r"(?:__)?(?:exp2?|exp10|log(?:2|10)?|pow|sin|cos|tan|tanh|r?sqrt|erf|sincos|rcp)f?")
 MAX_ARRAY_LENGTH = (1 << 31) - 1
@@ -39,7 +41,7 @@ def _loops(subject: Subject) -> list[Node] | Refused:
     return found or Refused("there is no loop to unroll whose length the compiler does not know")
 
 
-def _unroll(subject: Subject, loops: list[Node], plan: Plan) -> Change:
+def _unroll(subject: Subject, loops: list[Node]) -> Change:
     name = subject.name("UNROLL")
     pragma = f"\n#if {name} > 0\n#pragma unroll {name}\n#endif\n"
     made = Change(edits=[insert(one.start, pragma) for one in loops])
@@ -57,96 +59,87 @@ def _slow(subject: Subject) -> bool | Refused:
     return Refused("no function, and no division of floats, has a faster, less exact form")
 
 
-def _fast_math(subject: Subject, _: bool, plan: Plan) -> Change:
+def _fast_math(subject: Subject, _: bool) -> Change:
     """The check decides whether results are exact enough."""
     made = Change(fast_math=subject.name("FAST_MATH"))
     made.parameter(made.fast_math, (False, True), "whether to compile with fast math")
     return made
 
 
-class _Search:
-    """Indices of 64 bits that are sums, differences and products of numbers of 32 bits alone. variables: declarations
-    that may have 32 bits, each of one value; casts: which may; compared: where the variables are compared."""
+_Narrow = tuple[dict[Symbol, Node], list[Node], list[Node]]
+"""Declarations that may have 32 bits, each of one value, casts that may, and where the variables are compared."""
 
-    def __init__(self, facts: Facts) -> None:
-        self.facts = facts
-        self.variables = {
-            node.symbol: node
-            for node in facts.body.walk()
-            if node.what == "variable" and not node.fixed and _is_wide(node)
-            if facts.is_once(node.symbol) and node.parent is not None and node.parent.what == "declaration"
-            if node.parent.parent is None or node.parent.parent.what != "for"
-        }
-        self.roots = self._roots()
-        self.casts, self.compared = list[Node](), list[Node]()
-        self.narrow()
 
-    def axis(self, node: Node) -> str:
-        """The axis of the coordinate that a variable is; empty for another."""
-        return next((one for one in AXES if self.facts.form(node.kids[-1]) == Form.atom(f"@{one}")), "")
+def _axis(facts: Facts, node: Node) -> str:
+    """The axis of the coordinate that a variable is; empty for another."""
+    return next((one for one in AXES if facts.form(node.kids[-1]) == Form.atom(f"@{one}")), "")
 
-    def fits(self, node: Node) -> bool:
-        """Whether a variable's value is one of 32 bits by itself."""
-        known = [Form.atom(f"{word}.{axis}") for word in ("threadIdx", "blockIdx") for axis in AXES]
-        return bool(self.axis(node)) or self.facts.form(node.kids[-1]) in known
 
-    def _roots(self) -> list[Node]:
-        """The whole indices of pointer parameters, and the offsets added to one to make a pointer. From the beginning
-        of an array no index is negative; from a pointer that has moved an index may be."""
-        own, found = set(self.facts.arrays) - set(self.facts.changed), list[Node]()
-        for node in self.facts.body.walk():
-            if node.what == "index" and node.kids[0].what == "name" and node.kids[0].symbol in own:
-                found.append(node.kids[1])
-            elif node.what == "variable" and node.type.what == "pointer" and node.kids:
-                value = node.kids[-1]
-                if value.what == "binary" and value.op == "+":
-                    left, right = value.kids
-                    found += [right] if left.what == "name" and left.symbol in own else []
-                    found += [left] if right.what == "name" and right.symbol in own else []
-        return found
+def _indices(facts: Facts) -> list[Node]:
+    """The whole indices of pointer parameters, and the offsets added to one to make a pointer. From the beginning of an
+    array no index is negative; from a pointer that has moved an index may be."""
+    own, found = set(facts.arrays) - set(facts.changed), list[Node]()
+    for node in facts.body.walk():
+        parts = node.kids
+        if node.what == "variable" and node.type.what == "pointer" and parts and parts[-1].op == "+":
+            parts = parts[-1].kids
+        elif node.what != "index":
+            continue
+        pairs = itertools.permutations(parts, 2)
+        found += [two for one, two in pairs if one.what == "name" and one.symbol in own and len(parts) == 2]
+    return found
 
-    def index(self, node: Node) -> list[Node] | None:
-        """The names of wide variables and the casts in an expression that is right modulo 2 to the 32 with all of it in
-        32 bits; None for another."""
-        kids, small = node.kids, isinstance(node.value, int) and 0 <= node.value < 10**9 and not _is_wide(node)
-        if node.fixed or (node.what == "literal" and not small):
-            return None
-        if node.what in ("literal", "builtin"):
-            return []
-        if node.what == "name" and node.symbol in self.variables:
-            return [node]
-        if node.what == "name":
-            return [] if node.symbol is not NOTHING and node.type.what == "number" and node.type.size <= 4 else None
-        if node.what == "cast" and kids and node.type.what == "number" and node.type.size >= 4:
-            inner = self.index(kids[-1])
-            return inner if inner is None or not _is_wide(node) else [*inner, node]
-        parts = [self.index(one) for one in kids] if node.what == "binary" else [None]
-        if None in parts or node.op not in ("+", "-", "*", "/", "%", ">>", "&"):
-            return None
-        found = [one for part in parts for one in part or ()]
-        # Of these the last bits do not tell the result: nothing in them may change.
-        return found if node.op in ("+", "-", "*") or not found else None
 
-    def narrow(self) -> None:
-        while True:
-            good = [node for node in self.roots if self.index(node) is not None]
-            inside = [*good, *self.variables.values()]
-            bad, self.compared = set[Symbol](), []
-            for symbol, node in self.variables.items():
-                outside = [one for one in self.facts.uses(symbol) if not any(part.holds(one) for part in inside)]
-                right = not outside or (self.fits(node) and all(map(_is_compared, outside)))
-                # A declaration has one type for all of its names.
-                names = node.parent.kids if node.parent is not None else []
-                apart = any(one.symbol not in self.variables for one in names)
-                if self.index(node.kids[-1]) is None or not right or apart:
-                    bad.add(symbol)
-                elif node.type.least < 0:
-                    self.compared += outside
-            if not bad:
-                found = [self.index(one) or [] for one in [*good, *(one.kids[-1] for one in self.variables.values())]]
-                self.casts = list(dict.fromkeys(one for part in found for one in part if one.what == "cast"))
-                return
-            self.variables = {symbol: one for symbol, one in self.variables.items() if symbol not in bad}
+def _index(node: Node, variables: Collection[Symbol]) -> list[Node] | None:
+    """The names of wide variables and the casts in an expression that is right modulo 2 to the 32 with all of it in 32
+    bits; None for another."""
+    kids, small = node.kids, isinstance(node.value, int) and 0 <= node.value < 10**9 and not _is_wide(node)
+    if node.fixed or (node.what == "literal" and not small):
+        return None
+    if node.what in ("literal", "builtin"):
+        return []
+    if node.what == "name" and node.symbol in variables:
+        return [node]
+    if node.what == "name":
+        return [] if node.symbol is not NOTHING and node.type.what == "number" and node.type.size <= 4 else None
+    if node.what == "cast" and kids and node.type.what == "number" and node.type.size >= 4:
+        inner = _index(kids[-1], variables)
+        return inner if inner is None or not _is_wide(node) else [*inner, node]
+    parts = [_index(one, variables) for one in kids] if node.what == "binary" else [None]
+    if None in parts or node.op not in ("+", "-", "*", "/", "%", ">>", "&"):
+        return None
+    found = [one for part in parts for one in part or ()]
+    # Of these the last bits do not tell the result: nothing in them may change.
+    return found if node.op in ("+", "-", "*") or not found else None
+
+
+def _narrowed(facts: Facts) -> _Narrow:
+    """The search for indices of 64 bits that are sums, differences and products of numbers of 32 bits alone."""
+    variables = {
+        node.symbol: node
+        for node in facts.body.walk()
+        if node.what == "variable" and not node.fixed and _is_wide(node)
+        if facts.is_once(node.symbol) and node.parent is not None and node.parent.what == "declaration"
+        if node.parent.parent is None or node.parent.parent.what != "for"
+    }
+    short = [Form.atom(f"{word}.{axis}") for word in ("threadIdx", "blockIdx") for axis in AXES]
+    while True:
+        good = [node for node in _indices(facts) if _index(node, variables) is not None]
+        bad, compared = set[Symbol](), list[Node]()
+        for symbol, node in variables.items():
+            outside = [x for x in facts.uses(symbol) if not any(y.holds(x) for y in (*good, *variables.values()))]
+            fits = bool(_axis(facts, node)) or facts.form(node.kids[-1]) in short
+            right = not outside or (fits and all(map(_is_compared, outside)))
+            # A declaration has one type for all of its names.
+            apart = any(one.symbol not in variables for one in (node.parent.kids if node.parent is not None else ()))
+            if _index(node.kids[-1], variables) is None or not right or apart:
+                bad.add(symbol)
+            elif node.type.least < 0:
+                compared += outside
+        if not bad:
+            inside = [_index(x, variables) or [] for x in [*good, *(y.kids[-1] for y in variables.values())]]
+            return variables, list(dict.fromkeys(x for those in inside for x in those if x.what == "cast")), compared
+        variables = {symbol: one for symbol, one in variables.items() if symbol not in bad}
 
 
 def _is_compared(node: Node) -> bool:
@@ -168,29 +161,30 @@ def _wide_type(facts: Facts, node: Node) -> tuple[int, int] | None:
     return None
 
 
-def _wide_indices(subject: Subject) -> _Search | Refused:
-    found = _Search(subject.facts)
-    if not found.variables and not found.casts:
+def _wide_indices(subject: Subject) -> _Narrow | Refused:
+    variables, casts, _ = found = _narrowed(subject.facts)
+    if not variables and not casts:
         return Refused("indices stay: none has 64 bits and is a sum or product of numbers of 32 bits alone")
     if not all(subject.lengths.get(one.name) for one in subject.facts.arrays):
         return Refused("indices stay: the task does not say how long every array is")
     return found
 
 
-def _narrow(subject: Subject, found: _Search, plan: Plan) -> Change:
-    facts, bits, compared = subject.facts, subject.name("INDEX_BITS"), subject.name("COMPARED")
-    places = [_wide_type(facts, one) for one in [*found.variables.values(), *found.casts]]
+def _narrow(subject: Subject, found: _Narrow) -> Change:
+    facts, bits, macro_compared = subject.facts, subject.name("INDEX_BITS"), subject.name("COMPARED")
+    variables, casts, compared = found
+    places = [_wide_type(facts, one) for one in [*variables.values(), *casts]]
     spans = sorted({one for one in places if one is not None})
     kinds = {place: facts.syntax.code[place[0] : place[1]].decode() for place in spans}
     macros = {kind: subject.name(f"INDEX_TYPE_{at}") for at, kind in enumerate(dict.fromkeys(kinds.values()))}
     made = Change(edits=[Edit(*place, (macros[kind],)) for place, kind in kinds.items()])
-    made.edits += [wrap(one, f"{compared}(", ")") for one in found.compared]
+    made.edits += [wrap(one, f"{macro_compared}(", ")") for one in compared]
     lines = {macro: ("unsigned int", kind) for kind, macro in macros.items()}
-    lines[f"{compared}(...)"] = "((int)(__VA_ARGS__))", "(__VA_ARGS__)"
+    lines[f"{macro_compared}(...)"] = "((int)(__VA_ARGS__))", "(__VA_ARGS__)"
     made.header.append(switched(f"{bits} == 32", lines))
     made.parameter(bits, (64, 32), "bits of the numbers that indices are computed with; 64: as in the source")
     limits = [f"({subject.lengths[one.name]}) <= {MAX_ARRAY_LENGTH}" for one in facts.arrays]
-    for axis in sorted({found.axis(one) for one in found.variables.values()} - {""}):
+    for axis in sorted({_axis(facts, one) for one in variables.values()} - {""}):
         limits.append(f"{subject.threads(axis)} <= {MAX_COORDINATE}")
     made.constraints |= dict.fromkeys(
         (f"{bits} == 64 or {one}" for one in limits), "An index of 32 bits does not reach further."

@@ -23,8 +23,8 @@ from tunesmith.kernels.reader.run import Array, Pointer, Run
 from tunesmith.kernels.reader.syntax import Lowering, Symbol
 from tunesmith.kernels.rewrite.edits import Edit
 from tunesmith.kernels.rewrite.facts import AXES
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.sharing import MAX_BLOCK_THREADS, WARP, Fixed
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.sharing import MAX_BLOCK_THREADS, WARP
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 
 BUDGET = 600_000_000
@@ -460,7 +460,7 @@ def _definitions(subject: Subject) -> Iterator[tuple[str, list[Any]]]:
 
 def _tried(subject: Subject) -> _Trials | Refused:
     launch = subject.launch
-    if not isinstance(subject.work, Fixed):
+    if not subject.work.why:
         return Refused("constants stay: the size of a block is free")
     if launch.shared_bytes != "0" or not all(one.isdigit() for one in launch.block):
         return Refused("constants stay: the launch does not say its block, or has dynamic shared memory")
@@ -479,7 +479,7 @@ def _tried(subject: Subject) -> _Trials | Refused:
     return Refused(f"{', '.join(one.name for one in trials.constants)} stay: {why}") if why else trials
 
 
-def _change(subject: Subject, trials: _Trials, plan: Plan) -> Change:
+def _change(subject: Subject, trials: _Trials) -> Change:
     constants, own, passed = trials.constants, trials.own, trials.passed
     varied = [at for at in range(len(own)) if any(values[at] != own[at] for values in passed)]
     # Constants that are always equal are one parameter.
@@ -496,7 +496,7 @@ def _change(subject: Subject, trials: _Trials, plan: Plan) -> Change:
         because = "Other combinations of the source's constants do not compute the same."
         if len(text := _among(named, points)) > MAX_TEXT:
             trials.passed.popitem()
-            return _change(subject, trials, plan)
+            return _change(subject, trials)
         made.constraints[text] = because
     if any(divides for _, divides in passed.values()):
         scale = ", ".join(["1", *(f"{names[at]} // {own[at]}" for at in first)])
@@ -504,7 +504,7 @@ def _change(subject: Subject, trials: _Trials, plan: Plan) -> Change:
         made.constraints |= {f"{size} % ({unit} * max({scale})) == 0": because for size, unit in trials.units.items()}
     grid, block = trials.launch([readings[0].text(names) for readings in trials.numbers])
     threads = " * ".join(block)
-    if "launch_bounds" in plan.changes:
+    if "launch_bounds" in subject.changes:
         minimum, macro = subject.name("MIN_BLOCKS"), subject.name("LAUNCH_BOUNDS")
         made.header += [f"#if {minimum} > 0", f"#undef {macro}"]
         made.header += [f"#define {macro} __launch_bounds__({threads}, {minimum})", "#endif"]

@@ -15,9 +15,8 @@ from tunesmith.kernels.reader.syntax import LAMBDA, LOOPS, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, switched, wrap
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import Carried
-from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
 from tunesmith.kernels.spec.template import LaunchGeometry
 
 _WHY = "lanes do not share a row"
@@ -53,9 +52,9 @@ def _numbers(subject: Subject) -> list[Node] | str:
     """Where the kernel asks for the number of a thread that is not its coordinate, or how many there are; or why lanes
     cannot be one thread, as a clause."""
     facts, work = subject.facts, subject.work
-    if isinstance(work, Fixed):
+    if work.why:
         return work.why
-    found = [one for one in facts.builtins() if isinstance(work, Rows) and one.op in ("threadIdx.x", "blockDim.x")]
+    found = [one for one in facts.builtins() if work.kind == "rows" and one.op in ("threadIdx.x", "blockDim.x")]
     steps = [one.node.kids[2] for one in facts.loops if one.kind == "grid"]
     numbers = [*found, *(one.kids[-1] for one in steps)]
     places = [*numbers, *(node for axis in work.axes for node in axis.nodes)]
@@ -67,7 +66,7 @@ def _numbers(subject: Subject) -> list[Node] | str:
         "it gives its arrays to functions": facts.escaping,
         f"it changes {outer}, which all blocks have": outer,
         "it calls a function that may do more than compute": facts.unfollowed,
-        "it asks for the number of a thread in its warp": isinstance(work, Rows) and subject.by_warps,
+        "it asks for the number of a thread in its warp": work.kind == "rows" and subject.by_warps,
         "a loop over the grid does not step by `+=`": any(one.op != "+=" for one in steps),
         "a macro or a lambda computes its coordinates": any(x.fixed or x.inside(LAMBDA) for x in places),
     }
@@ -183,7 +182,7 @@ def _by_one_lane(accesses: list[Access], loops: list[Loop | None]) -> bool:
     return len(places) == 1
 
 
-def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
+def _share(subject: Subject, found: _Lanes) -> Change:
     name, lane, first, mask, at, once = map(subject.name, ("LANES", "lane", "first_lane", "mask", "row_at", "once"))
     made, code = Change(kit=("lanes",)), subject.facts.syntax.code
     edits = made.edits
@@ -216,8 +215,8 @@ def _share(subject: Subject, found: _Lanes, plan: Plan) -> Change:
         macros["MEET"]: (f"for (bool {once} = ({meet}, true); {once}; {meet}, {once} = false)", ""),
         f"{macros['NUMBER']}(...)": (f"((__VA_ARGS__) / {name})", "(__VA_ARGS__)"),
     }
-    block, cells = plan.block("x"), isinstance(subject.work, Cells)
-    row = f"const {subject.index_type} {at} = {plan.at('x')} / ({name} > 0 ? {name} : 1);\n" if cells else ""
+    block, cells = subject.block("x"), subject.work.kind == "cells"
+    row = f"const {subject.index_type} {at} = {subject.at('x')} / ({name} > 0 ? {name} : 1);\n" if cells else ""
     opens = f"""{row}#if {name} > 0
 const int {lane} = threadIdx.x % {name};
 const int {first} = (threadIdx.y * blockDim.x + threadIdx.x) % 32 / {name} * {name};
@@ -230,7 +229,7 @@ const unsigned int {mask} = (0xffffffffu >> (32 - {name})) << {first};
     if cells:
         made.instead = name, launch
     else:
-        made.writes = {word: f"{macros['NUMBER']}({plan.builtin(word)})" for word in ("threadIdx.x", "blockDim.x")}
+        made.writes = {word: f"{macros['NUMBER']}({subject.builtin(word)})" for word in ("threadIdx.x", "blockDim.x")}
     made.layers.append(Layer(f"{name} > 0", opens, "", *(("x", at) if cells else ())))
     made.header.append(switched(f"{name} > 0", header))
     doc = "lanes of a warp that do the work of one thread and share its loops; 0: none"

@@ -6,24 +6,22 @@ import math
 from collections.abc import Mapping
 
 from tunesmith.kernels.rewrite.edits import Edit, insert, replace, switched
-from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
 
 _CELLS = {"x": (8, 16, 32, 64, 128), "y": (1, 2, 4, 8, 16), "z": (1, 2, 4)}
 
 
 def _sizes(subject: Subject) -> Mapping[str, tuple[int, ...]] | Refused:
     """The sizes that a block may have, by axis, where the code does the same with another number of threads."""
-    match subject.work:
-        case Fixed(why):
-            return Refused(f"the size of a block stays: {why}")
-        case Rows(most):
-            return {"x": tuple(value for value in (32, 64, 128, 256, 512, 1024) if value <= most)}
+    if subject.work.why:
+        return Refused(f"the size of a block stays: {subject.work.why}")
     axes = subject.axes
+    if not axes:
+        return {"x": tuple(value for value in (32, 64, 128, 256, 512, 1024) if value <= subject.work.most)}
     return {axis: _CELLS[axis] for axis in axes} if len(axes) > 1 else {axes[0]: (64, 128, 256, 512, 1024)}
 
 
-def _block_size(subject: Subject, sizes: Mapping[str, tuple[int, ...]], plan: Plan) -> Change:
+def _block_size(subject: Subject, sizes: Mapping[str, tuple[int, ...]]) -> Change:
     names = {axis: subject.name("BLOCK" if len(sizes) == 1 else f"BLOCK_{axis.upper()}") for axis in sizes}
     main, made = next(iter(names)), Change(threads=tuple(names.values()))
     first = names[main]
@@ -36,12 +34,12 @@ def _block_size(subject: Subject, sizes: Mapping[str, tuple[int, ...]], plan: Pl
         found = [one for one in subject.facts.builtins() if one.op == f"blockDim.{axis}" and not one.fixed]
         made.edits += [replace(one, macro) for one in found]
         made.writes[f"blockDim.{axis}"] = macro
-        made.block[axis] = f"({names[axis]} if {first} > 0 else ({subject.block(axis)}))"
+        made.block[axis] = f"({names[axis]} if {first} > 0 else ({subject.extent(axis)}))"
         if axis != main:
             # Where the kernel keeps its block, the other extents mean nothing: they have one value then.
             because = "The kernel's own block has its own extents."
             made.constraints[f"{first} > 0 or {names[axis]} == {values[0]}"] = because
-        if isinstance(subject.work, Cells):
+        if subject.work.kind == "cells":
             # Blocks of another size need another number of them, also where a thread keeps its one element.
             made.share[axis] = "1"
     return made
@@ -53,7 +51,7 @@ def _movable(subject: Subject) -> bool | Refused:
     return Refused(f"threads keep their work: {subject.unmovable}") if subject.unmovable else True
 
 
-def _work_per_thread(subject: Subject, _: bool, plan: Plan) -> Change:
+def _work_per_thread(subject: Subject, _: bool) -> Change:
     """Several elements for a thread: a whole block apart, so that neighbouring threads stay neighbours (cyclic), or
     neighbours themselves, so that shared data stays in the thread (blocked). A kernel that steps through its data by
     the size of the grid gets a smaller grid."""
@@ -71,7 +69,7 @@ def _work_per_thread(subject: Subject, _: bool, plan: Plan) -> Change:
         made.parameter(together, (False, True), doc)
         made.constraints[f"not {together} or {name} > 1"] = "A thread with one element has no neighbours of its own."
         item, at, index = (subject.name(f"{one}_{axis.name}") for one in ("item", "at", "block"))
-        block, width, thread = (plan.builtin(f"{one}.{axis.name}") for one in ("blockIdx", "blockDim", "threadIdx"))
+        block, width, thread = (subject.builtin(f"{one}.{axis.name}") for one in ("blockIdx", "blockDim", "threadIdx"))
         opens = f"""for ({subject.index_type} {item} = 0; {item} < {name}; ++{item}) {{
 const {subject.index_type} {index} = {block};
 const {subject.index_type} {at} = {together} ? ({index} * {width} + {thread}) * {name} + {item}
@@ -87,12 +85,12 @@ def _threads(subject: Subject) -> str:
     return str(math.prod(map(int, subject.launch.block))) if known else ""
 
 
-def _launch_bounds(subject: Subject, threads: str, plan: Plan) -> Change | Refused:
+def _launch_bounds(subject: Subject, threads: str) -> Change | Refused:
     """Launch bounds: the block's size, and how many blocks shall fit on a multiprocessor."""
     minimum, macro, declared = subject.name("MIN_BLOCKS"), subject.name("LAUNCH_BOUNDS"), subject.facts.launch_bounds
-    if not threads and not plan.threads:
+    if not threads and not subject.factors:
         return Refused("launch bounds stay: the size of a block depends on the workload")
-    made, size, first = Change(), " * ".join(plan.threads) or threads, plan.threads[0] if plan.threads else ""
+    made, size, first = Change(), " * ".join(subject.factors) or threads, subject.factors[0] if subject.factors else ""
     if first:
         made.constraints[f"{first} > 0 or {minimum} == 0"] = (
             "The kernel keeps its own launch bounds with its own block."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tunesmith.kernels.reader.syntax import LEFT, Symbol
 from tunesmith.kernels.rewrite.facts import Facts
-from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
 
 _ADDING = frozenset({"atomicAdd", "atomic_add", "atomic_inc", "atom_add", "atom_inc"})
 _TYPES = {"cuda": ("int32", "uint32", "float32", "uint64"), "opencl": ("int32", "uint32")}
@@ -51,9 +51,9 @@ def _is_added_to(facts: Facts, root: Symbol, by_name: bool) -> bool:
     return not by_name or all(any(one.node.holds(name) for one in own) for name in facts.uses(root))
 
 
-def _own_bins(subject: Subject, found: list[Symbol], plan: Plan) -> Change:
+def _own_bins(subject: Subject, found: list[Symbol]) -> Change:
     name, at, cuda = subject.name("OWN_BINS"), subject.name("bin"), subject.backend == "cuda"
-    thread, threads = plan.thread
+    thread, threads = subject.thread
     meet = "__syncthreads();" if cuda else "barrier(CLK_LOCAL_MEM_FENCE);"
     begins, uses, ends, bytes_ = list[str](), list[str](), list[str](), {True: ["0"], False: ["0"]}
     for root in found:

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from dataclasses import replace as replaced
 
 from tunesmith.kernels.reader.syntax import Node
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
 from tunesmith.kernels.rewrite.facts import AXES, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.sharing import Cells
+from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Refused, Subject
 from tunesmith.kernels.spec.template import LaunchGeometry
 
 MAX_TILES = (1 << 31) - 1
@@ -47,15 +45,6 @@ class Coordinate:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """`coordinate % high / low`; high: None where nothing is taken off."""
-
-    coordinate: str
-    low: Form
-    high: Form | None
-
-
-@dataclass(frozen=True, slots=True)
 class Digit:
     """`coordinate / low % radix`; radix: None for the last one, which has as many values as are left. name: in forms
     and in C."""
@@ -70,11 +59,12 @@ class Radix:
     """The digits of the coordinates, by the divisions in `forms`: the lowest of each coordinate first."""
 
     def __init__(self, subject: Subject, coordinates: list[Coordinate], forms: Iterable[Form]) -> None:
-        self._facts, self._atoms = subject.facts, {one.atom for one in coordinates}
+        self._facts, self._atoms = subject.facts, frozenset(one.atom for one in coordinates)
         self.digits: list[Digit] = []
-        parts = [part for form in forms for atom in form.atoms if (part := self.part(Form.atom(atom))) is not None]
+        atoms = [Form.atom(atom) for form in forms for atom in form.atoms]
+        parts = [part for one in atoms if (part := subject.facts.part(one, self._atoms)) is not None]
         for one in coordinates:
-            borders = {low for part in parts if part.coordinate == one.atom for low in (part.low, part.high)}
+            borders = {low for part in parts if part.number == one.atom for low in (part.low, part.high)}
             lows = {ONE, *(low for low in borders if low not in (None, one.bound))}
             chain = sorted(lows, key=lambda low: (len(low.terms[0][0]), low.terms[0][1]))
             for low, above in zip(chain, [*chain[1:], one.bound], strict=True):
@@ -87,48 +77,15 @@ class Radix:
         pairs = zip(self.digits, self.digits[1:], strict=False)
         return all(one.radix is not None or one.coordinate is not above.coordinate for one, above in pairs)
 
-    def part(self, form: Form) -> Part | None:
-        """The part of a coordinate that a form is; None where it is another value."""
-        for atom in form.atoms:
-            alone, divided = form == Form.atom(atom), self._divided(atom)
-            if alone and atom in self._atoms:
-                return Part(atom, ONE, None)
-            inner = None if divided is None else self.part(divided[1])
-            if divided is None or inner is None:
-                continue
-            divides, whole, by = divided
-            remainder = form == whole - by * Form.atom(atom) if divides else alone
-            border = inner.low * by
-            if not (remainder or alone):
-                continue
-            if inner.high is not None and inner.high.over(border) is None:
-                # A remainder by more than there is left.
-                return inner if remainder and border.over(inner.high) is not None else None
-            return replaced(inner, high=border) if remainder else replaced(inner, low=border)
-        return None
-
-    def _divided(self, atom: str) -> tuple[bool, Form, Form] | None:
-        """Whether an operation is a division, else a remainder; of which form, and by which."""
-        found = self._facts.atoms.get(atom)
-        if found is None or found.op not in ("/", "%", ">>", "&"):
-            return None
-        (whole, by), number = found.parts, found.parts[1].constant
-        if found.op == ">>":
-            by = Form.number(1 << number) if number is not None and 0 <= number < 31 else ZERO
-        elif found.op == "&":
-            by = Form.number(number + 1) if number is not None and number & (number + 1) == 0 else ZERO
-        positive = len(by.terms) == 1 and by.terms[0][1] > 0
-        return (found.op in ("/", ">>"), whole, by) if positive and self._facts.reach(by) == 0 else None
-
     def of(self, form: Form) -> Form | None:
         """A form over digits; None where it is made of more than them and of what is the same for all threads."""
         for atom in form.atoms:
-            part = self.part(Form.atom(atom))
+            part = self._facts.part(Form.atom(atom), self._atoms)
             if part is None:
                 if self._facts.reach(Form.atom(atom)) > 0:
                     return None
                 continue
-            mine = [one for one in self.digits if one.coordinate.atom == part.coordinate]
+            mine = [one for one in self.digits if one.coordinate.atom == part.number]
             borders = [*(one.low for one in mine), mine[0].coordinate.bound]
             if part.low not in borders or part.high not in (*borders, None):
                 return None
@@ -186,7 +143,7 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
         found.append(Coordinate(subject.name(f"number_{axis}"), atom, axis, nodes, bound, extent, loop))
 
     loops = [one for one in facts.loops if one.kind == "grid"]
-    if not isinstance(work, Cells) or (subject.unmovable and not loops):
+    if work.kind != "cells" or (subject.unmovable and not loops):
         return Refused(f"{_WHY}: {subject.unmovable}")
     for loop in loops:
         alone = len(loops) == len(work.axes) == 1 and loop.node.parent is facts.body and not subject.returns
@@ -264,56 +221,47 @@ def _certain(subject: Subject, access: Access, coordinates: list[Coordinate]) ->
     return not doubtful and all(one.node in loops for one in found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Texts:
-    """The C text of a pass. indices: of accesses; counts, extents: how many values coordinates and digits have; values:
-    coordinates by their digits; tiles: the element of a tile that takes the place of a load."""
-
-    indices: dict[Access, str]
-    counts: dict[Coordinate, str]
-    extents: dict[Digit, str]
-    values: dict[Coordinate, str]
-    tiles: dict[Access, str]
+def _by_digits(subject: Subject, found: _Permutation, form: Form) -> str | None:
+    """A form over digits, in C; None where something in it is not known at the beginning of the kernel's body."""
+    return subject.written(form, None, {one.name: one.name for one in found.digits})
 
 
-def _texts(subject: Subject, found: _Permutation, plan: Plan) -> _Texts | None:
-    """None where something is not known at the beginning of the kernel's body."""
-    made, given = _Texts({}, {}, {}, {}, {}), {one.name: one.name for one in found.digits}
-    for access, form in found.forms.items():
-        text = plan.written(form, None, given)
-        if text is not None and subject.facts.is_known(access.root, None):
-            made.indices[access] = text
-    for one in found.coordinates:
-        terms = (digit.low * Form.atom(digit.name) for digit in found.digits if digit.coordinate is one)
-        value = plan.written(sum(terms, ZERO), None, given)
-        count = subject.in_kernel(one.extent) if one.bound is None else plan.written(one.bound)
-        if value is None or count is None:
-            return None
-        made.values[one], made.counts[one] = value, f"({count})"
-    for digit in found.digits:
-        count, low = made.counts[digit.coordinate], plan.written(digit.low)
-        extent = f"({count} + {low} - 1) / ({low})" if digit.radix is None else plan.written(digit.radix)
-        if extent is None:
-            return None
-        made.extents[digit] = extent
-    if not made.indices.keys() >= {*found.loads, *found.stores}:
-        return None
+def _value(subject: Subject, found: _Permutation, one: Coordinate) -> str | None:
+    """A coordinate by its digits, in C."""
+    terms = (digit.low * Form.atom(digit.name) for digit in found.digits if digit.coordinate is one)
+    return _by_digits(subject, found, sum(terms, ZERO))
+
+
+def _count(subject: Subject, one: Coordinate) -> str | None:
+    """How many values a coordinate has, in C."""
+    count = subject.in_kernel(one.extent) if one.bound is None else subject.written(one.bound)
+    return None if count is None else f"({count})"
+
+
+def _extent(subject: Subject, one: Digit) -> str | None:
+    """How many values a digit has, in C."""
+    if one.radix is not None:
+        return subject.written(one.radix)
+    count, low = _count(subject, one.coordinate), subject.written(one.low)
+    return None if count is None else f"({count} + {low} - 1) / ({low})"
+
+
+def _tile(subject: Subject, found: _Permutation, load: Access) -> str:
+    """The element of a tile that takes the place of a load; loads of one element have one tile."""
     places = [(one.root, found.forms[one]) for one in found.loads]
     element = "".join(f"[{one.name} - first_{one.name}]" for one in (found.across, found.along))
-    for load, place in zip(found.loads, places, strict=True):
-        made.tiles[load] = f"{subject.name('tile')}_{places.index(place)}{element}"
-    return made
+    return f"{subject.name('tile')}_{places.index((load.root, found.forms[load]))}{element}"
 
 
-def _opens(subject: Subject, found: _Permutation, texts: _Texts, plan: Plan, side: str, rows: str) -> str:
+def _opens(subject: Subject, found: _Permutation, side: str, rows: str) -> str:
     """The code ahead of the kernel's body, which is then inside the loop over a tile."""
     number, left, both = subject.name("tile_number"), subject.name("tiles_left"), (found.along, found.across)
-    loads, lines, taken, counts = {texts.tiles[one]: one for one in found.loads}, [], list[str](), list[str]()
+    loads, lines, taken, counts = {_tile(subject, found, one): one for one in found.loads}, [], list[str](), list[str]()
     for element, load in loads.items():
         lines.append(f"TUNESMITH_TILE({load.root.element}, {element.split('[')[0]}, {side});")
     for one in found.digits:
         extent = f"extent_{one.name}"
-        lines.append(f"const {subject.wide} {extent} = {texts.extents[one]};")
+        lines.append(f"const {subject.wide} {extent} = {_extent(subject, one)};")
         tiled, whole = (
             (f"first_{one.name} = {side} * ", f"({extent} + {side} - 1) / {side}"),
             (f"{one.name} = ", extent),
@@ -322,34 +270,35 @@ def _opens(subject: Subject, found: _Permutation, texts: _Texts, plan: Plan, sid
         counts.append(f"(unsigned int)({count})")
         taken.append(f"const {subject.wide} {begin}({left} % {counts[-1]}); {left} /= {counts[-1]};")
     lines += [f"TUNESMITH_EACH_TILE({number}, {' * '.join(counts)}) {{ unsigned int {left} = {number};", *taken]
-    values = [f"const {subject.wide} {one.name} = {value};" for one, value in texts.values.items()]
+    values = [f"const {subject.wide} {one.name} = {_value(subject, found, one)};" for one in found.coordinates]
     inside = [f"{one.name} < extent_{one.name}" for one in both]
-    inside += [f"{one.name} < {count}" for one, count in texts.counts.items()]
+    inside += [f"{one.name} < {_count(subject, one)}" for one in found.coordinates]
     for inner, outer in (both, both[::-1]):
         lines += [f"TUNESMITH_OVER_TILE({side}, {rows}, {inner.name}, {outer.name}) {{", *values]
         lines.append(f"if ({' && '.join(inside)}) {{")
         for element, load in loads.items() if inner is found.along else ():
-            value = f"{load.root.name}[{texts.indices[load]}]"
-            hinted = f"tunesmith::load<{plan.hint(load.root)}>(&{value})" if subject.backend == "cuda" else value
+            value = f"{load.root.name}[{_by_digits(subject, found, found.forms[load])}]"
+            hinted = f"tunesmith::load<{subject.hint(load.root)}>(&{value})" if subject.backend == "cuda" else value
             lines.append(f"{element} = {hinted};")
         lines += ["} }", "TUNESMITH_MEET;"] if inner is found.along else []
     return "\n".join(lines)
 
 
-def _swaps(subject: Subject, found: _Permutation, texts: _Texts) -> Iterator[Edit]:
+def _swaps(subject: Subject, found: _Permutation) -> Iterator[Edit]:
     """What becomes of coordinates, indices and loads in the body."""
     cuda = subject.backend == "cuda"
-    for access, index in texts.indices.items():
-        if access in texts.tiles:
-            yield replace(access.node, texts.tiles[access])
-        elif access.node.what in ("index", "deref") and not access.node.fixed:
+    for access, form in found.forms.items():
+        index = _by_digits(subject, found, form) if subject.facts.is_known(access.root, None) else None
+        if access in found.loads:
+            yield replace(access.node, _tile(subject, found, access))
+        elif index is not None and access.node.what in ("index", "deref") and not access.node.fixed:
             yield replace(access.node, f"{access.root.name}[{index}]")
-    for one, count in texts.counts.items():
+    for one in found.coordinates:
         for node in one.nodes:
             yield replace(node, "((", *(("decltype(", span(node), ")") if cuda else ("size_t",)), f"){one.name})")
         if one.loop is not None:
             # One round, that of the element.
-            loop, name = one.loop.node, one.loop.variable.name
+            loop, name, count = one.loop.node, one.loop.variable.name, _count(subject, one)
             kind = "" if loop.kids[0].what == "assign" else f"{one.loop.variable.written} "
             head = f"for ({kind}{name} = {one.name}; {name} < {count}; {name} = {count}) "
             yield Edit(loop.start, one.loop.body.start, (head,))
@@ -357,23 +306,25 @@ def _swaps(subject: Subject, found: _Permutation, texts: _Texts) -> Iterator[Edi
         yield from (replace(one, "continue") for one in subject.returns)
 
 
-def _permute(subject: Subject, found: _Permutation, plan: Plan) -> Change | Refused:
+def _permute(subject: Subject, found: _Permutation) -> Change | Refused:
     side, rows = subject.name("PERMUTE"), subject.name("PERMUTE_ROWS")
-    texts, length = _texts(subject, found, plan), subject.lengths.get(found.stores[0].root.name)
-    if texts is None or length is None:
+    length, own = subject.lengths.get(found.stores[0].root.name), [*found.loads, *found.stores]
+    known = [length, *(_extent(subject, one) for one in found.digits)]
+    known += [text for one in found.coordinates for text in (_value(subject, found, one), _count(subject, one))]
+    known += [_by_digits(subject, found, found.forms[one]) if one in found.forms else None for one in own]
+    if None in known or not all(subject.facts.is_known(one.root, None) for one in own):
         return Refused(f"{_WHY}: its dimensions are not known ahead of its body")
-    body = Span(subject.facts.body.start + 1, subject.facts.body.end - 1)
+    body = subject.inside
     once = ("[&] {", "}();") if subject.returns and subject.backend == "cuda" else ("", "")
-    parts: tuple[str | Span, ...] = (
-        f"\n#if {side} > 0\n{_opens(subject, found, texts, plan, side, rows)}\n{once[0]}",
-        Span(body.start, body.end, tuple(_swaps(subject, found, texts))),
-        f"{once[1]}\n}} }}\nTUNESMITH_MEET;\n}}\n#else\n",
-        body,
-        "\n#endif\n",
+    parts = (
+        f"{_opens(subject, found, side, rows)}\n{once[0]}",
+        Span(body.start, body.end, tuple(_swaps(subject, found))),
+        f"{once[1]}\n}} }}\nTUNESMITH_MEET;\n}}\n",
     )
     launch = LaunchGeometry(grid=(f"ceil_div({length}, max({side} * {side}, 1))", "1", "1"), block=(side, rows, "1"))
-    sizes = {texts.tiles[one]: f"sizeof({subject.dtype(one.root)})" for one in found.loads}
-    made = Change(edits=[Edit(body.start, body.end, parts)], kit=("permuted",), instead=(side, launch))
+    sizes = {_tile(subject, found, one): f"sizeof({subject.dtype(one.root)})" for one in found.loads}
+    made = Change(kit=("permuted",))
+    made.alternative(subject, side, parts, launch)
     made.parameter(side, (0, 32, 64), "side of a tile of two dimensions in shared memory; 0: none")
     made.parameter(rows, ROWS, "rows of threads that go over a tile")
     made.constraints[f"{side} > 0 or {rows} == {ROWS[0]}"] = "Without a tile it has no rows of threads."

@@ -16,10 +16,10 @@ import re
 from dataclasses import dataclass, field
 
 from tunesmith.kernels.reader.syntax import NOTHING, Node, Symbol
-from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
-from tunesmith.kernels.rewrite.facts import ENDS, Condition, Facts, Loop
+from tunesmith.kernels.rewrite.edits import Span, replace, span
+from tunesmith.kernels.rewrite.facts import ENDS, Condition, Loop, Part
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import behind
 from tunesmith.kernels.spec.template import LaunchGeometry
 
@@ -30,21 +30,7 @@ _WIDENS = re.compile(r"__half2float|__bfloat162float|operator float")
 _FUSED = re.compile(r"(?:__)?fmaf?(?:_rn)?")
 _UNITS = {"float16": 16, "bfloat16": 16, "int8": 4, "uint8": 4}
 """Steps of a sum that one instruction takes, by the type of both factors."""
-Digit = tuple[Form, Form | None]
-"""Of a number: what it is divided by, and by what the digits above it divide; None for the highest."""
-
-
-def _digit(facts: Facts, atom: str) -> Digit | None:
-    """The digit of the number of a thread that an atom is."""
-    found = facts.atoms.get(atom)
-    if atom == "@x" or found is None or found.op not in ("/", "%"):
-        return (ONE, None) if atom == "@x" else None
-    whole, by = found.parts
-    name = next(iter(whole.atoms), "")
-    inner = _digit(facts, name) if whole == Form.atom(name) and facts.reach(by) == 0 else None
-    if inner is None or (found.op == "%" and inner[1] is not None and inner[1].over(inner[0] * by) is None):
-        return None
-    return (inner[0] * by, inner[1]) if found.op == "/" else (inner[0], inner[0] * by)
+_NUMBER = frozenset({"@x"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +50,17 @@ class _Grid:
             return form.replaced("@x", _X).replaced("@y", _Y)
         made = form.replaced("@x", _X + _Y * self.wide + (Form.atom("@x") if self.over is not None else ZERO))
         for atom in form.atoms - {"@x"}:
-            digit = _digit(self.subject.facts, atom)
-            if digit in ((ONE, self.wide), (self.wide, self.over)):
-                made = made.replaced(atom, _X if digit == (ONE, self.wide) else _Y)
+            part = self.subject.facts.part(Form.atom(atom), _NUMBER)
+            if part is not None and part in (Part("@x", ONE, self.wide), Part("@x", self.wide, self.over)):
+                made = made.replaced(atom, _X if part.low == ONE else _Y)
         return made
 
     def of_block(self, form: Form) -> bool:
         """Whether a value that was placed is the same for a whole tile."""
         facts, over = self.subject.facts, self.over
         own = [atom for atom in form.atoms - {"@x", "@z"} if facts.reach(Form.atom(atom)) > 1]
-        digits = [_digit(facts, atom) for atom in own]
-        return all(one is not None and over is not None and one[0].over(over) is not None for one in digits)
+        parts = [facts.part(Form.atom(atom), _NUMBER) for atom in own]
+        return all(one is not None and over is not None and one.low.over(over) is not None for one in parts)
 
     def limit(self, condition: Condition) -> Form | None:
         """The limit of rows, columns or blocks that a condition sets, if it sets one."""
@@ -103,10 +89,11 @@ def _grid(subject: Subject) -> _Grid | Refused:
         return Refused(f"{_WHY}: threads step through the grid")
     grid = _Grid(subject)
     if axes == ["x"] and not any(one.op.endswith((".y", ".z")) for one in facts.builtins()):
-        digits = {digit for one in facts.accesses for atom in one.index.atoms if (digit := _digit(facts, atom))}
-        lows = {low for low, _ in digits} - {ONE}
-        wide = {limit for low, limit in digits if low == ONE and limit is not None} or lows
-        over = {limit for low, limit in digits if low in wide}
+        atoms = {atom for one in facts.accesses for atom in one.index.atoms}
+        parts = {part for atom in atoms if (part := facts.part(Form.atom(atom), _NUMBER)) is not None}
+        wide = {one.high for one in parts if one.low == ONE and one.high is not None}
+        wide = wide or {one.low for one in parts} - {ONE}
+        over = {one.high for one in parts if one.low in wide}
         if len(wide) == len(over) == 1:
             grid = _Grid(subject, wide.pop(), over.pop())
     if grid.wide is None and axes[:2] != ["x", "y"]:
@@ -247,7 +234,7 @@ def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Element] | Refu
         rest, inner = index.without("x", "y", loop.atom), index.times(loop.atom).without("x", "y")
         given = dict.fromkeys(("x", "y", "@x", "@z", loop.atom), "k")
         alone = len(axes) < 2 and grid.of_block(rest) and grid.of_block(inner)
-        if not alone or Plan(subject).written(index, None, given) is None:
+        if not alone or subject.written(index, None, given) is None:
             return Refused(f"{_WHY}: its operand `{shown}` {other}")
         element = _Element(one.root, index, axis=axes[0] if axes else "y")
         found.setdefault((one.root, index), element).nodes.append(one.node)
@@ -301,7 +288,7 @@ def _unit(subject: Subject, loop: Loop, operands: list[_Element], results: list[
     return unit if plain and found in ([True, False, False, True], [False, True, True, False]) else 1
 
 
-def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
+def _tiles(subject: Subject, found: _Sum) -> Change | Refused:
     facts, loop, index, grid = subject.facts, found.loop, subject.index_type, found.grid
     words = ("OUTPUT_TILE", "OUTPUT_DEPTH", "OUTPUT_ROWS", "OUTPUT_COLUMNS", "OUTPUT_STEPS", "row", "column", "step")
     tile, depth, rows, columns, unit, i, j, k = map(subject.name, words)
@@ -311,20 +298,20 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     given = {**here, "@z": "blockIdx.z", loop.atom: k}
     given |= {f"threads.{axis}": f"({total})" for axis, total in totals.items()}
     if grid.over is not None:
-        given["@x"] = f"((long long)blockIdx.z * ({plan.written(grid.over)}))"
+        given["@x"] = f"((long long)blockIdx.z * ({subject.written(grid.over)}))"
 
     def guard(but: str = "") -> str | None:
         """The test for a result, or for what depends on one coordinate, `but` the other."""
-        found = [plan.written(one.replaced(but, ZERO), None, given) for one in grid.limits]
+        found = [subject.written(one.replaced(but, ZERO), None, given) for one in grid.limits]
         return None if None in found else " && ".join(f"(long long)({one}) >= 0" for one in dict.fromkeys(found))
 
-    first, bound = plan.written(loop.first), plan.written(loop.bound)
+    first, bound = subject.written(loop.first), subject.written(loop.bound)
     tests = {one: guard(one) for one in ("", "x", "y")}
     if first is None or bound is None or None in tests.values():
         return Refused(f"{_WHY}: its bounds are not known ahead of the guard")
     stored = [grid.placed(one.index) for one in facts.accesses if one.written]
     across = "y" if any(one.times("y") == ONE for one in stored) else "x"
-    numbers = {axis: plan.written(grid.placed(Form.atom(f"@{axis}")), None, given) for axis in subject.axes}
+    numbers = {axis: subject.written(grid.placed(Form.atom(f"@{axis}")), None, given) for axis in subject.axes}
     moved = tuple(
         replace(node, f"(({index})({numbers[axis.name]}))") for axis in subject.work.axes for node in axis.nodes
     )
@@ -336,7 +323,7 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     each = f"tunesmith::each<{size}>([&](const int {i}, const int {j}) {{ {coordinates}"
     pack = {1: "1", 4: unit, 16: f"({unit} == 16 ? 2 : 1)"}[found.unit]
     tiles = {at: f"{part_of}_{at}" for at in range(len(found.operands))}
-    parts: list[str | Span] = [f"\n#if {tile} > 0\nconst tunesmith::Own<{steps}, {tile}, {size}> {own};\n"]
+    parts: list[str | Span] = [f"const tunesmith::Own<{steps}, {tile}, {size}> {own};\n"]
     staged, taken = "", ""
     for at, one in enumerate(found.operands):
         axis, element = one.axis, one.root.element
@@ -344,12 +331,13 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
         method, count = ("columns", columns) if axis == across else ("rows", rows)
         parts.append(f"__shared__ tunesmith::Part<{element}, {tile}, {depth}, {pack}> {tiles[at]};\n")
         staged += (
-            f"tunesmith::stage<({tile} / {rows}) * ({tile} / {columns}), {near}, {plan.hint(one.root)}>({tiles[at]}, "
+            f"tunesmith::stage<({tile} / {rows}) * ({tile} / {columns}), {near}, {subject.hint(one.root)}>("
+            f"{tiles[at]}, "
             f"[&](const int {along}, const int {at_step}) -> const {element}* {{ "
             f"const {index} {here[axis]} = blockIdx.{axis} * {tile} + {along}; "
             f"const long long {k} = {begin} + {at_step};\n"
             f"return {k} < {bound} && {tests['y' if axis == 'x' else 'x']} "
-            f"? &{one.root.name}[{plan.written(one.index, None, given)}] : nullptr; }});\n"
+            f"? &{one.root.name}[{subject.written(one.index, None, given)}] : nullptr; }});\n"
         )
         taken += f"{element} of_{tiles[at]}[{count}]; {own}.{method}(of_{tiles[at]}, {tiles[at]}, {at_step});\n"
     results = {one.root: subject.name(f"all_{one.root.name}") for one in found.results}
@@ -357,7 +345,7 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     for one in found.results:
         kind, element, kept = one.root.written, one.root.name, f"{results[one.root]}[{i}][{j}]"
         if one.nodes:
-            kind, element = one.root.element, f"{element}[{plan.written(one.index, None, given)}]"
+            kind, element = one.root.element, f"{element}[{subject.written(one.index, None, given)}]"
         parts.append(f"{kind} {results[one.root]}[{rows}][{columns}];\n")
         keep, back = f"{keep} {kept} = {element};", f"{back} {element} = {kept};"
     before = [part for one in found.before for part in (span(one, *moved), ";\n")]
@@ -389,12 +377,11 @@ def _tiles(subject: Subject, found: _Sum, plan: Plan) -> Change | Refused:
     ]
     again = [part for one in found.before if one.what == "declaration" for part in (span(one, *moved), "\n")]
     after = [part for one in found.after for part in (span(one, *moved), ";\n")]
-    body = Span(facts.body.start + 1, facts.body.end - 1)
-    parts += [f"{each} if ({tests['']}) {{\n", *again, back, "\n", *after, "} });\n#else\n", body, "\n#endif\n"]
-    return _launch(subject, found, Edit(body.start, body.end, tuple(parts)), (tile, depth, rows, columns, unit))
+    parts += [f"{each} if ({tests['']}) {{\n", *again, back, "\n", *after, "} });\n"]
+    return _launch(subject, found, parts, (tile, depth, rows, columns, unit))
 
 
-def _launch(subject: Subject, found: _Sum, edit: Edit, names: tuple[str, ...]) -> Change:
+def _launch(subject: Subject, found: _Sum, parts: list[str | Span], names: tuple[str, ...]) -> Change:
     (tile, depth, rows, columns, unit), grid = names, found.grid
     threads, side = f"({tile} // {rows}) * ({tile} // {columns})", f"max({tile}, 1)"
     counts = [subject.threads("x"), subject.threads("y"), subject.threads("z")]
@@ -406,7 +393,8 @@ def _launch(subject: Subject, found: _Sum, edit: Edit, names: tuple[str, ...]) -
     )
     alone = f"{depth} == 8 and {rows} == 1 and {columns} == 1"
     kit, pad, least, said = "products", "4", 0, ""
-    made = Change(edits=[edit], instead=(tile, launch))
+    made = Change()
+    made.alternative(subject, tile, parts, launch)
     made.parameter(tile, (0, 32, 64, 128), "side of a tile of results of a block; 0: none")
     made.parameter(depth, (8, 16, 32), "steps of the sum that are in shared memory at a time")
     made.parameter(rows, (1, 2, 4, 8), "rows of the tile that a thread computes")

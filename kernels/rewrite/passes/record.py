@@ -1,18 +1,18 @@
-"""The form of a pass: its need of the facts, and its change from them; a manager puts the changes together."""
+"""The form of a pass: its need of a kernel, and its change, which `composition` puts together with the others."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tunesmith.kernels.reader.syntax import LAMBDA, LEFT, WORK_ITEM, Node, Symbol, builtin
-from tunesmith.kernels.rewrite.edits import Edit
+from tunesmith.kernels.rewrite.edits import Edit, Span
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import Form
-from tunesmith.kernels.rewrite.sharing import Cells, Fixed, Rows, reads_thread
+from tunesmith.kernels.rewrite.sharing import Work, reads_thread
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BackendName, LaunchGeometry, Parameter
@@ -73,6 +73,13 @@ class Change:
         """Adds a parameter, whose first value leaves the kernel as it came."""
         self.parameters.append(Parameter(name=name, values=values, doc=doc, launch_only=launch_only))
 
+    def alternative(self, subject: Subject, name: str, parts: Sequence[str | Span], launch: LaunchGeometry) -> None:
+        """Adds other code for the kernel's body, with a launch of its own, where the parameter `name` is not 0."""
+        body = subject.inside
+        whole = (f"\n#if {name} > 0\n", *parts, "#else\n", body, "\n#endif\n")
+        self.edits.append(Edit(body.start, body.end, whole))
+        self.instead = name, launch
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -103,16 +110,18 @@ class PlacedArray:
 class Subject:
     """The subject of a pass. launch: as the task says it; work: how threads share it; name: gives a parameter or a
     macro a name that the source and the task do not use; lengths: elements of arrays, as the task says them, by
-    parameter; sizes: the kernel's parameters that are sizes of the task, by these."""
+    parameter; sizes: the kernel's parameters that are sizes of the task, by these; changes: those of the passes so
+    far."""
 
     facts: Facts
     launch: LaunchGeometry
-    work: Cells | Rows | Fixed
+    work: Work
     name: Callable[[str], str]
     task: Task
     backend: BackendName = "cuda"
     lengths: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
+    changes: dict[str, Change] = field(default_factory=dict)
 
     @property
     def index_type(self) -> str:
@@ -127,7 +136,7 @@ class Subject:
         """A whole number of 64 bits."""
         return "long long" if self.backend == "cuda" else "long"
 
-    def block(self, axis: str) -> str:
+    def extent(self, axis: str) -> str:
         """The block's extent along an axis, as the task says it."""
         return (*self.launch.block, "1", "1")[AXES.index(axis)]
 
@@ -137,7 +146,7 @@ class Subject:
 
     def threads(self, axis: str) -> str:
         """The threads along an axis, as the task says them."""
-        return f"({self.grid(axis)}) * ({self.block(axis)})"
+        return f"({self.grid(axis)}) * ({self.extent(axis)})"
 
     def in_kernel(self, text: str) -> str | None:
         """A text of the task in its sizes, in C by the kernel's parameters; None where the kernel does not know it."""
@@ -160,9 +169,67 @@ class Subject:
                 return None if None in parts else f"(({parts[0]} + {parts[1]} - 1) / {parts[1]})"
         return None
 
+    def so_far(self, what: str) -> dict[str, str]:
+        """A mapping of `Change`, of all changes so far."""
+        return {key: value for change in self.changes.values() for key, value in getattr(change, what).items()}
+
     def builtin(self, name: str) -> str:
-        """`threadIdx.x` and the like in the kernel's language."""
-        return builtin(name, self.backend)
+        """`threadIdx.x` and the like, in C."""
+        return self.so_far("writes").get(name) or builtin(name, self.backend)
+
+    def at(self, axis: str) -> str:
+        """The coordinate of an element along an axis, in C."""
+        made = {layer.axis: layer.at for change in self.changes.values() for layer in change.layers}
+        index, width, thread = (self.builtin(f"{word}.{axis}") for word in ("blockIdx", "blockDim", "threadIdx"))
+        return made.get(axis, f"({index} * {width} + {thread})")
+
+    def block(self, axis: str) -> str:
+        """The block's extent along an axis, as an expression."""
+        return self.so_far("block").get(axis, f"({self.extent(axis)})")
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """The factors of a block's threads, as `Change.threads`."""
+        return tuple(one for change in self.changes.values() for one in change.threads)
+
+    @property
+    def thread(self) -> tuple[str, str]:
+        """The number of a thread in its block, and the number of threads in the block, in C."""
+        at, count = self.builtin("threadIdx.x"), self.builtin("blockDim.x")
+        for axis in "yz":
+            if self.block(axis) not in ("1", "(1)"):
+                index, width = self.builtin(f"threadIdx.{axis}"), self.builtin(f"blockDim.{axis}")
+                at, count = f"({at} + {count} * {index})", f"{count} * {width}"
+        return at, count
+
+    def hint(self, array: Symbol, *, stored: bool = False) -> str:
+        """The parameter that says how an array is read or written, or 0."""
+        return self.so_far("stores" if stored else "loads").get(array.name, "0")
+
+    def written(self, form: Form, place: Node | None = None, given: Mapping[str, str] | None = None) -> str | None:
+        """A form in C, ahead of the statement `place` (None: at the beginning of the kernel's body), with some atoms as
+        given; None where something in it is not known there."""
+        known = given or {}
+
+        def text(atom: str) -> str | None:
+            if atom in known:
+                return known[atom]
+            if atom.startswith("@"):
+                return self.at(atom[1])
+            if "." in atom and atom.split(".")[0] in WORK_ITEM.values():
+                return self.builtin(atom)
+            found = self.facts.atoms.get(atom)
+            if found is None:
+                return None
+            if found.op in ("/", "%", ">>", "&", "[]"):
+                parts = [form.written(text, self.wide) for form in found.parts]
+                if None in parts:
+                    return None
+                one = f"{found.symbol.name}[{parts[0]}]"
+                return one if found.op == "[]" else f"(({parts[0]}) {found.op} ({parts[1]}))"
+            return found.symbol.name if self.facts.is_known(found.symbol, place) else None
+
+        return form.written(text, self.wide)
 
     def dtype(self, array: Symbol) -> str:
         """The data type of an array's elements, or the task's name for it; empty for a type that tasks do not know."""
@@ -186,8 +253,8 @@ class Subject:
     @property
     def unmovable(self) -> str:
         """Why a thread keeps its coordinates, as a clause; empty where it need not."""
-        if not isinstance(self.work, Cells):
-            return self.work.why if isinstance(self.work, Fixed) else "a block already takes turns on its row"
+        if self.work.kind != "cells":
+            return self.work.why or "a block already takes turns on its row"
         if changed := [one.name for one in self.facts.parameters if one in self.facts.changed]:
             return f"the kernel changes its parameter {changed[0]}"
         nodes = [node for axis in self.work.axes for node in axis.nodes]
@@ -196,6 +263,11 @@ class Subject:
         if self.backend == "opencl" and any(one.inside(LEFT) or one.fixed for one in self.returns):
             return "the kernel returns from inside a loop or a macro"
         return ""
+
+    @property
+    def inside(self) -> Span:
+        """The statements of the kernel's body."""
+        return Span(self.facts.body.start + 1, self.facts.body.end - 1)
 
     @property
     def returns(self) -> list[Node]:
@@ -212,92 +284,15 @@ class Subject:
         return any(reads_thread(facts, one) or one.op == "blockDim.x" for one in of)
 
 
-class Plan:
-    """The state that earlier passes have made of the launch and of the names that code is written with. builtins: what
-    they are from now on; blocks: extents of blocks, by axis; threads, loads, stores: as in `Change`."""
-
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
-        self.changes: dict[str, Change] = {}
-        self._at: dict[str, str] = {}
-        self.builtins: dict[str, str] = {}
-        self.blocks: dict[str, str] = {}
-        self.threads: tuple[str, ...] = ()
-        self.loads: dict[str, str] = {}
-        self.stores: dict[str, str] = {}
-
-    def add(self, name: str, change: Change) -> None:
-        self.changes[name] = change
-        self.blocks |= change.block
-        self.threads += change.threads
-        self.loads |= change.loads
-        self.stores |= change.stores
-        self.builtins |= change.writes
-        self._at |= {layer.axis: layer.at for layer in change.layers}
-
-    def at(self, axis: str) -> str:
-        """The coordinate of an element along an axis, in C."""
-        index, width, thread = (self.builtin(f"{word}.{axis}") for word in ("blockIdx", "blockDim", "threadIdx"))
-        return self._at.get(axis, f"({index} * {width} + {thread})")
-
-    def block(self, axis: str) -> str:
-        """The block's extent, as an expression."""
-        return self.blocks.get(axis, f"({self.subject.block(axis)})")
-
-    def builtin(self, name: str) -> str:
-        return self.builtins.get(name) or self.subject.builtin(name)
-
-    @property
-    def thread(self) -> tuple[str, str]:
-        """The number of a thread in its block, and the number of threads in the block, in C."""
-        at, count = self.builtin("threadIdx.x"), self.builtin("blockDim.x")
-        for axis in "yz":
-            if self.block(axis) not in ("1", "(1)"):
-                index, width = self.builtin(f"threadIdx.{axis}"), self.builtin(f"blockDim.{axis}")
-                at, count = f"({at} + {count} * {index})", f"{count} * {width}"
-        return at, count
-
-    def hint(self, array: Symbol, *, stored: bool = False) -> str:
-        """The parameter that says how an array is read or written, or 0."""
-        return (self.stores if stored else self.loads).get(array.name, "0")
-
-    def written(self, form: Form, place: Node | None = None, given: Mapping[str, str] | None = None) -> str | None:
-        """A form in C, ahead of the statement `place` (None: at the beginning of the kernel's body), with some atoms as
-        given; None where something in it is not known there."""
-        facts, known = self.subject.facts, dict(given or {})
-
-        def text(atom: str) -> str | None:
-            if atom in known:
-                return known[atom]
-            if atom.startswith("@"):
-                return self.at(atom[1])
-            if "." in atom and atom.split(".")[0] in WORK_ITEM.values():
-                return self.builtin(atom)
-            found = facts.atoms.get(atom)
-            if found is None:
-                return None
-            if found.op in ("/", "%", ">>", "&") or found.op == "[]":
-                parts = [form.written(text, self.subject.wide) for form in found.parts]
-                if None in parts:
-                    return None
-                if found.op == "[]":
-                    return f"{found.symbol.name}[{parts[0]}]"
-                return f"(({parts[0]}) {found.op} ({parts[1]}))"
-            symbol = found.symbol
-            return symbol.name if facts.is_known(symbol, place) else None
-
-        return form.written(text, self.subject.wide)
-
-
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A pass. needs: what it found in the subject, or why it does not apply; change: what it makes of that, where the
-    passes before allow it; excludes: the passes with which it has no meaning together, each with the reason; after:
-    those whose changes it has to know."""
+    """A pass. needs: what it found in the subject as it came, or why it does not apply; change: what it makes of that,
+    where the changes so far allow it; excludes: the passes with which it has no meaning together, each with the reason;
+    after: those whose changes it has to know."""
 
     name: str
     needs: Callable[[Subject], Any]
-    change: Callable[[Subject, Any, Plan], Change | Refused]
+    change: Callable[[Subject, Any], Change | Refused]
     excludes: Mapping[str, str] = field(default_factory=dict)
     after: tuple[str, ...] = ()
     languages: tuple[BackendName, ...] = ("cuda",)

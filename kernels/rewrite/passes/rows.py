@@ -8,14 +8,15 @@ vectors, then over what fills no vector, as the loop did before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from tunesmith.kernels.reader.syntax import LEFT, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import Form
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, PlacedArray, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, PlacedArray, Refused, Subject
 from tunesmith.kernels.rewrite.passes.vectors import WIDEST, assignment, placed, value_of
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import reads_thread
@@ -24,25 +25,19 @@ _KEPT = 64
 """Most elements that a thread keeps."""
 
 
-@dataclass(slots=True)
-class _Row:
-    """A loop over a row. arrays: which may go in vectors, by array."""
-
-    loop: Loop
-    arrays: dict[Symbol, PlacedArray] = field(default_factory=dict)
-
-    def touches(self, access: Access) -> bool:
-        return self.loop.body.holds(access.node)
+_Placed = dict[Loop, dict[Symbol, PlacedArray]]
+"""By loop over a row, the arrays that may go in vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """groups: of loops with one bound; kept: the array that is kept; keeping: the loops that use it, none where no
-    array is; vectors: whether neighbours may go together."""
+    """groups: of loops with one bound; placed: by loop; kept: the array that is kept; keeping: the loops that use it,
+    none where no array is; vectors: whether neighbours may go together."""
 
-    groups: list[list[_Row]]
+    groups: list[list[Loop]]
+    placed: _Placed
     kept: Symbol | None
-    keeping: list[_Row]
+    keeping: list[Loop]
     vectors: bool
 
 
@@ -50,31 +45,27 @@ def _rows(subject: Subject) -> _Rows | Refused:
     facts = subject.facts
     turns = [one for one in facts.loops if one.node.parent is facts.body and one.axis == "x"]
     turns = [one for one in turns if one.kind == "block"] or turns
-    rows = [_Row(one) for one in turns if _goes_on(subject, one)]
+    rows: _Placed = {one: {} for one in turns if _goes_on(subject, one)}
     if not rows:
         return Refused("no loop of the kernel is one in which threads, of a block or of the grid, take turns on a row")
-    groups: dict[Form, list[_Row]] = {}
-    for row in rows:
-        groups.setdefault(row.loop.bound, []).append(row)
-    plain = Plan(subject)
-    usable = [group for bound, group in groups.items() if plain.written(bound, group[0].loop.node) is not None]
-    for group in usable:
-        for row in group:
-            loop, inside = row.loop, facts.inside(row.loop.body)
-            for own in ([one for one in inside if one.root is root] for root in facts.arrays):
-                if len({one.index for one in own}) != 1:
-                    continue
-                array = placed(subject, own, loop.atom, partial(_always, facts, loop), group[0].loop.node)
-                if array is not None:
-                    row.arrays[array.root] = array
-    kept, keeping = _read_again(subject, [row for group in usable for row in group])
+    groups: dict[Form, list[Loop]] = {}
+    for loop in rows:
+        groups.setdefault(loop.bound, []).append(loop)
+    usable = [group for bound, group in groups.items() if subject.written(bound, group[0].node) is not None]
+    for loop, first in [(loop, group[0]) for group in usable for loop in group]:
+        inside = facts.inside(loop.body)
+        for own in ([one for one in inside if one.root is root] for root in facts.arrays):
+            if len({one.index for one in own}) == 1:
+                array = placed(subject, own, loop.atom, partial(_always, facts, loop), first.node)
+                rows[loop] |= {} if array is None else {array.root: array}
+    kept, keeping = _read_again(subject, {loop: rows[loop] for group in usable for loop in group})
     why = _shared_out(subject, rows)
     if why and not keeping:
         return Refused(f"rows are read one by one: {why}")
-    vectors = not why and any(row.arrays for group in usable for row in group)
+    vectors = not why and any(rows.values())
     if not vectors and not keeping:
         return Refused("rows are read one by one: no loop reads or writes an array at its own place for certain")
-    return _Rows(usable, kept, keeping, vectors)
+    return _Rows(usable, rows, kept, keeping, vectors)
 
 
 def _goes_on(subject: Subject, loop: Loop) -> bool:
@@ -103,51 +94,54 @@ def _always(facts: Facts, loop: Loop, node: Node) -> bool:
     return not any(facts.conditions(node, loop.node))
 
 
-def _shared_out(subject: Subject, rows: list[_Row]) -> str:
+def _touching(rows: Iterable[Loop], accesses: list[Access]) -> list[Loop]:
+    """The loops whose bodies have some of the accesses."""
+    return [loop for loop in rows if any(loop.body.holds(one.node) for one in accesses)]
+
+
+def _shared_out(subject: Subject, rows: _Placed) -> str:
     """Why which thread has which element must stay, as a clause; empty where it need not."""
     facts = subject.facts
-    for row in rows:
-        if why := Carried(facts, row.loop.node, facts.body).why:
+    for loop in rows:
+        if why := Carried(facts, loop.node, facts.body).why:
             return why
-        known = {*facts.arrays, *facts.declared_in(row.loop.body)}
-        for access in facts.inside(row.loop.body):
+        known = {*facts.arrays, *facts.declared_in(loop.body)}
+        for access in facts.inside(loop.body):
             if access.written and access.root not in known:
                 return f"a loop writes {access.root.name}, which is not a parameter of the kernel"
     for root in facts.arrays:
         own = facts.of(root)
-        written = [one for one in own if one.written and any(row.touches(one) for row in rows)]
-        if not written or all(one.atomic for one in own):
+        having = _touching(rows, own)
+        if not _touching(rows, [one for one in own if one.written]) or all(one.atomic for one in own):
             continue
-        having = [row for row in rows if any(row.touches(one) for one in own)]
-        everywhere = all(any(row.touches(one) for row in rows) for one in own)
-        places = {(row.arrays[root].rest, row.loop.bound) for row in having if root in row.arrays}
-        alone = all(root in row.arrays for row in having) and len(places) <= 1
-        if (len(having) > 1 or not everywhere) and not (alone and everywhere):
+        everywhere = all(_touching(rows, [one]) for one in own)
+        places = {(rows[loop][root].rest, loop.bound) for loop in having if root in rows[loop]}
+        alone = all(root in rows[loop] for loop in having) and len(places) <= 1
+        if not everywhere or (len(having) > 1 and not alone):
             return f"{root.name} is written in a loop, and used elsewhere by threads that may be others"
     return ""
 
 
-def _read_again(subject: Subject, rows: list[_Row]) -> tuple[Symbol | None, list[_Row]]:
+def _read_again(subject: Subject, rows: _Placed) -> tuple[Symbol | None, list[Loop]]:
     """The array that most loops use at the same place, and these loops: what is never written, or what each thread
     alone reads and writes."""
-    best: tuple[Symbol | None, list[_Row]] = None, []
+    best: tuple[Symbol | None, list[Loop]] = None, []
     for root in subject.facts.arrays:
-        own, places = subject.facts.of(root), dict[tuple[Form, Form], list[_Row]]()
-        for row in rows:
-            if root in row.arrays:
-                places.setdefault((row.arrays[root].rest, row.loop.bound), []).append(row)
+        own, places = subject.facts.of(root), dict[tuple[Form, Form], list[Loop]]()
+        for loop, arrays in rows.items():
+            if root in arrays:
+                places.setdefault((arrays[root].rest, loop.bound), []).append(loop)
         for found in places.values():
-            if len(found) < 2 or not any(row.arrays[root].read for row in found[1:]):
+            if len(found) < 2 or not any(rows[loop][root].read for loop in found[1:]):
                 continue
-            alone = len(places) == 1 and all(any(row.touches(one) for row in found) for one in own)
+            alone = len(places) == 1 and all(_touching(found, [one]) for one in own)
             if any(one.written for one in own) and not alone:
                 continue
-            if len(found) > len(best[1]):
-                best = root, found
+            best = (root, found) if len(found) > len(best[1]) else best
     return best
 
 
-def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
+def _change(subject: Subject, found: _Rows) -> Change:
     kept, keeping = found.kept, found.keeping
     wide, keep = subject.name("ROW_VEC"), subject.name("KEEP")
     count = wide if found.vectors else "1"
@@ -156,15 +150,15 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
     for number, group in enumerate(found.groups):
         concerned = [one for one in group if found.vectors or one in keeping]
         units = f"{subject.name('units')}_{number}"
-        for at, row in enumerate(concerned):
+        for at, loop in enumerate(concerned):
             lines = [f"\n#if {on}"]
             if at == 0:
-                lines += _begin(subject, plan, concerned, units, count)
-            if kept is not None and row is keeping[0]:
+                lines += _begin(subject, {one: found.placed[one] for one in concerned}, units, count)
+            if kept is not None and loop is keeping[0]:
                 size = f"{subject.name('kept')}[{keep} > 0 ? {keep} : 1]"
                 lines.append(f"tunesmith::Elements<{kept.element}, {count}> {size};")
-            made.edits.append(_rewritten(subject, plan, row, found, lines, units, count))
-            sizes |= {subject.dtype(root) for root in row.arrays}
+            made.edits.append(_rewritten(subject, loop, found, lines, units, count))
+            sizes |= {subject.dtype(root) for root in found.placed[loop]}
     if found.vectors:
         doc = "neighbouring elements of a row that a thread reads and writes together"
         made.parameter(wide, (1, 2, 4, 8, 16), doc)
@@ -178,45 +172,51 @@ def _change(subject: Subject, found: _Rows, plan: Plan) -> Change:
     return made
 
 
-def _begin(subject: Subject, plan: Plan, rows: list[_Row], units: str, count: str) -> list[str]:
+def _begin(subject: Subject, rows: _Placed, units: str, count: str) -> list[str]:
     """How many whole vectors the loops have: none where an array begins at another address."""
-    place, kind = rows[0].loop.node, rows[0].loop.variable.written
+    first = next(iter(rows))
     pointers = [
-        f"{root.name} + {plan.written(array.rest, place)}" for row in rows for root, array in row.arrays.items()
+        f"{root.name} + {subject.written(array.rest, first.node)}"
+        for arrays in rows.values()
+        for root, array in arrays.items()
     ]
     aligned = f"tunesmith::aligned<{count}>({', '.join(dict.fromkeys(pointers))})"
-    return [f"const {kind} {units} = {aligned} ? ({plan.written(rows[0].loop.bound, place)}) / {count} : 0;"]
+    bound = subject.written(first.bound, first.node)
+    return [f"const {first.variable.written} {units} = {aligned} ? ({bound}) / {count} : 0;"]
 
 
-def _rewritten(subject: Subject, plan: Plan, row: _Row, found: _Rows, lines: list[str], units: str, count: str) -> Edit:
+def _rewritten(subject: Subject, loop: Loop, found: _Rows, lines: list[str], units: str, count: str) -> Edit:
     """A loop as its body, for one element, and the walk over the row."""
-    loop, holds = row.loop, row in found.keeping
+    holds, placed_here = loop in found.keeping, found.placed[loop]
     kind, body = loop.variable.written, subject.name("element_body")
     swaps, arrays = list[Edit](), list[str]()
-    for root, array in row.arrays.items():
+    for root, array in placed_here.items():
         local = subject.name(f"{root.name}_here")
         for access in array.accesses:
             node = assignment(access)
-            if plan.hint(root, stored=True) != "0" and node is not None:
+            if subject.hint(root, stored=True) != "0" and node is not None:
                 swaps.append(Edit(node.start, node.end, (f"{local} = ", value_of(subject, node))))
             else:
                 swaps.append(replace(access.node, local))
         mine = holds and root is found.kept
-        which = 0 if not mine else 1 if row is found.keeping[0] else 2
+        which = 0 if not mine else 1 if loop is found.keeping[0] else 2
         flags = f"{str(array.read).lower()}, {str(array.written).lower()}, {which}"
-        hints = f"{plan.hint(root)}, {plan.hint(root, stored=True)}"
-        pointer = f"const_cast<{root.element}*>({root.name}) + {plan.written(array.rest, loop.node)}"
+        hints = f"{subject.hint(root)}, {subject.hint(root, stored=True)}"
+        pointer = f"const_cast<{root.element}*>({root.name}) + {subject.written(array.rest, loop.node)}"
         held = subject.name("kept") if mine else "nullptr"
         arrays.append(f"tunesmith::Along<{root.element}, {count}, {flags}, {hints}>{{{pointer}, {held}}}")
     goes_on = [one for one in loop.body.walk() if one.what == "continue" and not one.inside(LEFT, loop.node)]
     swaps += [replace(one, "return") for one in goes_on]
     # NVRTC 13.0 takes no lambda whose parameters are `auto` within a kernel.
-    taken = "".join(f", {root.element}& {subject.name(f'{root.name}_here')}" for root in row.arrays)
-    first, step = plan.builtins.get("turn", "threadIdx.x"), plan.builtins.get("turns", plan.builtin("blockDim.x"))
+    taken = "".join(f", {root.element}& {subject.name(f'{root.name}_here')}" for root in placed_here)
+    first, step = (
+        subject.so_far("writes").get("turn", "threadIdx.x"),
+        subject.so_far("writes").get("turns", subject.builtin("blockDim.x")),
+    )
     if loop.kind == "grid":
-        first, step = plan.at("x"), f"{plan.builtin('gridDim.x')} * {plan.builtin('blockDim.x')}"
+        first, step = subject.at("x"), f"{subject.builtin('gridDim.x')} * {subject.builtin('blockDim.x')}"
     keep = subject.name("KEEP") if holds else "0"
-    bound = plan.written(loop.bound, loop.node)
+    bound = subject.written(loop.bound, loop.node)
     walked = f"tunesmith::row<{count}, {keep}>(({kind})({first}), ({kind})({step}), {units}, ({kind})({bound}), {body}"
     lines += ["{", f"const auto {body} = [&](const {kind} {loop.variable.name}{taken}) {{ "]
     after = "\n".join(["; };", ", ".join([walked, *arrays]) + ");", "}", "#else", ""])

@@ -12,7 +12,6 @@ set of the threads whose values it combines.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,9 @@ from tunesmith.kernels.reader.syntax import LOOPS, Kind, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span
 from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.forms import ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
 from tunesmith.kernels.rewrite.rounds import key
-from tunesmith.kernels.rewrite.sharing import Fixed, reads_thread
+from tunesmith.kernels.rewrite.sharing import reads_thread
 
 _EXTREMES = frozenset({"max", "min", "fmax", "fmin", "fmaxf", "fminf", "__hmax", "__hmin"})
 _REPEATABLE = frozenset({"&", "|", *_EXTREMES})
@@ -34,20 +33,16 @@ _PARTS = _STEPS | {"literal", "builtin", "name", "cast", "unary", "binary", "ind
 """Statements of a combination, and their parts."""
 
 
-class _UnknownStep(Exception):
-    """A statement that is not a step of a combination."""
-
-
 def _require(holds: object) -> None:
     if not holds:
-        raise _UnknownStep
+        raise Stopped
 
 
 class _Lockstep(Run):
     """A block of `threads` threads along x, each of which has its own value in its element of `array`. elements: by
     place and thread, whether the element has the thread's value in it; how: two values a and b become one, in C, empty
     before the first; meetings: how many barriers all have passed. A value of elements is an array, a row of booleans
-    for each thread. All methods raise `_UnknownStep` for anything else than a combination."""
+    for each thread. All methods raise `Stopped` for anything else than a combination."""
 
     def __init__(self, facts: Facts, array: Symbol, threads: int) -> None:
         lowering = facts.syntax.lowering
@@ -142,27 +137,23 @@ class _Lockstep(Run):
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Tree:
-    """statements: neighbours in a block; array: in shared memory, whose first element has all values in the end; how:
-    two values a and b become one, in C."""
+_Tree = tuple[list[Node], Symbol, str]
+"""Neighbouring statements of a block, the array in shared memory whose first element has all values in the end, and how
+two values a and b become one, in C."""
 
-    statements: list[Node]
-    array: Symbol
-    how: str
 
-    def holds(self, node: Node) -> bool:
-        return any(one.holds(node) for one in self.statements)
+def _in_tree(node: Node, tree: _Tree) -> bool:
+    return any(one.holds(node) for one in tree[0])
 
 
 def _trees(subject: Subject) -> list[_Tree] | Refused:
-    facts, threads = subject.facts, subject.block("x")
+    facts, threads = subject.facts, subject.extent("x")
     if not facts.shared or not facts.barriers:
         return Refused("there is no tree of additions or maxima in shared memory")
-    if not isinstance(subject.work, Fixed):
+    if not subject.work.why:
         return Refused("trees in shared memory stay: the size of a block is free")
     whole = threads.isdigit() and 32 <= int(threads) <= 1024 and int(threads) & (int(threads) - 1) == 0
-    if not whole or (subject.block("y"), subject.block("z")) != ("1", "1"):
+    if not whole or (subject.extent("y"), subject.extent("z")) != ("1", "1"):
         why = f"the block of {' x '.join(subject.launch.block)} threads is not a power of two from 32 to 1024 along x"
         return Refused(f"trees in shared memory stay: {why}")
     found = list[_Tree]()
@@ -170,11 +161,11 @@ def _trees(subject: Subject) -> list[_Tree] | Refused:
         element = array.type.element
         if array.type.what == "array" and element is not None and element.what in ("number", "float"):
             for block in facts.body.walk():
-                if block.what == "block" and not any(one.holds(block) for one in found):
+                if block.what == "block" and not any(_in_tree(block, one) for one in found):
                     found += _in_block(subject, block, array, int(threads))
-    for tree in found:
-        if why := _used(subject, tree.array, found):
-            return Refused(f"the tree in {tree.array.name} stays: {why}")
+    for _, array, _ in found:
+        if why := _used(subject, array, found):
+            return Refused(f"the tree in {array.name} stays: {why}")
     return found or Refused(
         "no statements combine the values that a block's threads have in shared memory in its first"
     )
@@ -190,12 +181,12 @@ def _in_block(subject: Subject, block: Node, array: Symbol, threads: int) -> lis
             for end in range(begin, len(kids)):
                 try:
                     steps.statement(kids[end])
-                except (_UnknownStep, Stopped):
+                except Stopped:
                     break
                 if steps.is_whole and steps.meetings and _is_left(subject, kids[begin : end + 1]):
-                    tree = _Tree(kids[begin : end + 1], array, steps.how)
+                    tree = kids[begin : end + 1], array, steps.how
         found += [tree] if tree is not None else []
-        begin += 1 if tree is None else len(tree.statements)
+        begin += 1 if tree is None else len(tree[0])
     return found
 
 
@@ -211,15 +202,15 @@ def _is_left(subject: Subject, statements: list[Node]) -> bool:
 def _used(subject: Subject, array: Symbol, trees: list[_Tree]) -> str:
     """What else the kernel does with the array that needs more than its first element, as a clause; else empty."""
     facts, thread = subject.facts, Form.atom("threadIdx.x")
-    own = [one for one in facts.of(array) if not any(tree.holds(one.node) for tree in trees)]
-    mine = [tree for tree in trees if tree.array is array]
-    again = len(mine) > 1 or mine[0].statements[0].inside(LOOPS)
+    own = [one for one in facts.of(array) if not any(_in_tree(one.node, tree) for tree in trees)]
+    mine = [statements for statements, of, _ in trees if of is array]
+    again = len(mine) > 1 or mine[0][0].inside(LOOPS)
     for name in facts.uses(array):
-        if any(tree.holds(name) for tree in trees):
+        if any(_in_tree(name, tree) for tree in trees):
             continue
         access = next((one for one in own if one.node.holds(name)), None)
         line = f"line {facts.syntax.line(name)} has `{facts.text(name.statement)[:60]}`"
-        before = not again and name.start < mine[0].statements[0].start
+        before = not again and name.start < mine[0][0].start
         plain = access is not None and not access.atomic and not (access.read and access.written and not before)
         places = ([thread] if before or (access is not None and access.written) else []) + (
             [ZERO] if access is not None and not access.written else []
@@ -232,13 +223,12 @@ def _used(subject: Subject, array: Symbol, trees: list[_Tree]) -> str:
     return ""
 
 
-def _exchanged(subject: Subject, trees: list[_Tree], plan: Plan) -> Change:
+def _exchanged(subject: Subject, trees: list[_Tree]) -> Change:
     name, made = subject.name("SHUFFLES"), Change(kit=("shuffles",))
-    for tree in trees:
-        start, last = tree.statements[0].start, tree.statements[-1]
-        element, end = tree.array.element, subject.facts.syntax.end(last)
-        join = f"[]({element} a, {element} b) {{ return {tree.how}; }}"
-        call = f"tunesmith::combine<{subject.block('x')}>({tree.array.name}, {join});"
+    for statements, array, how in trees:
+        start, end = statements[0].start, subject.facts.syntax.end(statements[-1])
+        join = f"[]({array.element} a, {array.element} b) {{ return {how}; }}"
+        call = f"tunesmith::combine<{subject.extent('x')}>({array.name}, {join});"
         made.edits.append(Edit(start, end, (f"\n#if {name}\n{call}\n#else\n", Span(start, end), "\n#endif\n")))
     made.parameter(name, (False, True), "whether warps combine values by shuffles")
     return made

@@ -6,30 +6,20 @@ the threads of a block never meet, nothing but the launch ties them to one row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tunesmith.kernels.rewrite.edits import insert, replace, wrap
 from tunesmith.kernels.rewrite.facts import Loop
 from tunesmith.kernels.rewrite.forms import ONE
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.sharing import Fixed, Rows
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
 
-
-@dataclass(frozen=True, slots=True)
-class _Teams:
-    """loops: in which a block takes turns; axis: of the grid, along which rows may share a block, or empty; alone: why
-    one block has the whole of a row, as a clause, or empty."""
-
-    loops: list[Loop]
-    axis: str
-    alone: str
+_Teams = tuple[list[Loop], str, str]
+"""The loops in which a block takes turns, the axis of the grid along which rows may share a block, or nothing, and why
+one block has the whole of a row, as a clause, or nothing."""
 
 
 def _teams(subject: Subject) -> _Teams | Refused:
     facts = subject.facts
-    if not isinstance(subject.work, Rows):
-        why = subject.work.why if isinstance(subject.work, Fixed) else "its threads do not take turns on one"
-        return Refused(f"a block has one row: {why}")
+    if subject.work.kind != "rows":
+        return Refused(f"a block has one row: {subject.work.why or 'its threads do not take turns on one'}")
     if facts.together:
         where = next((f", line {facts.syntax.line(one)}" for one in facts.barriers), "")
         return Refused(f"a block has one row: its threads work together{where}")
@@ -48,7 +38,7 @@ def _teams(subject: Subject) -> _Teams | Refused:
         alone = "its grid has three dimensions"
     if not axis and alone:
         return Refused(f"a block has one row, and the row one block: {alone}")
-    return _Teams(loops, axis, alone)
+    return loops, axis, alone
 
 
 def _one_place(subject: Subject, loops: list[Loop]) -> str:
@@ -75,14 +65,14 @@ def _one_place(subject: Subject, loops: list[Loop]) -> str:
     return next(iter(written), "")
 
 
-def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
-    made, first = Change(), plan.threads[:1]
+def _change(subject: Subject, found: _Teams) -> Change:
+    (loops, axis, alone), made, first = found, Change(), subject.factors[:1]
     rows, blocks = subject.name("TEAM_ROWS"), subject.name("TEAM_BLOCKS")
     own = f"{first[0]} > 0" if first else "True"
-    if found.axis:
-        row, at = subject.name("TEAM_ROW"), f"blockIdx.{found.axis}"
+    if axis:
+        row, at = subject.name("TEAM_ROW"), f"blockIdx.{axis}"
         index, line = subject.builtin(at), subject.builtin("threadIdx.y")
-        count = subject.grid(found.axis)
+        count = subject.grid(axis)
         known = subject.in_kernel(count)
         made.parameter(rows, (1, 2, 4, 8, 16, 32), "rows of a block")
         made.header.append(f"#define {row} ({index} * {rows} + ({rows} > 1 ? {line} : 0))")
@@ -92,7 +82,7 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
         else:
             made.constraints[f"({count}) % {rows} == 0"] = "The kernel does not know how many rows there are."
         made.threads, made.writes[at] = (rows,), row
-        made.grid[found.axis], made.block["y"] = f"ceil_div({count}, {rows})", rows
+        made.grid[axis], made.block["y"] = f"ceil_div({count}, {rows})", rows
         if subject.facts.launch_bounds:
             made.constraints[f"{rows} == 1 or {own}"] = "The kernel keeps its own launch bounds with its own block."
         if first and not subject.by_warps:
@@ -100,8 +90,8 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
             made.extends[first[0]] = (8, 16)
             enough = f"{first[0]} == 0 or {first[0]} >= 32 or {first[0]} * {rows} >= 64"
             made.constraints[enough] = "Rows that have less than a warp share a block of two warps or more."
-    if not found.alone:
-        turn, turns = plan.builtin("threadIdx.x"), plan.builtin("blockDim.x")
+    if not alone:
+        turn, turns = subject.builtin("threadIdx.x"), subject.builtin("blockDim.x")
         made.parameter(blocks, (1, 2, 4, 8, 16, 32), "blocks that share a row")
         few = " * ".join(f"({subject.grid(one)})" for one in "xyz") + " <= 256"
         made.constraints[f"{blocks} <= 8 or {few}"] = "More rows have blocks enough."
@@ -109,7 +99,7 @@ def _change(subject: Subject, found: _Teams, plan: Plan) -> Change:
         part = f"({blocks} > 1 ? {subject.builtin('blockIdx.z')} : 0) * {turns}"
         made.header.append(f"#define {names[0]}(...) ((__VA_ARGS__) + {part})")
         made.header.append(f"#define {names[1]}(...) ((__VA_ARGS__) * {blocks})")
-        for loop in found.loops:
+        for loop in loops:
             made.edits.append(wrap(loop.first_node, f"{names[0]}(", ")"))
             made.edits.append(replace(loop.node.kids[2], f"{loop.variable.name} += {names[1]}({turns})"))
         made.grid["z"] = blocks

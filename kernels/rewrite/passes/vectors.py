@@ -14,7 +14,7 @@ from tunesmith.kernels.reader.syntax import Node
 from tunesmith.kernels.rewrite.edits import Span, replace, span, switched, wrap
 from tunesmith.kernels.rewrite.facts import Access
 from tunesmith.kernels.rewrite.forms import ONE
-from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, PlacedArray, Plan, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, PlacedArray, Refused, Subject
 
 WIDEST = "No access has more than 16 bytes."
 
@@ -45,7 +45,7 @@ def value_of(subject: Subject, node: Node) -> Span:
     return Span(subject.facts.syntax.code.index(b"=", target.end) + 1, node.end)
 
 
-def _hint(subject: Subject, found: list[Access], plan: Plan) -> Change:
+def _hint(subject: Subject, found: list[Access]) -> Change:
     read, written = [one for one in found if one.read], [one for one in found if one.written]
     load, store = subject.name("LOAD"), subject.name("STORE")
     loads, stores = subject.name("LOADS"), subject.name("STORES")
@@ -100,24 +100,24 @@ def placed(
         # Of an array that is written, an element in a register must be all that the thread touches.
         alone = len(mine) == len(own) or not any(one.written for one in own)
         decisive = [one for one in mine if one.written] or mine
-        known = Plan(subject).written(rest, ahead) is not None and not any(one.atomic for one in own)
+        known = subject.written(rest, ahead) is not None and not any(one.atomic for one in own)
         if alone and known and any(is_certain(one.node) for one in decisive):
             return PlacedArray(mine[0].root, rest, mine)
     return None
 
 
-def _vectors(subject: Subject, arrays: list[PlacedArray], plan: Plan) -> Change | Refused:
+def _vectors(subject: Subject, arrays: list[PlacedArray]) -> Change | Refused:
     name, index = subject.name("VEC"), subject.index_type
     element, assign = subject.name("ELEMENT"), subject.name("ELEMENT_IS")
     first, item, at, whole, limit, of = (
         subject.name(one) for one in ("first", "element", "element_at", "whole", "limit", "elements_of")
     )
-    bounds = {axis: plan.written(bound) for axis, bound in subject.bounds.items()}
+    bounds = {axis: subject.written(bound) for axis, bound in subject.bounds.items()}
     if None in bounds.values():
         return Refused("elements are read one by one: the guard's bound is not known ahead of it")
-    inside = [f"{plan.at(axis)} < {bound}" for axis, bound in bounds.items() if axis != "x"]
+    inside = [f"{subject.at(axis)} < {bound}" for axis, bound in bounds.items() if axis != "x"]
     cuda = subject.backend == "cuda"
-    begins = {one.root: f"{one.root.name} + {plan.written(one.rest)}" for one in arrays}
+    begins = {one.root: f"{one.root.name} + {subject.written(one.rest)}" for one in arrays}
     declared, read, written = list[str](), list[str](), list[str]()
     for one in arrays:
         kind, mine = one.root.element, f"{of}_{one.root.name}"
@@ -126,15 +126,15 @@ def _vectors(subject: Subject, arrays: list[PlacedArray], plan: Plan) -> Change 
             f"tunesmith::Elements<{kind}, {name}> {mine};" if cuda else f"TUNESMITH_ELEMENTS({kind}, {name}, {mine});"
         )
         if one.read:
-            hint = f"tunesmith::fetch<{plan.hint(one.root)}>(" if cuda else f"TUNESMITH_FETCH({name}, "
+            hint = f"tunesmith::fetch<{subject.hint(one.root)}>(" if cuda else f"TUNESMITH_FETCH({name}, "
             read.append(f"{hint}{mine}, {place}")
         if one.written:
-            hint = f"tunesmith::put<{plan.hint(one.root, stored=True)}>(" if cuda else f"TUNESMITH_PUT({name}, "
+            hint = f"tunesmith::put<{subject.hint(one.root, stored=True)}>(" if cuda else f"TUNESMITH_PUT({name}, "
             written.append(f"{hint}{mine}, {place}")
     pointers = ", ".join(begins.values())
     aligned = [f"TUNESMITH_ALIGNED({name}, {one})" for one in begins.values()]
     opens = [
-        f"const {index} {first} = {plan.at('x')} * {name};",
+        f"const {index} {first} = {subject.at('x')} * {name};",
         f"#if {name} > 1",
         f"const {subject.wide} {limit} = {' && '.join(inside) or 'true'} ? {bounds['x']} : 0;",
         f"const bool {whole} = {first} + {name} <= {limit} && "
@@ -148,7 +148,7 @@ def _vectors(subject: Subject, arrays: list[PlacedArray], plan: Plan) -> Change 
     for one in arrays:
         for access in one.accesses:
             node = assignment(access)
-            if plan.hint(one.root, stored=True) != "0" and node is not None:
+            if subject.hint(one.root, stored=True) != "0" and node is not None:
                 value = value_of(subject, node)
                 made.edits.append(replace(node, f"{assign}({one.root.name}, (", value, "), ", span(node), ")"))
             else:

@@ -13,22 +13,15 @@ from tunesmith.kernels.reader.syntax import Symbol
 from tunesmith.kernels.rewrite.edits import replace, switched, wrap
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
 from tunesmith.kernels.rewrite.forms import ONE, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Plan, Refused, Subject
-from tunesmith.kernels.rewrite.sharing import Cells
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
 
 REGISTERS = 32
 """Elements that a thread keeps at most."""
 _WHY = "no thread keeps a window"
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where an access is in a window. at: its row and its column; rounds: what loops add, in C, from 0 to `most`."""
-
-    access: Access
-    at: tuple[int, int]
-    rounds: tuple[str, str]
-    most: tuple[int, int]
+_Place = tuple[Access, list[int], list[str], list[int]]
+"""An access of a window, its row and its column, what loops add to both, in C, from 0, and the most that they add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +34,14 @@ class _Window:
     places: tuple[_Place, ...]
 
     @property
-    def least(self) -> tuple[int, int]:
-        return min(one.at[0] for one in self.places), min(one.at[1] for one in self.places)
+    def least(self) -> list[int]:
+        return [min(at[k] for _, at, _, _ in self.places) for k in (0, 1)]
 
     @property
-    def size(self) -> tuple[int, int]:
+    def size(self) -> list[int]:
         """Its rows and its columns."""
-        most = [max(one.at[k] + one.most[k] for one in self.places) for k in (0, 1)]
-        return most[0] - self.least[0] + 1, most[1] - self.least[1] + 1
+        last = [max(at[k] + most[k] for _, at, _, most in self.places) for k in (0, 1)]
+        return [last[k] - self.least[k] + 1 for k in (0, 1)]
 
     @property
     def saved(self) -> int:
@@ -63,7 +56,7 @@ _Walk = tuple[str, list[_Window]]
 
 def _walk(subject: Subject) -> _Walk | Refused:
     facts, best, why = subject.facts, list[_Walk](), "neighbours along an axis read nothing alike"
-    if subject.unmovable or not isinstance(subject.work, Cells):
+    if subject.unmovable or subject.work.kind != "cells":
         return Refused(f"{_WHY}: {subject.unmovable}")
     for axis in (one for one in AXES if not any(own.strided and own.name == one for own in subject.work.axes)):
         blocks, kept = axis not in subject.axes, list[_Window]()
@@ -86,13 +79,13 @@ def _walk(subject: Subject) -> _Walk | Refused:
 
 
 def _windows(subject: Subject, root: Symbol, step: str) -> list[_Window]:
-    facts, plan, groups = subject.facts, Plan(subject), dict[tuple[Form, Form], list[_Place]]()
+    facts, groups = subject.facts, dict[tuple[Form, Form], list[_Place]]()
     for access in facts.of(root) if not facts.is_written(root) and subject.dtype(root) else []:
         apart, rest = access.index.times(step), access.index.without(step)
         if access.node.fixed or not apart.terms or facts.reach(apart) > 0 or _depends(facts, rest + apart, step[-1]):
             continue
         found = _place(subject, access, rest, apart)
-        if found is not None and plan.written(found[1]) is not None and plan.written(apart) is not None:
+        if found is not None and subject.written(found[1]) is not None and subject.written(apart) is not None:
             groups.setdefault((apart, found[1]), []).append(found[0])
     windows = [_Window(root, apart, base, tuple(places)) for (apart, base), places in groups.items()]
     return [one for one in windows if one.saved > 0 and root not in facts.escaping]
@@ -113,7 +106,7 @@ def _place(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[_
         which = 0 if by in (apart, -apart) else 1
         forwards, length = by == (ONE if which else apart), (loop.bound - loop.first - ONE).constant
         begin = loop.first if forwards else loop.bound - ONE
-        first, name = Plan(subject).written(begin, loop.node), loop.variable.name
+        first, name = subject.written(begin, loop.node), loop.variable.name
         counts = loop.kind == "counting" and loop.body.holds(access.node) and facts.reach(begin) == 0
         if first is None or length is None or not counts or by not in (apart, -apart, ONE, -ONE):
             return None
@@ -123,29 +116,28 @@ def _place(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[_
     row = round(terms.get(atoms, 0) / factor)
     rest -= apart * Form.number(row)
     column = dict(rest.terms).get((), 0)
-    place = _Place(access, (row, column), (rounds[0], rounds[1]), (most[0], most[1]))
-    return place, rest - Form.number(column)
+    return (access, [row, column], rounds, most), rest - Form.number(column)
 
 
-def _change(subject: Subject, found: _Walk, plan: Plan) -> Change:
+def _change(subject: Subject, found: _Walk) -> Change:
     name, (axis, windows), facts, lines = subject.name("WALK"), found, subject.facts, list[str]()
     blocks = axis not in subject.axes
     step, walked, macro = subject.name("walk"), subject.name(f"walk_{axis}"), subject.name(f"WALK_{axis.upper()}")
-    here = plan.builtin(f"blockIdx.{axis}") if blocks else plan.at(axis)
+    here = subject.builtin(f"blockIdx.{axis}") if blocks else subject.at(axis)
     made, begins, macros = Change(kit=("slide",)), list[str](), dict[str, tuple[str, str]]()
     for number, window in enumerate(windows):
         (top, left), (rows, columns), root = window.least, window.size, window.root
-        own, at, apart = subject.name(f"window_{number}"), subject.name(f"WINDOW_{number}"), plan.written(window.apart)
+        own, at = (subject.name(f"{one}_{number}") for one in ("window", "WINDOW"))
+        apart = subject.written(window.apart)
         length = subject.in_kernel(subject.lengths[root.name])
-        begin = plan.written(window.base + Form.number(left) + window.apart * Form.number(top))
+        begin = subject.written(window.base + Form.number(left) + window.apart * Form.number(top))
         begins.append(f"{root.element} {own}[{columns}][{rows}];")
         lines.append(f"TUNESMITH_SLIDE({own}, {columns}, {rows}, {step} == 0, {root.name}, {length},")
         lines.append(f"    {begin} + ({apart}) * ({subject.wide}){walked}, {apart});")
         macros[f"{at}(row, column, ...)"] = f"{own}[column][row]", "(__VA_ARGS__)"
-        for one in window.places:
-            row, column = (f"{one.at[k] - window.least[k]} + {one.rounds[k]}" for k in (0, 1))
-            node = one.access.node
-            made.edits.append(wrap(node, f"{at}({row}, {column}, ", ")"))
+        for access, place, rounds, _ in window.places:
+            row, column = (f"{place[k] - window.least[k]} + {rounds[k]}" for k in (0, 1))
+            made.edits.append(wrap(access.node, f"{at}({row}, {column}, ", ")"))
     stops, count = "", subject.grid(axis)
     if blocks:
         macros[macro] = walked, here

@@ -17,13 +17,15 @@ from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Task
 from tunesmith.kernels.spec.taskfile import LIBRARY, read_task
 from tunesmith.kernels.spec.template import BackendName, Config, LaunchGeometry, Template
 
+Arrays = dict[str, tuple[str, str, str]]
+"""Role, data type and length of arrays, by name."""
 RAW = Path(__file__).resolve().parents[2] / "raw"
 
 
 def task_of(
     name: str,
     code: str,
-    arrays: dict[str, tuple[str, str, str]],
+    arrays: Arrays,
     launch: LaunchGeometry,
     scalars: dict[str, str],
     backend: BackendName = "cuda",
@@ -125,7 +127,7 @@ def plain_task(name: str) -> Task:
     return task.model_copy(update={"backends": {"cuda": bare_sources}})
 
 
-def kernel(body: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry, more: str = "") -> Task:
+def kernel(body: str, arrays: Arrays, launch: LaunchGeometry, more: str = "") -> Task:
     """A task of a kernel `k` with `body`, over arrays and a size n."""
     const = {"in": "const ", "out": "", "inout": ""}
     kind = {"float32": "float", "int32": "int", "int8": "signed char", "float16": "__half", "bfloat16": "__nv_bfloat16"}
@@ -134,7 +136,25 @@ def kernel(body: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeo
     return task_of("k", code, arrays, launch, {"n": "int32"})
 
 
-def opencl_kernel(code: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry) -> Task:
+def stays(
+    of: tuple[str, LaunchGeometry, Arrays], *bodies: str | tuple[str, str], at: str = "BODY", more: str = ""
+) -> list[tuple[Task, set[str], str]]:
+    """Kernels that rewrites give none of some parameters, each with the reason where it is told. of: the parameters,
+    then the launch and the arrays of all; at: the text around each body."""
+    (names, launch, arrays), pairs = of, [(one, "") if isinstance(one, str) else one for one in bodies]
+    return [(kernel(at.replace("BODY", body), arrays, launch, more), set(names.split()), why) for body, why in pairs]
+
+
+def same(
+    of: tuple[LaunchGeometry, Arrays, int], configs: list[Config], *bodies: str, at: str = "BODY", more: str = ""
+) -> list[tuple[Task, list[Config], int]]:
+    """Kernels, and the configurations at which their templates compute what they do. of: the launch and the arrays of
+    all, and a size; at: the text around each body."""
+    launch, arrays, n = of
+    return [(kernel(at.replace("BODY", body), arrays, launch, more), configs, n) for body in bodies]
+
+
+def opencl_kernel(code: str, arrays: Arrays, launch: LaunchGeometry) -> Task:
     """A task of the OpenCL kernel `k` of `code`, over arrays and a size n."""
     return task_of("k", code, arrays, launch, {"n": "int32"}, "opencl")
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from rewrite_cases import LINE, kernel, opencl_kernel, require_equal, rewritten, template_of
+from rewrite_cases import LINE, kernel, opencl_kernel, require_equal, rewritten, same, template_of
 
 from tunesmith.kernels.rewrite.composition import NO_GUARD
 from tunesmith.kernels.rewrite.template import facts_of
+from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import Config, LaunchGeometry
 
 XY = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
 PLANE = {"a": ("in", "float32", "n * n"), "x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
-FEW = LaunchGeometry(grid=("3",), block=("64",))
+FEW, ONE = (LaunchGeometry(grid=(blocks,), block=("64",)) for blocks in "31")
 GUARDED = "if (i < n) y[i] = 2 * x[i] + y[i];"
 MACROS = """#define KERNEL_LOOP(i, n) \\
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; /* of the grid */ \\
@@ -24,21 +27,97 @@ constexpr int THREADS = 64;
 const unsigned int SHIFT = 6;"""
 
 
-@pytest.mark.parametrize(
-    "coordinate",
-    [
-        "(blockIdx.x + blockIdx.y * gridDim.x) * blockDim.x + threadIdx.x",
-        "((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x + threadIdx.y",
-        "blockIdx.x * 64 + threadIdx.x",
-        "THREADS * blockIdx.x + TID",
-        "blockIdx.x << SHIFT | threadIdx.x",
-        "(blockIdx.x << 6) + TID",
-        "INDEX",
-    ],
+SPELT = same(
+    (LINE, XY, 203),
+    [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}, {"BLOCK": 256}],
+    "(blockIdx.x + blockIdx.y * gridDim.x) * blockDim.x + threadIdx.x",
+    "((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x + threadIdx.y",
+    "blockIdx.x * 64 + threadIdx.x",
+    "THREADS * blockIdx.x + TID",
+    "blockIdx.x << SHIFT | threadIdx.x",
+    "(blockIdx.x << 6) + TID",
+    "INDEX",
+    at=f"int i = BODY; {GUARDED}",
+    more=MACROS,
 )
-def test_a_coordinate_in_any_spelling(coordinate: str) -> None:
-    task = kernel(f"int i = {coordinate}; {GUARDED}", XY, LINE, MACROS)
-    require_equal(task, [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}, {"BLOCK": 256}])
+"""One coordinate, in any spelling."""
+OTHERS = (
+    # Another number is no coordinate.
+    f"int i = blockIdx.x * 32 + threadIdx.x; {GUARDED}",
+    f"int i = blockIdx.x * 64 | threadIdx.x + 1; {GUARDED}",
+    f"int i = blockIdx.x * 64 + threadIdx.x * 2; {GUARDED}",
+    f"int i = blockIdx.x * 64 + 64 - threadIdx.x; {GUARDED}",
+    # What follows needs where the loop ended; a round that goes on early; a name that a macro puts together.
+    "int i = INDEX; while (i < n) { y[i] = x[i]; i += blockDim.x * gridDim.x; } if (i == n) y[0] = 3;",
+    "int i = INDEX; while (i < n) { y[i] = x[i]; if (i > n) continue; i += blockDim.x * gridDim.x; }",
+    "int i = INDEX; while (i < n) { y[i] = x[i]; i += 1; i += blockDim.x * gridDim.x; }",
+    "for (int k = 0; k < 2; ++k) { NAMED(my); for (; my_at < n; my_at += blockDim.x * gridDim.x) y[my_at] = k; }",
+    "int i = INDEX; if (i == 1) y[1] = 9; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i];",
+    "int i = INDEX, t = 0; if (i == 0) t = 1; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i] + t;",
+    "int i = INDEX; if (i == 0) return; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i];",
+    # Rounds that need what a thread has by its number.
+    "int t = TID; t *= 2; KERNEL_LOOP(i, n) { y[i] = x[i] + t; }",
+    "int t = 0; if (TID > 3) t = 1; KERNEL_LOOP(i, n) { y[i] = x[i] + t; }",
+    "int t; t = TID; for (int i = TID; i < n; i += blockDim.x) { y[i] = x[i] + t; }",
+    "int t = TID; t = t + n; for (int i = TID; i < n; i += blockDim.x) { y[i] = x[i] + t; }",
+)
+LOOPS = [
+    *same((FEW, XY, 203), [{"BLOCK": 128}], "KERNEL_LOOP(e, (n < 4 ? 4 : n)) y[e] = x[e];", more=MACROS),
+    *same(
+        (FEW, XY, 203),
+        [{"ITEMS": 2, "BLOCK": 128}],
+        "int start = INDEX, stride = gridDim.x * blockDim.x; if (start == 0) y[n - 1] = 7;"
+        "for (int i = start; i < n - 1; i += stride) y[i] = x[i];"
+        "for (int i = start; i < n - 1; i += stride) y[i] += 1;",
+        more=MACROS,
+    ),
+    *same(
+        (FEW, XY, 203),
+        [{"ROW_VEC": 4, "BLOCK": 128}],
+        "KERNEL_LOOP(i, n) { y[i] = 2 * x[i] + y[i]; }",
+        "int i = INDEX; while (i < n) { y[i] = x[i] - y[i]; i += blockDim.x * gridDim.x; }",
+        "const int step = gridDim.x * 64; unsigned int i = INDEX; for (; i < n; i = step + i) y[i] = x[i] + 1;",
+        "int c = TID; while (c < n) { y[c] += blockIdx.x == 0 ? x[c] : 0; c += 64; }",
+        more=MACROS,
+    ),
+    *same((LINE, XY, 203), [{"VEC": 4, "BLOCK": 128}], "int i = INDEX; LIMIT(i, n, (void)0) y[i] = x[i];", more=MACROS),
+]
+"""Loops of the grid, and macros."""
+SQUARE = LaunchGeometry(grid=("ceil_div(n, 32)", "ceil_div(n, 8)"), block=("32", "8"))
+PRODUCT = same(
+    (SQUARE, {name: PLANE["a"] for name in "ax"} | {"y": ("inout", "float32", "n * n")}, 75),
+    [
+        {"OUTPUT_TILE": 64, "OUTPUT_DEPTH": 16, "OUTPUT_ROWS": 4, "OUTPUT_COLUMNS": 4},
+        {"BLOCK_X": 16, "BLOCK_Y": 4},
+    ],
+    """int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y; if (i < n && j < n) {
+    y[i * n + j] *= 0.5f; for (int k = 0; k < n; ++k) y[i * n + j] += a[i * n + k] * x[k * n + j]; }""",
+)
+OPENCL: Any = [
+    (opencl_kernel(code.replace("COORDINATE", coordinate), XY, LINE), [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}], 1000)
+    for code in [
+        """#define LIMIT(i, n) if (i >= n) { return; }
+        __kernel void k(__global const float* x, __global float* y, int n) {
+            const int i = COORDINATE; LIMIT(i, n) y[i] = 0; for (int k = 0; k < 5; ++k) y[i] += x[i] * k; }"""
+    ]
+    for coordinate in (
+        "get_global_id(0) + get_global_id(1) * get_global_size(0)",
+        "get_group_id(0) * 64 + get_local_id(0)",
+        "mad24((int)get_group_id(0), (int)get_local_size(0), (int)get_local_id(0))",
+    )
+]
+
+
+@pytest.mark.parametrize(("task", "configs", "n"), [*SPELT, *LOOPS, *PRODUCT, *OPENCL])
+def test_spellings_get_the_rewrites_of_what_they_say(task: Task, configs: list[Config], n: int) -> None:
+    require_equal(task, configs, n)
+
+
+@pytest.mark.parametrize("body", OTHERS)
+def test_what_says_something_else_stays(body: str) -> None:
+    task = kernel(body, XY, LINE if GUARDED in body else ONE if "int i = TID" in body else FEW, MACROS)
+    assert not {"ITEMS", "ROW_VEC" if "TID" in body else "VEC"} & template_of(task).default_config.keys()
+    require_equal(task, [{}])
 
 
 def test_products_of_24_bits_are_products() -> None:
@@ -46,82 +125,10 @@ def test_products_of_24_bits_are_products() -> None:
     assert {"VEC", "ITEMS", "BLOCK"} <= template_of(kernel(body, XY, LINE)).default_config.keys()
 
 
-@pytest.mark.parametrize(
-    "coordinate",
-    [
-        "blockIdx.x * 32 + threadIdx.x",
-        "blockIdx.x * 64 | threadIdx.x + 1",
-        "blockIdx.x * 64 + threadIdx.x * 2",
-        "blockIdx.x * 64 + 64 - threadIdx.x",
-    ],
-)
-def test_another_number_is_no_coordinate(coordinate: str) -> None:
-    task = kernel(f"int i = {coordinate}; {GUARDED}", XY, LINE, MACROS)
-    assert not {"VEC", "ITEMS"} & template_of(task).default_config.keys()
-    require_equal(task, [{}])
-
-
 def test_the_number_of_a_block_that_works_together_stays() -> None:
     body = """__shared__ float own[64]; own[threadIdx.x] = x[blockIdx.x * 64 + threadIdx.x]; __syncthreads();
         y[blockIdx.x * 64 + threadIdx.x] = own[63 - threadIdx.x];"""
     assert "BLOCK" not in template_of(kernel(body, XY, LINE)).default_config
-
-
-@pytest.mark.parametrize(
-    ("body", "config"),
-    [
-        ("KERNEL_LOOP(i, n) { y[i] = 2 * x[i] + y[i]; }", {"ROW_VEC": 4, "ITEMS": 2, "BLOCK": 128}),
-        ("KERNEL_LOOP(e, (n < 4 ? 4 : n)) y[e] = x[e];", {"BLOCK": 128}),
-        (
-            "int i = INDEX; while (i < n) { y[i] = x[i] - y[i]; i += blockDim.x * gridDim.x; }",
-            {"ROW_VEC": 2, "BLOCK": 128},
-        ),
-        (
-            "const int step = gridDim.x * 64; unsigned int i = INDEX; for (; i < n; i = step + i) y[i] = x[i] + 1;",
-            {"ROW_VEC": 4, "ITEMS": 2, "BLOCK": 256},
-        ),
-        (
-            "int start = INDEX, stride = gridDim.x * blockDim.x; if (start == 0) y[n - 1] = 7;"
-            "for (int i = start; i < n - 1; i += stride) y[i] = x[i];"
-            "for (int i = start; i < n - 1; i += stride) y[i] += 1;",
-            {"ITEMS": 2, "BLOCK": 128},
-        ),
-        ("int c = TID; while (c < n) { y[c] += blockIdx.x == 0 ? x[c] : 0; c += 64; }", {"ROW_VEC": 4, "BLOCK": 128}),
-        ("int i = INDEX; LIMIT(i, n, (void)0) y[i] = x[i];", {"VEC": 4, "BLOCK": 128}),
-    ],
-)
-def test_loops_of_the_grid_and_macros(body: str, config: Config) -> None:
-    require_equal(kernel(body, XY, FEW if "LIMIT" not in body else LINE, MACROS), [config])
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        # What follows needs where the loop ended; a round that goes on early; a name that a macro puts together.
-        "int i = INDEX; while (i < n) { y[i] = x[i]; i += blockDim.x * gridDim.x; } if (i == n) y[0] = 3;",
-        "int i = INDEX; while (i < n) { y[i] = x[i]; if (i > n) continue; i += blockDim.x * gridDim.x; }",
-        "int i = INDEX; while (i < n) { y[i] = x[i]; i += 1; i += blockDim.x * gridDim.x; }",
-        "for (int k = 0; k < 2; ++k) { NAMED(my); for (; my_at < n; my_at += blockDim.x * gridDim.x) y[my_at] = k; }",
-        "int i = INDEX; if (i == 1) y[1] = 9; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i];",
-        "int i = INDEX, t = 0; if (i == 0) t = 1; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i] + t;",
-        "int i = INDEX; if (i == 0) return; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i];",
-    ],
-)
-def test_other_loops_stay(body: str) -> None:
-    task = kernel(body, XY, FEW, MACROS)
-    assert not {"ITEMS", "VEC"} & template_of(task).default_config.keys()
-    require_equal(task, [{}])
-
-
-@pytest.mark.parametrize(
-    "before", ["int t = TID; t *= 2;", "int t = 0; if (TID > 3) t = 1;", "int t; t = TID;", "int t = TID; t = t + n;"]
-)
-@pytest.mark.parametrize("loop", ["KERNEL_LOOP(i, n)", "for (int i = TID; i < n; i += blockDim.x)"])
-def test_rows_of_what_a_thread_has_by_its_number_stay(before: str, loop: str) -> None:
-    launch = FEW if "KERNEL" in loop else LaunchGeometry(grid=("1",), block=("64",))
-    task = kernel(f"{before} {loop} {{ y[i] = x[i] + t; }}", XY, launch, MACROS)
-    assert not {"ITEMS", "ROW_VEC"} & template_of(task).default_config.keys()
-    require_equal(task, [{}])
 
 
 def test_a_variable_is_what_it_was_declared_until_it_changes() -> None:
@@ -169,30 +176,6 @@ def test_what_is_no_sum_of_its_own_stays_in_memory(body: str) -> None:
     task = kernel(f"int j = INDEX; if (j < n) {{ {body} }}", PLANE, LINE, MACROS)
     assert "y_kept" not in template_of(task).source
     require_equal(task, [{}], n=75)
-
-
-def test_products_of_matrices_in_memory_go_in_tiles() -> None:
-    body = """int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y; if (i < n && j < n) {
-        y[i * n + j] *= 0.5f; for (int k = 0; k < n; ++k) y[i * n + j] += a[i * n + k] * x[k * n + j]; }"""
-    arrays = {name: ("in", "float32", "n * n") for name in "ax"} | {"y": ("inout", "float32", "n * n")}
-    square = LaunchGeometry(grid=("ceil_div(n, 32)", "ceil_div(n, 8)"), block=("32", "8"))
-    tiles: Config = {"OUTPUT_TILE": 64, "OUTPUT_DEPTH": 16, "OUTPUT_ROWS": 4, "OUTPUT_COLUMNS": 4}
-    require_equal(kernel(body, arrays, square), [tiles, {"BLOCK_X": 16, "BLOCK_Y": 4}], n=75)
-
-
-@pytest.mark.parametrize(
-    "coordinate",
-    [
-        "get_global_id(0) + get_global_id(1) * get_global_size(0)",
-        "get_group_id(0) * 64 + get_local_id(0)",
-        "mad24((int)get_group_id(0), (int)get_local_size(0), (int)get_local_id(0))",
-    ],
-)
-def test_opencl_has_the_same_spellings(coordinate: str) -> None:
-    code = f"""#define LIMIT(i, n) if (i >= n) {{ return; }}
-        __kernel void k(__global const float* x, __global float* y, int n) {{
-            const int i = {coordinate}; LIMIT(i, n) y[i] = 0; for (int k = 0; k < 5; ++k) y[i] += x[i] * k; }}"""
-    require_equal(opencl_kernel(code, XY, LINE), [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}], 1000)
 
 
 def test_a_return_of_a_macro_that_cannot_be_written_out_stays_in_opencl() -> None:

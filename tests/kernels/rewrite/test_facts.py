@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rewrite_cases import LIBRARY_NAMES, OWN, RAW_NAMES, TURNS, plain_task
 
+from tunesmith.kernels.reader.draft import draft
 from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.reader.syntax import Symbol, Syntax
 from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.forms import Form
-from tunesmith.kernels.rewrite.sharing import Axis, Cells, Fixed, Rows, sharing
+from tunesmith.kernels.rewrite.sharing import Axis, Work, sharing
 from tunesmith.kernels.rewrite.template import facts_of
 
 COORDINATE = "const int i = blockIdx.x * blockDim.x + threadIdx.x;"
@@ -119,7 +120,8 @@ def test_opencl_gives_the_same_facts() -> None:
     assert [role(found, one) for one in found.arrays[:2]] == ["in", "out"]
 
 
-GUARDED = Cells((Axis("x", Form.atom("n#49"), guarded=True),))
+GUARDED = Work("cells", (Axis("x", Form.atom("n#49"), guarded=True),))
+BARE, ROWS = Work("cells", (Axis("x"),)), Work("rows")
 
 
 @pytest.mark.parametrize(
@@ -129,11 +131,11 @@ GUARDED = Cells((Axis("x", Form.atom("n#49"), guarded=True),))
         ("int i = threadIdx.x + blockDim.x * blockIdx.x; if (n <= i) return; p[i] = 1;", GUARDED),
         ("int t = threadIdx.x; int col = blockIdx.x * blockDim.x + t; if (col < n) p[col] = 1;", GUARDED),
         ("int b = blockIdx.x * blockDim.x; int col = b + threadIdx.x; if (col < n) p[col] = 1;", GUARDED),
-        (f"{COORDINATE} p[i] = 1;", Cells((Axis("x"),))),
-        (f"{COORDINATE} if (i < n) p[i] = 1; p[0] = 2;", Cells((Axis("x"),))),
-        (f"{TURNS} p[i] = 1;", Rows()),
-        ("const int t = threadIdx.x, s = blockDim.x; for (int i = t; i < n; i += s) p[i] = 1;", Rows()),
-        (f"__shared__ float s[8]; {TURNS} p[i] = s[threadIdx.x / 32];", Rows(256)),
+        (f"{COORDINATE} p[i] = 1;", BARE),
+        (f"{COORDINATE} if (i < n) p[i] = 1; p[0] = 2;", BARE),
+        (f"{TURNS} p[i] = 1;", ROWS),
+        ("const int t = threadIdx.x, s = blockDim.x; for (int i = t; i < n; i += s) p[i] = 1;", ROWS),
+        (f"__shared__ float s[8]; {TURNS} p[i] = s[threadIdx.x / 32];", Work("rows", most=256)),
     ],
 )
 def test_how_work_is_shared(text: str, expected: object) -> None:
@@ -157,18 +159,18 @@ def test_how_work_is_shared(text: str, expected: object) -> None:
 )
 def test_what_may_depend_on_the_block_stays(text: str) -> None:
     more = "__device__ int mine() { return blockIdx.x * blockDim.x + threadIdx.x; }"
-    assert isinstance(sharing(body(text, more)), Fixed)
+    assert sharing(body(text, more)).kind == "fixed"
 
 
 @given(st.text(alphabet="__global__ void k(float* p){}[];<>=+*if for return 0123\n#define", max_size=200))
 def test_any_text_is_read_or_refused_with_a_sentence(code: str) -> None:
     try:
         found = facts(code)
-    except SourceError as error:
-        assert str(error).startswith("the source")
-    else:
         sharing(found)
         assert isinstance(found.oddities, dict)
+        draft(code, None, "the source")
+    except SourceError as error:
+        assert str(error).startswith("the source")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ MORE = """#define EIGHT (1 << 3)
 )
 def test_a_guard_holds_where_nothing_happens_beyond_its_bound(text: str, guarded: bool) -> None:
     work = sharing(body(text, MORE))
-    assert isinstance(work, Cells) and [axis.guarded for axis in work.axes] == [guarded]
+    assert work.kind == "cells" and [axis.guarded for axis in work.axes] == [guarded]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emulation import contents
+from plain_kernels import KERNELS, drafted
 from rewrite_cases import (
     H200,
     LIBRARY_NAMES,
@@ -49,10 +50,14 @@ def small(task: Task) -> Workload:
     return Workload(name="small", sizes=sizes, types=dict.fromkeys(task.types, "float32"))
 
 
-@pytest.mark.parametrize("name", [*OWN, *RAW_NAMES, *LIBRARY_NAMES])
+def task_named(name: str) -> Task:
+    return drafted(name.removeprefix("plain "))[0] if name.startswith("plain ") else plain_task(name)
+
+
+@pytest.mark.parametrize("name", [*OWN, *RAW_NAMES, *LIBRARY_NAMES, *(f"plain {one}" for one in KERNELS)])
 class TestEveryKernel:
     def test_its_template_is_sound_and_begins_with_the_baseline(self, name: str) -> None:
-        task = plain_task(name)
+        task = task_named(name)
         template, plain = template_of(task), task.sources("cuda").baseline.template
         validate_template(template, task, "here")
         for workload in task.workloads:
@@ -60,7 +65,7 @@ class TestEveryKernel:
             assert feasible(template, [workload], H200).reject(template.default_config) is None
 
     def test_its_points_compile_and_its_default_to_the_same_code(self, name: str, nvrtc: Any) -> None:
-        task = plain_task(name)
+        task = task_named(name)
         template, workload, plain = template_of(task), task.workloads[0], task.sources("cuda").baseline.template
         registers = []
         for config in points(template, workload, 2):
