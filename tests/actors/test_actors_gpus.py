@@ -1,4 +1,5 @@
-"""Many GPUs, pretended: Ray gives lanes their numbers as on a real node; what they measure is made up."""
+"""Many GPUs, pretended, and the cluster that has them: Ray numbers lanes as on a real node; what they measure is made
+up."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -13,10 +15,10 @@ from hypothesis import strategies as st
 from pretence import LIMITS, TASK, WORKLOAD, make_pool, pretending, requests, run
 
 from tunesmith.actors.pool.pool import ROOF_EXCLUDE_DEVIATION, deviation, typical
-from tunesmith.actors.ray_cluster import cpu_share, survey
+from tunesmith.actors.ray_cluster import cluster, cpu_share, survey
 from tunesmith.graph.setup import choose_device
 from tunesmith.hw.device_lock import Holder
-from tunesmith.hw.errors import NoDevice
+from tunesmith.hw.errors import NoDevice, TunesmithError
 from tunesmith.hw.probe import DeviceInfo, Inventory
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import EvaluationRequest
@@ -217,3 +219,22 @@ def test_the_model_there_is_most_of_or_the_one_that_was_named() -> None:
     assert choose_device(TASK, "auto", inventory, "a10").name == "NVIDIA A10"
     with pytest.raises(NoDevice, match=r"--target-device: no device here is called 'B200'; there are NVIDIA A10, NV"):
         choose_device(TASK, "auto", inventory, "B200")
+
+
+def test_a_cluster_of_this_process_is_joined_and_left_running(ray_cluster: Any) -> None:
+    with cluster() as offer:
+        assert offer.attached and (offer.cpus, offer.gpus) == (2, 3)
+    assert ray_cluster.is_initialized()
+
+
+@pytest.mark.parametrize("name", ["TMPDIR", "RAY_TMPDIR"])
+def test_a_folder_for_temporary_files_that_is_of_no_use_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", mock.Mock(side_effect=OSError(28, "No space left on device")))
+    said = rf"^{name}: .* {tmp_path} cannot be used \(No space left .* 8 MiB free, or set {name} to another folder\.$"
+    with pytest.raises(TunesmithError, match=said), cluster():
+        pass

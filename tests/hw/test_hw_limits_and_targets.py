@@ -1,12 +1,17 @@
-"""The limits record, the table, the products, and the reading of a user's target."""
+"""The limits of devices: the table, products, a user's target; and occupancy, with NVIDIA's own calculator as judge."""
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import subprocess
 
+import numpy as np
 import pytest
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.occupancy import occupancy
 from tunesmith.hw.targets import AMD, CAPABILITIES, PRODUCTS, resolve_target
 
 KIB = 1024
@@ -101,3 +106,120 @@ def test_a_missing_file_and_a_file_that_is_not_text(tmp_path):
     (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(TunesmithError, match="UTF-8"):
         resolve_target(str(tmp_path / "bad.toml"))
+
+
+@pytest.mark.parametrize(
+    ("target", "threads", "registers", "shared", "blocks", "limiter"),
+    [
+        # The best practices guide's example: with 65,536 registers and 2,048 threads an SM, more than
+        # 32 registers a thread cost occupancy.
+        ("9.0", 256, 32, 0, 8, "threads"),
+        ("9.0", 256, 33, 0, 6, "registers"),
+        # 37 registers round up to 40, so 12 warps fit a sub-partition and 48 an SM.
+        ("9.0", 128, 37, 0, 12, "registers"),
+        # From the same guide for 7.0: 37 registers and 128 threads give 75 %, with 320 threads 63 %.
+        ("7.0", 128, 37, 0, 12, "registers"),
+        ("7.0", 320, 37, 0, 4, "registers"),
+        ("9.0", 1024, 65, 0, 0, "registers_per_block"),
+        # 25 warps take 64,000 registers, but are counted as 28: 71,680.
+        ("9.0", 800, 80, 0, 0, "registers_per_block"),
+        ("9.0", 32, 16, 0, 32, "blocks"),
+        ("9.0", 1025, 16, 0, 0, "threads_per_block"),
+        ("9.0", 32, 256, 0, 0, "registers_per_thread"),
+        # 228 KiB an SM, each block 1 KiB more than it asks for.
+        ("9.0", 128, 32, 227 * KIB, 1, "shared"),
+        ("9.0", 128, 32, 227 * KIB + 1, 0, "shared_per_block"),
+        # 8.6 holds 48 warps and 16 blocks, so its 1,536 threads need blocks of at least 96.
+        ("8.6", 64, 32, 0, 16, "blocks"),
+        ("8.6", 96, 32, 0, 16, "threads"),
+        # Nothing is reserved before 8.0: all 64 KiB can be asked for.
+        ("7.5", 256, 32, 64 * KIB, 1, "shared"),
+        # CDNA 3: 512 registers of a SIMD in eights, 8 waves of 64 on each of four SIMDs.
+        ("gfx942", 256, 64, 0, 8, "threads"),
+        ("gfx942", 256, 65, 0, 7, "registers"),
+        ("gfx942", 1024, 128, 0, 1, "registers"),
+        ("gfx942", 1024, 129, 0, 0, "registers_per_block"),
+        ("gfx942", 64, 512, 0, 4, "registers"),
+        ("gfx942", 256, 64, 64 * KIB, 1, "shared"),
+        ("gfx942", 256, 64, 64 * KIB + 1, 0, "shared_per_block"),
+        ("gfx942", 64 * 17, 64, 0, 0, "threads_per_block"),
+        # RDNA 3: 1,536 registers in multiples of 24, 16 waves of 32 on each of four SIMDs, 128 KiB of LDS.
+        ("gfx1100", 128, 96, 0, 16, "threads"),
+        ("gfx1100", 128, 97, 0, 12, "registers"),
+        ("gfx1100", 128, 256, 0, 5, "registers"),
+        ("gfx1100", 1024, 192, 0, 1, "registers"),
+        ("gfx1100", 1024, 193, 0, 0, "registers_per_block"),
+        ("gfx1100", 128, 96, 64 * KIB, 2, "shared"),
+    ],
+)
+def test_known_values(target, threads, registers, shared, blocks, limiter):
+    result = occupancy((CAPABILITIES | AMD)[target], threads=threads, registers=registers, shared=shared)
+    assert (result.blocks_per_sm, result.limiter) == (blocks, limiter)
+
+
+def test_whole_warps_count():
+    odd = occupancy(CAPABILITIES["9.0"], threads=33, registers=32, shared=0)
+    assert (odd.blocks_per_sm, odd.fraction) == (32, 1.0)
+
+
+def test_a_device_without_limits_per_sm_only_checks_the_block():
+    cpu = DeviceLimits(
+        name="a CPU",
+        backend="opencl",
+        kind="cpu",
+        arch="OpenCL 3.0",
+        max_threads_per_block=4096,
+        max_block_dims=(4096, 4096, 4096),
+        shared_per_block=KIB,
+    )
+    fits = occupancy(cpu, threads=4096, registers=255, shared=KIB)
+    assert (fits.blocks_per_sm, fits.limiter, fits.fraction) == (1, None, None)
+    assert occupancy(cpu, threads=4097, registers=0, shared=0).limiter == "threads_per_block"
+    assert occupancy(cpu, threads=1, registers=0, shared=KIB + 1).limiter == "shared_per_block"
+
+
+JUDGE = r"""
+#include <cstdio>
+#include <climits>
+#include <cuda_occupancy.h>
+int main() {
+    int major, minor, threads_sm, shared_sm, optin, reserved, t, r, s;
+    while (scanf("%d %d %d %d %d %d %d %d %d", &major, &minor, &threads_sm, &shared_sm, &optin, &reserved,
+                 &t, &r, &s) == 9) {
+        cudaOccDeviceProp p; cudaOccFuncAttributes f; cudaOccDeviceState d; cudaOccResult out;
+        p.computeMajor = major; p.computeMinor = minor; p.maxThreadsPerBlock = 1024;
+        p.maxThreadsPerMultiprocessor = threads_sm; p.regsPerBlock = p.regsPerMultiprocessor = 65536;
+        p.warpSize = 32; p.sharedMemPerBlock = 48 * 1024; p.sharedMemPerMultiprocessor = shared_sm;
+        p.numSms = 1; p.sharedMemPerBlockOptin = optin; p.reservedSharedMemPerBlock = reserved;
+        f.maxThreadsPerBlock = INT_MAX; f.numRegs = r; f.sharedSizeBytes = 0;
+        f.partitionedGCConfig = PARTITIONED_GC_OFF; f.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
+        f.maxDynamicSharedSizeBytes = optin; f.numBlockBarriers = 1;
+        int code = cudaOccMaxActiveBlocksPerMultiprocessor(&out, &p, &f, &d, t, s);
+        printf("%d\n", code ? -code : out.activeBlocksPerMultiprocessor);
+    }
+}
+"""
+
+
+def test_nvidias_calculator_agrees_on_every_capability(tmp_path, cuda_include):
+    compiler = shutil.which("c++") or pytest.skip("there is no C++ compiler")
+    (tmp_path / "judge.cpp").write_text(JUDGE)
+    command = [compiler, "-w", f"-I{cuda_include}", "judge.cpp", "-o", "judge"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    rng = np.random.default_rng(0)
+    lines, ours = [], []
+    for capability, limits in CAPABILITIES.items():
+        count = 3000
+        threads, registers = rng.integers(1, 1056, count), rng.integers(0, 256, count)
+        # Half of the points without shared memory, so that the other resources bind often enough.
+        shared = rng.integers(0, limits.shared_per_block_optin + 300, count) * rng.integers(0, 2, count)
+        for t, r, s in zip(threads, registers, shared, strict=True):
+            ours.append(occupancy(limits, threads=int(t), registers=int(r), shared=int(s)).blocks_per_sm)
+        device = (
+            f"{capability.replace('.', ' ')} {limits.max_threads_per_sm} {limits.shared_per_sm} "
+            f"{limits.shared_per_block_optin} {limits.shared_reserved_per_block}"
+        )
+        lines += [f"{device} {t} {r} {s}" for t, r, s in zip(threads, registers, shared, strict=True)]
+    told = subprocess.run([tmp_path / "judge"], input="\n".join(lines), stdout=-1, text=True, check=True, timeout=60)
+    theirs = map(int, told.stdout.split())
+    assert [(line, a, b) for line, a, b in zip(lines, ours, theirs, strict=True) if a != b] == []

@@ -1,21 +1,38 @@
-"""A bench on PoCL: what a visit makes of floors, and of a first launch that says little about the next."""
+"""Measurements on PoCL: what a visit makes of floors, energy between two moves of a counter, samples whose data is gone
+from the last cache, and a CPU's roofs; compared with each other, never with a clock."""
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from compiling import visit
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tunesmith.kernels.backends.opencl import OpenclDevice
-from tunesmith.kernels.build.artifact import Candidate
+from tunesmith.hw.probe import probe_cuda
+from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE, Timed
+from tunesmith.hw.telemetry import NoTelemetry, Telemetry
+from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
+from tunesmith.kernels.backends.opencl import OpenclCompiler, OpenclDevice
+from tunesmith.kernels.build.artifact import Artifact, Candidate
+from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.launch.buffers import MAX_COLD_MULTIPLE, RED_ZONE, WorkloadData
+from tunesmith.kernels.launch.rotation import Rotation, window_for
 from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
+from tunesmith.kernels.measure.energy import Move, energy_between, measure_energy
+from tunesmith.kernels.measure.roofs import compile_probes, measure_roofline
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import Implausible, Measured
 from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.task import Geometry
 from tunesmith.kernels.spec.taskfile import load_task
 
 
@@ -115,3 +132,235 @@ def test_a_comparison_lays_arrays_out_anew_for_each_block_and_stays_right(
     assert isinstance(compared.results[0], Comparison), compared
     assert len(layouts) >= 3 and len(set(layouts)) > 1
     assert isinstance(visit(bench, candidate), Measured)
+
+
+WATTS = 200.0
+STEP = 0.02
+"""Seconds between two moves of the pretended counter."""
+
+
+class Counter:
+    """Telemetry of a device that always takes `WATTS`, whose counter moves every `STEP` seconds."""
+
+    def __init__(self) -> None:
+        self._read = threading.local()
+
+    def joules(self) -> float | None:
+        self._read.at = time.perf_counter()
+        return WATTS * STEP * math.floor(self._read.at / STEP)
+
+    def clock(self) -> float:
+        """The time; once after each reading, that of the reading, as on a busy machine its thread may wait between."""
+        at: float | None = self._read.__dict__.pop("at", None)
+        return time.perf_counter() if at is None else at
+
+    def sample(self, *, energy: bool = False) -> Telemetry:
+        return Telemetry(1.5e9, None, WATTS, None, None, None)
+
+
+def test_launches_are_counted_from_move_to_move() -> None:
+    """Two launches a second, one of which ends at 0.5; the window is from 1.0 to 3.0, in which four end."""
+    moves = [Move(1.0, 10.0, 0.01), Move(2.0, 30.0, 0.01), Move(3.0, 50.0, 0.03)]
+    found = energy_between(moves, [(0.0, 0), (2.5, 5), (4.0, 8)])
+    assert (found.joules, found.seconds, found.launches) == (pytest.approx(10.0), 2.0, 4)
+    assert found.error == pytest.approx(0.02)
+    # Work that stood still for a while costs its idle energy, and no launch is counted for it.
+    assert energy_between(moves, [(0.0, 0), (1.0, 2), (2.9, 2), (3.0, 4)]).joules == pytest.approx(20.0)
+
+
+def test_without_launches_there_is_no_energy() -> None:
+    assert energy_between([Move(0.2, 1.0, 0.0), Move(0.8, 2.0, 0.0)], [(0.0, 0), (1.0, 0)]) is None
+
+
+def test_a_window_is_as_long_as_was_asked_and_its_energy_within_its_error() -> None:
+    def run() -> int:
+        time.sleep(0.005)
+        return 10
+
+    counter = Counter()
+    found = measure_energy(run, counter.joules, 0.1, clock=counter.clock)
+    assert found is not None and found.seconds >= 0.1
+    watts = found.joules * found.launches / found.seconds
+    # A part of a launch at either end is rounded away.
+    assert watts == pytest.approx(WATTS, rel=found.error + 2 / found.launches + 1e-6)
+
+
+def test_a_counter_that_stands_still_or_is_missing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunesmith.kernels.measure.energy.PATIENCE_SECONDS", 0.05)
+    runs = []
+
+    def run() -> int:
+        runs.append(1)
+        time.sleep(0.001)
+        return 1
+
+    assert measure_energy(run, lambda: 5.0, 0.05) is None
+    assert measure_energy(run, lambda: None, 0.05) is None
+    assert len(runs) > 3
+
+
+def test_a_visit_reports_energy_beside_time_where_it_was_asked(
+    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "_telemetry", Counter())
+    plain = visit(bench, candidate)
+    assert isinstance(plain, Measured) and plain.energy is None
+    found = visit(bench, candidate, energy_seconds=0.1)
+    assert isinstance(found, Measured) and found.energy is not None
+    assert found.energy.seconds >= 0.1 and found.energy.sm_clock_hz == 1.5e9
+    assert found.quantity("time") == found.seconds and found.quantity("energy") == found.energy.joules
+    assert found.quantity("edp") == found.seconds * found.energy.joules
+    monkeypatch.setattr(bench, "_telemetry", NoTelemetry("there is none"))
+    blind = visit(bench, candidate, energy_seconds=0.1)
+    assert isinstance(blind, Measured) and blind.energy is None and blind.quantity("edp") is None
+
+
+def test_a_comparison_has_energy_of_all(bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = bench.task.workloads[0].name
+    monkeypatch.setattr(bench, "_telemetry", Counter())
+    found = bench.compare(ComparisonRequest(candidate, [candidate], name, 3, 0.05, energy_seconds=0.1))
+    assert len(found.energies) == 2 and all(one is not None and one.joules > 0 for one in found.energies)
+    assert bench.compare(ComparisonRequest(candidate, [candidate], name, 3, 0.05)).energies == ()
+
+
+def recorder(ran: list[int], timed: list[range]) -> Any:
+    """A device on which a launch is the number of its set. ran: launches, in order; timed: places of samples there."""
+
+    def times(sequences: Sequence[Any]) -> list[float]:
+        for one in sequences:
+            timed.append(range(len(ran), len(ran) + len(one)))
+            ran.extend(one)
+        return [1e-6 * len(one) for one in sequences]
+
+    return SimpleNamespace(sequence=list, times=times)
+
+
+@given(
+    sets=st.integers(1, 30),
+    seconds=st.floats(1e-6, 1e-2),
+    asked=st.lists(st.integers(1, 7), min_size=1, max_size=8),
+    checked=st.integers(0, 29),
+    rounds=st.booleans(),
+    checked_before=st.booleans(),
+)
+def test_no_launch_that_is_timed_is_on_what_has_just_run(
+    sets: int, seconds: float, asked: list[int], checked: int, rounds: bool, checked_before: bool
+) -> None:
+    """Half of the sets, or more, come between two launches on one. There are sets for three times the last cache."""
+    ran, timed, window = list[int](), list[range](), window_for(seconds, sets, 1e-4, rounds=rounds)
+    rotation = Rotation(recorder(ran, timed), list[Any](range(sets)), window, checked % sets)
+    if checked_before:
+        rotation.run_first()
+    assert [len(rotation.take(count)) for count in asked] == asked
+    del timed[0]  # `run_first` is not timed
+    timed_at = {at for sample in timed for at in sample}
+    last = dict[int, int]()
+    for at, index in enumerate(ran):
+        if index in last and at in timed_at:
+            assert len(set(ran[last[index] + 1 : at])) >= sets // 2 - 1, f"{ran[:at]} and then {index}"
+        last[index] = at
+    for sample in timed:
+        launched = [ran[at] for at in sample]
+        assert len(launched) == rotation.window == window
+        assert launched.count(launched[-1]) == 1, "what is checked is the result of one launch"
+    assert rotation.last_set == launched[-1] and len(timed) == sum(asked)
+
+
+# One block that waits for nearly every load: four times as long from memory as from the last cache.
+CHASE = """
+extern "C" __global__ void chase(const unsigned* next, unsigned* out, int steps) {
+    unsigned at = threadIdx.x * 32;
+    for (int i = 0; i < steps; ++i) at = next[at];
+    out[threadIdx.x] = at;
+}
+"""
+LINES = 1 << 16
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 6])
+def test_a_sample_on_a_gpu_is_cold_from_the_first_on(count: int) -> None:
+    """Sets are small against the last cache, and a sample takes few of them: the first of a set is as slow as after all
+    of the cache was overwritten, and clearly slower than on what has just run."""
+    here = probe_cuda().devices[0]
+    device = open_device(here.limits, here.index)
+    artifact = open_compiler(here.limits).compile(Specialised("cuda", "chase", CHASE))
+    assert isinstance(artifact, Artifact)
+    kernel = device.load(artifact)
+    rng = np.random.default_rng(0)
+    nbytes = LINES * 128
+    out = device.allocate(4096)
+    launches = []
+    for _ in range(math.ceil(device.cold_bytes / nbytes) + 1):
+        order = rng.permutation(LINES).astype(np.uint32)
+        following = np.zeros((LINES, 32), np.uint32)
+        following[order, 0] = np.roll(order, -1) * 32
+        buffer = device.allocate(nbytes)
+        device.write(buffer, following.view(np.uint8).reshape(-1))
+        launches.append(BoundLaunch(kernel, Geometry((1, 1, 1), (32, 1, 1)), (buffer, out, np.int32(400))))
+    flush = device.allocate(2 * device.cold_bytes)
+    overwritten, again = device.allocate(device.cold_bytes), device.sequence([launches[0]])
+    cold, warm = [], []
+    for _ in range(9):
+        device.copy(overwritten, device.view(flush, 0, device.cold_bytes))
+        cold += device.times([again])
+        warm += device.times([again])
+    assert np.median(warm) < 0.8 * np.median(cold), "the kernel shows where its data come from"
+    rotation = Rotation(device, launches, 1)
+    samples = [one for _ in range(6 // count) for one in rotation.take(count)]
+    assert np.median(samples) == pytest.approx(np.median(cold), rel=0.1)
+
+
+COUNT = 1 << 22
+"""Elements of the elementwise kernel."""
+SCALE = """__kernel void scale(__global const float* x, __global float* y, float a) {
+    y[get_global_id(0)] = a * x[get_global_id(0)];
+}"""
+
+
+@pytest.fixture(scope="module")
+def opened(device):
+    return open_device(device.limits, device.index), OpenclCompiler(device.index)
+
+
+@pytest.fixture(scope="module")
+def roofs(opened):
+    return measure_roofline(opened[0], compile_probes(opened[1], "opencl"))
+
+
+def seconds(opened, entry: str, source: str, count: int, blocks: int, threads: int, *arguments) -> list[float]:
+    """Sorted samples of a kernel on `count` sets of its arguments, of which arrays are given by their bytes."""
+    launched, compiler = opened
+    artifact = compiler.compile(Specialised("opencl", entry, source))
+    assert isinstance(artifact, Artifact)
+    kernel, geometry = launched.load(artifact), Geometry((blocks, 1, 1), (threads, 1, 1))
+    sets = [tuple(launched.allocate(one) if isinstance(one, int) else one for one in arguments) for _ in range(count)]
+    sequence = launched.sequence([BoundLaunch(kernel, geometry, one) for one in sets])
+    launched.times([sequence])
+    return [one / count for one in sorted(launched.times([sequence] * 7))]
+
+
+def test_every_probe_compiles_and_gives_a_roof(opened, roofs):
+    assert len(compile_probes(opened[1], "opencl")) == 5
+    assert roofs.peak_bandwidth and roofs.peak_flops["float32"] and roofs.launch_seconds
+
+
+def test_an_elementwise_kernel_is_memory_bound_and_below_its_roofs(opened, roofs):
+    count = 3 + opened[0].cold_bytes // (8 * COUNT)
+    taken = seconds(opened, "scale", SCALE, count, COUNT // 256, 256, 4 * COUNT, 4 * COUNT, np.float32(0.5))[3]
+    assert roofs.bound(8 * COUNT, COUNT, "float32") == "memory"
+    assert roofs.floor_seconds(8 * COUNT, COUNT, "float32") <= 1.05 * taken
+    kept, reasons = roofs.without_beaten([Timed("scale", taken, 8 * COUNT, COUNT, "float32")])
+    assert kept == roofs and not reasons
+
+
+def test_arithmetic_is_measured_in_vectors(opened, roofs):
+    """Sixteen chains of scalars, as a plain kernel has them, do not beat the peak."""
+    steps = "".join(f"x{c} = x{c} * a + b;" for c in range(8))
+    starts = "".join(f"float x{c} = a + {c};" for c in range(8))
+    sums = " + ".join(f"x{c}" for c in range(8))
+    source = f"""__kernel void plain(__global float* y, float a, float b) {{
+        {starts} for (int s = 0; s < 512; ++s) {{ {steps} }} y[get_global_id(0)] = {sums};
+    }}"""
+    taken = seconds(opened, "plain", source, 1, 64, 64, 4 * 64 * 64, np.float32(0.5), np.float32(0.25))[0]
+    assert 2.0 * 64 * 64 * 8 * 512 / taken <= MAX_ROOFLINE_SHARE * roofs.peak_flops["float32"]
