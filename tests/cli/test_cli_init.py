@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compiling import write_task
-from scale_task import edit
+from compiling import edit, write_task
 
 SOURCE = """__global__ void saxpy(float a, const float* in, float* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;

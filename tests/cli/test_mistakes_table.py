@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scale_task import HEAD, edit, write
+from compiling import edit
+from scale_task import HEAD, write
 from simulated_pool import SCALE_ADD, ended_run
 
 Change = Callable[[Path, Path], object]

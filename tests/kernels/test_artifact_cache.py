@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_cache import ARTIFACT, SOURCE, work
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact, ArtifactCache, cache_key, open_cache
-from tunesmith.kernels.outcome import CompileFailed
+from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.outcome import CompileFailed, Resources
 
+SOURCE = Specialised("cuda", "k", "source", 32, True)
+ARTIFACT = Artifact("cuda", "sm_90", "k", bytes(range(256)) * 40, SOURCE.digest, Resources(24, 0, None, 8), ("table",))
 KEY = cache_key(SOURCE, "sm_90", "nvrtc 13.0")
 
 
@@ -31,29 +33,22 @@ def keys(count: int) -> list[str]:
     return [cache_key(SOURCE, "sm_90", f"compiler {number}") for number in range(count)]
 
 
-@pytest.mark.parametrize("result", [ARTIFACT, CompileFailed("a.cu(3): error", "the log\n\0 of it")])
-def test_what_was_put_is_got(tmp_path: Path, result: Artifact | CompileFailed) -> None:
-    assert ArtifactCache(tmp_path).put(KEY, result)
-    assert ArtifactCache(tmp_path).get(KEY) == result
-
-
-def test_bytes_that_are_no_compiled_kernel_are_none(tmp_path: Path) -> None:
-    body, cache = bytes(range(256)) * 100, ArtifactCache(tmp_path)
-    assert cache.read(KEY) is None and cache.write(KEY, body) and ArtifactCache(tmp_path).read(KEY) == body
-    assert cache.get(KEY) is None and entries(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    "failed",
-    [
-        CompileFailed("a.cu(7): catastrophic error: out of memory", ""),
-        CompileFailed("the compiler gave no message", "nvcc error: internal error: assertion failed"),
-    ],
+OF_THE_COMPILER = (
+    CompileFailed("a.cu(7): catastrophic error: out of memory", ""),
+    CompileFailed("the compiler gave no message", "nvcc error: internal error: assertion failed"),
 )
-def test_a_failure_that_is_not_the_sources_is_not_kept(tmp_path: Path, failed: CompileFailed) -> None:
-    cache = ArtifactCache(tmp_path)
-    assert not cache.put(KEY, failed) and not cache.failure
-    assert cache.get(KEY) is None and entries(tmp_path) == []
+
+
+def test_what_was_put_is_got_and_other_bytes_and_failures_that_are_not_the_sources_are_not(tmp_path: Path) -> None:
+    cache, body = ArtifactCache(tmp_path), bytes(range(256)) * 100
+    for failed in OF_THE_COMPILER:
+        assert not cache.put(KEY, failed) and not cache.failure
+        assert cache.get(KEY) is None and entries(tmp_path) == []
+    for result in (ARTIFACT, CompileFailed("a.cu(3): error", "the log\n\0 of it")):
+        assert ArtifactCache(tmp_path).put(KEY, result)
+        assert ArtifactCache(tmp_path).get(KEY) == result
+    assert cache.write(KEY, body) and ArtifactCache(tmp_path).read(KEY) == body
+    assert cache.get(KEY) is None and entries(tmp_path) == [] and cache.read(KEY) is None
 
 
 def test_whatever_decides_the_machine_code_decides_the_key() -> None:
@@ -116,6 +111,17 @@ def test_leftovers_of_the_dead_are_removed(tmp_path: Path) -> None:
     os.utime(old, (0, 0))
     cache.evict()
     assert not old.exists() and new.exists() and path.exists()
+
+
+def work(folder: Path, names: list[str], seed: int) -> None:
+    """What one of several processes does to a folder."""
+    cache = ArtifactCache(folder, max_bytes=10 * 11_000)
+    for step in range(200):
+        name = names[(step * 7 + seed) % len(names)]
+        found = cache.get(name)
+        assert found is None or found == ARTIFACT
+        if found is None:
+            assert cache.put(name, ARTIFACT)
 
 
 def test_many_processes_share_a_folder(tmp_path: Path) -> None:

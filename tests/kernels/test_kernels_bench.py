@@ -166,10 +166,7 @@ def test_launches_are_counted_from_move_to_move() -> None:
     assert found.error == pytest.approx(0.02)
     # Work that stood still for a while costs its idle energy, and no launch is counted for it.
     assert energy_between(moves, [(0.0, 0), (1.0, 2), (2.9, 2), (3.0, 4)]).joules == pytest.approx(20.0)
-
-
-def test_without_launches_there_is_no_energy() -> None:
-    assert energy_between([Move(0.2, 1.0, 0.0), Move(0.8, 2.0, 0.0)], [(0.0, 0), (1.0, 0)]) is None
+    assert energy_between([Move(0.2, 1.0, 0.0), Move(0.8, 2.0, 0.0)], [(0.0, 0), (1.0, 0)]) is None, "no launches"
 
 
 def test_a_window_is_as_long_as_was_asked_and_its_energy_within_its_error() -> None:
@@ -199,28 +196,23 @@ def test_a_counter_that_stands_still_or_is_missing_is_given_up(monkeypatch: pyte
     assert len(runs) > 3
 
 
-def test_a_visit_reports_energy_beside_time_where_it_was_asked(
+def test_visits_and_comparisons_report_energy_beside_time_where_it_was_asked(
     bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def compared(**energy: float) -> Any:
+        name = bench.task.workloads[0].name
+        return bench.compare(ComparisonRequest(candidate, [candidate], name, 3, 0.05, **energy)).energies
+
     monkeypatch.setattr(bench, "_telemetry", Counter())
-    plain = visit(bench, candidate)
-    assert isinstance(plain, Measured) and plain.energy is None
-    found = visit(bench, candidate, energy_seconds=0.1)
-    assert isinstance(found, Measured) and found.energy is not None
-    assert found.energy.seconds >= 0.1 and found.energy.sm_clock_hz == 1.5e9
+    plain, found = visit(bench, candidate), visit(bench, candidate, energy_seconds=0.1)
+    assert plain.energy is None and found.energy.seconds >= 0.1 and found.energy.sm_clock_hz == 1.5e9
     assert found.quantity("time") == found.seconds and found.quantity("energy") == found.energy.joules
     assert found.quantity("edp") == found.seconds * found.energy.joules
+    assert len(of_both := compared(energy_seconds=0.1)) == 2 and all(one.joules > 0 for one in of_both)
+    assert compared() == ()
     monkeypatch.setattr(bench, "_telemetry", NoTelemetry("there is none"))
     blind = visit(bench, candidate, energy_seconds=0.1)
     assert isinstance(blind, Measured) and blind.energy is None and blind.quantity("edp") is None
-
-
-def test_a_comparison_has_energy_of_all(bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = bench.task.workloads[0].name
-    monkeypatch.setattr(bench, "_telemetry", Counter())
-    found = bench.compare(ComparisonRequest(candidate, [candidate], name, 3, 0.05, energy_seconds=0.1))
-    assert len(found.energies) == 2 and all(one is not None and one.joules > 0 for one in found.energies)
-    assert bench.compare(ComparisonRequest(candidate, [candidate], name, 3, 0.05)).energies == ()
 
 
 def recorder(ran: list[int], timed: list[range]) -> Any:
@@ -340,12 +332,9 @@ def seconds(opened, entry: str, source: str, count: int, blocks: int, threads: i
     return [one / count for one in sorted(launched.times([sequence] * 7))]
 
 
-def test_every_probe_compiles_and_gives_a_roof(opened, roofs):
+def test_every_probe_gives_a_roof_and_an_elementwise_kernel_is_memory_bound_and_below_them(opened, roofs):
     assert len(compile_probes(opened[1], "opencl")) == 5
     assert roofs.peak_bandwidth and roofs.peak_flops["float32"] and roofs.launch_seconds
-
-
-def test_an_elementwise_kernel_is_memory_bound_and_below_its_roofs(opened, roofs):
     count = 3 + opened[0].cold_bytes // (8 * COUNT)
     taken = seconds(opened, "scale", SCALE, count, COUNT // 256, 256, 4 * COUNT, 4 * COUNT, np.float32(0.5))[3]
     assert roofs.bound(8 * COUNT, COUNT, "float32") == "memory"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiling import edit
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact
@@ -69,20 +70,10 @@ REFERENCE = "def scale(x, a, n):\n    return {'y': a * x}\n"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, text in (
-        ("task.toml", TASK),
-        ("template.toml", TEMPLATE),
-        ("kernel.cu", KERNEL),
-        ("reference.py", REFERENCE),
-    ):
+    files = {"task.toml": TASK, "template.toml": TEMPLATE, "kernel.cu": KERNEL, "reference.py": REFERENCE}
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
     return tmp_path
-
-
-def edit(folder: Path, file: str, old: str, new: str) -> None:
-    text = (folder / file).read_text()
-    assert text.count(old) >= 1, f"{old!r} is not in {file}"
-    (folder / file).write_text(text.replace(old, new, 1))
 
 
 def complaint(path: Path) -> str:
@@ -100,9 +91,8 @@ def test_a_task_in_full(folder: Path) -> None:
     tuned, held_out = task.workloads
     assert (tuned.name, tuned.types, tuned.held_out) == ("1024", {"T": "float32"}, False)
     assert (held_out.name, held_out.types, held_out.held_out) == ("1000-float16", {"T": "float16"}, True)
-    assert task.workloads_for("gpu", held_out=False) == (tuned,) and task.workloads_for("cpu", held_out=True) == (
-        held_out,
-    )
+    assert task.workloads_for("gpu", held_out=False) == (tuned,)
+    assert task.workloads_for("cpu", held_out=True) == (held_out,)
     assert (task.bytes_of(tuned), task.bytes_of(held_out), task.flops_of(held_out)) == (8192, 4000, 1000)
     x, _, a, n = task.arguments
     assert (task.dtype_of(x, held_out), task.shape_of(x, held_out)) == ("float16", (1000,))
@@ -121,10 +111,13 @@ def test_a_task_in_full(folder: Path) -> None:
     assert load_task(str(folder)) == task
 
 
-def test_nan_propagates_unless_the_task_says_otherwise(folder: Path) -> None:
+def test_nan_propagates_and_tolerances_are_of_a_type_unless_the_task_says_otherwise(folder: Path) -> None:
     assert read_task(folder / "task.toml").nan == "propagates"
     edit(folder, "task.toml", "bytes = ", 'nan = "any"\nbytes = ')
-    assert read_task(folder / "task.toml").nan == "any"
+    edit(folder, "task.toml", "[tolerance]", "[tolerance]\ny = { rtol = 0.25, atol = 0 }")
+    task = read_task(folder / "task.toml")
+    assert task.nan == "any"
+    assert task.tolerance_of("float32", "y").rtol == 0.25 and task.tolerance_of("float32", "other").rtol == 1e-5
 
 
 def test_a_folder_with_a_task_goes_before_the_library_and_another_does_not(
@@ -135,13 +128,6 @@ def test_a_folder_with_a_task_goes_before_the_library_and_another_does_not(
     (folder / "softmax").write_bytes(b"a program of that name")
     monkeypatch.chdir(folder)
     assert [load_task(name).name for name in ("gemm", "rope", "softmax")] == ["scale", "rope", "softmax"]
-
-
-@pytest.mark.parametrize("name", sorted(library_tasks()))
-def test_json_and_back(name: str) -> None:
-    task = load_task(name)
-    # As the journal does it.
-    assert Task.model_validate(json.loads(json.dumps(task.model_dump(mode="json")))) == task
 
 
 OPPONENT, FILE = 'name = "one"\nlabel = "eager"\n', 'source_file = "kernel.cu"\n'
@@ -303,12 +289,6 @@ def test_the_reference_gets_scalars_as_the_kernel_does(folder: Path) -> None:
     assert y[0] == float(np.float32(0.1)) != 0.1
 
 
-def test_an_output_has_a_tolerance_of_its_own(folder: Path) -> None:
-    edit(folder, "task.toml", "[tolerance]", "[tolerance]\ny = { rtol = 0.25, atol = 0 }")
-    task = read_task(folder / "task.toml")
-    assert task.tolerance_of("float32", "y").rtol == 0.25 and task.tolerance_of("float32", "other").rtol == 1e-5
-
-
 def test_a_range_of_whole_numbers_has_both_ends() -> None:
     fill = Fill.model_validate({"low": 0, "high": 15})
     drawn = draw("task", fill, (4000,), "int32", np.random.default_rng(1))
@@ -331,8 +311,9 @@ class TestSignature:
         return require_signature(task, task.sources("cuda").baseline.template, "here")
 
     @pytest.mark.parametrize("name", sorted(library_tasks()))
-    def test_that_of_every_library_kernel_is_its_task(self, name: str) -> None:
+    def test_that_of_every_library_kernel_is_its_task_which_survives_the_journal(self, name: str) -> None:
         task = load_task(name)
+        assert Task.model_validate(json.loads(json.dumps(task.model_dump(mode="json")))) == task
         for sources in task.backends.values():
             assert require_signature(task, sources.baseline.template, "here") == ""
 
